@@ -36,17 +36,20 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
     from einsql import tra
-    from einsql.cursor import Cursor
     from einsql.engine.ranks.driver import Cluster
-    from einsql.frontends import Traced, trace
-    from einsql.integrations.duckdb import Attached
-    from einsql.session import Connection
+    from einsql.frontends.duckdb import Attached
+    from einsql.frontends.trace import Traced, trace
+    from einsql.session.connection import Connection
+    from einsql.session.cursor import Cursor
     from einsql.storage.database.memory import Database
 else:
     # `import einsql` itself is quick: what a program does not use is not loaded.
     _LATER = {
-        "Connection": "session", "Cursor": "cursor", "Traced": "frontends", "trace": "frontends"
-    }  # fmt: skip
+        "Connection": "session.connection",
+        "Cursor": "session.cursor",
+        "Traced": "frontends.trace",
+        "trace": "frontends.trace",
+    }
 
     def __getattr__(name: str) -> object:
         if name == "tra":
@@ -95,7 +98,7 @@ def connect(
     """
     from einsql.core.machine import RANK_LATENCY
     from einsql.core.settings import RANKS, Settings, changed_settings
-    from einsql.session import Connection  # with all that runs statements
+    from einsql.session.connection import Connection  # with all that runs statements
 
     if not isinstance(database, str):
         raise InterfaceError(f"A database's name is a str, not a {type(database).__name__}")
@@ -125,7 +128,7 @@ def connect(
 
 def _opened(path: str, read_only: bool) -> tuple[Database, object]:
     """The database of a file, and what keeps it open."""
-    from einsql.catalog import definition
+    from einsql.session.statements.ddl import definition
     from einsql.storage.database.opening import open_database  # files are for who names one
     from einsql.storage.error_boundary import boundary
 
@@ -179,7 +182,7 @@ def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attach
         InterfaceError: It is no DuckDB connection, or in a transaction.
         ProgrammingError: The database has a function of its own of one of the names.
     """
-    from einsql.integrations.duckdb import attach  # DuckDB and Arrow are for who has them
+    from einsql.frontends.duckdb import attach  # DuckDB and Arrow are for who has them
 
     return attach(connection, element=element)
 

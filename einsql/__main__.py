@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # tenth of the time that a short script takes, and once more at the end.
     gc.disable()
     try:
-        from einsql.console.main import main as run
+        from einsql.frontends.console.main import main as run
     finally:
         gc.freeze()
         gc.enable()

@@ -32,7 +32,7 @@ from einsql.storage.host_arrays import array_relation, is_sparse
 
 if TYPE_CHECKING:
     from einsql.planner.placed_tra import Placed
-    from einsql.session import Connection
+    from einsql.session.connection import Connection
 
 __all__ = [
     "Kernel",

@@ -21,7 +21,7 @@ def test_examples_give_what_they_show(path: Path, monkeypatch: pytest.MonkeyPatc
             pytest.importorskip(client, reason="its examples use it")
         from sqlalchemy.dialects import registry  # for who has not installed einsql
 
-        registry.register("einsql", "einsql.integrations.sqlalchemy", "EinsqlDialect")
+        registry.register("einsql", "einsql.frontends.sqlalchemy", "EinsqlDialect")
     monkeypatch.chdir(ROOT)
     text = path.read_text(encoding="utf-8").replace("```", "")
     # The example must find the arrays it defines: they are globals of its own module.

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from einsql.console.main import main
+from einsql.frontends.console.main import main
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

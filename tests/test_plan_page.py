@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsql
-from einsql.console.main import main
 from einsql.core.units import duration, quantity
 from einsql.explain.drawing.figure import figure_of, folded, repetition
 from einsql.explain.drawing.layout import GAP, layered
 from einsql.explain.explanation import Explanation
+from einsql.frontends.console.main import main
 
 SOFTMAX = """WITH e AS (SELECT i, j, EXP(val - MAX(val) OVER (PARTITION BY i)) AS v FROM x)
 SELECT i, j, v / SUM(v) OVER (PARTITION BY i) AS v FROM e"""

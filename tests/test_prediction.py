@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql import calibration
 from einsql.core.boxes import split
 from einsql.core.machine import Machine
 from einsql.core.settings import RATES, Settings, changed_settings, setting_text
@@ -21,6 +20,7 @@ from einsql.optimizer.decomposition.problem import problem_of
 from einsql.optimizer.placement import traffic
 from einsql.optimizer.placement.traffic import exchanged
 from einsql.optimizer.simulation.prediction import predict
+from einsql.session.statements import calibrate
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from tests.test_sites import CHAIN, QUERIES, chain, connection, explained
@@ -193,7 +193,7 @@ def test_wrong_quantities_are_refused_with_their_position(sql: str, reason: str)
 
 
 def test_calibrate_measures_every_rate_and_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("einsql.calibration.BUDGET", 0.0)
+    monkeypatch.setattr("einsql.session.statements.calibrate.BUDGET", 0.0)
     con = connection(4)
     seen: list[float] = []
     con.progress = seen.append
@@ -211,7 +211,7 @@ def test_calibrate_measures_every_rate_and_keeps_it(monkeypatch: pytest.MonkeyPa
 
 def test_what_calibrate_gives_can_be_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, less in (("BUDGET", 0.0), ("LARGE", 512), ("MATRIX", 128)):
-        monkeypatch.setattr(calibration, name, less)
+        monkeypatch.setattr(calibrate, name, less)
     con, other = connection(), connection()
     cursor = con.execute("CALIBRATE")
     assert [d[1] for d in cursor.description or ()] == ["VARCHAR", "DOUBLE", "VARCHAR"]
@@ -275,8 +275,8 @@ def test_calibrated_rates_leave_out_what_memory_takes(monkeypatch: pytest.Monkey
             return nbytes / true.memory_bandwidth  # its arithmetic is to be nothing
         return node.points * point + nbytes / true.memory_bandwidth
 
-    monkeypatch.setattr(calibration._Measures, "_kernel", seconds)
-    monkeypatch.setattr(calibration, "BUDGET", 0.0)
-    found = calibration.calibrated(Settings(), lambda _: None)
+    monkeypatch.setattr(calibrate._Measures, "_kernel", seconds)
+    monkeypatch.setattr(calibrate, "BUDGET", 0.0)
+    found = calibrate.calibrated(Settings(), lambda _: None)
     for name in list(RATES)[:7]:
         assert getattr(found, name) == pytest.approx(getattr(true, name), rel=1e-9)

@@ -159,7 +159,7 @@ def test_of_equal_cuts_the_one_that_keeps_more_sites_busy_is_taken() -> None:
 def test_a_repeated_statement_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     con = connection(4)
     first = con.execute(QUERIES[0]).fetchall()
-    monkeypatch.setattr("einsql.session.make_plan", None)
+    monkeypatch.setattr("einsql.session.connection.make_plan", None)
     assert con.execute(QUERIES[0]).fetchall() == first
 
 

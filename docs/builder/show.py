@@ -17,7 +17,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 
 from docs.builder.plots import COLOURS, styled
-from einsql.console.words import pieces
+from einsql.frontends.console.words import pieces
 
 ROWS = 8
 """So many rows of a result are shown unless a block says otherwise."""

@@ -17,7 +17,7 @@ from einsql.sql.parser.syntax import Explain
 from einsql.sql.parser.tokens import tokenize
 
 if TYPE_CHECKING:
-    from einsql.session import Connection
+    from einsql.session.connection import Connection
 
 
 @dataclass(frozen=True, repr=False)

@@ -26,7 +26,7 @@ from einsql.storage.objects import Tensor, is_local, kind_of
 if TYPE_CHECKING:
     from sqlglot import Token
 
-    from einsql.session import Connection
+    from einsql.session.connection import Connection
 
 _COUNTING = ("INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "COPY", "MERGE INTO", "TRUNCATE")
 _SHOWING = ("SELECT", "FROM", "VALUES", "PIVOT", "UNPIVOT", "EXECUTE")

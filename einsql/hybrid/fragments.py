@@ -30,7 +30,7 @@ from einsql.storage.results.result import Result
 if TYPE_CHECKING:
     from einsql.engine.executor import Tick
     from einsql.planner.tile_plan import TilePlan
-    from einsql.session import Connection
+    from einsql.session.connection import Connection
     from einsql.storage.relation import Fields
     from einsql.storage.results.tile_result import TileResult
 

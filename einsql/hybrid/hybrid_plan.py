@@ -39,7 +39,7 @@ from einsql.storage.files import READABLE, suffix_of
 from einsql.storage.objects import Damaged, Definition, damage
 
 if TYPE_CHECKING:
-    from einsql.session import Connection
+    from einsql.session.connection import Connection
 
 _DUCKDBS = ("range", "generate_series")
 """Table functions that DuckDB has as well."""

@@ -21,7 +21,7 @@ from einsql.sql.macros.macros import Macro
 from einsql.storage.objects import Body, Damaged, Definition, damage
 
 if TYPE_CHECKING:
-    from einsql.session import Connection
+    from einsql.session.connection import Connection
 
 Defined = tuple[str, str, str]
 """What to DROP, the name, and what follows CREATE VIEW or MACRO."""

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql import calibration
 from einsql.engine.ranks import job
+from einsql.session.statements import calibrate
 from tests.terminal import Terminal
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
@@ -134,7 +134,7 @@ except einsql.InterfaceError as error:
 
 def test_ranks_are_calibrated_together(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, less in (("BUDGET", 0.0), ("LARGE", 512), ("MATRIX", 128)):
-        monkeypatch.setattr(calibration, name, less)  # what ranks reach does not matter
+        monkeypatch.setattr(calibrate, name, less)  # what ranks reach does not matter
     with einsql.connect(config={"mpi": 2}) as con:
         rates = {name: value for name, value, _ in con.execute("CALIBRATE").fetchall()}
         assert min(rates.values()) > 0

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import einsql
-from einsql.console.main import main
-from einsql.console.render import MODES
+from einsql.frontends.console.main import main
+from einsql.frontends.console.render import MODES
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -225,7 +225,7 @@ def spawn(*arguments: str) -> subprocess.Popen[str]:
 def test_a_statement_loads_only_what_it_needs() -> None:
     code = """
 import sys
-from einsql.console.main import main
+from einsql.frontends.console.main import main
 status = main(["-c", "SELECT 1 AS a"])
 heavy = {"prompt_toolkit", "matplotlib", "pandas", "asyncio", "pyarrow", "numba"}
 sys.exit(status or ", ".join(heavy & set(sys.modules)) or 0)
@@ -250,7 +250,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 def test_control_c_interrupts_the_statement() -> None:
     code = """
 import sys, threading, einsql
-from einsql.console.main import main
+from einsql.frontends.console.main import main
 stopped = threading.Event()
 def execute(connection, sql, parameters=None):
     print("running", flush=True)

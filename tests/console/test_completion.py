@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einsql.console.completion import Vocabulary
-from einsql.console.settings import Database, Settings
-from einsql.console.shell import Shell
-from einsql.console.words import pieces, statement_at
+from einsql.frontends.console.completion import Vocabulary
+from einsql.frontends.console.settings import Database, Settings
+from einsql.frontends.console.shell import Shell
+from einsql.frontends.console.words import pieces, statement_at
 
 
 @pytest.fixture

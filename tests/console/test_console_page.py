@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from einsql.console.main import main
+from einsql.frontends.console.main import main
 from tests.terminal import Screen
 
 PAGE = Path(__file__).parents[2] / "docs" / "console.md"

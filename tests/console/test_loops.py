@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from einsql.console.main import main
+from einsql.frontends.console.main import main
 from tests.terminal import Screen
 
 MAKE = "CREATE TENSOR w (i DIM(3), val FLOAT) DEFAULT 1;\n"

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.console import colours
-from einsql.console.chart import draw_chart
-from einsql.console.heat import draw_heat, means
-from einsql.console.main import main
-from einsql.console.picture import Picture, picture_of
-from einsql.console.settings import CommandError
+from einsql.frontends.console import colours
+from einsql.frontends.console.chart import draw_chart
+from einsql.frontends.console.heat import draw_heat, means
+from einsql.frontends.console.main import main
+from einsql.frontends.console.picture import Picture, picture_of
+from einsql.frontends.console.settings import CommandError
 
 CODE = re.compile(r"\x1b\[[0-9;]*m")
 

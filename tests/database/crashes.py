@@ -11,7 +11,7 @@ from typing import Any
 import duckdb  # noqa: F401 # so that each process that is forked has it
 
 import einsql
-import einsql.exports  # as above
+import einsql.session.statements.backup  # as above
 
 CALLS = ("fsync", "rename", "replace")
 

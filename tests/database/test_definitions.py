@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 import einsql
-from einsql.console.objects import entries
+from einsql.frontends.console.objects import entries
 
 TENSOR = "CREATE TENSOR x (i DIM(4), val FLOAT) DEFAULT 1; UPDATE x SET val = i"
 
@@ -258,13 +258,13 @@ def test_nothing_is_parsed_before_it_is_used(path: str, monkeypatch: pytest.Monk
         con.execute("CREATE MACRO up(a, b := (1 + 1)) AS TABLE SELECT i + b AS i, val FROM a")
         con.execute("CREATE MACRO down(a) AS a - 1")
     parsed: list[str] = []
-    parse = einsql.catalog.parse  # type: ignore[attr-defined]  # it is loaded
+    parse = einsql.session.statements.ddl.parse  # type: ignore[attr-defined]  # it is loaded
 
     def counted(text: str) -> object:
         parsed.append(text)
         return parse(text)
 
-    monkeypatch.setattr(einsql.catalog, "parse", counted)
+    monkeypatch.setattr(einsql.session.statements.ddl, "parse", counted)
     with einsql.connect(path) as con, einsql.connect(path) as second:
         calls = {(e.name, e.call, e.in_from) for e in entries(con)}
         assert calls == {

@@ -14,8 +14,8 @@ import duckdb
 import pytest
 
 import einsql
-from einsql.catalog import definition
-from einsql.session import Connection
+from einsql.session.connection import Connection
+from einsql.session.statements.ddl import definition
 from einsql.storage.database.directory import Directory
 from einsql.storage.database.file import FileDatabase
 from einsql.storage.database.opening import open_database

@@ -10,8 +10,8 @@ import pytest
 from scipy import special
 
 import einsql
-from einsql.frontends.array import FUNCTIONS
-from einsql.frontends.elementwise import DEFINITIONS
+from einsql.frontends.trace.array import FUNCTIONS
+from einsql.frontends.trace.elementwise import DEFINITIONS
 
 Array = Any
 RNG = np.random.default_rng(0)

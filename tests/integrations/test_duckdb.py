@@ -16,8 +16,8 @@ import pytest
 
 import einsql
 from einsql.core.schema import DType
-from einsql.integrations.duckdb import kernels
-from einsql.integrations.duckdb.functions import NAMES, register
+from einsql.frontends.duckdb import kernels
+from einsql.frontends.duckdb.functions import NAMES, register
 from einsql.ir.einsum.graph import EinSum
 from einsql.sql.tiles.names import FUNCTIONS
 

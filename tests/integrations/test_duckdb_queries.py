@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 import einsql
-from einsql.integrations.duckdb import Attached
-from einsql.integrations.duckdb.attached import Session
-from einsql.integrations.duckdb.calls import find_calls, replaced
-from einsql.integrations.duckdb.rows import Rows
+from einsql.frontends.duckdb import Attached
+from einsql.frontends.duckdb.attached import Session
+from einsql.frontends.duckdb.calls import find_calls, replaced
+from einsql.frontends.duckdb.rows import Rows
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from harlequin.exception import (
     HarlequinQueryError,
 )
 
-from einsql.integrations.harlequin import EinsqlAdapter, EinsqlConnection
+from einsql.frontends.harlequin import EinsqlAdapter, EinsqlConnection
 
 
 def opened(adapter: EinsqlAdapter) -> EinsqlConnection:

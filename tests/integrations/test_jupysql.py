@@ -19,7 +19,7 @@ from traitlets.config import Config
 import einsql
 
 shells = import_module("IPython.core.interactiveshell")  # it has types in part only
-registry.register("einsql", "einsql.integrations.sqlalchemy", "EinsqlDialect")
+registry.register("einsql", "einsql.frontends.sqlalchemy", "EinsqlDialect")
 
 
 @pytest.fixture

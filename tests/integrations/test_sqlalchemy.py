@@ -20,13 +20,13 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 from sqlalchemy.dialects import registry
 
-from einsql.integrations.sqlalchemy import DIM, NAMED, EinsqlDialect
-from einsql.integrations.sqlalchemy.compilers import RESERVED
-from einsql.integrations.sqlalchemy.types import named_type
+from einsql.frontends.sqlalchemy import DIM, NAMED, EinsqlDialect
+from einsql.frontends.sqlalchemy.compilers import RESERVED
+from einsql.frontends.sqlalchemy.types import named_type
 
 ROOT = Path(__file__).parent.parent.parent
 
-registry.register("einsql", "einsql.integrations.sqlalchemy", "EinsqlDialect")
+registry.register("einsql", "einsql.frontends.sqlalchemy", "EinsqlDialect")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.changes import insert
+from einsql.session.statements import insert
 
 STORE = """
 WITH m AS (SELECT x.g, MAX(x.val) AS key, MAX(x.val + 1) AS val FROM x GROUP BY x.g),

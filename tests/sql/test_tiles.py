@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.console.values import format_cell, format_value
+from einsql.frontends.console.values import format_cell, format_value
 from einsql.ir.einsum.interpreter import evaluate_blocks
 from einsql.ir.functions import INTERNAL, SCALARS
 from einsql.planner.tile_plan import TilePlan, scanned

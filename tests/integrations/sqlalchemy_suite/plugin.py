@@ -9,7 +9,7 @@ from sqlalchemy.dialects import registry
 from sqlalchemy.exc import IntegrityError
 
 for _name in ("einsql", "einsql.einsql"):
-    registry.register(_name, "einsql.integrations.sqlalchemy", "EinsqlDialect")
+    registry.register(_name, "einsql.frontends.sqlalchemy", "EinsqlDialect")
 pytest.register_assert_rewrite("sqlalchemy.testing.assertions")
 
 from sqlalchemy.testing.plugin.pytestplugin import *  # noqa: E402, F403 - after registering

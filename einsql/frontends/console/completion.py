@@ -1,0 +1,207 @@
+"""What may stand at the cursor: commands, files, settings, relations, columns, functions, words."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from einsql.core.settings import SETTINGS, setting_text
+from einsql.errors import Error
+from einsql.frontends.console import objects
+from einsql.frontends.console.commands import COMMANDS
+from einsql.frontends.console.words import FUNCTIONS, KEYWORDS, TABLE_FUNCTIONS, statement_at
+
+if TYPE_CHECKING:
+    from einsql.frontends.console.shell import Shell
+
+
+class Word(NamedTuple):
+    """A completion and what it is."""
+
+    text: str
+    meaning: str = ""
+
+
+class Completions(NamedTuple):
+    """What may stand instead of so many characters before the cursor."""
+
+    replaced: int
+    words: list[Word]
+
+
+_WORD = re.compile(r"\w*\Z")
+_OWNER = re.compile(r'("(?:[^"]|"")*"|\w+)\s*\.\Z')
+_SETTING = re.compile(r"\s*SET\s+\Z", re.IGNORECASE)
+_RELATION = re.compile(
+    r"\b(?:FROM|JOIN|INTO|UPDATE|TENSOR|VIEW|TABLE|DESCRIBE|SUMMARIZE|COPY|EXISTS)\s+\Z"
+    r"|\b(?:TILES|TILE|ELEMENTS)\s*\(\s*\Z",
+    re.IGNORECASE,
+)
+_NAME = r'"(?:[^"]|"")*"|[^\W\d]\w*'
+_NAMED = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE)\s+|,\s*", re.IGNORECASE)
+"""After which a relation may stand."""
+_SOURCE = re.compile(
+    rf"""(?:(?:TILES|TILE|ELEMENTS)\s*\(\s*)?  # a tensor, or its tiles,
+    (?P<name>{_NAME}|'')                       # or a file
+    (?:\s*,[^()]*\))?                          # how it is cut
+    (?:\s+(?:AS\s+)?(?P<alias>{_NAME}))?
+    (?:\s*\((?P<columns>[^()]*)\))?""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_NO_ALIAS = {"ON", "USING", "WHERE", "GROUP", "ORDER", "JOIN", "SET", "CROSS", "NATURAL",
+             "LEFT", "RIGHT", "INNER", "FULL", "HAVING", "LIMIT", "SELECT", "VALUES"}  # fmt: skip
+
+
+class Vocabulary:
+    """The words of one session; the catalog's are read again after each statement."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._entries: list[objects.Entry] | None = None
+        self._columns: dict[str, list[Word]] = {}
+
+    def refresh(self) -> None:
+        """Forgets the catalog: a statement may have changed it."""
+        self._entries = None
+        self._columns.clear()
+
+    def complete(self, text: str, at: int | None = None) -> Completions:
+        """What may stand at a position of a text; its end if none is given."""
+        at = len(text) if at is None else at
+        if text.startswith("."):
+            return self._command(text[:at])
+        before, after, inside = statement_at(text, at)
+        if inside.startswith("'"):
+            return _files(inside[1:])
+        word = "" if inside else _WORD.search(before)[0]  # type: ignore[index] # it always matches
+        lead = before[: len(before) - len(word)]
+        if inside and not inside.startswith('"'):
+            return Completions(0, [])  # a comment
+        if inside:
+            return Completions(len(inside), [w for w in self._relations() if w.text[0] == '"'])
+        if owner := _OWNER.search(lead):
+            return _starting(word, self._of(owner[1], before + after))
+        if _SETTING.match(lead):
+            settings = self._shell.connection.settings
+            return _starting(word, [Word(s, setting_text(settings, s)) for s in SETTINGS])
+        if _RELATION.search(lead):
+            sources = [Word(f, "table function") for f in TABLE_FUNCTIONS]
+            return _starting(word, [*self._relations(), *sources])
+        if not word:
+            return Completions(0, [])
+        return _starting(word, self._anything(before + after))
+
+    # Dot commands
+
+    def _command(self, before: str) -> Completions:
+        name, space, rest = before[1:].partition(" ")
+        if not space:
+            return _starting(name, [Word(n, c.help) for n, c in COMMANDS.items()])
+        takes = COMMANDS[name].takes if name in COMMANDS else ()
+        rest = rest.lstrip()
+        if takes == "file":
+            return _files(rest.lstrip("'\""))
+        if takes == "name":
+            return _starting(rest, [Word(e.name, e.kind) for e in self._catalog()])
+        return _starting(rest, [Word(w) for w in takes])
+
+    # The catalog
+
+    def _catalog(self) -> list[objects.Entry]:
+        if self._entries is None:
+            try:
+                self._entries = objects.entries(self._shell.connection)
+            except Error:
+                self._entries = []  # completion stays silent; a statement will say what is wrong
+        return self._entries
+
+    def _relations(self) -> list[Word]:
+        return [Word(objects.quoted(e.name), e.kind) for e in self._catalog() if e.in_from]
+
+    def _columns_of(self, name: str) -> list[Word]:
+        if name.lower() not in self._columns:
+            try:
+                found = objects.columns(self._shell.connection, name)
+            except Error:
+                found = []  # it is no relation of the catalog, or what a view names is gone
+            self._columns[name.lower()] = [
+                Word(objects.quoted(c.name), f"key {c.bounds}" if c.bounds else c.type)
+                for c in found
+            ]
+        return self._columns[name.lower()]
+
+    def _of(self, owner: str, statement: str) -> list[Word]:
+        """The columns of what a statement calls by a name."""
+        sources = {alias.lower(): columns for alias, columns in self._sources(statement)}
+        found = sources.get(_bare(owner).lower())
+        return self._columns_of(_bare(owner)) if found is None else found
+
+    def _sources(self, statement: str) -> Iterable[tuple[str, list[Word]]]:
+        """The relations that a statement names: what it calls them, and their columns."""
+        for place in _NAMED.finditer(statement):
+            found = _SOURCE.match(statement, place.end())
+            if found is None:
+                continue
+            name, alias = found["name"], found["alias"]
+            if alias is not None and alias.upper() in _NO_ALIAS:
+                alias = None
+            columns = [] if name == "''" else self._columns_of(_bare(name))
+            if alias is not None and found["columns"] is not None:
+                named = [Word(c.strip(), "key") for c in found["columns"].split(",") if c.strip()]
+                columns = [*named, *(columns[len(named) :] or [Word("val")])]
+            yield _bare(alias or name), columns
+
+    def _anything(self, statement: str) -> list[Word]:
+        near = [word for _, columns in self._sources(statement) for word in columns]
+        if not near:
+            # Not those of views: the text of one that nobody has used would have to be parsed.
+            near = [w for e in self._catalog() if e.kind in ("tensor", "table")
+                    for w in self._columns_of(e.name)]  # fmt: skip
+        macros = [Word(e.name, e.call) for e in self._catalog() if e.call and not e.in_from]
+        return [
+            *near,
+            *self._relations(),
+            *macros,
+            *(Word(k) for k in KEYWORDS),
+            *(Word(f, "function") for f in FUNCTIONS),
+        ]
+
+
+_RESPELLED = {*KEYWORDS, *FUNCTIONS, *TABLE_FUNCTIONS}
+
+
+def _bare(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name
+
+
+def _starting(prefix: str, words: Iterable[Word]) -> Completions:
+    """The words beginning with the prefix in any case; keywords follow the prefix's case."""
+    lower, low = prefix.islower(), prefix.lower()
+    found: dict[str, Word] = {}
+    for word in words:
+        if word.text.lower().startswith(low):
+            text = word.text.lower() if lower and word.text in _RESPELLED else word.text
+            found.setdefault(text.lower(), Word(text, word.meaning))
+    return Completions(len(prefix), list(found.values()))
+
+
+def _files(begun: str) -> Completions:
+    """The files whose path begins so."""
+    folder, _, name = begun.rpartition("/")
+    place = Path(os.path.expanduser(f"{folder}/" if "/" in begun else "."))
+    try:
+        with os.scandir(place) as found:
+            entries = sorted((e.name, e.is_dir()) for e in found)
+    except OSError:
+        entries = []
+    return Completions(
+        len(name),
+        [
+            Word(entry + "/" * is_folder, "" if is_folder else "file")
+            for entry, is_folder in entries
+            if entry.startswith(name) and (name or not entry.startswith("."))
+        ],
+    )

@@ -1,0 +1,74 @@
+"""The rows of a loop while it runs: on a terminal its newest row and a plot, else line by line."""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from einsql.frontends.console.box import Row, cut
+from einsql.frontends.console.chart import draw_chart
+from einsql.frontends.console.picture import Picture
+from einsql.frontends.console.values import Column, columns_of, format_cell
+
+_HIGH = 13
+"""Lines of a screen that the plot is drawn for; it takes a few less."""
+
+
+class Arrivals:
+    """Takes the rows of a loop from the thread that runs it."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Row] = queue.SimpleQueue()
+        self._values: list[float] = []
+        self._latest: Row = ()
+        self.columns: tuple[Column, ...] = ()
+
+    def put(self, description: Sequence[Sequence[Any]], row: Row) -> None:
+        """Takes a row."""
+        if not self.columns:
+            self.columns = columns_of(description)
+        value = row[-1]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            self._values.append(float(value))
+        else:
+            self._values.append(np.nan)
+        self._latest = row
+        self._queue.put(row)
+
+    def lines(self, bits: int) -> list[str]:
+        """The newest row and a plot of the last column, for a terminal.
+
+        Args:
+            bits: The depth of its colours.
+        """
+        if not self._latest:
+            return []
+        size = shutil.get_terminal_size()
+        pairs = zip(self.columns, self._latest, strict=True)
+        newest = "  ".join(f"{c.name} {format_cell(v, c.type, 'NULL')}" for c, v in pairs)
+        values = np.array(list(self._values))
+        if size.lines < _HIGH + 4 or len(values) < 2 or not np.isfinite(values).any():
+            return [cut(newest, size.columns - 1)]
+        picture = Picture(("row",), (1,), {self.columns[-1].name: values})
+        plot = draw_chart(picture, size.columns - 1, _HIGH, bits)
+        return [*plot, cut(newest, size.columns - 1)]
+
+    def rows(self, done: threading.Event, idle: Callable[[], object]) -> Iterator[Row]:
+        """The rows as they come, until the loop has ended and none is left.
+
+        Args:
+            done: Set when it has ended.
+            idle: Called while nothing comes.
+        """
+        while True:
+            try:
+                yield self._queue.get(timeout=0.1)
+            except queue.Empty:
+                if done.is_set() and self._queue.empty():
+                    return
+                idle()

@@ -1,0 +1,109 @@
+"""What the database holds by name: the one place where the console reads the catalog."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import einsql
+from einsql.core.quoting import in_quotes
+from einsql.frontends.console.values import format_value
+from einsql.sql.parser.create_headers import Head, head_of
+from einsql.storage.objects import Damaged, Definition, Tensor, damage
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A named object.
+
+    Attributes:
+        name: As it was given, without quotes.
+        kind: "tensor", "table", "view" or "macro"; behind "damaged" if its row is.
+        text: The statement that makes it, if DuckDB has it; else empty.
+        call: How a macro is called, as `softmax(x, axis)`; else empty.
+        in_from: Whether it may stand in FROM.
+    """
+
+    name: str
+    kind: str
+    call: str = ""
+    in_from: bool = True
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnEntry:
+    """A column: its type, and the bounds of a key as `64` or `0..8`; values have none."""
+
+    name: str
+    type: str
+    bounds: str
+
+
+def entries(connection: einsql.Connection) -> list[Entry]:
+    """Everything that has a name, sorted by it."""
+    found = []
+    for stored in connection.store.objects.values():
+        if isinstance(stored, Tensor):
+            found.append(Entry(stored.name, "tensor"))
+        elif isinstance(stored, Definition) and stored.kind == "macro":
+            name = stored.name.removesuffix("()")
+            head = head_of(stored.text) or Head("macro", name, f"{name}(…)")
+            found.append(Entry(name, "macro", head.call, head.is_table))
+        elif isinstance(stored, Damaged):
+            found.append(Entry(stored.name, f"damaged {stored.kind}", in_from=False))
+        else:
+            found.append(Entry(stored.name, stored.kind))
+    duckdbs = connection.duck.definitions()
+    found += [Entry(name, kind, text=text.strip()) for name, kind, text in duckdbs]
+    return sorted(found, key=lambda e: e.name)
+
+
+def columns(connection: einsql.Connection, name: str) -> list[ColumnEntry]:
+    """The columns of a tensor, table or view.
+
+    Raises:
+        Error: There is none of that name, or what a view names is gone.
+    """
+    cursor = connection.execute(f"DESCRIBE {in_quotes(name)}")
+    rows = cursor.fetchall()
+    if cursor.description is not None and cursor.description[2][0] == "null":  # DuckDB's
+        return [ColumnEntry(str(column), str(dtype), "") for column, dtype, *_ in rows]
+    return [ColumnEntry(str(column), str(dtype), str(key)) for column, dtype, key, *_ in rows]
+
+
+def definition(connection: einsql.Connection, entry: Entry) -> str:
+    """The statement that would create an object.
+
+    Raises:
+        Error: It is gone.
+    """
+    if entry.text:
+        return entry.text
+    stored = connection.store.get(f"{entry.name}()" if entry.kind == "macro" else entry.name)
+    if isinstance(stored, Definition):
+        return f"{stored.text};"
+    if isinstance(stored, Damaged):
+        return f"-- {damage(stored).reason}"
+    parts = [
+        quoted(c.name) + (f" DIM({c.bounds.rpartition('..')[2]})" if c.bounds else f" {c.type}")
+        for c in columns(connection, entry.name)
+    ]
+    options = "" if stored is None else _options(stored)
+    return f"CREATE TENSOR {quoted(entry.name)} ({', '.join(parts)}){options};"
+
+
+def _options(stored: Tensor) -> str:
+    options = ""
+    if stored.partition is not None:
+        keys = stored.relation.schema.keys
+        cut = [(keys[n].name, stored.partition[n]) for n in stored.order]
+        parts = ", ".join(f"{quoted(key)} {count}" for key, count in cut if count > 1)
+        options += f" PARTITION BY ({parts})"
+    if stored.default is not None:
+        options += f" DEFAULT {format_value(stored.default, '', '')}"
+    return options
+
+
+def quoted(name: str) -> str:
+    """A name as SQL writes it, in quotes where it needs them."""
+    return name if name.isidentifier() else in_quotes(name)

@@ -1,0 +1,323 @@
+"""The shell: reads scripts and prompts line by line, runs statements, prints what they give."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
+
+import einsql
+from einsql.errors import Error, InterruptedError
+from einsql.frontends.console import colours
+from einsql.frontends.console.box import Row
+from einsql.frontends.console.commands import run_command
+from einsql.frontends.console.loops import Arrivals
+from einsql.frontends.console.output import Output
+from einsql.frontends.console.render import GROWING, Style, render
+from einsql.frontends.console.settings import Bail, CommandError, Database, Leave, Settings
+from einsql.frontends.console.values import columns_of
+from einsql.frontends.console.work import Worker
+
+if TYPE_CHECKING:
+    from einsql.engine.ranks.driver import Cluster
+
+T = TypeVar("T")
+
+_BATCH = 4096
+_LOOP = re.compile(r"for\b", re.IGNORECASE)
+"""What a statement that runs step by step begins with."""
+
+
+class Shell:
+    """One connection, its settings and where results go.
+
+    Attributes:
+        settings: May be changed between statements.
+        output: Where results go.
+        failed: Whether any statement or command has failed so far.
+        latest: The result that was printed last.
+    """
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        """Opens the database.
+
+        Raises:
+            Error: The database can't be opened.
+        """
+        self.settings = settings
+        self.output: Output = Output(settings)
+        self.failed = False
+        self.latest: einsql.Cursor | None = None
+        self.database = database
+        self._ranks: Cluster | None = None
+        self.connection = self._connect(database)
+        if self.connection.cluster is not None:
+            self._ranks = self.connection.cluster.join()
+        self._worker = Worker(sys.stderr)
+        self._reading: list[str] = []
+
+    def _connect(self, database: Database) -> einsql.Connection:
+        config = database.config
+        if self._ranks is not None:
+            config = {**config, "mpi": self._ranks}
+        return einsql.connect(database.path, read_only=database.read_only, config=config)
+
+    def open(self, path: str) -> None:
+        """Closes the database and opens another one, by the same options and on the same ranks.
+
+        Raises:
+            Error: It can't be opened; then the former one stays open.
+        """
+        database = Database(path, self.database.read_only, self.database.config)
+        self.latest = None
+        connection = self._connect(database)
+        self.connection.close()
+        self.connection, self.database = connection, database
+
+    def close(self) -> None:
+        """Closes the output file and the database; MPI ranks leave."""
+        self.output.write_to(None)
+        if not self.connection.closed:  # reopening the same file may have failed
+            self.connection.close()
+        if self._ranks is not None:
+            self._ranks.part()
+
+    # Reading
+
+    def run_file(self, path: str) -> None:
+        """Runs a script.
+
+        Raises:
+            CommandError: The file can't be read, or reads itself.
+            Leave: The script asks to leave.
+            Bail: It failed under `bail`.
+        """
+        if path in self._reading:
+            raise CommandError(f'"{path}" reads itself')
+        self._reading.append(path)
+        try:
+            with open(path, encoding="utf-8-sig") as lines:
+                self.run_lines(lines, path)
+        except OSError as e:
+            raise CommandError(f'cannot read "{path}": {e.strerror}') from e
+        finally:
+            self._reading.pop()
+
+    def run_lines(self, lines: Iterable[str], source: str = "") -> None:
+        """Runs statements and dot commands as their lines arrive.
+
+        Args:
+            lines: Lines with their ends; a statement may span several.
+            source: Name of the script, for errors.
+
+        Raises:
+            CommandError: The lines aren't UTF-8 text.
+            Leave: The script asks to leave.
+            Bail: It failed under `bail`.
+        """
+        pending, first = "", 1
+        try:
+            for number, line in enumerate(lines, 1):
+                if line.startswith(".") and self.is_blank(pending):
+                    self.run_command(line, source)
+                    pending = ""
+                    continue
+                first = first if pending else number
+                pending += line
+                if ";" in line and self.connection.is_complete(pending):
+                    self.run_text(pending, source, first)
+                    pending = ""
+        except UnicodeDecodeError as e:
+            raise CommandError(f"{source or 'the input'} is not UTF-8 text") from e
+        if pending:
+            self.run_text(pending, source, first)
+
+    def is_blank(self, text: str) -> bool:
+        """True if a text holds no statement, nor the beginning of one."""
+        try:
+            return not self.connection.split(text)
+        except Error:
+            return False
+
+    def run_command(self, line: str, source: str = "") -> None:
+        """Runs one dot command.
+
+        Raises:
+            Leave: The command asks to leave.
+            Bail: It failed under `bail`.
+        """
+        if self.settings.echo:
+            self.output.print_lines([line.rstrip("\n")])
+        with self.reporting(source):
+            run_command(self, line)
+
+    def run_text(self, text: str, source: str = "", line: int = 1) -> None:
+        """Runs the statements of a text, going on after one that fails unless `bail` is set.
+
+        Args:
+            text: Any number of whole statements.
+            source: Name of the script it stands in, for errors.
+            line: Number of its first line in that script.
+
+        Raises:
+            Bail: A statement failed under `bail`.
+            KeyboardInterrupt: A statement was cancelled by Ctrl-C.
+        """
+        statements: list[tuple[int, str]] = []
+        with self.reporting(source, text, line):
+            statements = self.connection.split(text)
+        for offset, sql in statements:
+            with self.reporting(source, text, line, offset, sql):
+                self._statement(sql)
+            if self._worker.interrupted:
+                raise KeyboardInterrupt
+
+    # Running
+
+    def _statement(self, sql: str) -> None:
+        if self.settings.echo:
+            self.output.print_lines([sql + ";"])
+        if self.settings.explain and sql.lstrip("( \n").lower().startswith(("select", "with")):
+            self._query(f"EXPLAIN {sql}")
+        start, used = time.perf_counter(), os.times()
+        self._query(sql)
+        if self.settings.timer:
+            now = os.times()
+            print(
+                f"Run Time (s): real {time.perf_counter() - start:.3f} "
+                f"user {now.user - used.user:.3f} sys {now.system - used.system:.3f}"
+            )
+
+    def _query(self, sql: str) -> None:
+        self.latest = None  # its memory may be needed
+        if _LOOP.match(sql):
+            self._loop(sql)
+            return
+        try:
+            cursor = self.work(lambda: self.connection.execute(sql))
+        finally:
+            self._tell()
+        if cursor.description is not None:
+            columns = columns_of(cursor.description)
+            # What lies elsewhere comes with the first rows, and Ctrl-C must not cut that off.
+            total, first = self.work(lambda: (cursor.rowcount, cursor.fetchmany(_BATCH)))
+            if self._worker.interrupted:
+                raise KeyboardInterrupt
+            self.latest = cursor
+            rows = _rows(first, cursor)
+            self.output.print_lines(render(self.settings.mode, columns, rows, self._style(total)))
+
+    def _tell(self) -> None:
+        for notice in self.connection.notices:
+            print(f"Notice: {notice}", file=sys.stderr)
+        self.connection.notices.clear()
+
+    def _loop(self, sql: str) -> None:
+        """Runs a loop; a table on a terminal waits for its end, all else is printed as it comes."""
+        arrivals, cursor = Arrivals(), self.connection.cursor()
+        self.connection.stepped = arrivals.put
+        is_table = self.output.is_terminal and self.settings.mode in GROWING
+        above = partial(arrivals.lines, colours.depth(sys.stderr)) if is_table else list
+        prints = None if is_table else partial(self._print_arriving, arrivals)
+        progress = self.settings.progress
+        try:
+            with self._worker.cancelling(self.connection):
+                work = partial(cursor.execute, sql)
+                self._worker.run(self.connection, work, progress, above, prints)
+        finally:
+            self.connection.stepped = None
+            self.latest = cursor if cursor.description is not None else None
+            if cursor.description is not None and (is_table or not arrivals.columns):
+                columns, rows = columns_of(cursor.description), cursor.fetchall()
+                style = self._style(len(rows))
+                self.output.print_lines(render(self.settings.mode, columns, rows, style))
+            self._tell()
+
+    def _print_arriving(self, arrivals: Arrivals, done: threading.Event) -> None:
+        """Prints the rows of a loop as its steps end."""
+        rows = arrivals.rows(done, list if self.output.is_terminal else self._worker.draw)
+        mode = GROWING.get(self.settings.mode, self.settings.mode)
+        first = next(rows, None)
+        if first is not None:
+            lines = render(mode, arrivals.columns, chain([first], rows), self._style(-1))
+            self.output.print_lines(self._apart(lines), paged=False, at_once=True)
+
+    def _apart(self, lines: Iterator[str]) -> Iterator[str]:
+        """Takes the bar away before each line."""
+        for line in lines:
+            self._worker.erase()
+            yield line
+
+    def work(self, work: Callable[[], T]) -> T:
+        """Does what may take long; Ctrl-C cancels it, and a progress bar is shown."""
+        return self._worker.run(self.connection, work, self.settings.progress)
+
+    def _style(self, total: int) -> Style:
+        settings = self.settings
+        return Style(settings.null, settings.maxrows, self.output.width, total, settings.headers)
+
+    # Errors
+
+    @contextmanager
+    def reporting(
+        self, source: str = "", text: str = "", line: int = 1, offset: int = 0, sql: str = ""
+    ) -> Iterator[None]:
+        """Turns an error into a message; under `bail` it is also the end.
+
+        Args:
+            source: Name of the script, or an empty text for the command line and the prompt.
+            text: Statements that run inside.
+            line: Number of their first line in the script.
+            offset: Where the one statement that runs begins in `text`.
+            sql: That statement.
+
+        Raises:
+            Bail: There was an error, under `bail`.
+            KeyboardInterrupt: A statement was cancelled.
+        """
+        try:
+            yield
+            return
+        except InterruptedError:
+            raise KeyboardInterrupt from None
+        except Error as e:
+            if e.position is not None and e.sql in (None, text, sql):
+                inside = offset if e.sql != text else 0
+                lead = "\n" * (line - 1)  # makes lines count from the script's first one
+                e.sql, e.position = lead + text, len(lead) + inside + e.position
+            message = str(e)
+        except CommandError as e:
+            message = str(e)
+        except MemoryError:
+            message = "Out of memory"
+        except (Leave, BrokenPipeError):
+            raise
+        except OSError as e:
+            message = f"cannot read or write: {e.strerror or e}"
+        except Exception as e:  # a fault of einsql itself must not end the session
+            message = f"Internal error ({type(e).__name__}): {e}\nPlease report it."
+            if sys.flags.dev_mode:
+                message = traceback.format_exc()
+        self.report(message, source)
+        if self.settings.bail:
+            raise Bail
+
+    def report(self, message: str, source: str = "") -> None:
+        """Prints an error; the exit status will be 1."""
+        self.failed = True
+        sys.stdout.flush()
+        print(f"Error in {source}: {message}" if source else f"Error: {message}", file=sys.stderr)
+
+
+def _rows(first: Sequence[Row], cursor: einsql.Cursor) -> Iterator[Row]:
+    yield from first
+    while batch := cursor.fetchmany(_BATCH):
+        yield from batch

@@ -1,0 +1,366 @@
+"""`einsql.attach`: what users of DuckDB hold."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+from einsql import errors
+from einsql.core import forks
+from einsql.core.big_stack import with_room
+from einsql.core.quoting import in_quotes
+from einsql.core.schema import DType
+from einsql.errors import InterfaceError, NotSupportedError, OperationalError, ProgrammingError
+from einsql.frontends.duckdb.calls import STANDS_FOR, find_calls, replaced
+from einsql.frontends.duckdb.functions import register, unregister, unregister_all
+from einsql.frontends.duckdb.rows import Rows
+from einsql.frontends.duckdb.tables import read_table
+from einsql.session.connection import Connection
+from einsql.sql.parameters.parameters import mark
+from einsql.sql.parser import syntax as st
+from einsql.sql.parser.lexical import scan
+from einsql.sql.parser.parser import parse
+from einsql.storage.host_arrays import array_in_scope
+from einsql.storage.objects import Tensor
+from einsql.storage.out_of_memory import enough_memory
+from einsql.storage.relation import Relation
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
+
+_ELEMENTS = {"FLOAT": DType.FLOAT, "DOUBLE": DType.DOUBLE}
+
+
+def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attached:
+    """Gives a DuckDB connection einsql's functions of tiles, and `FROM einsql('…')`.
+
+    The functions, tensor_einsum and its like, are those of the connection's database: its
+    other connections have them too, until this one is closed or `close` takes them away.
+    Nothing is written into the database.
+
+    Args:
+        connection: The user's own. It must not be in a transaction.
+        element: FLOAT or DOUBLE, the type of elements of tiles that functions give.
+
+    Raises:
+        InterfaceError: It is no DuckDB connection, or in a transaction.
+        ProgrammingError: The database has a function of its own of one of the names.
+    """
+    import duckdb
+
+    if not isinstance(connection, duckdb.DuckDBPyConnection):
+        raise InterfaceError(
+            f"attach takes a DuckDB connection, not a {type(connection).__name__}",
+            hint="As in einsql.attach(duckdb.connect()).",
+        )
+    dtype = _ELEMENTS.get(str(element).upper())
+    if dtype is None:
+        raise InterfaceError(f"Elements of tiles are FLOAT or DOUBLE, not {element!r}")
+    _at_exit()
+    with _connected():
+        return Attached(connection, register(connection, dtype))
+
+
+@contextmanager
+def _connected() -> Iterator[None]:
+    """What DuckDB says of a closed connection, as einsql says it."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.ConnectionException as error:
+        if "closed" not in str(error):
+            raise
+        raise InterfaceError(
+            "The DuckDB connection is closed", hint="einsql.attach() an open one."
+        ) from None
+
+
+@cache
+def _at_exit() -> None:
+    atexit.register(unregister_all)
+
+
+class Attached:
+    """A DuckDB connection with einsql.
+
+    Attributes:
+        connection: The DuckDB connection.
+        session: The einsql connection that runs `einsql('…')`; its settings, views and macros
+            are used there.
+    """
+
+    def __init__(self, connection: DuckDBPyConnection, owner: bool) -> None:
+        self.connection = connection
+        self.session = Session(self._table)
+        self._owner = owner
+        self._closed = False
+        self._inherited: forks.Refusal | None = None
+        forks.register(self)
+
+    def forked(self, refusal: forks.Refusal) -> None:
+        """In a child of its process: refuses every statement, and leaves DuckDB alone."""
+        forks.never_destroy(self.connection)
+        self._inherited = refusal
+        self._owner = False
+
+    def sql(self, query: str, **options: Any) -> DuckDBPyRelation | None:
+        """DuckDB's `con.sql` for a text that may hold `FROM einsql('…')`.
+
+        Tables that the inner queries name are read now; what they compute, they compute when
+        the relation is first fetched from, and hold it as long as the relation is there.
+
+        Args:
+            query: The statement; of several, each is run before the next one is read.
+            options: Those of DuckDB's `sql`, such as `params`.
+
+        Returns:
+            DuckDB's relation; None for a statement without rows.
+
+        Raises:
+            Error: An inner query is wrong.
+            duckdb.Error: The statement around it is.
+        """
+        frame = sys._getframe(1)
+        made: DuckDBPyRelation | None = self._run(self.connection.sql, query, frame, **options)
+        return made
+
+    def execute(self, query: str, parameters: Any = None) -> DuckDBPyConnection:
+        """DuckDB's `con.execute` for a text that may hold `FROM einsql('…')`.
+
+        Args:
+            query: One or more statements.
+            parameters: For the statement outside of `einsql('…')`.
+
+        Raises:
+            Error: An inner query is wrong.
+            duckdb.Error: The statement around it is, or it fails.
+        """
+        frame = sys._getframe(1)
+        given = () if parameters is None else (parameters,)
+        made: DuckDBPyConnection = self._run(self.connection.execute, query, frame, *given)
+        return made
+
+    def tensor(
+        self, name: str, query: str, dims: Sequence[str] | None = None,
+        shape: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
+        """Reads the rows of a query as a tensor for `einsql('…')`, once.
+
+        Args:
+            name: The tensor's; it precedes a table of that name.
+            query: One row for each element, in any order.
+            dims: The key columns. Without it the leading integer columns are keys, but never
+                the last column.
+            shape: Extents of the keys, which then start at 0; without it their bounds are
+                those of the data.
+
+        Raises:
+            Error: As `tables.read_table`.
+            duckdb.Error: The query is wrong.
+        """
+        if isinstance(dims, str) or isinstance(shape, int):
+            raise InterfaceError(
+                "dims are key names and shape is extents, one for each key",
+                hint="Give dims=('i', 'j'), shape=(3, 4).",
+            )
+        rows = self._run(self.connection.sql, query, sys._getframe(1))
+        if rows is None:
+            raise ProgrammingError("A tensor is read from a query", hint="Give a SELECT.")
+        with enough_memory:
+            held = read_table(name, rows, dims, shape)
+        columns = (*(k.name for k in held.schema.keys), *(f.name for f in held.schema.values))
+        self.session.store.register(Tensor(name, held, columns, borrowed=True))
+
+    def register(
+        self, name: str, array: object, dims: Sequence[str] | None = None,
+        *, fill: int | None = None,
+    ) -> None:  # fmt: skip
+        """Gives an array a name in `einsql('…')`, as `einsql.Connection.register` does.
+
+        Raises:
+            Error: As there.
+        """
+        self._open()
+        self.session.register(name, array, dims, fill=fill)
+
+    def unregister(self, name: str) -> None:
+        """Forgets what `tensor` or `register` gave a name.
+
+        Raises:
+            ProgrammingError: Nothing is registered under the name.
+        """
+        self._open()
+        self.session.unregister(name)
+
+    def close(self) -> None:
+        """Takes the functions away again, if they were registered through this connection.
+
+        Another attachment of it that is open keeps them.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self.session.close()
+        if self._owner:
+            unregister(self.connection)
+
+    def __enter__(self) -> Attached:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- inside
+
+    def _open(self) -> None:
+        if self._closed:
+            raise InterfaceError("This is closed", hint="einsql.attach(connection) again.")
+        if self._inherited is not None:
+            raise self._inherited()
+
+    def _run(
+        self, method: Callable[..., Any], query: str, frame: FrameType, *given: Any, **options: Any
+    ) -> Any:
+        self._open()
+        if not isinstance(query, str):
+            raise InterfaceError(f"A statement is a str, not a {type(query).__name__}")
+        if not find_calls(query):
+            with _connected():
+                return in_frame(partial(method, query, *given, **options), frame, {})
+        *before, last = [query[s.start : s.end] for s in scan(query)]
+        with _connected():
+            self._check_settings()
+            for statement in before:  # the tables that the next one reads are what it leaves
+                self._run_one(self.connection.execute, statement, frame)
+            return self._run_one(method, last, frame, *given, **options)
+
+    def _run_one(
+        self, method: Callable[..., Any], query: str, frame: FrameType, *given: Any, **options: Any
+    ) -> Any:
+        calls = find_calls(query)
+        bound: dict[str, Rows] = {}  # what is written twice is computed once
+        for call in calls:
+            if call.query not in bound:
+                bound[call.query] = self.session.rows(call.query, frame)
+        known = {STANDS_FOR.format(n): bound[call.query] for n, call in enumerate(calls)}
+        return in_frame(partial(method, replaced(query, calls), *given, **options), frame, known)
+
+    def _check_settings(self) -> None:
+        """DuckDB reads Python's objects, einsql files: both have to be allowed."""
+        for name in ("enable_external_access", "python_enable_replacements"):
+            asked = f"SELECT current_setting('{name}')"
+            ((allowed,),) = self.connection.sql(asked).fetchall()
+            if not allowed:
+                raise OperationalError(
+                    f"DuckDB may not read what einsql('…') gives: {name} is off",
+                    hint="The functions of tiles work nevertheless.",
+                )
+
+    def _table(self, name: str, frame: FrameType | None) -> Relation | None:
+        """A table or view of the database, or what DuckDB reads among the caller's variables."""
+        import duckdb
+
+        text = f"FROM {in_quotes(name)}"
+        for place in (None, frame):
+            if place is None or array_in_scope(frame, name) is None:
+                try:
+                    table = in_frame(partial(self.connection.sql, text), place, {})
+                except (duckdb.CatalogException, duckdb.InvalidInputException):
+                    continue  # there is none, or a variable that is no table
+                with enough_memory:
+                    return read_table(name, table)
+        return None
+
+
+class Session(Connection):
+    """An einsql session that finds a user's DuckDB tables under their names.
+
+    Args:
+        table: Reads the table of a name, given the frame whose variables it may be.
+    """
+
+    def __init__(self, table: Callable[[str, FrameType | None], Relation | None]) -> None:
+        super().__init__()
+        self._table = table
+        self._read: dict[str, Relation | None] = {}
+
+    def in_scope(self, name: str) -> object | None:
+        """A table of the user's database, or an array among the caller's variables."""
+        if name not in self._read:  # a statement reads it once
+            self._read[name] = self._table(name, self._caller)
+        found = self._read[name]
+        return super().in_scope(name) if found is None else found
+
+    def rows(self, text: str, frame: FrameType) -> Rows:
+        """Binds a query; nothing is computed, but tables are read.
+
+        Raises:
+            Error: With the position in the text.
+        """
+        self._open()
+        with self._busy, enough_memory, self._called_from(frame):
+            self._check = self._interrupts.begin()
+            self._parameters = ()
+            spans = scan(text)
+            if len(spans) != 1:
+                raise ProgrammingError(f"einsql takes one query, not {len(spans)}")
+            (span,) = spans
+            bind = partial(self._bound, text[span.start : span.end])
+            try:
+                with errors.located(span.start, text):
+                    return with_room(bind, span.depth)
+            except NotSupportedError as error:
+                error.hint = error.hint or "DuckDB may do that, outside of einsql('…')."
+                raise
+            finally:
+                self._inputs = {}
+
+    @contextmanager
+    def _called_from(self, frame: FrameType) -> Iterator[None]:
+        try:
+            with super()._called_from(frame):
+                yield
+        finally:
+            self._read = {}
+
+    def _bound(self, text: str) -> Rows:
+        asked = mark(text).numbers
+        if asked:
+            raise ProgrammingError(
+                "Parameters do not reach the text in einsql('…')",
+                hint="Write the value in it; edb.session.execute(…) takes parameters.",
+                position=min(asked),
+            )
+        statement, doubt = parse(text)
+        if not isinstance(statement, st.Query):
+            raise ProgrammingError(
+                "einsql('…') holds a query, and this is another statement",
+                hint="Run it by edb.session.execute(…).",
+            )
+        plan = self.plan_any(statement.tree)
+        if doubt is not None:
+            raise doubt.locate(text)
+        return Rows(plan, dict(self._inputs))
+
+
+_CALL: CodeType = compile("__einsql__()", "<einsql>", "eval")
+
+
+def in_frame(run: Callable[[], Any], frame: FrameType | None, known: Mapping[str, Any]) -> Any:
+    """Calls DuckDB as if from a frame: it finds tables among that frame's variables.
+
+    Args:
+        run: Calls DuckDB, with no Python function in between.
+        frame: Whose variables are found; without one none are.
+        known: Tables that come first.
+    """
+    own = {**known, "__einsql__": run}
+    if frame is None:
+        return eval(_CALL, {}, own)
+    return eval(_CALL, frame.f_globals, {**frame.f_locals, **own})

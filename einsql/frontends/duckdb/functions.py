@@ -1,0 +1,268 @@
+"""The functions of tiles in a user's DuckDB: their names there, and what calls of them do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import pyarrow as pa
+
+from einsql.core import forks
+from einsql.core.schema import DType
+from einsql.errors import InterfaceError, ProgrammingError
+from einsql.frontends.duckdb import kernels
+from einsql.frontends.duckdb.kernels import Put
+from einsql.frontends.duckdb.results import Tiles
+from einsql.frontends.duckdb.tiles import Column, numbers, read, read_lists, reshaped
+from einsql.sql.tiles.names import AGGREGATES, FUNCTIONS, PREFIX, suffix
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+OWN = ("tensor_of", "tensor_value")
+"""What SQL over TILES has no need of: an array of another form, and a number."""
+
+NAMES = (*FUNCTIONS, *OWN)
+
+_LISTS = (*AGGREGATES, "stack")
+"""Functions that take a list of tiles if they have one argument; `stack` has two."""
+
+_registered: WeakKeyDictionary[DuckDBPyConnection, list[str]] = WeakKeyDictionary()
+"""Connections through which functions were registered, with their names. DuckDB complains at
+the end of the process of those that are still there."""
+_holders: WeakKeyDictionary[DuckDBPyConnection, int] = WeakKeyDictionary()
+"""How many attachments hold the functions that were registered through a connection."""
+
+
+def tile_type(element: DType) -> str:
+    """The SQL type of a tile."""
+    return f"STRUCT(shape INTEGER[], data {element.value}[])"
+
+
+# ---- in DuckDB's catalog
+
+
+def register(con: DuckDBPyConnection, element: DType) -> bool:
+    """Registers the functions in the database of a connection.
+
+    Returns:
+        Whether `unregister` is to follow: False if they are there by another connection to it.
+
+    Raises:
+        ProgrammingError: The database has other functions of these names, or tiles with
+            elements of another type; or a transaction is running.
+    """
+    there = con.sql(
+        "SELECT function_name, function_type, database_name, return_type "
+        "FROM duckdb_functions() WHERE starts_with(function_name, 'tensor_')"
+    ).fetchall()
+    ours = {
+        name: kind
+        for name, form, where, kind in there
+        if form == "scalar" and where == "system" and name in NAMES
+    }
+    for name, form, where, _ in there:
+        if name in NAMES and name not in ours:
+            raise ProgrammingError(
+                f"The database {where} has a {form} named {name} already",
+                hint="Rename it; einsql's functions need their names.",
+            )
+    if ours:
+        kind = str(con.type(tile_type(element)))
+        if ours.get("tensor_einsum") != kind:
+            raise ProgrammingError(
+                f"The database is attached already, with tiles of {ours.get('tensor_einsum')}",
+                hint="All connections to a database share its functions.",
+            )
+        if con in _holders:
+            _holders[con] += 1
+        return con in _holders
+    _check_no_transaction(con)
+    from duckdb.func import SPECIAL, PythonUDFType
+
+    made = _registered.setdefault(con, [])
+    for name in NAMES:
+        returns = "DOUBLE" if name == "tensor_value" else tile_type(element)
+        call = _function(name, element)
+        con.create_function(
+            name, call, None, returns, type=PythonUDFType.ARROW, null_handling=SPECIAL
+        )
+        made.append(name)
+    _holders[con] = 1
+    return True
+
+
+def _check_no_transaction(con: DuckDBPyConnection) -> None:
+    # Outside of a transaction every statement has a number of its own. BEGIN would tell too,
+    # but inside of a transaction it breaks that one.
+    first, second = (con.sql("SELECT txid_current()").fetchall() for _ in range(2))
+    if first == second:
+        raise InterfaceError(
+            "A transaction is running, and ROLLBACK would take einsql's functions away",
+            hint="Attach before BEGIN.",
+        )
+
+
+def unregister(con: DuckDBPyConnection) -> None:
+    """Takes away the functions that were registered through a connection, if none holds them."""
+    _holders[con] = _holders.get(con, 1) - 1
+    if not _holders[con]:
+        _take_away(con)
+
+
+def _take_away(con: DuckDBPyConnection) -> None:
+    import duckdb
+
+    _holders.pop(con, None)
+    for name in _registered.pop(con, []):
+        try:
+            con.remove_function(name)
+        except duckdb.Error:  # it is closed, or they are gone: nothing is left to do
+            return
+
+
+def unregister_all() -> None:
+    """Takes away all functions, at the end of the process."""
+    for con in list(_registered):
+        _take_away(con)
+
+
+def _forget() -> None:
+    """A child of a fork takes nothing away: its parent's connections are not its own."""
+    for con in list(_registered):
+        forks.never_destroy(con)
+    _registered.clear()
+    _holders.clear()
+
+
+forks.at_fork(_forget)
+
+
+# ---- calls
+
+
+def _function(name: str, element: DType) -> Callable[..., pa.Array]:
+    if name == "tensor_value":
+        return _value
+    return partial(_call, suffix(name) or name.removeprefix(PREFIX), element)
+
+
+def _value(*given: pa.ChunkedArray) -> pa.Array:
+    """tensor_value: a tile without axes as a number."""
+    args, rows, total = _there(given)
+    if len(args) != 1:
+        raise ProgrammingError(f"tensor_value takes one tile, not {len(args)} arguments")
+    found = np.zeros(total)
+    if len(rows):
+        found[rows] = numbers(args[0])
+    missing = np.ones(total, np.bool_)
+    missing[rows] = False
+    return pa.array(found, mask=missing)
+
+
+def _call(name: str, element: DType, *given: pa.ChunkedArray) -> pa.Array:
+    """Runs a function over the rows of a chunk; NULL as any argument gives NULL."""
+    args, rows, total = _there(given)
+    made = Tiles(total, element)
+    if len(rows):
+        _run(name, args, _at(rows, made.put) if len(rows) < total else made.put)
+    return made.column()
+
+
+def _there(given: Sequence[pa.ChunkedArray]) -> tuple[list[pa.Array], np.ndarray, int]:
+    """The arguments without the rows in which one is NULL, which rows these are, of how many."""
+    args = [_whole(g) for g in given]
+    total = len(args[0]) if args else 0
+    rows = np.arange(total)
+    if any(a.null_count for a in args):
+        there = np.logical_and.reduce([np.asarray(a.is_valid()) for a in args])
+        rows = np.flatnonzero(there)
+        args = [a.filter(pa.array(there)) for a in args]
+    return args, rows, total
+
+
+def _at(own: np.ndarray, put: Put) -> Put:
+    """Takes results of rows that are numbered among `own`."""
+    return lambda rows, arrays, dtype: put(own[rows], arrays, dtype)
+
+
+def _run(name: str, args: list[pa.Array], put: Put) -> None:
+    """Runs a function over rows without NULLs, at least one."""
+    if name == "of":
+        _of(args, put)
+    elif name in _LISTS and len(args) == 1 + (name == "stack"):
+        lists = read_lists(args[0], f"The argument of {PREFIX}{name}")
+        if name == "stack":
+            kernels.stacked(lists, _dimension(args[1]), put)
+        else:
+            kernels.merged(name, lists, put)
+    elif name == "stack":
+        raise ProgrammingError(
+            f"tensor_stack takes a list of tiles and a dimension, not {len(args)} arguments",
+            hint="As in tensor_stack(list(tile ORDER BY key), 0).",
+        )
+    elif name == "einsum":
+        _einsum(args, put)
+    else:
+        kernels.pointwise(name, _columns(PREFIX + name, args), put)
+
+
+def _whole(given: pa.ChunkedArray) -> pa.Array:
+    chunks = given.chunks
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+
+
+def _columns(what: str, args: Iterable[pa.Array]) -> list[Column]:
+    return [read(a, f"Argument {n} of {what}") for n, a in enumerate(args, 1)]
+
+
+def _einsum(args: list[pa.Array], put: Put) -> None:
+    """tensor_einsum('ij,jk->ik', a, b [, ⊗ [, ⊕]]), its texts the same or not in each row."""
+    texts = [n for n, a in enumerate(args) if pa.types.is_string(a.type)]
+    last = next((n for n in texts if n), len(args))
+    if 0 not in texts:
+        raise ProgrammingError(
+            "tensor_einsum needs its notation as text first",
+            hint="As in tensor_einsum('ij,jk->ik', a, b).",
+        )
+    if last == 1 or texts[1:] != list(range(last, len(args))) or len(texts) > 3:
+        raise ProgrammingError(
+            "tensor_einsum takes arrays, then maybe the names of ⊗ and ⊕",
+            hint="As in tensor_einsum('ij,jk->ik', a, b, 'add', 'min').",
+        )
+    columns = _columns("tensor_einsum", args[1:last])
+    said = list(zip(*(args[n].to_pylist() for n in texts), strict=True))
+    for notation, *words in dict.fromkeys(said):
+        rows = np.flatnonzero([s == (notation, *words) for s in said])
+        chosen = [Column(c.dtype, c.flat, c.starts[rows], c.form[rows], c.shapes) for c in columns]
+        kernels.einsum(notation, tuple(words), chosen, _at(rows, put))
+
+
+def _of(args: list[pa.Array], put: Put) -> None:
+    """tensor_of(x [, shape]): the same elements as a tile."""
+    if len(args) > 2:
+        raise ProgrammingError(f"tensor_of takes an array and a shape, not {len(args)} arguments")
+    column = read(args[0], "Argument 1 of tensor_of")
+    if len(args) == 2:
+        if not pa.types.is_nested(args[1].type):
+            raise ProgrammingError(
+                "A shape is a list of extents", hint="As in tensor_of(x, [3, 4])."
+            )
+        column = reshaped(column, args[1].to_pylist())
+    form = np.asarray(column.form)
+    for n in np.unique(form):
+        rows = np.flatnonzero(form == n)
+        put(rows, column.take(rows), column.dtype)
+
+
+def _dimension(given: pa.Array) -> int:
+    found = set(given.to_pylist())
+    dimension = found.pop() if found else 0
+    if found or not isinstance(dimension, int) or dimension < 0:
+        raise ProgrammingError(
+            "tensor_stack takes the number of a dimension, counted from 0, the same in all rows"
+        )
+    return dimension

@@ -1,0 +1,246 @@
+"""The functions of tiles as kernels over many rows at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from einsql.core import forks
+from einsql.core.bfloat16 import loaded
+from einsql.core.schema import DType
+from einsql.errors import NotSupportedError, ProgrammingError, suggest
+from einsql.frontends.duckdb.tiles import Column, Lists, Shape, groups, size_of
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Output, Value
+from einsql.ir.functions import SCALARS
+from einsql.ir.tra import kernels
+from einsql.ir.tra.kernels import VALUE, Tile
+from einsql.planner.tile_plan import compiled_kernel
+from einsql.sql.binder import functions
+from einsql.sql.binder.casts import Decimal
+from einsql.sql.binder.typed_expr import Typed, apply, integer
+from einsql.sql.tiles.names import AGGREGATES, PREFIX
+from einsql.storage.out_of_memory import enough_memory, require
+
+AT_ONCE = 2**22
+"""Elements of arguments and results that one run of a kernel handles; at least one row."""
+
+ROW = ".row"
+"""The label of the axis that counts the rows of a chunk."""
+
+Put = Callable[[np.ndarray, np.ndarray, DType], None]
+"""Takes rows, their results and the type of these."""
+
+running = threading.RLock()
+"""Held while kernels run: DuckDB calls functions from several threads, and each kernel has
+the machine's threads."""
+
+
+def pointwise(name: str, columns: Sequence[Column], put: Put) -> None:
+    """A scalar function of einsql, element by element; tensor_transpose and tensor_diag too.
+
+    Raises:
+        Error: The arguments do not fit it, or an element overflows.
+    """
+    what = PREFIX + name
+    arity = SCALARS[name].arity if name in SCALARS else 1
+    if len(columns) != arity:
+        raise ProgrammingError(
+            f"{what} takes {arity} argument{'s' * (arity > 1)}, not {len(columns)}",
+            hint=f"Of a group: {what}(list(tile))." if name in AGGREGATES else "",
+        )
+    _each_form(what, columns, lambda kinds: _pointwise(name, kinds), put)
+
+
+def einsum(notation: str, words: tuple[str, ...], columns: Sequence[Column], put: Put) -> None:
+    """tensor_einsum: sums of products, or of what the words say.
+
+    Raises:
+        Error: The notation does not fit the arguments, or an element overflows.
+    """
+    what = f"tensor_einsum('{notation}')"
+    _each_form(what, columns, lambda kinds: _einsum(notation, words, kinds), put)
+
+
+def merged(name: str, lists: Lists, put: Put) -> None:
+    """tensor_sum and its like: the tiles of each list, merged element by element.
+
+    Raises:
+        Error: The tiles of a list differ in shape, their type does not fit, or one overflows.
+    """
+    _check_shapes(PREFIX + name, lists)
+    reduce = AGGREGATES[name]
+    for rows in _alike(lists):
+        count = int(lists.count[rows[0]])
+        shape = lists.items.shapes[lists.items.form[lists.first[rows[0]]]]
+        template = _batched(_merging(reduce, (Tile(len(shape) + 1, lists.items.dtype),)))
+        size = count * max(1, size_of(shape))
+        for part in _parts(rows, size):
+            items = (lists.first[part][:, None] + np.arange(count)).reshape(-1)
+            given = lists.items.take(items).reshape(len(part), count, *shape)
+            put(part, _run(template, [given]), template.outputs[0].dtype)
+
+
+def stacked(lists: Lists, dimension: int, put: Put) -> None:
+    """tensor_stack: the tiles of each list side by side along a dimension.
+
+    Raises:
+        ProgrammingError: They differ elsewhere, or have no such dimension.
+    """
+    items = lists.items
+    for row in np.flatnonzero(lists.count > 0).tolist():
+        own = np.arange(lists.first[row], lists.first[row] + lists.count[row])
+        arrays = [items.take(own[n : n + 1])[0] for n in range(len(own))]
+        shapes = {(a.shape[:dimension], a.shape[dimension + 1 :]) for a in arrays}
+        if len(shapes) > 1 or any(dimension >= a.ndim for a in arrays):
+            shown = " and ".join(sorted({str(list(a.shape)) for a in arrays})[:3])
+            raise ProgrammingError(
+                f"tensor_stack cannot put tiles of shape {shown} side by side along "
+                f"dimension {dimension}",
+                hint="Dimensions count from 0; the others have to agree.",
+            )
+        found = np.concatenate(arrays, axis=dimension)
+        put(np.array([row]), found[None], items.dtype)
+
+
+# ---- which rows run together
+
+
+def _each_form(
+    what: str, columns: Sequence[Column], make: Callable[[tuple[Tile, ...]], EinSum], put: Put
+) -> None:
+    for rows in groups(columns):
+        shapes = [c.shapes[c.form[rows[0]]] for c in columns]
+        tiles_ = tuple(Tile(len(s), c.dtype) for s, c in zip(shapes, columns, strict=True))
+        template = make(tiles_)
+        extents = _extents(what, template, shapes)
+        result = prod(extents[x] for x in template.keys)
+        require(result * template.outputs[0].dtype.numpy.itemsize)
+        size = result + sum(map(size_of, shapes))
+        batched = _batched(template)
+        for part in _parts(rows, size):
+            found = _run(batched, [c.take(part) for c in columns])
+            put(part, found, template.outputs[0].dtype)
+
+
+def _parts(rows: np.ndarray, size: int) -> list[np.ndarray]:
+    """The rows of a form in parts of bounded memory, `size` elements a row."""
+    step = max(1, AT_ONCE // max(1, size))
+    return [rows[n : n + step] for n in range(0, len(rows), step)]
+
+
+def _extents(what: str, template: EinSum, shapes: Sequence[Shape]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for o, shape in zip(template.operands, shapes, strict=True):
+        for label, extent in zip(o.labels, shape, strict=True):
+            if found.setdefault(label, extent) != extent:
+                shown = " and ".join(str(list(s)) for s in shapes)
+                raise ProgrammingError(
+                    f"{what}: arrays of shape {shown} do not fit, for an axis has "
+                    f"{found[label]} elements in one and {extent} in the other"
+                )
+    return found
+
+
+def _check_shapes(what: str, lists: Lists) -> None:
+    """Refuses a list of tiles of several shapes."""
+    form, some = lists.items.form, lists.count > 0
+    owner = np.repeat(np.arange(len(lists.count)), lists.count)
+    first = form[np.where(some, lists.first, 0)[owner]] if len(owner) else form[:0]
+    items = np.repeat(lists.first - np.cumsum(lists.count) + lists.count, lists.count)
+    items = items + np.arange(len(owner))
+    wrong = np.flatnonzero(form[items] != first)
+    if len(wrong):
+        a, b = (lists.items.shapes[f[wrong[0]]] for f in (first, form[items]))
+        raise ProgrammingError(f"{what} merges tiles of one shape, not of {list(a)} and {list(b)}")
+
+
+def _alike(lists: Lists) -> list[np.ndarray]:
+    """Rows whose lists have as many tiles of the same shape; empty lists are in none."""
+    rows = np.flatnonzero(lists.count > 0)
+    if not len(rows):
+        return []
+    form = lists.items.form[lists.first[rows]]
+    _, code = np.unique(np.stack([form, lists.count[rows]]), axis=1, return_inverse=True)
+    code = code.reshape(-1)
+    return [rows[code == n] for n in range(int(code.max()) + 1)]
+
+
+def _run(template: EinSum, arrays: list[np.ndarray]) -> np.ndarray:
+    with running, enough_memory:
+        runner = compiled_kernel(template, tuple(a.shape for a in arrays))
+        found = runner([{VALUE: a} for a in arrays], lambda done: None)[VALUE]
+    return loaded(np.asarray(found), template.outputs[0].dtype)
+
+
+# ---- templates: compiled kernels are found by identity, so each is made once
+
+
+@lru_cache(maxsize=1024)
+def _batched(template: EinSum) -> EinSum:
+    """The kernel for many rows at once, along a new first axis of operands and result."""
+    return replace(
+        template,
+        axes=(Axis(ROW, 0, 1), *template.axes),
+        operands=tuple(
+            kernels.operand(n, (ROW, *o.labels), o.source.schema.dtype(VALUE))
+            for n, o in enumerate(template.operands)
+        ),
+        keys=(ROW, *template.keys),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _einsum(notation: str, words: tuple[str, ...], kinds: tuple[Tile, ...]) -> EinSum:
+    return kernels.einsum(notation, *words).template(kinds)
+
+
+@lru_cache(maxsize=1024)
+def _merging(reduce: str, kinds: tuple[Tile, ...]) -> EinSum:
+    return kernels.einsum("a...->...", reduce=reduce).template(kinds)
+
+
+@lru_cache(maxsize=1024)
+def _pointwise(name: str, kinds: tuple[Tile, ...]) -> EinSum:
+    if name in ("transpose", "diag"):
+        axes = "abcdefghijklmnopqrstuvwxyz"[: kinds[0].rank]
+        notation = f"{axes}->{axes[::-1]}" if name == "transpose" else "ii->i"
+        return kernels.einsum(notation).template(kinds)
+    axes_ = kernels.element_axes(kinds, f"{PREFIX}{name}: ")
+    value = _value(name, [Typed(Value(n, VALUE, k.dtype), k.dtype) for n, k in enumerate(kinds)])
+    return EinSum(
+        tuple(Axis(x, 0, 1) for x in axes_),
+        tuple(kernels.operand(n, axes_ if k.rank else (), k.dtype) for n, k in enumerate(kinds)),
+        TRUE,
+        axes_,
+        (Output(VALUE, (value.value,), value.value.dtype),),
+    )
+
+
+def _value(name: str, args: list[Typed]) -> Typed:
+    if name == "relu":
+        value = functions.extreme("greatest", [args[0], integer(0, literal=True)])
+    elif name == "sigmoid":
+        value = functions.sigmoid(args[0], True)
+    elif name in SCALARS:
+        value = apply(name, args, True)
+    else:
+        raise ProgrammingError(
+            f"There is no function {PREFIX}{name}", hint=suggest(name, SCALARS, "functions")
+        )
+    if isinstance(value.type, Decimal) or value.valid != TRUE:
+        raise NotSupportedError(f"{PREFIX}{name} gives NULLs or DECIMALs, which are no tile")
+    return value
+
+
+def _unlock() -> None:
+    """In a child of a fork: the thread that may have held the lock is not there."""
+    global running
+    running = threading.RLock()
+
+
+forks.at_fork(_unlock)

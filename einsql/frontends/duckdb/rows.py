@@ -1,0 +1,113 @@
+"""The rows of an einsql query as an Arrow stream that computes when it is scanned."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from einsql.core import forks
+from einsql.core.bfloat16 import loaded
+from einsql.core.schema import DType
+from einsql.frontends.duckdb import kernels
+from einsql.planner.plan import Plan
+from einsql.storage.duckdb import streams
+from einsql.storage.out_of_memory import enough_memory
+from einsql.storage.relation import Fields
+from einsql.storage.results.result import Result, arrow_type
+from einsql.storage.results.tile_result import TileResult
+
+if TYPE_CHECKING:
+    from einsql.planner.tile_plan import TilePlan
+
+
+class Rows:
+    """A bound query. It has Arrow's PyCapsule interface and may be scanned many times.
+
+    The first scan computes it. Of a SELECT over tiles, arrays are tiles of DuckDB's.
+    """
+
+    def __init__(self, plan: Plan | TilePlan, inputs: Mapping[str, Fields]) -> None:
+        self._plan = plan
+        self._inputs: Mapping[str, Fields] = inputs
+        self._result: Result | TileResult | None = None
+        self._lock = threading.Lock()
+        self._refusal: forks.Refusal | None = None
+        forks.register(self)
+        self._schema = pa.schema(
+            [(c.name, _stored(c.dtype)) for c in plan.columns]
+            if isinstance(plan, Plan)
+            else [
+                (name, pa.int64() if key is not None else _tile(plan.node.schema.dtype))
+                for name, key in plan.columns
+            ]
+        )
+
+    def forked(self, refusal: forks.Refusal) -> None:
+        """In a child of its process: gives what has been computed, and computes nothing."""
+        self._lock = threading.Lock()
+        self._refusal = refusal
+
+    def __arrow_c_schema__(self) -> object:
+        return self._schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        result = self._computed()
+        made = _batches(result, self._schema)
+        reader = pa.RecordBatchReader.from_batches(self._schema, made)
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _computed(self) -> Result | TileResult:
+        with self._lock:
+            if self._result is None:
+                if self._refusal is not None:
+                    raise self._refusal()
+                self._result = self._result_now()
+                self._inputs = {}
+            return self._result
+
+    def _result_now(self) -> Result | TileResult:
+        with kernels.running, enough_memory:
+            return self._plan.result(self._inputs, lambda done: None)
+
+
+def _stored(dtype: DType) -> pa.DataType:
+    """As a column; DuckDB has no type of two bytes."""
+    return pa.float32() if dtype.is_short else arrow_type(dtype)
+
+
+def _tile(dtype: DType) -> pa.DataType:
+    data = pa.large_list(_stored(dtype))
+    return pa.struct([("shape", pa.list_(pa.int32())), ("data", data)])
+
+
+def _batches(result: Result | TileResult, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    if isinstance(result, TileResult):
+        yield from _tiles(result, schema)
+        return
+    with enough_memory:
+        yield from streams.Rows(result, tuple(schema.names)).reader()
+
+
+def _tiles(result: TileResult, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    dtype = result.node.schema.dtype
+    for key, block in result.blocks.items():
+        array = loaded(block, dtype)
+        if dtype is DType.HALF:
+            array = array.astype(np.float32)
+        columns = []
+        for (_, n), field in zip(result.columns, schema, strict=True):
+            given: Any = [key[n]] if n is not None else None
+            columns.append(pa.array(given, field.type) if given else _row(array, field.type))
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _row(array: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """One tile as a column."""
+    shape = pa.array([list(array.shape)], kind.field("shape").type)
+    flat = pa.array(np.ascontiguousarray(array).reshape(-1))
+    data = pa.LargeListArray.from_arrays(pa.array([0, len(flat)], pa.int64()), flat)
+    return pa.StructArray.from_arrays([shape, data], names=["shape", "data"])

@@ -1,0 +1,206 @@
+"""What SQLAlchemy loads for URLs that begin with einsql:."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+from weakref import WeakSet
+
+from sqlalchemy import event, pool
+from sqlalchemy.engine import URL, Engine, default
+from sqlalchemy.engine.interfaces import BindTyping
+from sqlalchemy.exc import DisconnectionError
+
+from einsql.errors import InterfaceError
+from einsql.frontends.sqlalchemy.compilers import Definitions, Execution, Names, Statements, Types
+from einsql.frontends.sqlalchemy.reflection import MAIN, Reflection
+from einsql.frontends.sqlalchemy.types import COLSPECS
+from einsql.session.connection import Connection
+
+TRUE = ("1", "true", "yes", "on")
+
+
+class EinsqlDialect(Reflection, default.DefaultDialect):
+    """SQLAlchemy's dialect of einsql.
+
+    URLs are `einsql:///model.db` (relative), `einsql:////data/model.db` and `einsql://`, which
+    is in memory. Their options are `read_only=true` and settings: `?sites=4&memory_limit=2GB`.
+    """
+
+    name = "einsql"
+    driver = "einsql"
+
+    statement_compiler = Statements
+    ddl_compiler = Definitions
+    type_compiler_cls = Types
+    preparer = Names
+    execution_ctx_cls = Execution
+    colspecs = COLSPECS
+
+    supports_statement_cache = True
+    default_paramstyle = "qmark"
+    bind_typing = BindTyping.NONE
+    max_identifier_length = 1023
+
+    supports_native_boolean = True
+    supports_native_decimal = True
+    supports_native_uuid = True
+    supports_sane_rowcount = True
+    supports_sane_multi_rowcount = True
+    supports_default_values = True
+    supports_empty_insert = False
+    supports_multivalues_insert = True
+    supports_is_distinct_from = True
+    supports_schemas = True
+    supports_comments = True
+    supports_alter = False  # constraints come with their table
+    supports_sequences = True
+    sequences_optional = True
+    preexecute_autoincrement_sequences = False
+    postfetch_lastrowid = False
+    insert_returning = True
+    update_returning = True
+    delete_returning = True
+    insert_executemany_returning = True
+    use_insertmanyvalues = True
+    tuple_in_values = True
+    div_is_floordiv = False
+    default_schema_name = MAIN
+
+    def __init__(self, json_serializer: Any = None, json_deserializer: Any = None,
+                 **options: Any) -> None:  # fmt: skip
+        super().__init__(**options)
+        self._json_serializer = json_serializer
+        self._json_deserializer = json_deserializer
+        self._automatic: WeakSet[Connection] = WeakSet()
+        self._beginning: WeakSet[Connection] = WeakSet()
+
+    @classmethod
+    def import_dbapi(cls) -> ModuleType:
+        """The module with `connect`."""
+        import einsql  # it is there, or SQLAlchemy would not be here
+
+        return einsql
+
+    @classmethod
+    def get_pool_class(cls, url: URL) -> type[pool.Pool]:
+        """One connection for each thread in memory, as each has a database of its own."""
+        in_memory = url.database in (None, "", ":memory:")
+        return pool.SingletonThreadPool if in_memory else pool.QueuePool
+
+    @classmethod
+    def engine_created(cls, engine: Engine) -> None:
+        """Has pools open other connections in a child of a fork."""
+        event.listen(engine, "checkout", _refuse_inherited)
+
+    def create_connect_args(self, url: URL) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of `connect`.
+
+        Raises:
+            InterfaceError: The URL has a host or a user, which a file has not.
+        """
+        if url.host or url.username or url.port:
+            raise InterfaceError(
+                f"A database is a file, not at {url.host}", hint="Write einsql:///model.db."
+            )
+        options: dict[str, Any] = {
+            name: value if isinstance(value, str) else value[-1]
+            for name, value in url.query.items()
+        }
+        read_only = str(options.pop("read_only", "")).lower() in TRUE
+        if str(options.get("mpi", "")).isdigit():
+            options["mpi"] = int(options["mpi"])
+        given: dict[str, Any] = {"config": options} if options else {}
+        return [url.database or ":memory:"], {**given, "read_only": read_only}
+
+    # ---- transactions
+
+    def get_isolation_level_values(self, dbapi_conn: Any) -> list[Any]:
+        """A transaction reads what was committed when it began; or there is none."""
+        return ["SNAPSHOT", "AUTOCOMMIT"]
+
+    def get_default_isolation_level(self, dbapi_conn: Any) -> Any:
+        """What holds unless somebody asks."""
+        return "SNAPSHOT"
+
+    def get_isolation_level(self, dbapi_connection: Any) -> Any:
+        """What holds now."""
+        return "AUTOCOMMIT" if dbapi_connection in self._automatic else "SNAPSHOT"
+
+    def set_isolation_level(self, dbapi_connection: Any, level: str) -> None:
+        """Makes every statement a transaction of its own, or none."""
+        if level == "AUTOCOMMIT":
+            self._automatic.add(dbapi_connection)
+        else:
+            self._automatic.discard(dbapi_connection)
+
+    def do_begin(self, dbapi_connection: Any) -> None:
+        """Has the next statement begin a transaction, which einsql's connections do not do.
+
+        A transaction reads what was committed when it began, so it begins with its first
+        statement and no sooner.
+        """
+        con = _beneath(dbapi_connection)
+        if con not in self._automatic:
+            self._beginning.add(con)
+
+    def do_commit(self, dbapi_connection: Any) -> None:
+        """Commits what has begun."""
+        self._beginning.discard(_beneath(dbapi_connection))
+        dbapi_connection.commit()
+
+    def do_rollback(self, dbapi_connection: Any) -> None:
+        """Undoes what has begun."""
+        self._beginning.discard(_beneath(dbapi_connection))
+        dbapi_connection.rollback()
+
+    def _begin(self, cursor: Any) -> None:
+        if cursor.connection in self._beginning:
+            self._beginning.discard(cursor.connection)
+            cursor.connection.execute("BEGIN")
+
+    def do_execute(self, cursor: Any, statement: str, parameters: Any,
+                   context: Any = None) -> None:  # fmt: skip
+        """Runs a statement."""
+        self._begin(cursor)
+        cursor.execute(statement, parameters)
+
+    def do_executemany(self, cursor: Any, statement: str, parameters: Any,
+                       context: Any = None) -> None:  # fmt: skip
+        """Runs a statement for many parameters."""
+        self._begin(cursor)
+        cursor.executemany(statement, parameters)
+
+    def do_execute_no_params(self, cursor: Any, statement: str, context: Any = None) -> None:
+        """Runs a statement without parameters."""
+        self._begin(cursor)
+        cursor.execute(statement)
+
+    def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
+        """True if a connection is of no more use."""
+        return isinstance(e, InterfaceError) and "connection is closed" in str(e)
+
+    # ---- what the database is
+
+    def _get_server_version_info(self, connection: Any) -> tuple[int, ...]:
+        import einsql  # as above
+
+        return tuple(int(part) for part in einsql.__version__.split(".") if part.isdigit())
+
+    def _get_default_schema_name(self, connection: Any) -> str:
+        return MAIN
+
+
+def _refuse_inherited(dbapi_connection: Any, *_: object) -> None:
+    """Has a pool give a connection up that another process has opened.
+
+    Raises:
+        DisconnectionError: It is one; the pool tries again with a new one.
+    """
+    if dbapi_connection.inherited:
+        raise DisconnectionError("The connection was opened before a fork")
+
+
+def _beneath(dbapi_connection: Any) -> Any:
+    """The connection, which a pool may have in something of its own."""
+    return getattr(dbapi_connection, "dbapi_connection", dbapi_connection)

@@ -1,0 +1,282 @@
+"""NumPy's functions that are a line or two of others."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from einsql.frontends.trace.array import TracedArray, implements
+from einsql.frontends.trace.shapes import axis_of, ravel
+from einsql.frontends.trace.source import untraceable
+
+_UNSET: Any = getattr(np, "_NoValue", None)
+"""What NumPy's signatures have for an argument that is not given."""
+
+
+def _along(a: Any, axis: int, part: slice) -> Any:
+    """A part of an array along one axis."""
+    return a[(slice(None),) * axis + (part,)]
+
+
+# ---- differences and products
+
+
+@implements(np.diff)
+def diff(
+    a: TracedArray, n: int = 1, axis: int = -1, prepend: Any = _UNSET, append: Any = _UNSET
+) -> TracedArray:
+    """np.diff."""
+    if prepend is not _UNSET or append is not _UNSET:
+        raise untraceable("np.diff with prepend or append", "np.concatenate them before.")
+    if operator.index(n) < 0:
+        raise ValueError(f"order must be non-negative but got {n}")
+    at = axis_of(axis, a.ndim)
+    for _ in range(n):
+        above, below = _along(a, at, slice(1, None)), _along(a, at, slice(None, -1))
+        a = above != below if a.dtype == np.bool_ else above - below
+    return a
+
+
+@implements(np.ediff1d)
+def ediff1d(ary: TracedArray) -> TracedArray:
+    """np.ediff1d without what is put at its ends."""
+    return diff(ravel(ary))
+
+
+@implements(np.trapezoid)
+def trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:
+    """np.trapezoid."""
+    y = y if isinstance(y, TracedArray) else np.asanyarray(y)
+    at = axis_of(axis, y.ndim)
+    means = (_along(y, at, slice(1, None)) + _along(y, at, slice(None, -1))) / 2.0
+    steps: Any = dx
+    if x is not None:
+        x = x if isinstance(x, TracedArray) else np.asanyarray(x)
+        steps = np.diff(x, axis=0 if x.ndim == 1 else at)
+        if x.ndim == 1:
+            steps = np.reshape(steps, (-1,) + (1,) * (y.ndim - at - 1))
+    return (means * steps).sum(axis=at)
+
+
+@implements(np.kron)
+def kron(a: Any, b: Any) -> Any:
+    """np.kron."""
+    rank = max(np.ndim(a), np.ndim(b))
+    left, right = ((1,) * (rank - np.ndim(v)) + np.shape(v) for v in (a, b))
+    spread = np.reshape(a, [e for n in left for e in (n, 1)])
+    within = np.reshape(b, [e for n in right for e in (1, n)])
+    return np.reshape(spread * within, [m * n for m, n in zip(left, right, strict=True)])
+
+
+@implements(np.cross)
+def cross(a: Any, b: Any) -> Any:
+    """np.cross of vectors with three components along the last axis."""
+    if np.shape(a)[-1:] != (3,) or np.shape(b)[-1:] != (3,):
+        raise untraceable("np.cross of other than three components", "Write its products.")
+    (p, q, r), (u, v, w) = ([c[..., n] for n in range(3)] for c in (a, b))
+    return np.stack([q * w - r * v, r * u - p * w, p * v - q * u], axis=-1)
+
+
+@implements(np.linalg.multi_dot)
+def multi_dot(arrays: Sequence[Any]) -> Any:
+    """np.linalg.multi_dot; the planner orders the products."""
+    return reduce(np.dot, arrays)
+
+
+@implements(np.polyval)
+def polyval(p: Any, x: Any) -> Any:
+    """np.polyval."""
+    found: Any = np.zeros_like(x)
+    for n in range(np.shape(p)[0]):
+        found = found * x + p[n]
+    return found
+
+
+@implements(np.vander)
+def vander(
+    x: TracedArray,
+    N: int | None = None,  # noqa: N803 - as NumPy names it
+    increasing: bool = False,
+) -> Any:
+    """np.vander."""
+    if x.ndim != 1:
+        raise ValueError("x must be a one-dimensional array or sequence.")
+    powers: list[Any] = [np.ones_like(x)]
+    for _ in range(x.shape[0] if N is None else N):
+        powers.append(powers[-1] * x)
+    return np.stack(powers[:-1] if increasing else powers[-2::-1], axis=1)
+
+
+@implements(np.cov)
+def cov(m: TracedArray, y: Any = None, rowvar: bool = True, bias: bool = False,
+        ddof: int | None = None) -> Any:  # fmt: skip
+    """np.cov of the rows of one array."""
+    if y is not None or m.ndim > 2:
+        raise untraceable("np.cov of this", "np.stack the variables as rows of one array.")
+    x = m if rowvar or m.ndim == 1 else m.T
+    centred = x - x.mean(axis=-1, keepdims=True)
+    count = x.shape[-1] - ((0 if bias else 1) if ddof is None else ddof)
+    return np.matmul(centred, centred.T) / count
+
+
+@implements(np.corrcoef)
+def corrcoef(x: TracedArray, y: Any = None, rowvar: bool = True) -> Any:
+    """np.corrcoef of the rows of one matrix."""
+    found = cov(x, y, rowvar)
+    if not found.ndim:
+        return found / found
+    deviations = np.sqrt(np.diagonal(found))
+    return np.clip(found / deviations[:, None] / deviations[None, :], -1, 1)
+
+
+# ---- what is near, and what is missing
+
+
+@implements(np.isclose)
+def isclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:
+    """np.isclose."""
+    near = np.isfinite(b) & (np.abs(a - b) <= atol + rtol * np.abs(b))
+    near = near | (a == b)
+    return near | (np.isnan(a) & np.isnan(b)) if equal_nan else near
+
+
+@implements(np.allclose)
+def allclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:
+    """np.allclose, as an array of rank 0."""
+    return isclose(a, b, rtol, atol, equal_nan).all()
+
+
+@implements(np.nan_to_num)
+def nan_to_num(
+    x: TracedArray, copy: bool = True, nan: float = 0.0, posinf: Any = None, neginf: Any = None
+) -> Any:
+    """np.nan_to_num."""
+    if x.dtype.kind != "f":
+        return x
+    most = np.finfo(x.dtype).max
+    ends = [float(most if posinf is None else posinf), float(-most if neginf is None else neginf)]
+    found = np.where(np.isnan(x), x.dtype.type(nan), x)
+    found = np.where(found == np.inf, x.dtype.type(ends[0]), found)
+    return np.where(found == -np.inf, x.dtype.type(ends[1]), found)
+
+
+def _filled(a: Any, value: float) -> Any:
+    return np.where(np.isnan(a), a.dtype.type(value), a) if a.dtype.kind == "f" else a
+
+
+@implements(np.nansum)
+def nansum(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """np.nansum."""
+    return _filled(a, 0).sum(axis=axis, keepdims=keepdims)
+
+
+@implements(np.nanprod)
+def nanprod(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """np.nanprod."""
+    return _filled(a, 1).prod(axis=axis, keepdims=keepdims)
+
+
+@implements(np.nanmean)
+def nanmean(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """np.nanmean."""
+    if a.dtype.kind != "f":
+        return a.mean(axis=axis, keepdims=keepdims)
+    count = (~np.isnan(a)).sum(axis=axis, keepdims=keepdims)
+    return nansum(a, axis, keepdims=keepdims) / count.astype(a.dtype)
+
+
+@implements(np.nanmax)
+def nanmax(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """np.nanmax; of NaN alone it is NaN."""
+    if a.dtype.kind != "f":
+        return a.max(axis=axis, keepdims=keepdims)
+    none = np.isnan(a).all(axis=axis, keepdims=keepdims)
+    found = _filled(a, -np.inf).max(axis=axis, keepdims=keepdims)
+    return np.where(none, a.dtype.type(np.nan), found)
+
+
+@implements(np.nanmin)
+def nanmin(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """np.nanmin; of NaN alone it is NaN."""
+    return -nanmax(-a, axis, keepdims=keepdims)
+
+
+@implements(np.sinc)
+def sinc(x: TracedArray) -> Any:
+    """np.sinc."""
+    y = np.pi * np.where(x == 0, 1.0e-20, x)
+    return np.sin(y) / y
+
+
+@implements(np.fix)
+def fix(x: TracedArray) -> Any:
+    """np.fix."""
+    return np.trunc(x)
+
+
+@implements(np.select)
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+    """np.select."""
+    if len(condlist) != len(choicelist):
+        raise ValueError("list of cases must be same length as list of conditions")
+    found = default
+    for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
+        found = np.where(condition, choice, found)
+    return found
+
+
+# ---- places
+
+
+@implements(np.fliplr)
+def fliplr(m: TracedArray) -> Any:
+    """np.fliplr."""
+    return np.flip(m, 1)
+
+
+@implements(np.flipud)
+def flipud(m: TracedArray) -> Any:
+    """np.flipud."""
+    return np.flip(m, 0)
+
+
+@implements(np.rot90)
+def rot90(m: TracedArray, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
+    """np.rot90."""
+    first, second = (axis_of(n, m.ndim) for n in axes)
+    found: Any = m
+    for _ in range(k % 4):
+        found = np.flip(np.swapaxes(found, first, second), first)
+    return found
+
+
+@implements(np.column_stack)
+def column_stack(tup: Sequence[Any]) -> Any:
+    """np.column_stack."""
+    return np.concatenate([v[:, None] if np.ndim(v) == 1 else v for v in tup], axis=1)
+
+
+@implements(np.append)
+def append(arr: Any, values: Any, axis: int | None = None) -> Any:
+    """np.append."""
+    if axis is None:
+        return np.concatenate([np.ravel(arr), np.ravel(values)])
+    return np.concatenate([arr, values], axis=axis)
+
+
+@implements(np.unstack)
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
+    """np.unstack."""
+    moved = np.moveaxis(x, axis, 0)
+    return tuple(moved[n] for n in range(moved.shape[0]))
+
+
+@implements(np.atleast_2d)
+def atleast_2d(*arys: Any) -> Any:
+    """np.atleast_2d."""
+    found = [np.reshape(a, (1,) * (2 - np.ndim(a)) + np.shape(a)) for a in arys]
+    return found[0] if len(found) == 1 else tuple(found)

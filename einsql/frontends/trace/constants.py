@@ -1,0 +1,137 @@
+"""Arrays that a program makes of numbers, such as np.arange(n) or a triangular mask.
+
+Those that follow a rule become expressions of keys; others are tensors of the program.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from einsql.core.schema import DType
+from einsql.frontends.trace.elementwise import computed, dtype_of, literal
+from einsql.frontends.trace.expressions import Affine, Expr, Literal, apply, cast, label
+from einsql.frontends.trace.source import untraceable, users_frame
+from einsql.frontends.trace.steps import Graph, Step
+
+FEW = 4096
+"""Elements above which a corner is looked at before all of them are."""
+
+
+def constant(graph: Graph, value: object) -> Step:
+    """The step of a number or of an array that the program brings along.
+
+    Raises:
+        NotSupportedError: It is neither, or of a type that tensors lack.
+    """
+    if isinstance(value, bool | int | float | np.generic):
+        return graph.map((), literal(value))
+    array = _array(value)
+    if not isinstance(array, np.ndarray):
+        raise untraceable(f"A {type(value).__name__}", "Give arrays and numbers.")
+    dtype = dtype_of(array.dtype)
+    ruled = _ruled(array, dtype)
+    if ruled is not None:
+        return graph.map(array.shape, ruled)
+    return graph.constant(_variable(value), array, dtype)
+
+
+def _array(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        try:
+            return np.asarray(value)
+        except (TypeError, ValueError):
+            return None
+    if hasattr(value, "detach"):  # a parameter of a torch module
+        from einsql.storage.host_arrays import as_numpy
+
+        return as_numpy(value)
+    return value
+
+
+def _variable(value: object) -> str:
+    """What the user calls an array, among the variables around the line that reads it."""
+    frame = users_frame()
+    if frame is not None:
+        for names in (frame.f_locals, frame.f_globals):
+            for name, found in names.items():
+                if found is value and not name.startswith("_"):
+                    return str(name)
+    return "constant"
+
+
+def _ruled(array: np.ndarray, dtype: DType) -> Expr | None:
+    """The rule that an array's elements follow, as an expression of its labels."""
+    if array.size == 0:
+        return Literal(computed(dtype).type(0).item(), dtype)
+    first = array.flat[0]
+    if dtype.is_short or first != first:
+        return None
+    if array.size > FEW and _ruled(array[(slice(0, 3),) * array.ndim], dtype) is None:
+        return None
+    if (array == first).all():
+        minus = dtype.is_float and first == 0 and bool(np.signbit(array).any())
+        return None if minus else Literal(first.item(), dtype)
+    return _progression(array, dtype) or _diagonals(array, dtype)
+
+
+def _progression(array: np.ndarray, dtype: DType) -> Expr | None:
+    """Whole numbers that grow by a step along each axis."""
+    whole = array
+    if dtype.is_float:
+        if not (np.isfinite(array).all() and (np.abs(array) < 2**24).all()):
+            return None
+        whole = array.astype(np.int64)
+        if (whole != array).any():
+            return None
+    if dtype is DType.BOOLEAN:
+        return None
+    origin = (0,) * array.ndim
+    start = int(whole[origin])
+    terms, expected = [], np.full(array.shape, start, np.int64)
+    for n, extent in enumerate(array.shape):
+        if extent > 1:
+            step = int(whole[(*origin[:n], 1, *origin[n + 1 :])]) - start
+            along = np.arange(extent, dtype=np.int64) * step
+            expected += along.reshape([-1 if m == n else 1 for m in range(array.ndim)])
+            terms += [(n, step)] if step else []
+    if (expected != whole).any():
+        return None
+    return cast(Affine(tuple(terms), start), dtype)
+
+
+def _diagonals(array: np.ndarray, dtype: DType) -> Expr | None:
+    """One number below a diagonal of the last two axes and another above, or on it alone."""
+    if array.ndim < 2 or (
+        array.strides[:-2] != (0,) * (array.ndim - 2) and array[..., 0, 0].size > 1
+    ):
+        return None
+    matrix = array.reshape(-1, *array.shape[-2:])[0]
+    apart = np.arange(matrix.shape[1]) - np.arange(matrix.shape[0])[:, None]
+    row, column = label(array.ndim - 2), label(array.ndim - 1)
+    low, high = matrix[-1, 0], matrix[0, -1]
+    if low != low or high != high:
+        return None
+    where = [Literal(v.item(), dtype) for v in (low, high)]
+    if low == high:
+        inside = matrix != low
+        found = apart[inside]
+        if (found != found[0]).any() or inside.sum() != (apart == found[0]).sum():
+            return None
+        values = matrix[inside]
+        if (values != values[0]).any():
+            return None
+        shifted = apply("add", row, Affine((), int(found[0])))
+        return _chosen(apply("eq", column, shifted), Literal(values[0].item(), dtype), where[0])
+    most = int(apart[matrix == low].max())
+    if not np.array_equal(matrix, np.where(apart <= most, low, high)):
+        return None
+    shifted = apply("add", row, Affine((), most))
+    return _chosen(apply("le", column, shifted), where[0], where[1])
+
+
+def _chosen(condition: Expr, then: Literal, otherwise: Literal) -> Expr:
+    if then.dtype is DType.BOOLEAN:
+        return condition if then.value else apply("not", condition)
+    return apply("if", condition, then, otherwise)

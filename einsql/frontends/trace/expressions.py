@@ -1,0 +1,253 @@
+"""What one element of an array is: scalar expressions over labels, and reads of other arrays.
+
+Labels are numbers: those of an array's axes first, then those a reduction sums over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from einsql.core.schema import DType
+from einsql.errors import InternalError
+from einsql.ir.functions import SCALARS
+
+if TYPE_CHECKING:
+    from einsql.frontends.trace.steps import Step
+
+Terms = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A number or a truth value."""
+
+    value: bool | int | float = field(compare=False)
+    dtype: DType
+    spelled: str = field(init=False)
+    """Tells 0.0 from -0.0, and makes NaN equal to itself."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spelled", repr(self.value))
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """Σ coefficient · label + constant, a BIGINT.
+
+    Attributes:
+        terms: Label and coefficient, which is not 0, in the order of labels.
+    """
+
+    terms: Terms
+    constant: int
+
+    @property
+    def dtype(self) -> DType:
+        """BIGINT, as keys are."""
+        return DType.BIGINT
+
+    @property
+    def label(self) -> int | None:
+        """The label that it is, or None where it is no bare label."""
+        bare = self.constant == 0 and len(self.terms) == 1 and self.terms[0][1] == 1
+        return self.terms[0][0] if bare else None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An element of another array; one index for each of its axes."""
+
+    step: Step
+    index: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> DType:
+        """The array's."""
+        return self.step.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """A scalar function of `algebra.SCALARS`, or "cast" to its type."""
+
+    fn: str
+    args: tuple[Expr, ...]
+    dtype: DType
+
+
+Expr = Literal | Affine | Read | Apply
+
+ZERO = Affine((), 0)
+
+
+def label(n: int) -> Affine:
+    """A label by itself."""
+    return Affine(((n, 1),), 0)
+
+
+def index(n: int) -> Affine:
+    """A constant index."""
+    return Affine((), n)
+
+
+# ---- building
+
+
+def cast(e: Expr, dtype: DType) -> Expr:
+    """The expression in another type; numbers are converted at once."""
+    if e.dtype is dtype:
+        return e
+    if isinstance(e, Affine) and not e.terms:
+        e = Literal(e.constant, DType.BIGINT)
+    if isinstance(e, Literal) and not dtype.is_short:
+        return Literal(dtype.numpy.type(e.value).item(), dtype)
+    return Apply("cast", (e,), dtype)
+
+
+def apply(fn: str, *args: Expr) -> Expr:
+    """A function call whose arguments are cast to what the function takes.
+
+    Raises:
+        InternalError: They do not fit it.
+    """
+    if fn in _INDEX and all(isinstance(a, Affine) for a in args):
+        found = _affine(fn, args)
+        if found is not None:
+            return found
+    typing = SCALARS[fn].types(tuple(a.dtype for a in args), True)
+    if typing is None:
+        raise InternalError(f"{fn} does not take {[a.dtype.value for a in args]}")
+    return Apply(fn, tuple(map(cast, args, typing.args)), typing.result)
+
+
+_INDEX = ("add", "sub", "mul", "neg")
+
+
+def _affine(fn: str, args: Sequence[Expr]) -> Affine | None:
+    """Arithmetic of labels and constants that stays affine."""
+    parts = [a for a in args if isinstance(a, Affine)]
+    if fn == "neg":
+        return scaled(parts[0], -1)
+    a, b = parts
+    if fn == "mul":
+        if not a.terms:
+            return scaled(b, a.constant)
+        return scaled(a, b.constant) if not b.terms else None
+    return plus(a, b if fn == "add" else scaled(b, -1))
+
+
+def plus(a: Affine, b: Affine) -> Affine:
+    """The sum."""
+    found = dict(a.terms)
+    for n, c in b.terms:
+        found[n] = found.get(n, 0) + c
+    return Affine(tuple(sorted((n, c) for n, c in found.items() if c)), a.constant + b.constant)
+
+
+def scaled(a: Affine, by: int) -> Affine:
+    """The product with a number."""
+    return Affine(tuple((n, c * by) for n, c in a.terms if by), a.constant * by)
+
+
+def shifted(e: Expr, by: int) -> Expr:
+    """An index plus a number."""
+    return apply("add", e, index(by)) if by else e
+
+
+def times(e: Expr, by: int) -> Expr:
+    """An index times a number."""
+    return e if by == 1 else apply("mul", e, index(by))
+
+
+def quotient(e: Expr, by: int, extents: Sequence[int]) -> Expr:
+    """E // by, for an index that is not negative."""
+    return _divided(e, by, extents)[0]
+
+
+def remainder(e: Expr, by: int, extents: Sequence[int]) -> Expr:
+    """E % by, for an index that is not negative."""
+    return _divided(e, by, extents)[1]
+
+
+def _divided(e: Expr, by: int, extents: Sequence[int]) -> tuple[Expr, Expr]:
+    if by == 1:
+        return e, ZERO
+    if isinstance(e, Affine):
+        high = Affine(tuple((n, c // by) for n, c in e.terms if c % by == 0), e.constant // by)
+        low = Affine(tuple((n, c) for n, c in e.terms if c % by), e.constant % by)
+        least, most = bounds(low, extents)
+        if least >= 0 and most < by:
+            return high, low
+    return apply("idiv", e, index(by)), apply("mod", e, index(by))
+
+
+def bounds(e: Affine, extents: Sequence[int]) -> tuple[int, int]:
+    """The least and the greatest value over labels from 0 to below their extents."""
+    ends = [(c * (extents[n] - 1), c) for n, c in e.terms]
+    least = e.constant + sum(end for end, c in ends if c < 0)
+    return least, e.constant + sum(end for end, c in ends if c > 0)
+
+
+# ---- looking
+
+
+def parts(e: Expr) -> Iterator[Expr]:
+    """The expression and all below it, indexes of reads among them."""
+    waiting = [e]
+    while waiting:
+        here = waiting.pop()
+        yield here
+        if isinstance(here, Apply):
+            waiting += reversed(here.args)
+        elif isinstance(here, Read):
+            waiting += reversed(here.index)
+
+
+def reads(e: Expr) -> list[Read]:
+    """What it reads, in the order in which it is written."""
+    return [p for p in parts(e) if isinstance(p, Read)]
+
+
+def labels(e: Expr) -> set[int]:
+    """The labels it depends on."""
+    return {n for p in parts(e) if isinstance(p, Affine) for n, _ in p.terms}
+
+
+def size(e: Expr) -> int:
+    """How many functions it calls."""
+    return sum(isinstance(p, Apply) and p.fn != "cast" for p in parts(e))
+
+
+# ---- changing
+
+
+def rewrite(e: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
+    """The expression with what `change` gives in the place of a part; None leaves a part."""
+    found = change(e)
+    if found is not None:
+        return found
+    if isinstance(e, Apply):
+        args = tuple(rewrite(a, change) for a in e.args)
+        if args == e.args:
+            return e
+        return apply(e.fn, *args) if e.fn in _INDEX else Apply(e.fn, args, e.dtype)
+    if isinstance(e, Read):
+        return Read(e.step, tuple(rewrite(i, change) for i in e.index))
+    return e
+
+
+def substituted(e: Expr, index: Sequence[Expr]) -> Expr:
+    """The expression with an index in the place of each label."""
+
+    def change(part: Expr) -> Expr | None:
+        if not isinstance(part, Affine):
+            return None
+        found: Expr = Affine((), part.constant)
+        for n, c in part.terms:
+            term = times(index[n], c)
+            found = term if found == ZERO else apply("add", term, found)
+        return found
+
+    return rewrite(e, change)

@@ -1,0 +1,48 @@
+"""The table of ATen operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from einsql.frontends.trace.array import TracedArray
+
+OPERATORS: dict[str, Callable[..., Any]] = {}
+"""What stands for each operator, by its name without overload; arguments are ATen's."""
+
+ELEMENTWISE: set[str] = set()
+"""Operators whose tensors meet at a common type first."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def operator(*names: str, elementwise: bool = False) -> Callable[[F], F]:
+    """Makes a function stand for operators."""
+
+    def register(made: F) -> F:
+        OPERATORS.update(dict.fromkeys(names, made))
+        if elementwise:
+            ELEMENTWISE.update(names)
+        return made
+
+    return register
+
+
+def numpy_dtype(dtype: Any) -> np.dtype:
+    """NumPy's dtype of PyTorch's; what has two bytes is computed as float32."""
+    name = str(dtype).removeprefix("torch.")
+    return np.dtype("float32" if name in ("float16", "bfloat16") else name)
+
+
+def axes(dim: Any) -> Any:
+    """Dimensions as NumPy takes them; none means all."""
+    if dim is None or (isinstance(dim, list | tuple) and not dim):
+        return None
+    return tuple(dim) if isinstance(dim, list | tuple) else dim
+
+
+def rank(x: Any) -> int:
+    """How many axes a traced or plain array has."""
+    return x.ndim if isinstance(x, TracedArray) else np.ndim(x)

@@ -1,0 +1,458 @@
+"""`einsql.trace`: a Python function over arrays as SQL, and what runs it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsql.core import forks
+from einsql.core.schema import DType
+from einsql.errors import DataError, Error, InterfaceError, ProgrammingError, suggest
+from einsql.frontends.trace.array import TracedArray, lifted
+from einsql.frontends.trace.statement import write
+from einsql.frontends.trace.steps import Graph, Step
+from einsql.frontends.trace.views import whole
+from einsql.session.connection import Connection
+from einsql.session.multi_query import fetch_together
+from einsql.storage.host_arrays import array_relation, is_array, is_sparse
+from einsql.storage.relation import Relation as Stored
+
+if TYPE_CHECKING:
+    from einsql.explain.explanation import Explanation
+
+Dims = Mapping[str, Sequence[str] | str] | Sequence[Sequence[str] | str | None] | None
+
+
+class Traced:
+    """A program that was traced: call it, read its SQL, look at its plan.
+
+    Attributes:
+        sql: The SELECT that computes the result; of several results, one after the other.
+        statements: The SELECT of each result.
+        tensors: Every array that the SQL reads, by its name there: arguments as they were when
+            the program was traced, weights, and arrays that the function brought along.
+        dims: The names of each tensor's keys.
+    """
+
+    def __init__(self, recorded: Recorded, connection: Connection | None) -> None:
+        graph, outputs = recorded.graph, recorded.outputs
+        made = self._written = write(graph, outputs)
+        for name, (step, _) in graph.tensors.items():
+            step.dims = made.keys[name]  # what checks and derivatives call their keys too
+        self._pack: Callable[[list[np.ndarray]], Any] = recorded.packed
+        self.statements = made.statements
+        self.sql = ";\n\n".join(made.statements)
+        self.dims = made.keys
+        self.tensors = {name: array for name, (_, array) in graph.tensors.items()}
+        self._shared = connection
+        self._own = forks.PerProcess(partial(_session, self.tensors, self.dims))
+        self._recorded = recorded
+        self._shapes = [o.shape for o in outputs]
+        self._checks = _checks(recorded)
+        self.register(self.connection)
+
+    @property
+    def connection(self) -> Connection:
+        """The session in which calls run; settings may be changed there.
+
+        A child of a fork makes the program's own session anew, with the same settings.
+        """
+        return self._own.get() if self._shared is None else self._shared
+
+    def __call__(self, *arrays: Any) -> Any:
+        """Runs the program.
+
+        Args:
+            arrays: As when it was traced: arrays of the same shapes and dtypes in the same
+                places, and the same of everything else.
+
+        Returns:
+            NumPy arrays as the function gives them: one, or several in the same containers.
+
+        Raises:
+            InterfaceError: An array has another shape or dtype.
+            DataError: An index lies outside, an integer overflows.
+        """
+        given = self._recorded.given(arrays, self.dims)
+        if self._shared is not None:  # another program may have given a name to an array of its own
+            self.register(self.connection)
+        for name, held in given.items():
+            self.connection.register(name, held)
+        self._check(given)
+        if len(self.statements) == 1:
+            found = [self.connection.execute(self.sql).fetch_numpy()]
+        else:
+            found = fetch_together(self.connection, self.statements)
+        shaped = [np.reshape(f, s) for f, s in zip(found, self._shapes, strict=True)]
+        return self._pack([f if f.flags.writeable else f.copy() for f in shaped])
+
+    def _check(self, given: Mapping[str, Stored]) -> None:
+        """Looks at arrays that are indexes."""
+        for name, sql, extent in self._checks:
+            if sql is None:
+                found = np.asarray(
+                    given[name].fields["val"] if name in given else self.tensors[name]
+                )
+            else:
+                found = np.asarray(self.connection.execute(sql).fetch_numpy())
+            least, most = (int(found.min()), int(found.max())) if found.size else (0, 0)
+            if least < -extent or most >= extent:
+                wrong = least if least < -extent else most
+                what = f" in {name}" if name else ""
+                raise DataError(
+                    f"The index {wrong}{what} is outside of an axis of {extent} elements"
+                )
+
+    def register(self, connection: Connection) -> None:
+        """Registers every tensor in a session, so that the SQL runs there.
+
+        Args:
+            connection: The session.
+        """
+        _register(connection, self.tensors, self.dims)
+
+    def gradient(self, *names: str) -> Traced:
+        """The program that computes its result, one number, and its derivatives.
+
+        Args:
+            names: The tensors to differentiate by, as `tensors` has them; those of floats
+                among the arguments and parameters without.
+
+        Returns:
+            A program whose calls give (result, {name: derivative}); see docs/gradient.md.
+
+        Raises:
+            InterfaceError: A name is no tensor of floats.
+            ProgrammingError: The result is not one float, or does not depend on a tensor.
+        """
+        if self._shapes != [()] or not self._recorded.outputs[0].dtype.is_float:
+            raise ProgrammingError(
+                "Derivatives are those of one float",
+                hint="Give one result without axes, such as a mean.",
+            )
+        steps = {n: step for n, (step, _) in self._recorded.graph.tensors.items()}
+        floats = [n for n, step in steps.items() if step.dtype.is_float]
+        for name in names:
+            if name not in floats:
+                raise InterfaceError(
+                    f"{name} is no tensor of floats", hint=suggest(name, floats, "tensors")
+                )
+        wanted = names or tuple(floats)
+        made = copy(self)
+        made.statements = [self.sql, *(self._written.gradient(0, n) for n in wanted)]
+        made.sql = ";\n\n".join(made.statements)
+        made._shapes = [(), *(steps[n].shape for n in wanted)]
+        made._pack = lambda found: (found[0][()], dict(zip(wanted, found[1:], strict=True)))
+        return made
+
+    def explain(self, **options: Any) -> Explanation:
+        """The plan, as `Connection.explain` gives it; of the last of several results.
+
+        Args:
+            options: Such as sites=8, analyze=True, simulate=True.
+        """
+        return self.connection.explain(self.statements[-1], **options)
+
+    def __str__(self) -> str:
+        return self.sql
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{n}({', '.join(d)})" for n, d in self.dims.items())
+        return f"<traced program of {shown}>"
+
+
+def _session(
+    tensors: Mapping[str, Any], dims: Mapping[str, Sequence[str]], inherited: Connection | None
+) -> Connection:  # fmt: skip
+    """A session in memory for one program.
+
+    Args:
+        tensors: What is registered there.
+        dims: The keys of each.
+        inherited: The program's session in the parent process, if this one was forked.
+    """
+    settings = None if inherited is None else replace(inherited.settings)
+    connection = Connection(settings=settings)
+    _register(connection, tensors, dims)
+    return connection
+
+
+def _register(
+    connection: Connection, tensors: Mapping[str, Any], dims: Mapping[str, Sequence[str]]
+) -> None:
+    for name, array in tensors.items():
+        connection.register(name, array, dims[name], fill=_fill(array))
+
+
+def _fill(array: object) -> int | None:
+    return 0 if is_sparse(array) else None
+
+
+def _checks(recorded: Recorded) -> list[tuple[str, str | None, int]]:
+    """What has to be looked at before a run: arrays that are indexes, as tensors or SELECTs."""
+    graph = recorded.graph
+    unique = {(s.number, extent): s for s, extent in graph.checks}
+    return [
+        (s.name or "", None if s.expr is None else write(graph, [s]).statements[0], extent)
+        for (_, extent), s in unique.items()
+    ]
+
+
+class Recorded:
+    """What a function did with its arguments.
+
+    Attributes:
+        graph: The steps.
+        outputs: The results among them.
+    """
+
+    def __init__(self, fn: Callable[..., Any], args: Sequence[Any], dims: Dims) -> None:
+        self.graph = Graph()
+        self._names = argument_names(fn, args)
+        self._dims = named_dims(dims, self._names)
+        self._slots: list[tuple[str, tuple[int, ...], DType]] = []
+        traced = [self._argument(a, n) for a, n in zip(args, self._names, strict=True)]
+        self._taken = _form_of(list(args), iter(range(len(self._slots))))
+        unknown = [n for n in self._dims if n not in {s[0] for s in self._slots}]
+        if unknown:
+            known = ", ".join(s[0] for s in self._slots)
+            raise InterfaceError(
+                f"dims names {unknown[0]}, which is no array", hint=f"Arrays are {known}."
+            )
+        if is_module(fn):
+            from einsql.frontends.trace.modules.graph import run_module  # for who has modules
+
+            found = run_module(fn, args, traced, self.graph)
+        else:
+            found = _called(fn, traced)
+        self.outputs: list[Step] = []
+        self._form = self._unpacked(found)
+        if not self.outputs:
+            raise ProgrammingError(
+                "The function gives no array of its arguments",
+                hint="Return arrays computed from them: one, or a tuple, list or dict.",
+            )
+
+    def _argument(self, value: Any, name: str) -> Any:
+        if isinstance(value, list | tuple) and any(map(_is_given, leaves(value))):
+            many = [self._argument(v, f"{name}_{n}") for n, v in enumerate(value)]
+            return _rebuilt(value, many)
+        if isinstance(value, dict):
+            return {k: self._argument(v, self._leaf(str(k), name)) for k, v in value.items()}
+        if not _is_given(value):
+            return value
+        held = array_relation(value, fill=_fill(value))
+        (field,) = held.schema.values
+        shape = held.schema.shape
+        dims = self._dims.get(name)
+        if dims is not None and len(dims) != len(shape):
+            raise InterfaceError(
+                f"{name} has {len(shape)} axes, and dims names {len(dims)}",
+                hint="Give one name for each axis, as in dims={'x': 'i j'}.",
+            )
+        step = self.graph.tensor(name, value, shape, field.dtype, dims)
+        self._slots.append((str(step.name), shape, field.dtype))
+        return TracedArray(self.graph, step, whole(step, given=True), isinstance(value, np.generic))
+
+    def _leaf(self, key: str, name: str) -> str:
+        """The name of an array in a dict: its key, where no other has that."""
+        taken = {t.lower() for t in self.graph.tensors} | {n.lower() for n in self._names}
+        return f"{name}_{key}" if key.lower() in taken or not key.isidentifier() else key
+
+    def _unpacked(self, value: Any) -> Any:
+        """The form of a result, with numbers of outputs in the places of arrays."""
+        if isinstance(value, TracedArray):
+            if value.graph is not self.graph:
+                raise ProgrammingError("The function gives an array of another traced program")
+            self.outputs.append(value.step)
+            return _Numbered(len(self.outputs) - 1)
+        if isinstance(value, list | tuple):
+            return _rebuilt(value, [self._unpacked(v) for v in value])
+        if isinstance(value, dict):
+            return {k: self._unpacked(v) for k, v in value.items()}
+        if value is None or isinstance(value, str):
+            return value
+        return self._unpacked(lifted(self.graph, value))
+
+    def given(
+        self, arrays: Sequence[Any], dims: Mapping[str, tuple[str, ...]]
+    ) -> dict[str, Stored]:
+        """The arrays of a call by their names, over keys of given names.
+
+        Raises:
+            InterfaceError: They are not as they were traced.
+        """
+        if len(arrays) != len(self._names):
+            raise InterfaceError(
+                f"The program takes {len(self._names)} arguments, not {len(arrays)}",
+                hint=f"They are {', '.join(self._names)}.",
+            )
+        found: dict[int, Any] = {}
+        if not _taken(self._taken, list(arrays), found):
+            raise InterfaceError(
+                "The program was traced with other arguments",
+                hint="Numbers, texts and containers are part of the program; trace it anew.",
+            )
+        result: dict[str, Stored] = {}
+        for n, (name, shape, dtype) in enumerate(self._slots):
+            value = found[n]
+            held = array_relation(value, dims[name], _fill(value))
+            (field,) = held.schema.values
+            if held.schema.shape != shape or field.dtype is not dtype:
+                raise InterfaceError(
+                    f"{name} is {held.schema.shape} {field.dtype.numpy_name}, and the program "
+                    f"was traced with {shape} {dtype.numpy_name}",
+                    hint="Trace it anew for other shapes and types.",
+                )
+            result[name] = held
+        return result
+
+    def packed(self, found: Sequence[np.ndarray]) -> Any:
+        """Results in the form in which the function gave them."""
+        return _filled(self._form, found)
+
+
+class _Numbered:
+    """Stands for an array in the form of the arguments or of a result."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _filled(form: Any, found: Sequence[np.ndarray]) -> Any:
+    if isinstance(form, _Numbered):
+        array = found[form.number]
+        return array if array.shape else array[()]
+    if isinstance(form, list | tuple):
+        return _rebuilt(form, [_filled(f, found) for f in form])
+    if isinstance(form, dict):
+        return {k: _filled(f, found) for k, f in form.items()}
+    return form
+
+
+def _rebuilt(like: Any, values: list[Any]) -> Any:
+    """Values in a list or tuple of the same kind."""
+    if hasattr(like, "_fields"):
+        return type(like)(*values)
+    return values if isinstance(like, list) else tuple(values)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """What lies in containers, in order."""
+    if isinstance(value, list | tuple):
+        for v in value:
+            yield from leaves(v)
+    elif isinstance(value, dict):
+        for v in value.values():
+            yield from leaves(v)
+    else:
+        yield value
+
+
+def _is_given(value: Any) -> bool:
+    """True for arguments that are tensors."""
+    return is_array(value) or isinstance(value, np.generic) or is_sparse(value)
+
+
+def _called(fn: Callable[..., Any], traced: Sequence[Any]) -> Any:
+    """What a function gives, or why it cannot be traced where NumPy says something else."""
+    try:
+        return fn(*traced)
+    except (TypeError, ValueError) as error:
+        if isinstance(error.__cause__, Error):  # as y[n] = x of a plain y has it
+            raise error.__cause__ from None
+        raise
+
+
+def _form_of(value: Any, numbers: Iterator[int]) -> Any:
+    """Arguments with numbers in the places of tensors, in the order in which they are traced."""
+    if isinstance(value, list | tuple):
+        return _rebuilt(value, [_form_of(v, numbers) for v in value])
+    if isinstance(value, dict):
+        return {k: _form_of(v, numbers) for k, v in value.items()}
+    return _Numbered(next(numbers)) if _is_given(value) else value
+
+
+def _taken(form: Any, value: Any, found: dict[int, Any]) -> bool:
+    """Whether an argument is as it was traced; its tensors come into `found` by their numbers."""
+    if isinstance(form, _Numbered):
+        found[form.number] = value
+        return _is_given(value)
+    if isinstance(form, list | tuple):
+        return (
+            isinstance(value, list | tuple)
+            and len(value) == len(form)
+            and all(_taken(f, v, found) for f, v in zip(form, value, strict=True))
+        )
+    if isinstance(form, dict):
+        return (
+            isinstance(value, dict)
+            and value.keys() == form.keys()
+            and all(_taken(f, value[k], found) for k, f in form.items())
+        )
+    if _is_given(value) or type(value) is not type(form):
+        return value is form
+    return bool(value is form or value == form or (value != value and form != form))
+
+
+def is_module(fn: object) -> bool:
+    """True for PyTorch's modules."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(fn, torch.nn.Module)
+
+
+def argument_names(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
+    """What a function calls its positional arguments.
+
+    Raises:
+        ProgrammingError: It takes others.
+    """
+    try:
+        bound = inspect.signature(getattr(fn, "forward", fn)).bind(*args)
+    except TypeError as error:
+        raise ProgrammingError(
+            f"The function does not take {len(args)} arguments: {error}"
+        ) from None
+    except ValueError:  # a builtin tells nothing of its arguments
+        return [f"x{n}" for n in range(len(args))]
+    found: list[str] = []
+    for name, value in bound.arguments.items():
+        kind = bound.signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            found += [f"{name}_{n}" for n in range(len(value))]
+        else:
+            found.append(name)
+    return found
+
+
+def named_dims(dims: Dims, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Names of axes by tensor.
+
+    Raises:
+        InterfaceError: They are no names.
+    """
+    if dims is None:
+        return {}
+    if not isinstance(dims, Mapping):
+        if isinstance(dims, str) or len(dims) != len(names):
+            raise InterfaceError(
+                "dims names the axes of every argument", hint="As in dims={'x': 'i j', 'w': 'j k'}."
+            )
+        dims = {name: d for name, d in zip(names, dims, strict=True) if d is not None}
+    found: dict[str, tuple[str, ...]] = {}
+    for name, given in dims.items():
+        axes = tuple(given.replace(",", " ").split() if isinstance(given, str) else given)
+        if len({a.lower() for a in axes}) != len(axes) or "val" in (a.lower() for a in axes):
+            raise InterfaceError(
+                f"dims names axes of {name} {', '.join(axes)}",
+                hint="Names differ from each other, and from val, the value.",
+            )
+        found[str(name)] = axes
+    return found

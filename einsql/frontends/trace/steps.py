@@ -1,0 +1,153 @@
+"""The arrays of a traced program: tensors that it is given, and steps that compute others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from einsql.core.schema import DType
+from einsql.frontends.trace.expressions import ZERO, Affine, Expr, Read, label, reads, substituted
+
+
+@dataclass(eq=False, slots=True)
+class Step:
+    """An array: a tensor, or what an expression is at each point of its axes.
+
+    Attributes:
+        number: Steps are numbered as they are made, so sources come first.
+        extents: Of the labels: the axes', then those that are reduced over.
+        expr: What an element is; None of a tensor.
+        how: The reduction over the labels behind the axes', as SQL's aggregate; None of a map.
+        name: What the user calls it.
+        dims: Names of the axes of a tensor, as far as the user has given them.
+        drops: Whether points that lie outside of what is read count for nothing.
+    """
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: DType
+    extents: tuple[int, ...]
+    expr: Expr | None = None
+    how: str | None = None
+    name: str | None = None
+    dims: tuple[str, ...] | None = None
+    drops: bool = False
+
+    @property
+    def points(self) -> int:
+        """How often the expression is evaluated."""
+        return prod(self.extents)
+
+
+@dataclass
+class Graph:
+    """Steps under construction; equal ones are one.
+
+    Attributes:
+        tensors: Names of tensors, each with its step and array, in their order.
+        checks: Steps that index others, and the extent of what they index.
+        silent: Whether steps are not named after variables of the user's.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    tensors: dict[str, tuple[Step, object]] = field(default_factory=dict)
+    checks: list[tuple[Step, int]] = field(default_factory=list)
+    silent: bool = False
+    _known: dict[object, Step] = field(default_factory=dict)
+    _constants: dict[int, tuple[np.ndarray, np.ndarray, Step]] = field(default_factory=dict)
+
+    def _add(self, step: Step) -> Step:
+        self.steps.append(step)
+        return step
+
+    def tensor(
+        self, name: str, array: object, shape: Sequence[int], dtype: DType,
+        dims: tuple[str, ...] | None = None,
+    ) -> Step:  # fmt: skip
+        """An array that is given."""
+        made, n = name, 1
+        while made.lower() in {t.lower() for t in self.tensors}:
+            made, n = f"{name}_{n + 1}", n + 1
+        step = Step(len(self.steps), tuple(shape), dtype, tuple(shape), name=made, dims=dims)
+        self.tensors[made] = step, array
+        return self._add(step)
+
+    def constant(self, name: str, array: np.ndarray, dtype: DType) -> Step:
+        """An array that the program brings along, as it is now: it may change afterwards."""
+        known = self._constants.get(id(array))  # which is no other's, as the array is kept
+        if known is None or not _same(known[1], array):
+            copy = array.copy()
+            known = array, copy, self.tensor(name, copy, array.shape, dtype)
+            self._constants[id(array)] = known
+        return known[2]
+
+    def map(self, shape: Sequence[int], expr: Expr) -> Step:
+        """What an expression over the axes is at each point."""
+        return self._step(tuple(shape), len(shape), expr, None, False)
+
+    def reduce(
+        self, extents: Sequence[int], rank: int, how: str, expr: Expr, dtype: DType | None = None,
+        *, drops: bool = False,
+    ) -> Step:  # fmt: skip
+        """The reduction of an expression over the labels behind the first `rank`."""
+        return self._step(tuple(extents), rank, expr, how, drops, dtype)
+
+    def _step(
+        self, extents: tuple[int, ...], rank: int, expr: Expr, how: str | None, drops: bool,
+        dtype: DType | None = None,
+    ) -> Step:  # fmt: skip
+        expr = _settled(expr, extents)
+        if how is None and _is_identity(expr, extents):
+            assert isinstance(expr, Read)
+            return expr.step
+        dtype = expr.dtype if dtype is None else dtype
+        key = extents, rank, expr, how, drops, dtype
+        if key not in self._known:
+            shape, number = extents[:rank], len(self.steps)
+            made = Step(number, shape, dtype, extents, expr, how, drops=drops)
+            self._known[key] = self._add(made)
+        return self._known[key]
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    """True if two arrays of one type hold the same, NaN and the signs of zeros included."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    whole = f"i{a.dtype.itemsize}"
+    return np.array_equal(a.view(whole), b.view(whole))
+
+
+def _settled(expr: Expr, extents: tuple[int, ...]) -> Expr:
+    """The expression without the labels that can only be 0."""
+    if 1 not in extents:
+        return expr
+    return substituted(expr, [ZERO if e == 1 else label(n) for n, e in enumerate(extents)])
+
+
+def _is_identity(expr: Expr, extents: tuple[int, ...]) -> bool:
+    if not isinstance(expr, Read) or expr.step.shape != extents:
+        return False
+    own = tuple(ZERO if e == 1 else label(n) for n, e in enumerate(extents))
+    return expr.index == own
+
+
+def read(step: Step, index: Sequence[Expr]) -> Expr:
+    """An element of an array; an axis of one element is read at 0."""
+    settled = (ZERO if e == 1 else i for i, e in zip(index, step.shape, strict=True))
+    return Read(step, tuple(settled))
+
+
+def simple(step: Step) -> bool:
+    """True for a map that reads one array at labels shifted or turned: a transpose, a slice."""
+    e = step.expr
+    if step.how is not None or not isinstance(e, Read):
+        return False
+    return all(isinstance(i, Affine) and len(i.terms) <= 1 for i in e.index)
+
+
+def sources(step: Step) -> list[Step]:
+    """What a step reads, each once."""
+    return [] if step.expr is None else list(dict.fromkeys(r.step for r in reads(step.expr)))

@@ -1,0 +1,156 @@
+"""Which arrays show the same elements, and what changing some of them makes of the others.
+
+NumPy's slices and transposes are views: what is written through one shows in all. Here an array
+that is written is a new step in the place of the old one, under a condition on keys where only
+some elements are written, and every array that shows it is read from there from now on.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from einsql.errors import ProgrammingError
+from einsql.frontends.trace.elementwise import choose
+from einsql.frontends.trace.expressions import (
+    ZERO,
+    Affine,
+    Expr,
+    apply,
+    bounds,
+    index,
+    label,
+    plus,
+    scaled,
+    substituted,
+)
+from einsql.frontends.trace.source import place, untraceable
+from einsql.frontends.trace.steps import Graph, Step, read
+
+if TYPE_CHECKING:
+    from einsql.frontends.trace.array import TracedArray
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Elements that several arrays may show.
+
+    Attributes:
+        step: What they are now.
+        given: Whether they are an argument's, which the caller has.
+        shown: The arrays that show them, as long as somebody has them.
+    """
+
+    step: Step
+    given: bool = False
+    shown: list[weakref.ref[TracedArray]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class View:
+    """How an array shows a buffer.
+
+    Attributes:
+        buffer: Whose elements they are.
+        places: Where in the buffer an element is, one index for each of the buffer's axes.
+        exact: Whether NumPy shares the elements; of a reshaped array that is open.
+        locked: Whether NumPy refuses to write through it.
+    """
+
+    buffer: Buffer
+    places: tuple[Expr, ...]
+    exact: bool = True
+    locked: bool = False
+
+    def through(self, places: Sequence[Expr], exact: bool, locked: bool) -> View:
+        """A view of this one."""
+        seen = tuple(substituted(p, places) for p in self.places)
+        return View(self.buffer, seen, self.exact and exact, self.locked or locked)
+
+
+def whole(step: Step, given: bool = False) -> View:
+    """An array that has its elements for itself."""
+    return View(Buffer(step, given), tuple(label(n) for n in range(len(step.shape))))
+
+
+def write(target: TracedArray, new: Step) -> None:
+    """Changes an array's elements, and with them what others show.
+
+    Args:
+        target: The array.
+        new: What its elements become, of its shape and dtype.
+
+    Raises:
+        NotSupportedError: The array is an argument, or it is open whether others show it.
+        ProgrammingError: NumPy does not write through such a view either.
+    """
+    view, shape = target.view, target.shape
+    buffer = view.buffer
+    if buffer.given:
+        raise untraceable(
+            "Changing an argument, which the caller would see",
+            "Write x = x + y for x += y, and change a copy: y = x.copy().",
+        )
+    if view.locked:
+        raise ProgrammingError(
+            f"The array is read-only, as NumPy's is{place()}", hint="Change a copy: y = x.copy()."
+        )
+    others = [a for r in buffer.shown if (a := r()) is not None and a is not target]
+    new.name = new.name or target.step.name
+    if not others:
+        target.show(whole(new), new)
+    elif not all(a.view.exact for a in (target, *others)):
+        raise untraceable(
+            "Changing an array whose elements a reshaped one may show",
+            "Whether NumPy's reshape copies depends on memory; write x = x + y for x += y, or "
+            "reshape a copy: x.copy().reshape(…).",
+        )
+    elif 0 not in shape:
+        buffer.step = _overwritten(target.graph, buffer.step, view.places, shape, new)
+
+
+def _overwritten(
+    graph: Graph, old: Step, places: Sequence[Expr], shape: Sequence[int], new: Step
+) -> Step:
+    """An array with another one written at the places that a view shows."""
+    found: list[Expr] = [ZERO] * len(shape)
+    tests: list[Expr] = []
+    for n, (at, extent) in enumerate(zip(places, old.shape, strict=True)):
+        assert isinstance(at, Affine)
+        terms = [(m, c) for m, c in at.terms if shape[m] > 1]
+        if extent == 1:
+            continue
+        if not terms:
+            tests.append(apply("eq", label(n), index(at.constant)))
+            continue
+        ((m, step),) = terms  # a label that two axes share is a diagonal's, which is locked
+        low, high = bounds(Affine(tuple(terms), at.constant), shape)
+        if low > 0:
+            tests.append(apply("le", index(low), label(n)))
+        if high < extent - 1:
+            tests.append(apply("le", label(n), index(high)))
+        sign = 1 if step > 0 else -1
+        far: Expr = plus(scaled(label(n), sign), index(-sign * at.constant))
+        if abs(step) > 1:
+            by = index(abs(step))
+            tests.append(apply("eq", apply("mod", far, by), index(0)))
+            far = apply("idiv", far, by)
+        found[m] = _held(far, shape[m], low > 0, high < extent - 1, sign)
+    value = read(new, found)
+    if tests:
+        kept = read(old, [label(n) for n in range(len(old.shape))])
+        value = choose(reduce(lambda a, b: apply("and", a, b), tests), value, kept)
+    made = graph.map(old.shape, value)
+    made.name = made.name or old.name
+    return made
+
+
+def _held(e: Expr, extent: int, before: bool, after: bool, sign: int) -> Expr:
+    """An index held within an axis, at points before and after those that it is read at."""
+    below, above = (before, after) if sign > 0 else (after, before)
+    if above:
+        e = apply("least", e, index(extent - 1))
+    return apply("greatest", e, index(0)) if below else e

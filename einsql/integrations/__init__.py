@@ -1,1 +1,0 @@
-"""Other programs' ways to einsql."""

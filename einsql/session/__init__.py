@@ -1,0 +1,1 @@
+"""Connections, cursors, scripts, and one module for each kind of statement."""

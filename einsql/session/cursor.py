@@ -1,0 +1,372 @@
+"""PEP 249's cursor over a result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
+
+import numpy as np
+
+from einsql.core.schema import DType
+from einsql.errors import DataError, InterfaceError, ProgrammingError
+from einsql.sql.parameters.parameters import refuse_names, values_by_name
+from einsql.storage.error_boundary import boundary
+from einsql.storage.results.result import Result
+from einsql.storage.results.rows_result import RowsResult
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from einsql.session.connection import Connection
+    from einsql.storage.duckdb.table_result import TableResult
+    from einsql.storage.results.tile_result import TileResult
+
+    _Results: TypeAlias = Result | TileResult | TableResult | RowsResult
+
+Parameters = Sequence[object] | Mapping[str, object] | None
+Description = tuple[tuple[Any, ...], ...] | None
+
+
+def given_values(sql: object, parameters: object) -> tuple[object, ...]:
+    """The values of a call's parameters, rank-0 arrays as NumPy scalars.
+
+    Raises:
+        InterfaceError: The statement is no text, or the parameters are no sequence or mapping.
+        ProgrammingError: One of them is no number, boolean or None; a name has no value, or
+            a value no name.
+        DataError: One of them is a whole number beyond BIGINT.
+    """
+    if not isinstance(sql, str):
+        raise InterfaceError(f"A statement is a str, not a {type(sql).__name__}")
+    if parameters is None:
+        return ()
+    if type(parameters) is list or type(parameters) is tuple:  # most are, and tests take longer
+        if parameters:
+            refuse_names(sql)
+        return tuple([p if type(p) is int and -_MOST <= p < _MOST else _given_value(p)
+                      for p in parameters])  # fmt: skip
+    if isinstance(parameters, Mapping):
+        return tuple(_given_value(p) for p in values_by_name(sql, parameters))
+    if isinstance(parameters, np.ndarray) and parameters.ndim == 1:
+        parameters = tuple(parameters)
+    if not isinstance(parameters, Sequence) or isinstance(parameters, str | bytes | bytearray):
+        raise InterfaceError(
+            f"Parameters are a sequence, not a {type(parameters).__name__}",
+            hint="Give a list, such as [1.5], or a dict for names.",
+        )
+    if parameters:
+        refuse_names(sql)
+    return tuple(_given_value(p) for p in parameters)
+
+
+def _given_value(value: object) -> object:
+    """One parameter as plans know it: what is a kind of int or float is one."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, np.generic):
+        value = _given_scalar(value)
+    elif isinstance(value, int) and type(value) is not bool:
+        value = int(value)
+    elif isinstance(value, float):
+        value = float(value)
+    if type(value) is int and not -(2**127) <= value < 2**127:  # DuckDB has more than BIGINT
+        raise DataError(f"A whole number of {value.bit_length()} bits does not fit BIGINT")
+    if value is None or isinstance(value, _PARAMETERS):
+        return value
+    hint = "Numbers, booleans, None, and what DuckDB takes where it runs can be bound."
+    if isinstance(value, np.ndarray):
+        hint = "An array is named in FROM, as in FROM a AS a(i, j), not bound."
+    elif hasattr(value, "item"):
+        hint = "item() gives the number in a tensor of one element; others are named in FROM."
+    raise ProgrammingError(f"A parameter cannot be a {type(value).__name__}", hint=hint)
+
+
+def _given_scalar(value: np.generic) -> object:
+    """A NumPy scalar; an integer of a type that no tensor has is a Python int."""
+    kind = value.dtype.kind
+    if kind not in "iufcVO" or DType.of(value.dtype) is not None:
+        return value
+    if kind in "iu":
+        return int(value)
+    hint = "float(x) makes it a DOUBLE." if kind == "f" else ""
+    raise ProgrammingError(f"A parameter cannot be a {value.dtype}", hint=hint)
+
+
+_PARAMETERS = (
+    int, float, np.generic, str, bytes, bytearray, date, time, timedelta, Decimal, UUID, list,
+    tuple, dict,
+)  # fmt: skip
+"""What may be bound; all but numbers and booleans in statements that DuckDB runs."""
+
+
+_MOST = 2**63
+
+
+class Cursor:
+    """Runs statements and hands out their results.
+
+    Attributes:
+        arraysize: How many rows `fetchmany` gives by default.
+        description: One 7-tuple (name, type, None, …) per column; None without a result.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._closed = False
+        self.arraysize = 1
+        self._clear()
+
+    def _clear(self) -> None:
+        self.description: Description = None
+        self._changes = -1
+        self._result: _Results | None = None
+        self._rows: Iterator[tuple[Any, ...]] | None = None
+        self._given: int | None = 0  # rows so far, if they have been counted
+
+    # ---- what the session fills in
+
+    def _show(self, result: _Results, description: Description) -> Cursor:
+        self._clear()
+        self._result, self.description = result, description
+        return self
+
+    def _list(
+        self, names: Sequence[str], rows: list[tuple[Any, ...]], types: Sequence[str] = ()
+    ) -> Cursor:
+        """A result that is a list of rows, as SHOW and EXPLAIN give; of text without `types`."""
+        found = RowsResult(tuple(names), tuple(types) or ("VARCHAR",) * len(names), rows)
+        return self._show(found, found.description)
+
+    def _changed(self, count: int) -> Cursor:
+        self._clear()
+        self._changes = count
+        return self
+
+    # ---- PEP 249
+
+    @property
+    def connection(self) -> Connection:
+        """The connection the cursor belongs to."""
+        return self._connection
+
+    @property
+    def rowcount(self) -> int:
+        """Rows of the result, or rows changed; -1 when nothing says."""
+        return self._changes if self._result is None else len(self._result)
+
+    def execute(self, sql: str, parameters: Parameters = None) -> Cursor:
+        """Runs every statement of a text; the cursor holds the last one's result.
+
+        Raises:
+            Error: A statement is wrong or fails; the ones before it have been run.
+        """
+        self._open()
+        self._connection._run(sql, parameters, self)
+        return self
+
+    def executemany(self, sql: str, many: Iterable[Parameters]) -> Cursor:
+        """Runs a text once for each set of parameters.
+
+        `rowcount` adds up the changed rows. Of a SELECT the cursor holds the last result,
+        as in DuckDB; PEP 249 leaves this open.
+
+        Raises:
+            InterfaceError: `many` is not iterable.
+            Error: A statement is wrong or fails; the ones before it have been run.
+        """
+        self._open()
+        given_values(sql, None)
+        if isinstance(many, str | bytes | Mapping) or not isinstance(many, Iterable):
+            raise InterfaceError(
+                f"executemany takes a sequence of parameters, not a {type(many).__name__}"
+            )
+        self._changed(0)
+        total = 0
+        for parameters in many:
+            self._connection._run(sql, parameters, self)
+            total += max(0, self.rowcount)
+        self._changes = total
+        return self
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """The next row, or None."""
+        if self._connection.cluster is not None:
+            return next(iter(self._take(1)), None)
+        rows = self._iterator()
+        self._given = None  # counting would take longer than giving
+        return next(rows, None)
+
+    def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
+        """The next `size` rows, or `arraysize`.
+
+        Raises:
+            InterfaceError: The size is no whole number, or negative.
+        """
+        wanted: object = self.arraysize if size is None else size
+        if not isinstance(wanted, int | np.integer) or wanted < 0:
+            raise InterfaceError(f"fetchmany takes a number of rows, not {wanted!r}")
+        with boundary:
+            return self._take(int(wanted))
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """All rows that are left, in SELECT's column order, ordered by key."""
+        with boundary:
+            return self._take(None)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        if self._connection.cluster is not None:
+            return iter(self.fetchone, None)
+        rows = self._iterator()
+        self._given = None
+        return rows
+
+    def close(self) -> None:
+        """Closes the cursor and frees its result; `rowcount` stays."""
+        count = self.rowcount
+        self._changed(count)
+        self._closed = True
+
+    def setinputsizes(self, sizes: Sequence[Any]) -> None:
+        """Does nothing, as PEP 249 allows."""
+
+    def setoutputsize(self, size: int, column: int | None = None) -> None:
+        """Does nothing, as PEP 249 allows."""
+
+    def __enter__(self) -> Cursor:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- tensors and tables
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """The least value of each key column, in SELECT order."""
+        return self._tensor().origin
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Extents of the key columns in SELECT order; None without a tensor result."""
+        if self._result is None:
+            return None
+        if not isinstance(self._result, Result):
+            return self._result.shape
+        if self._result.hidden:
+            return None
+        extents = {k.name: k.extent for k in self._result.schema.keys}
+        return tuple(extents[c.key] for c in self._result.columns if c.key is not None)
+
+    @property
+    def key_names(self) -> tuple[str, ...] | None:
+        """Names of the key columns in SELECT order; None without a tensor result."""
+        return None if self.shape is None else self._tensor().key_names
+
+    def fetch_numpy(self, *, fill: Any = None) -> Any:
+        """The result as an array, or a dict of arrays for several value columns.
+
+        Args:
+            fill: Stands for absent keys and NULLs, which are an error without it.
+
+        Returns:
+            Axes are the key columns in SELECT order over their static `[lo, hi)`; see
+            `origin` for lo. No copy when the result is one tile; read-only if it shares
+            a tensor's storage.
+
+        Raises:
+            InterfaceError: Keys are absent or hidden, or there is no result.
+        """
+        with boundary:
+            tensor = self._tensor()
+            with self._connection._fetching():
+                return tensor.numpy(fill)
+
+    def fetch_arrow_table(self) -> pa.Table:
+        """The rows as an Arrow table, one column per SELECT item."""
+        with boundary:
+            tensor = self._tensor()
+            with self._connection._fetching():
+                return tensor.arrow()
+
+    def fetch_df(self) -> Any:
+        """The rows as a pandas DataFrame; `df` and `fetchdf` are DuckDB's names of it.
+
+        Raises:
+            InterfaceError: pandas is not installed, or there is no result.
+        """
+        try:
+            import pandas  # noqa: F401 - pyarrow needs it and says so less clearly
+        except ImportError as error:
+            raise InterfaceError(
+                "fetch_df needs pandas", hint="pip install pandas, or use fetch_arrow_table()."
+            ) from error
+        with boundary:
+            return self.fetch_arrow_table().to_pandas()
+
+    def df(self) -> Any:
+        """As `fetch_df`."""
+        return self.fetch_df()
+
+    def fetchdf(self) -> Any:
+        """As `fetch_df`."""
+        return self.fetch_df()
+
+    def pl(self) -> Any:
+        """The rows as a polars DataFrame.
+
+        Raises:
+            InterfaceError: polars is not installed, or there is no result.
+        """
+        try:
+            import polars
+        except ImportError as error:
+            raise InterfaceError(
+                "pl needs polars", hint="pip install polars, or use fetch_arrow_table()."
+            ) from error
+        with boundary:
+            return polars.from_arrow(self.fetch_arrow_table())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows as an Arrow C stream, for polars, DuckDB and others."""
+        with boundary:
+            return self.fetch_arrow_table().__arrow_c_stream__(requested_schema)
+
+    # ---- inside
+
+    def _open(self) -> None:
+        if self._closed:
+            raise InterfaceError("The cursor is closed")
+        self._connection._open()
+
+    def _tensor(self) -> _Results:
+        self._open()
+        if self._result is None:
+            raise InterfaceError("There are no results to fetch", hint="Execute a SELECT first.")
+        return self._result
+
+    def _iterator(self) -> Iterator[tuple[Any, ...]]:
+        self._open()
+        if self._rows is None:
+            if self._given is None:
+                raise InterfaceError("A fetch was cut short", hint="Execute the statement again.")
+            with boundary:  # here DuckDB gives all of them
+                rows = self._tensor().rows()
+            self._rows = islice(rows, self._given, None) if self._given else rows
+        return self._rows
+
+    def _take(self, count: int | None) -> list[tuple[Any, ...]]:
+        """The next rows, or all; after a failure the next fetch begins where this one did."""
+        rows = self._iterator()
+        try:
+            with self._connection._fetching():
+                found = list(islice(rows, count))
+        except BaseException:
+            self._rows = None
+            raise
+        if self._given is not None:
+            self._given += len(found)
+        return found

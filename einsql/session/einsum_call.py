@@ -1,0 +1,116 @@
+"""`einsql.einsum`: the one-liner, the same engine without SQL text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from einsql.core.bfloat16 import loaded
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
+from einsql.core.sparse_matrix import Sparse
+from einsql.errors import InterfaceError, ProgrammingError
+from einsql.ir.einsum.graph import Input
+from einsql.ir.einsum.notation import Spec, parse_spec
+from einsql.planner.plan import Plan
+from einsql.planner.planner import BinderCatalog, make_plan
+from einsql.sql.binder.einsum_call import einsum_relation
+from einsql.sql.binder.scope import Column, Relation
+from einsql.sql.parameters.parameter_use import Given
+from einsql.storage.host_arrays import array_relation, is_sparse
+from einsql.storage.out_of_memory import enough_memory
+from einsql.storage.relation import Fields
+
+if TYPE_CHECKING:
+    from einsql.session.connection import Connection
+
+
+Form = tuple[tuple[int, ...], DType, bool]
+"""An operand's shape and type, and whether it is stored sparsely."""
+
+
+def run_einsum(con: Connection, text: str, operands: Sequence[object]) -> np.ndarray:
+    """Evaluates an einsum expression over arrays, as numpy.einsum does.
+
+    Args:
+        con: Whose engine and settings to use.
+        text: The expression, such as 'ij,jk->ik', with ellipsis or implicit output.
+        operands: One array for each term; axes of length 1 stretch as in NumPy.
+
+    Returns:
+        A new array; sums over nothing are 0.
+
+    Raises:
+        InterfaceError: The expression is no text, or an operand is no array.
+        ProgrammingError: The expression does not fit the arrays.
+        OperationalError: The connection's transaction is aborted.
+    """
+    if not isinstance(text, str):
+        raise InterfaceError(f"An einsum expression is a str, not a {type(text).__name__}")
+    con.duck.refuse_aborted()
+    with enough_memory:
+        return _evaluate(con, text, operands)
+
+
+def _evaluate(con: Connection, text: str, operands: Sequence[object]) -> np.ndarray:
+    held = [array_relation(a, fill=0 if is_sparse(a) else None) for a in operands]
+    forms = tuple(
+        (h.schema.shape, h.schema.values[0].dtype, isinstance(h.fields, Sparse)) for h in held
+    )
+    key = ("einsum", text, forms, con.settings.float_math, con.settings.jit)
+    plan = con._plans.get(key)
+    if not isinstance(plan, Plan):
+        plan = _plan(con, text, forms)
+        con._remember(con._plans, key, plan)
+    inputs: dict[str, Fields] = {}
+    for n, relation in enumerate(held):
+        kept = plan.notices[n]
+        fields = relation.fields
+        inputs[f"x{n}"] = {"val": fields["val"][_index(kept)]} if kept else fields
+    found = plan.program.run(inputs, con._tick)
+    result = loaded(np.asarray(found["val"]), plan.relation.node.schema.dtype("val"))
+    present = found.get(PRESENT)
+    if present is not None and not present.all():
+        result = np.where(present, result, np.zeros((), result.dtype))
+    shared = any(
+        np.may_share_memory(result, i["val"]) for i in inputs.values() if not isinstance(i, Sparse)
+    )
+    return result if result.flags.writeable and not shared else result.copy()
+
+
+def _index(kept: str) -> tuple[int | slice, ...]:
+    """'k1k' keeps axes 0 and 2 and takes the only element of axis 1."""
+    return tuple(0 if c == "1" else slice(None) for c in kept)
+
+
+def _plan(con: Connection, text: str, forms: Sequence[Form]) -> Plan:
+    spec = parse_spec(text, [len(shape) for shape, _, _ in forms])
+    extents: dict[str, int] = {}
+    for labels, (shape, _, _) in zip(spec.inputs, forms, strict=True):
+        for label, n in zip(labels, shape, strict=True):
+            known = extents.get(label, 1)
+            if known != n and 1 not in (known, n):
+                raise ProgrammingError(f"einsum label '{label}' has the extents {known} and {n}")
+            extents[label] = known if n == 1 else n
+    relations: list[Relation] = []
+    terms: list[tuple[str, ...]] = []
+    kept: list[str] = []
+    for n, (labels, (shape, dtype, sparse)) in enumerate(zip(spec.inputs, forms, strict=True)):
+        stretched = [
+            length == 1 and extents[x] != 1 for x, length in zip(labels, shape, strict=True)
+        ]
+        kept.append("".join("1" if s else "k" for s in stretched) if any(stretched) else "")
+        axes = [(x, e) for x, e, s in zip(labels, shape, stretched, strict=True) if not s]
+        keys = tuple(Key(f"d{m}", 0, e) for m, (_, e) in enumerate(axes))
+        node = Input(f"x{n}", Schema(keys, (Field("val", dtype),)), sparse=sparse)
+        columns = [Column(k.name, DType.BIGINT, key=k.name) for k in keys]
+        relations.append(Relation(node, (*columns, Column("val", dtype, field="val"))))
+        terms.append(tuple(x for x, _ in axes))
+    stays = con.settings.float_math == "float"
+    relation = einsum_relation(Spec(tuple(terms), spec.output), relations, stays)
+    catalog = BinderCatalog(
+        con.store, con.settings, con.in_scope, con._tick, Given(), memory=con.memory
+    )
+    con.planner_calls += 1
+    return make_plan(relation, catalog, kept)

@@ -1,0 +1,11 @@
+"""Statements that change tensors: CREATE, INSERT, UPDATE, DELETE and COPY.
+
+Each one computes everything first and stores it last, so that an error at any point leaves the
+database as it was.
+"""
+
+from einsql.session.statements.copy import copy
+from einsql.session.statements.create import create_tensor
+from einsql.session.statements.dml import Changing, run
+
+__all__ = ["Changing", "copy", "create_tensor", "run"]

@@ -1,0 +1,266 @@
+"""BACKUP, EXPORT DATABASE and IMPORT DATABASE: a whole database in other files, and back.
+
+A backup is a database. An export is a directory: DuckDB's own export, which plain DuckDB imports,
+and beside it what einsql has in the database.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from einsql.core.quoting import in_quotes, literal
+from einsql.errors import (
+    Error,
+    InterruptedError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+)
+from einsql.hybrid import duckdb_statements
+from einsql.hybrid.split import guard
+from einsql.session.statements.ddl import definition
+from einsql.sql.parser.lexical import scan
+from einsql.sql.parser.syntax import Backup, Export, Import
+from einsql.sql.parser.tokens import tokenize
+from einsql.storage.database.backup import back_up
+from einsql.storage.database.export_manifest import (
+    in_memory,
+    manifest_of,
+    read_objects,
+    write_objects,
+)
+from einsql.storage.files.drafts import part_name, synchronise, writing
+from einsql.storage.objects import Object, Tensor, is_local
+
+if TYPE_CHECKING:
+    from sqlglot import Token
+
+    from einsql.session.connection import Connection
+
+_TABLES = 0.5
+"""The part of the progress bar that is DuckDB's; nobody knows how large its files get."""
+
+
+def backup(con: Connection, statement: Backup) -> None:
+    """BACKUP TO: the newest commit of the session's database, as a database of its own.
+
+    Raises:
+        OperationalError: A transaction is running, something has the target's name, a payload is
+            damaged, or the target cannot be written. Nothing of the backup is left then.
+    """
+    _refuse_off(con, "BACKUP")
+    if con.store.in_transaction:
+        raise OperationalError(
+            "BACKUP cannot run in a transaction", hint="COMMIT or ROLLBACK it first."
+        )
+    with _at(statement.at):
+        back_up(con.store.database, con.duck, con.store.newest, statement.path, con._tick)
+
+
+def _refuse_off(con: Connection, statement: str) -> None:
+    if not con.settings.enable_external_access:
+        raise OperationalError(f"{statement} is off: enable_external_access is false")
+
+
+@contextmanager
+def _at(position: int) -> Iterator[None]:
+    """Errors of files point at the path; positions in texts that DuckDB has been given do not."""
+    try:
+        yield
+    except Error as error:
+        if not isinstance(error, InterruptedError):
+            error.position = position
+        raise
+
+
+# ---- EXPORT
+
+
+def export(con: Connection, statement: Export) -> bool:
+    """EXPORT DATABASE: DuckDB's export with the tensors, views and macros of this session's state.
+
+    Returns:
+        False if it is another database's, which is DuckDB's to export.
+
+    Raises:
+        OperationalError: The directory holds files, a payload is damaged, or it cannot be written.
+            Nothing of the export is left then.
+        NotSupportedError: The directory is at another machine, or DuckDB cannot export a table.
+    """
+    _refuse_off(con, "EXPORT DATABASE")
+    current = str(con.duck.execute("SELECT current_database()")[0][0])
+    if (statement.database or current).lower() != con.duck.database.lower():
+        return False
+    with _at(statement.at):
+        if "://" in statement.path:
+            raise NotSupportedError("EXPORT DATABASE writes a directory of this machine")
+        target = _free_directory(statement.path)
+        part = part_name(target)
+        try:
+            with con.store.snapshot():
+                _export_tables(con, part, target, statement.options)
+                _export_objects(con, part)
+            _publish(part, target)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+    return True
+
+
+def _free_directory(path: str) -> str:
+    """The real path of a directory that is to be made, or is empty."""
+    with writing(path):
+        target = os.path.realpath(os.path.expanduser(path))
+        if os.path.lexists(target) and (not os.path.isdir(target) or os.listdir(target)):
+            raise OperationalError(
+                f"'{path}' exists already",
+                hint="EXPORT DATABASE makes a directory, or fills an empty one.",
+            )
+    return target
+
+
+def _export_tables(con: Connection, part: str, target: str, options: str) -> None:
+    """Has DuckDB export what it holds, and takes einsql's catalog out of it."""
+    name = in_quotes(con.duck.database)
+    text = f"EXPORT DATABASE {name} TO {literal(part)} {options}"
+    con.duck.run(lambda: con.duck.execute(text), lambda done: con._tick(_TABLES * done))
+    with writing(target):
+        for script in ("schema.sql", "load.sql"):
+            path = os.path.join(part, script)
+            with open(path, encoding="utf-8", newline="") as file:
+                statements = file.read()
+            kept = []
+            for span in scan(statements):
+                statement = statements[span.start : span.end]
+                tokens = tokenize(statement) if guard.CATALOG in statement else []
+                if not _makes_catalog(tokens):
+                    # DuckDB looks for the files beside load.sql, readers of it may not.
+                    kept.append(statement.replace(literal(part)[:-1], literal(target)[:-1]))
+                elif tokens[0].text.upper() == "COPY":
+                    os.unlink(os.path.join(part, os.path.basename(_text_of(tokens))))
+            with open(path, "w", encoding="utf-8", newline="") as file:
+                file.writelines(f"{statement};\n" for statement in kept)
+
+
+def _makes_catalog(tokens: Sequence[Token]) -> bool:
+    """True of statements that make or fill the catalog's schema; others may read it."""
+    words = [t.text for t in tokens[:3]]
+    made = words[2:] if words[:1] == ["CREATE"] else words[1:2] if words[:1] == ["COPY"] else []
+    return made == [guard.CATALOG]
+
+
+def _text_of(tokens: Sequence[Token]) -> str:
+    """The file of a COPY FROM."""
+    at = next(n for n, token in enumerate(tokens) if token.text.upper() == "FROM")
+    return tokens[at + 1].text
+
+
+def _export_objects(con: Connection, part: str) -> None:
+    """Writes what einsql has in the database beside it."""
+    objects = [item for item in con.store.objects.values() if not is_local(item)]
+    if not objects:
+        return
+    total = sum(item.relation.nbytes for item in objects if isinstance(item, Tensor))
+    written = 0
+
+    def tick(nbytes: int) -> None:
+        nonlocal written
+        written += nbytes
+        con._tick(min(1.0, _TABLES + (1 - _TABLES) * written / max(1, total)))
+
+    write_objects(part, objects, tick)
+
+
+def _publish(part: str, target: str) -> None:
+    """Forces an export to the disk and gives it its name."""
+    with writing(target):
+        for name in os.listdir(part):
+            path = os.path.join(part, name)
+            if os.path.isfile(path):
+                with open(path, "rb") as file:
+                    os.fsync(file.fileno())
+        synchronise(part)
+        os.rename(part, target)
+        try:
+            synchronise(os.path.dirname(target))
+        except BaseException:
+            shutil.rmtree(target, ignore_errors=True)
+            raise
+
+
+# ---- IMPORT
+
+
+def import_database(con: Connection, statement: Import) -> None:
+    """IMPORT DATABASE: what an export holds, all of it or nothing.
+
+    In a transaction that was begun before, a failure leaves nothing to do but ROLLBACK: DuckDB
+    cannot undo a part of one.
+
+    Raises:
+        OperationalError: A file is missing or damaged.
+        ProgrammingError: The database has something of a name already.
+    """
+    _refuse_off(con, "IMPORT DATABASE")
+    folder = os.path.realpath(os.path.expanduser(statement.path))
+    try:
+        with _at(statement.at):
+            duckdb_statements.check_scripts(con, folder)
+            listed = os.path.exists(manifest_of(folder))
+            objects = read_objects(folder, definition) if listed else []
+            _check_place(con, objects)
+            _import_tables(con, folder, objects)
+            for item in objects:
+                con._tick(1.0)
+                con.store.put(
+                    in_memory(item, con.memory.copied) if isinstance(item, Tensor) else item
+                )
+    except BaseException:
+        if con.store.in_transaction:
+            con.duck.aborted = True
+        raise
+    finally:
+        con.forget_plans()  # a table comes before an array of the caller
+        con.store.database.tables = object()
+
+
+def _check_place(con: Connection, objects: Sequence[Object]) -> None:
+    """Refuses objects whose names are taken, or that would be apart from their tables."""
+    if not objects:
+        return
+    current = str(con.duck.execute("SELECT current_database()")[0][0])
+    if current.lower() != con.duck.database.lower():
+        raise NotSupportedError(
+            f"The export holds tensors, views or macros, and {current} is an attached database",
+            hint=f"USE {in_quotes(con.duck.database)} first.",
+        )
+    for item in objects:
+        taken = con.store.get(item.name)
+        if taken is not None:
+            raise _taken(taken)
+        con.duck.refuse(item.name)
+
+
+def _taken(item: Object) -> Error:
+    kind = "tensor" if isinstance(item, Tensor) else item.kind
+    return ProgrammingError(
+        f'There is a {kind} "{item.name.removesuffix("()")}" already',
+        hint="IMPORT DATABASE replaces nothing: DROP it, or import into another database.",
+    )
+
+
+def _import_tables(con: Connection, folder: str, objects: Sequence[Object]) -> None:
+    """Has DuckDB import its part, and refuses tables with names of einsql's objects."""
+    con.duck.names_changed = True  # a commit looks for names that others have given meanwhile
+    before = con.duck.names()
+    text = f"IMPORT DATABASE {literal(folder)}"
+    con.duck.run(lambda: con.duck.execute(text), con._tick)
+    imported = {item.name.lower(): item for item in objects}
+    for name in sorted(con.duck.names() - before):
+        taken = con.store.get(name) or imported.get(name)
+        if taken is not None:
+            raise _taken(taken)

@@ -1,0 +1,219 @@
+"""COPY: tensors and results to files, and files into tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from einsql.core.schema import Schema
+from einsql.errors import (
+    DataError,
+    IntegrityError,
+    OperationalError,
+    ProgrammingError,
+    suggest,
+)
+from einsql.session.statements.target import changed, rows
+from einsql.sql.parser.syntax import Copy
+from einsql.storage import export, files
+from einsql.storage.results.result import Result
+
+if TYPE_CHECKING:
+    from einsql.session.connection import Connection
+
+_OPTIONS = ("TENSOR", "FORMAT", "DELIMITER", "HEADER", "ROWS")
+_FORMATS = ("npy", "npz", "safetensors", "gguf", "arrow", "parquet", "zarr", "mtx", "csv", "tsv")
+_BOOLEANS = {"TRUE": True, "ON": True, "1": True, "FALSE": False, "OFF": False, "0": False}
+_TABLES = (".csv", ".tsv")
+
+
+def copy(con: Connection, statement: Copy) -> int:
+    """COPY … FROM or TO a file; returns the number of elements or rows.
+
+    Raises:
+        OperationalError: The file is missing, damaged or of another format.
+        DataError: Its shape or dtype is not the tensor's.
+        IntegrityError: A row's key is out of bounds, there twice or there already.
+    """
+    if not con.settings.enable_external_access:
+        raise OperationalError("COPY is off: enable_external_access is false")
+    options = dict(statement.options)
+    for option in options:
+        if option not in _OPTIONS:
+            raise ProgrammingError(
+                f"COPY has no option {option}", hint=suggest(option, _OPTIONS, "options")
+            )
+    form = _form(options)
+    if statement.reads:
+        if "ROWS" in options:
+            raise ProgrammingError("ROWS is for COPY … TO; a file says itself what it holds")
+        return _copy_in(con, statement, options.get("TENSOR"), form)
+    return _copy_out(con, statement, options, form)
+
+
+def _form(options: Mapping[str, str]) -> files.Form:
+    """What the options say of the format."""
+    form = options.get("FORMAT", "").lower()
+    if form and form not in _FORMATS:
+        raise ProgrammingError(
+            f"COPY has no format {form}", hint=suggest(form, _FORMATS, "formats")
+        )
+    between = options.get("DELIMITER")
+    if between is not None and (len(between.encode()) != 1 or between in '"\r\n'):
+        raise ProgrammingError("A DELIMITER is one character of ASCII, and no quote")
+    suffix = f".{form}" if form else None
+    return files.Form(suffix, between, _flag(options, "HEADER", True))
+
+
+def _flag(options: Mapping[str, str], name: str, usual: bool) -> bool:
+    given = options.get(name)
+    if given is None:
+        return usual
+    if given.upper() not in _BOOLEANS:
+        raise ProgrammingError(f"{name} is true or false, not {given}")
+    return _BOOLEANS[given.upper()]
+
+
+# ---- out
+
+
+def _copy_out(
+    con: Connection, statement: Copy, options: Mapping[str, str], form: files.Form
+) -> int:
+    query = statement.query
+    if query is None:
+        table = exp.Table(this=exp.to_identifier(statement.name, quoted=True))
+        query = exp.select("*").from_(table)
+    result = con.select(query)
+    path, member = statement.path, options.get("TENSOR")
+    suffix = form.suffix or files.suffix_of(path)
+    as_rows = _flag(options, "ROWS", suffix == ".parquet" and member is None)
+    if suffix == ".mtx":
+        return _matrix(con, result, path)
+    if suffix in _TABLES or (as_rows and suffix in (".parquet", ".arrow")):
+        if member is not None:
+            raise ProgrammingError(f"A file of rows has no names; TENSOR '{member}' means nothing")
+        made = export.batches(result, con._tick)
+        return files.write_rows(path, result.arrow_schema(), made, form)
+    if as_rows:
+        raise ProgrammingError(
+            f"'{path}' cannot hold rows", hint="A .csv, .parquet or .arrow file can."
+        )
+    return _arrays(con, statement, result, suffix, member)
+
+
+def _arrays(
+    con: Connection, statement: Copy, result: Result, suffix: str, member: str | None
+) -> int:
+    """Writes the value columns as arrays."""
+    path = statement.path
+    starts = {k.name: k.lo for k in result.schema.keys}
+    _refuse_offset(
+        {c.name: starts[c.key] for c in result.columns if c.key is not None},
+        "SELECT {key} - {lo} AS {key}, … shifts it.",
+    )
+    values = [c.name for c in result.columns if c.field is not None]
+    if suffix == ".npy" and member is not None:
+        raise ProgrammingError(f"A .npy file has no names; TENSOR '{member}' means nothing")
+    if len(values) > 1:
+        if member is not None:
+            raise ProgrammingError("TENSOR names one array, and there are several value columns")
+        if len(set(values)) < len(values):
+            raise DataError("Two value columns have the same name", hint="Rename one with AS.")
+        if suffix == ".npy":
+            raise DataError(
+                "Several value columns need a file that holds several arrays",
+                hint="An .npz, .safetensors, .arrow, .parquet or .zarr file does.",
+            )
+    names = tuple(values) if len(values) > 1 else (member or statement.name or "val",)
+    made = export.columns(result, names, member is not None or len(values) > 1, con._tick)
+    if con.cluster is not None and files.in_parts(suffix) and len(names) == 1:
+        from einsql.session.statements.dml_on_ranks import written  # for ranks only
+
+        if suffix == files.suffix_of(path) and written(con, result, path, names[0]):
+            return result.schema.size
+    files.write_arrays(path, export.shape(result), made, suffix)
+    return result.schema.size
+
+
+def _matrix(con: Connection, result: Result, path: str) -> int:
+    """Writes a Matrix Market file: whole if every key is there, else its elements."""
+    from einsql.storage.files import matrix_market  # pyarrow takes 60 ms
+
+    values = [c for c in result.columns if c.field is not None]
+    if len(values) != 1:
+        raise DataError(f"A Matrix Market file holds one value column, not {len(values)}")
+    keys = [c for c in result.columns if c.key is not None]
+    starts = {k.name: k.lo for k in result.schema.keys}
+    _refuse_offset({c.name: starts[c.key or ""] for c in keys}, "SELECT {key} - {lo} AS {key}, …")
+    (value,) = values
+    every = not result.hidden and result.dense(value)
+    ordered = export.matrix(result)
+    listed = None if every else len(result)
+    made = export.columnwise(ordered, con._tick) if every else export.batches(ordered, con._tick)
+    return matrix_market.write_rows(path, value.dtype, export.shape(result), listed, made)
+
+
+# ---- in
+
+
+def _copy_in(con: Connection, statement: Copy, member: str | None, form: files.Form) -> int:
+    tensor = con.writable(statement.name)
+    schema = tensor.relation.schema
+    if not files.may_hold_rows(form.suffix or files.suffix_of(statement.path)):
+        _refuse_shifted(schema)
+    found = files.open_data(statement.path, member, form, con.memory)
+    if not isinstance(found, files.FileTensor):
+        from einsql.session.statements.element_rows import inserted  # for such files only
+
+        made, count = inserted(con, tensor, found, statement.path, member)
+        con.store.put(made)
+        return count
+    values = schema.values
+    if len(values) != 1:
+        raise DataError(
+            f"COPY FROM an array needs one value column; {tensor.name} has {len(values)}",
+            hint="A .csv or .parquet file of rows has several.",
+        )
+    _refuse_shifted(schema)
+    if found.shape != schema.shape:
+        raise DataError(
+            f"'{statement.path}' has the shape {found.shape}",
+            hint=f"{tensor.name} has {schema.shape}.",
+        )
+    if found.dtype is not values[0].dtype:
+        raise DataError(
+            f"'{statement.path}' holds {found.dtype.numpy_name}, but {values[0].name} is "
+            f"{values[0].dtype.value}",
+            hint="INSERT INTO … SELECT …, CAST(val AS …) FROM the file converts.",
+        )
+    if tensor.default is None and rows(tensor.relation.fields, schema):
+        raise IntegrityError(
+            f"{tensor.name} has rows already", hint="DELETE them, or CREATE OR REPLACE TENSOR."
+        )
+    if con.cluster is not None:
+        from einsql.session.statements.dml_on_ranks import loaded  # for ranks only
+
+        con.store.put(loaded(con, tensor, found))
+        return schema.size
+    with con.memory.lending():
+        kept = found.read([slice(None)] * len(found.shape), con._tick)
+    con.store.put(changed(tensor, {values[0].name: kept}, None))
+    return int(kept.size)
+
+
+def _refuse_shifted(schema: Schema) -> None:
+    starts = {k.name: k.lo for k in schema.keys}
+    _refuse_offset(starts, "INSERT INTO … SELECT {key} + {lo}, … FROM the file shifts it.")
+
+
+def _refuse_offset(starts: Mapping[str, int], hint: str) -> None:
+    """An array in a file counts its keys from 0."""
+    for key, lo in starts.items():
+        if lo != 0:
+            raise DataError(
+                f"The key {key} starts at {lo}, but a file's keys start at 0",
+                hint=hint.format(key=key, lo=lo),
+            )

@@ -1,0 +1,186 @@
+"""CREATE TENSOR, declared or AS SELECT."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsql.core.bfloat16 import stored
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
+from einsql.core.settings import MOST_SITES
+from einsql.errors import Error, IntegrityError, ProgrammingError, suggest
+from einsql.session.statements.insert import insert_rows, result_table
+from einsql.session.statements.target import as_declared, constant, refuse_null, rows
+from einsql.sql.binder.typed_expr import convert
+from einsql.sql.parser.syntax import CreateTensor
+from einsql.storage.array_ownership import owned
+from einsql.storage.objects import Tensor, is_local, kind_of
+from einsql.storage.relation import PlacedFields, Relation
+from einsql.storage.results.result import Result
+
+if TYPE_CHECKING:
+    from einsql.session.connection import Connection
+
+MAX_ELEMENTS = 2**40
+"""A declared tensor larger than this is a typing mistake; no machine holds it."""
+
+
+def create_tensor(con: Connection, statement: CreateTensor) -> int:
+    """CREATE TENSOR, declared or AS SELECT; returns the number of rows stored.
+
+    Raises:
+        ProgrammingError: The name is taken, or columns are wrong.
+    """
+    taken = con.store.get(statement.name)
+    hides = taken is not None and statement.temporary and not is_local(taken)
+    if taken is not None and not statement.replace and not hides:
+        if statement.if_not_exists:
+            return 0
+        raise ProgrammingError(
+            f'There is a {kind_of(taken)} "{statement.name}" already',
+            hint="CREATE OR REPLACE TENSOR replaces it.",
+        )
+    con.duck.refuse(statement.name)
+    made = _selected(con, statement) if statement.text else _declared(con, statement)
+    if statement.partition is not None:
+        parts, order = _parts(statement.partition, made.relation.schema)
+        made = as_declared(con, replace(made, partition=parts, order=order))
+    con.store.put(replace(made, temporary=statement.temporary))
+    if not statement.text and PRESENT in made.relation.fields:
+        return 0
+    return rows(made.relation.fields, made.relation.schema)
+
+
+def _selected(con: Connection, statement: CreateTensor) -> Tensor:
+    """The tensor of a SELECT, of tensors or of what DuckDB gives."""
+    empty = _declared(con, statement) if statement.columns else None
+    refusal = statement.refusal
+    if statement.query is not None:
+        try:
+            result = con.select(statement.query)
+            if empty is None:
+                return _stored(con, statement.name, result)
+            with con.memory.lending():
+                return _filled(empty, result)
+        except Error as error:
+            refusal = error
+    from einsql.hybrid import hybrid_plan  # few statements need DuckDB
+    from einsql.session.statements.from_tables import tensor_of
+
+    assert refusal is not None
+    if con.settings.fallback == "off" or not (
+        statement.query is None or hybrid_plan.is_outside(refusal)
+    ):
+        raise refusal
+    table = hybrid_plan.run(con, hybrid_plan.split_from(con, statement.text, statement.start))
+    return tensor_of(con, statement.name, table, empty)
+
+
+def _filled(empty: Tensor, result: Result) -> Tensor:
+    """A declared tensor with the rows of a SELECT, its columns in their order."""
+    if len(result.columns) != len(empty.columns):
+        raise ProgrammingError(
+            f"The SELECT gives {len(result.columns)} columns for {len(empty.columns)}",
+            hint=f"{empty.name} has {', '.join(empty.columns)}.",
+        )
+    return insert_rows(empty, result_table(empty, list(empty.columns), result), replaces=False)
+
+
+def _parts(
+    partition: tuple[tuple[str, int], ...], schema: Schema
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How many parts each key is cut into, and the keys' positions in the order named.
+
+    A key that is not named stays whole.
+    """
+    keys = {k.name.lower(): k for k in schema.keys}
+    named = [key.lower() for key, _ in partition]
+    parts = dict.fromkeys(keys, 1)
+    for key, number in partition:
+        if key.lower() not in parts:
+            raise ProgrammingError(
+                f'PARTITION BY finds no key "{key}"',
+                hint=suggest(key, (k.name for k in schema.keys), "keys"),
+            )
+        if number > max(1, keys[key.lower()].extent):
+            raise ProgrammingError(
+                f'"{key}" has too few values for {number} parts: {keys[key.lower()].extent}',
+                hint=f"At most {max(1, keys[key.lower()].extent)} parts are possible.",
+            )
+        parts[key.lower()] = number
+    if prod(parts.values()) > MOST_SITES:
+        raise ProgrammingError(
+            f"PARTITION BY makes {prod(parts.values()):,} parts",
+            hint=f"There are never more than {MOST_SITES:,} sites.",
+        )
+    order = dict.fromkeys([*named, *keys])
+    return tuple(parts.values()), tuple(map(list(keys).index, order))
+
+
+def _declared(con: Connection, statement: CreateTensor) -> Tensor:
+    names = [c.name.lower() for c in statement.columns]
+    if len(set(names)) != len(names):
+        raise ProgrammingError("Two columns have the same name")
+    keys = tuple(Key(c.name, 0, c.extent) for c in statement.columns if c.extent is not None)
+    values = [(c.name, c.dtype) for c in statement.columns if c.dtype is not None]
+    if not values:
+        raise ProgrammingError("A tensor needs a value column, such as val FLOAT")
+    schema = Schema(keys, tuple(Field(n, t) for n, t in values))
+    if schema.size > MAX_ELEMENTS:
+        raise ProgrammingError(f"{schema.size:,} elements are more than a tensor may have")
+    default: Any = None
+    fields: dict[str, np.ndarray] = {}
+    for name, dtype in values:
+        value = np.zeros((), dtype.numpy)
+        if statement.default is not None:
+            cell = con.query_binder().scalar(statement.default)
+            value = constant(con, convert(cell, dtype), name)
+            default, value = value.item(), stored(value, dtype)
+        # A stride-0 view holds the default everywhere without storing it anywhere.
+        fields[name] = np.broadcast_to(value, schema.shape)
+    if statement.default is None:
+        schema = Schema(keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
+        fields[PRESENT] = np.broadcast_to(np.zeros((), np.bool_), schema.shape)
+    columns = tuple(c.name for c in statement.columns)
+    return Tensor(statement.name, Relation(schema, fields), columns, default=default)
+
+
+def _stored(con: Connection, name: str, result: Result) -> Tensor:
+    """A result as a tensor of its own: no NULLs, no hidden keys, memory nobody shares."""
+    if result.hidden:
+        raise ProgrammingError(
+            f"The keys {', '.join(result.hidden)} are not selected, so rows are a bag",
+            hint="A tensor needs every key: select them, or aggregate them away.",
+        )
+    names = [c.name for c in result.columns]
+    if len({n.lower() for n in names}) != len(names):
+        raise ProgrammingError("Two columns have the same name", hint="Rename one with AS.")
+    values = [c for c in result.columns if c.field is not None]
+    if not values:
+        raise ProgrammingError("A tensor needs a value column", hint="Select one beside the keys.")
+    by_key = {c.key: c.name for c in result.columns if c.key is not None}
+    keys = []
+    for k in result.schema.keys:
+        if k.lo < 0:
+            raise IntegrityError(
+                f"The key {by_key[k.name]} starts at {k.lo}",
+                hint="A stored tensor's keys start at 0 or above; shift them.",
+            )
+        keys.append(Key(by_key[k.name], k.lo, k.hi))
+    columns = {c.name: c.field for c in values if c.field is not None}
+    for column, field in columns.items():
+        refuse_null(result.fields, field, column)
+    schema_fields = [Field(c.name, c.dtype) for c in values]
+    if len(result) < result.schema.size:
+        columns[PRESENT] = PRESENT
+        schema_fields.append(Field(PRESENT, DType.BOOLEAN))
+    schema = Schema(tuple(keys), tuple(schema_fields))
+    if isinstance(result.fields, PlacedFields):
+        placed = result.fields.renamed(schema, columns, name)
+        return Tensor(name, Relation(schema, placed), tuple(names))
+    foreign = con.borrowed()
+    fields = {new: owned(result.fields[old], foreign) for new, old in columns.items()}
+    return Tensor(name, Relation(schema, fields), tuple(names))

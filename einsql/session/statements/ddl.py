@@ -1,0 +1,281 @@
+"""Statements about names: CREATE VIEW and MACRO, DROP, SHOW and DESCRIBE."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from einsql.core.big_stack import with_deep_stack
+from einsql.core.schema import DType, Key, Schema
+from einsql.core.settings import SETTINGS, setting_text
+from einsql.errors import Error, OperationalError, ProgrammingError, suggest
+from einsql.ir.einsum.graph import Input
+from einsql.ir.layout import described
+from einsql.sql.binder.scope import Relation, TileRelation
+from einsql.sql.macros.macros import Macro
+from einsql.sql.parser.create_headers import head_of
+from einsql.sql.parser.lexical import scan
+from einsql.sql.parser.parser import parse
+from einsql.sql.parser.syntax import CreateMacro, CreateView, Drop, Show
+from einsql.storage.objects import Body, Definition, Tensor, is_local, kind_of
+from einsql.storage.relation import PlacedFields, lies
+
+if TYPE_CHECKING:
+    from einsql.session.connection import Connection
+
+Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
+"""Column names and rows of a result that is text."""
+
+
+def create_view(con: Connection, statement: CreateView) -> None:
+    """CREATE [OR REPLACE] VIEW; a wrong query is refused now.
+
+    Raises:
+        ProgrammingError: The name is taken, or the query is wrong.
+    """
+    taken = con.store.get(statement.name)
+    hides = taken is not None and statement.temporary and not is_local(taken)
+    replaces = statement.replace and taken is not None and kind_of(taken) == "view"
+    if taken is not None and not hides and not replaces:
+        raise ProgrammingError(
+            f'There is something named "{statement.name}" already',
+            hint="CREATE OR REPLACE VIEW replaces a view.",
+        )
+    con.duck.refuse(statement.name)
+    _check_view(con, statement)
+    con.store.put(_definition(statement))
+
+
+def _check_view(con: Connection, statement: CreateView) -> None:
+    """Binds a view's query, as a whole or in parts."""
+    query, binder = statement.query, con.query_binder()
+    refusal = statement.refusal
+    if query is not None:
+        try:
+            binder.nested(f"view {statement.name.lower()}", lambda: binder.bind_any(query))
+            return
+        except Error as error:
+            refusal = error
+    from einsql.hybrid import hybrid_plan  # few views need it
+
+    assert refusal is not None
+    if con.settings.fallback == "off" or not (query is None or hybrid_plan.is_outside(refusal)):
+        raise refusal
+    hybrid_plan.check(con, hybrid_plan.split_from(con, statement.text, statement.start))
+
+
+def create_macro(con: Connection, statement: CreateMacro) -> None:
+    """CREATE [OR REPLACE] MACRO.
+
+    Raises:
+        ProgrammingError: The name is taken.
+    """
+    name = f"{statement.name}()"
+    taken = con.store.get(name)
+    hides = taken is not None and statement.temporary and not is_local(taken)
+    if taken is not None and not hides and not statement.replace:
+        raise ProgrammingError(
+            f'There is a macro "{statement.name}" already',
+            hint="CREATE OR REPLACE MACRO replaces it.",
+        )
+    con.store.put(_definition(statement))
+
+
+def _definition(statement: CreateView | CreateMacro) -> Definition:
+    """What a statement of this session defines."""
+    tree, text = _tree(statement), statement.text
+    name = statement.name if isinstance(statement, CreateView) else f"{statement.name}()"
+    kind = "view" if isinstance(statement, CreateView) else "macro"
+    return Definition(name, kind, text, lambda: Body(tree, _depth(text)), statement.temporary)
+
+
+def _tree(statement: CreateView | CreateMacro) -> exp.Expr | Macro | None:
+    if isinstance(statement, CreateView):
+        return statement.query
+    return Macro(
+        statement.name, statement.parameters, statement.body, statement.is_table, statement.text,
+        statement.defaults,
+    )  # fmt: skip
+
+
+def _depth(text: str) -> int:
+    """How deep a definition's text nests.
+
+    Raises:
+        ProgrammingError: Deeper than any statement may.
+    """
+    return max((span.depth for span in scan(text)), default=0)
+
+
+def definition(kind: str, name: str, text: str) -> Definition:
+    """The view or macro that a database file has as text, which is parsed when it is used.
+
+    Args:
+        kind: "view" or "macro".
+        name: In small letters; macros end in `()`.
+        text: The CREATE statement.
+
+    Raises:
+        OperationalError: The text begins to define something else.
+    """
+    head = head_of(text)
+    if head is not None:
+        written = f"{head.name}()" if head.kind == "macro" else head.name
+        if (head.kind, written.lower()) != (kind, name):
+            raise OperationalError(f"its row has the text of the {head.kind} {head.name!r}")
+        name = written
+    elif name.endswith("()") != (kind == "macro"):
+        raise OperationalError(f"{name!r} is no name of a {kind}")
+    return Definition(name, kind, text, lambda: _read(kind, name, text))
+
+
+def _read(kind: str, name: str, text: str) -> Body:
+    """Parses the text of a definition as `running` parses the statement that made it.
+
+    Raises:
+        Error: It cannot be read, or defines something else.
+    """
+    depth = _depth(text)
+    try:
+        statement, _ = with_deep_stack(partial(parse, text))
+    except RecursionError:
+        raise ProgrammingError("Its text nests too deeply") from None
+    if isinstance(statement, CreateView | CreateMacro):
+        made = _definition(statement)
+        if (made.kind, made.name.lower()) == (kind, name.lower()):
+            return Body(_tree(statement), depth)
+    raise ProgrammingError("Its text defines something else")
+
+
+def drop(con: Connection, statement: Drop) -> None:
+    """DROP TENSOR, VIEW or MACRO; each of them removes what is damaged and of no known kind.
+
+    Raises:
+        ProgrammingError: There is none of that name and kind.
+    """
+    # Macros have names of their own; a damaged row may have the wrong one.
+    names = [statement.name, f"{statement.name}()"]
+    if statement.kind == "macro":
+        names.reverse()
+    found = [taken for taken in map(con.store.get, names) if taken is not None]
+    for taken in found:
+        if kind_of(taken) == statement.kind or kind_of(taken) == "object":
+            con.store.remove(taken.name)
+            return
+    other = con.store.get(names[0])
+    if other is not None:
+        kind = kind_of(other)
+        raise ProgrammingError(f'"{statement.name}" is a {kind}, not a {statement.kind}')
+    if not statement.if_exists:
+        known = [o.name for o in con.store.objects.values()]
+        raise ProgrammingError(
+            f'There is no {statement.kind} "{statement.name}"',
+            hint=suggest(statement.name, known, "names"),
+        )
+
+
+def show(con: Connection, statement: Show) -> Table:
+    """The rows of SHOW SETTINGS, SHOW TENSORS and DESCRIBE."""
+    if statement.what == "settings":
+        settings = [(n, setting_text(con.settings, n)) for n in SETTINGS]
+        ranks = "none" if con.cluster is None else str(con.cluster.ranks)
+        return ("name", "value"), [*settings, ("mpi", ranks)]
+    if statement.what in ("tensors", "tables"):
+        tensors = [o for o in con.store.objects.values() if isinstance(o, Tensor)]
+        listed: list[tuple[Any, ...]] = [
+            (
+                t.name,
+                key_text(t.relation.schema),
+                value_text(t.relation.schema),
+                t.relation.nbytes,
+                partition_text(t),
+                placement_text(t, con.settings.sites),
+            )
+            for t in tensors
+        ]
+        listed += [
+            (o.name, "", f"damaged {kind_of(o)}: {o.fault}", None, "", "")
+            for o in con.store.objects.values()
+            if not isinstance(o, Tensor) and o.fault
+        ]
+        if statement.what == "tables":
+            listed += [(name, "", columns, None, "", "") for name, columns in con.duck.tables()]
+        names = ("name", "keys", "values", "bytes", "partition", "placement")
+        return names, sorted(listed, key=lambda row: str(row[0]))
+    binder = con.query_binder()
+    placement = ""
+    if statement.query is not None:
+        relation = binder.bind_any(statement.query)
+    else:
+        relation = binder.named(statement.name, exp.to_identifier(statement.name))
+        stored = con.store.get(statement.name)
+        if isinstance(stored, Tensor):
+            placement = placement_text(stored, con.settings.sites)
+    if not isinstance(relation, Relation):
+        return _DESCRIBED, _tile_columns(relation)
+    bounds = {k.name: k for k in relation.node.schema.keys}
+    return _DESCRIBED, [
+        (c.name, c.dtype.value, "", placement)
+        if c.key is None
+        else (c.name, c.dtype.value, _range_text(bounds[c.key]), "")
+        for c in relation.columns
+    ]
+
+
+_DESCRIBED = ("column_name", "column_type", "key", "placement")
+
+
+def _tile_columns(relation: TileRelation) -> list[tuple[Any, ...]]:
+    from einsql.storage.results.tile_result import type_text  # few statements need it
+
+    schema = relation.node.schema
+    return [
+        (c.name, type_text(schema), "", "")
+        if c.key is None
+        else (c.name, DType.BIGINT.value, str(schema.bounds[c.key]), "")
+        for c in relation.columns
+    ]
+
+
+def key_text(schema: Schema) -> str:
+    """Keys as `i:64, j:0..8`."""
+    return ", ".join(f"{k.name}:{_range_text(k)}" for k in schema.keys)
+
+
+def value_text(schema: Schema) -> str:
+    """Values as `val FLOAT`."""
+    return ", ".join(f"{f.name} {f.dtype.value}" for f in schema.values)
+
+
+def partition_text(tensor: Tensor) -> str:
+    """The declared cut as `i 4, j 2`; `()` for a copy at every site, empty if there is none."""
+    if tensor.partition is None:
+        return ""
+    keys = tensor.relation.schema.keys
+    cut = [(keys[n].name, tensor.partition[n]) for n in tensor.order]
+    return ", ".join(f"{key} {parts}" for key, parts in cut if parts > 1) or "()"
+
+
+def placement_text(tensor: Tensor, sites: int) -> str:
+    """Where a tensor's values lie, in DTensor's terms; empty if wherever they are read.
+
+    Args:
+        tensor: The tensor.
+        sites: Over how many sites its declared cut is dealt, if nothing else says where it is.
+    """
+    schema, fields = tensor.relation.schema, tensor.relation.fields
+    if isinstance(fields, PlacedFields):
+        sites = fields.sites
+    stored = Input(tensor.name, schema, tensor.partition, tensor.order, lies(fields, sites))
+    if sites == 1 or not stored.settled:
+        return ""
+    from einsql.optimizer.placement.layouts import lying  # 20 ms, for several sites only
+
+    extents = {k.name: k.extent for k in schema.keys}
+    return described(lying(stored, sites), sites, extents)
+
+
+def _range_text(key: Key) -> str:
+    return str(key.hi) if key.lo == 0 else f"{key.lo}..{key.hi}"

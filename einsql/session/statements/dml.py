@@ -1,0 +1,485 @@
+"""INSERT, UPDATE and DELETE of tensors, alone and as parts of WITH: bound, planned, run, run again.
+
+Every part reads what was there before the statement. All of them are roots of one graph, so what
+several parts read is computed once; what they change is stored at the end, all or nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from sqlglot import exp
+
+from einsql.core.schema import Key, Schema
+from einsql.engine.executor import Program
+from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
+from einsql.hybrid.fragments import Reader, bound_over_tables, check_groups
+from einsql.ir.einsum.graph import Input, Node, apart
+from einsql.planner.plan import Plan, owners
+from einsql.planner.plan_variants import bound_late
+from einsql.planner.planner import BinderCatalog, make_plan
+from einsql.planner.rebind import current_inputs
+from einsql.session.statements import insert as rows_of
+from einsql.session.statements import update
+from einsql.session.statements.box_insert import Boxed, boxed
+from einsql.session.statements.target import writable
+from einsql.session.statements.write_set import Made, store
+from einsql.sql.binder.dml import (
+    Target,
+    Touch,
+    bind_delete,
+    bind_insert,
+    bind_update,
+    insertion,
+    literal_rows,
+    target_of,
+)
+from einsql.sql.binder.query import QueryBinder
+from einsql.sql.binder.scalar import position, unsupported
+from einsql.sql.binder.scope import Relation
+from einsql.sql.parameters.host_expr import FIELD, NeedsValuesError
+from einsql.sql.parameters.parameter_use import Use
+from einsql.sql.parameters.runtime_bounds import Cut, within
+from einsql.sql.parameters.runtime_windows import Shift, shifted
+from einsql.sql.parser.sqlglot_trees import changing
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import Fields, PlacedFields
+from einsql.storage.results.result import Result, ResultColumn
+
+if TYPE_CHECKING:
+    from einsql.session.connection import Connection
+    from einsql.session.cursor import Cursor
+
+
+Ends = tuple["Cut | Shift", ...]
+"""Where parameters begin and end the keys of what a part computes."""
+Inputs = Mapping[str, Fields]
+
+
+@dataclass(frozen=True, slots=True)
+class Part(ABC):
+    """One change of one tensor, bound.
+
+    Attributes:
+        kind: "INSERT", "UPDATE" or "DELETE".
+        name: The tensor.
+        at: Where it is named, for parts of WITH.
+    """
+
+    kind: str
+    name: str
+    at: int | None
+
+    @property
+    def root(self) -> Node | None:
+        """What has to be computed; None if the statement's text says it all."""
+        return None
+
+    @abstractmethod
+    def made(
+        self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
+    ) -> tuple[Made, int]:
+        """What is to be stored, and how many rows that changes.
+
+        Args:
+            con: The session.
+            tensor: As it is.
+            fields: What the root gave.
+            inputs: What it was computed from.
+
+        Raises:
+            Error: Rows are twice there, already there, or NULL.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Touching(Part):
+    """UPDATE or DELETE."""
+
+    touch: Touch
+    ends: Ends = ()
+
+    @property
+    def root(self) -> Node:
+        """The node of the rows that are touched."""
+        return self.touch.node
+
+    def made(
+        self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
+    ) -> tuple[Made, int]:
+        """See `Part.made`."""
+        touch = self.touch
+        if self.ends:  # only the schema is looked at from now on
+            schema, fields = _narrowed(touch.node.schema, fields, self.ends, inputs)
+            touch = replace(touch, node=Input("", schema))
+        if self.kind == "UPDATE":
+            return update.updated(con, tensor, touch, fields)
+        update.refuse_default(tensor)
+        return update.deleted(con, tensor, touch, fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Inserting(Part):
+    """INSERT of a SELECT.
+
+    Attributes:
+        relation: The SELECT.
+        order: The tensor's column for each of the SELECT's.
+        replaces: Whether rows that are there are overwritten.
+        empty: Its result, without what it will hold.
+        ends: Where parameters begin and end its keys.
+        told: Fields of it that are one number, or the scalar that has it.
+        box: How it becomes a box of the tensor, if it always does.
+    """
+
+    relation: Relation
+    order: list[str]
+    replaces: bool
+    empty: Result
+    ends: Ends = ()
+    told: Mapping[str, int | str] = field(default_factory=dict)
+    box: Boxed | None = None
+
+    @property
+    def root(self) -> Node:
+        """The SELECT's node."""
+        return self.relation.node
+
+    def made(
+        self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
+    ) -> tuple[Made, int]:
+        """See `Part.made`."""
+        if self.box is not None and tensor.relation.schema is self.box.schema:
+            written = self.box.write(tensor, fields, inputs)
+            if written is not None and (self.replaces or tensor.default is not None):
+                return written, written.count
+        empty = self.empty
+        schema = shifted(empty.schema, self.ends, inputs)
+        if isinstance(fields, PlacedFields):
+            fields = fields.counted(schema)
+        result = Result(schema, fields, empty.columns, empty.hidden)
+        cuts = [e for e in self.ends if isinstance(e, Cut)]
+        if cuts:
+            result = result.cropped(within(result.bounds, cuts, inputs))
+        told = {k: n if isinstance(n, int) else int(inputs[n][FIELD]) for k, n in self.told.items()}
+        return rows_of.inserted(con, tensor, self.order, result, self.replaces, told)
+
+
+@dataclass(frozen=True, slots=True)
+class Giving(Part):
+    """INSERT of VALUES."""
+
+    table: dict[str, np.ndarray]
+    replaces: bool
+
+    def made(
+        self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
+    ) -> tuple[Made, int]:
+        """See `Part.made`."""
+        return rows_of.given(tensor, self.table, self.replaces)
+
+
+@dataclass
+class Changing:
+    """A statement that changes tensors, ready to run.
+
+    Attributes:
+        parts: Its changes, that of the statement's own body last.
+        shown: The SELECT behind WITH; None if the body is a change.
+        plans: One for all roots where one site computes, else one for each of them.
+        version: The form of what the names meant when it was bound.
+        use: What it makes of parameters.
+        read: Reads the tables that are operands.
+        is_volatile: Whether it is for once: as its plans, or as VALUES with parameters.
+    """
+
+    parts: tuple[Part, ...]
+    shown: Relation | None
+    plans: tuple[Plan, ...]
+    version: int
+    use: Use
+    read: Reader
+    is_volatile: bool
+
+    def run(self, con: Connection, inputs: Mapping[str, Fields], cursor: Cursor) -> None:
+        """Runs it over the given inputs, within `store.statement`.
+
+        Raises:
+            Error: A part fails; nothing has changed then.
+        """
+        found = _computed(self.plans, inputs, con)
+        result = None
+        if self.shown is not None:  # first, for what it shows is not overwritten
+            plan = self.plans[0]
+            result = plan.wrap(found[0], inputs, plan.shown(inputs))
+        made: list[Made] = []
+        number, at = -1, 0 if self.shown is None else 1
+        for part in self.parts:
+            fields: Fields = {}
+            if part.root is not None:
+                fields, at = found[at], at + 1
+            try:
+                new, number = part.made(con, con.writable(part.name), fields, inputs)
+            except Error as error:
+                if error.position is None:
+                    error.position = part.at
+                raise
+            if number:
+                made.append(new)
+        store(con, made, lambda: _foreign(inputs, found))
+        if result is None:
+            cursor._changed(number)
+        else:
+            cursor._show(result, self.plans[0].description)
+
+    def again(self, con: Connection, cursor: Cursor) -> bool:
+        """Runs it once more, or gives False if its names mean something else now.
+
+        Raises:
+            Error: As `run`.
+        """
+        with con.store.statement():
+            if self.version != con.store.version:
+                return False
+            inputs: Mapping[str, Fields] | None = {}
+            if self.plans:
+                inputs = current_inputs(
+                    self.plans[0], con.store, con.in_scope, con._tick, self.read, con._parameters
+                )
+            if inputs is None:
+                return False
+            self.run(con, inputs, cursor)
+            return True
+
+
+def _foreign(inputs: Inputs, found: Sequence[Fields]) -> set[int]:
+    """Ids of the owners of memory that a tensor must not share: of inputs, and of several roots."""
+    foreign = owners(inputs.values())
+    if len(found) > 1:  # roots may show the same memory, and each tensor has its own
+        shown = Counter(o for fields in found for o in owners([fields]))
+        foreign |= {o for o, times in shown.items() if times > 1}
+    return foreign
+
+
+def run(con: Connection, tree: exp.Expr, text: str, cursor: Cursor) -> Changing | None:
+    """Runs a statement that changes tensors.
+
+    Returns:
+        What may run again; None if DuckDB took part in it.
+
+    Raises:
+        IntegrityError: A row of a tensor would be there twice, or several rows meet one.
+        DataError: A value is NULL or does not fit.
+        Error: It is wrong, or outside the tensor fragment where it has to be within.
+    """
+    if isinstance(tree, exp.Insert | exp.Update | exp.Delete) and not changing(tree):
+        return _run_alone(con, tree, text, cursor)
+    return _run_first(con, bind(con, tree), cursor)
+
+
+def _run_first(con: Connection, made: Changing, cursor: Cursor) -> Changing:
+    try:
+        made.run(con, con._inputs, cursor)
+    finally:
+        con._inputs = {}  # what has been replaced is to be freed
+    return made
+
+
+def _run_alone(
+    con: Connection, tree: exp.Insert | exp.Update | exp.Delete, text: str, cursor: Cursor
+) -> Changing | None:
+    """Runs a statement with one part, by DuckDB if that part is outside the tensor fragment."""
+    try:
+        made = bind(con, tree)
+    except Error as error:
+        cursor._changed(_by_duckdb(con, tree, text, error))
+        return None
+    return _run_first(con, made, cursor)
+
+
+def _by_duckdb(
+    con: Connection, tree: exp.Insert | exp.Update | exp.Delete, text: str, error: Error
+) -> int:
+    target = target_of(tree)
+    if not isinstance(tree, exp.Insert):
+        from einsql.session.statements.from_tables import changed_rows  # few statements need DuckDB
+
+        return changed_rows(con, writable(con, target), text, target.alias, error)
+    statement = insertion(tree)
+    if isinstance(statement.source, exp.Values):
+        raise error
+    new, number = rows_of.from_duckdb(con, writable(con, target), statement, text, error)
+    store(con, [new] if number else [], set)
+    return number
+
+
+# ---- binding
+
+
+def bind(con: Connection, tree: exp.Expr) -> Changing:
+    """Binds and plans a statement that changes tensors.
+
+    Raises:
+        Error: It is wrong, or outside the tensor fragment.
+    """
+    version = con.store.version
+    (parts, shown), binder, read = bound_over_tables(
+        con, tree, lambda make: bound_late(make, partial(_parts, con, tree), con.notices)
+    )
+    roots = [Relation(p.root, ()) for p in parts if p.root is not None]
+    plans = _plans(con, binder, roots if shown is None else [shown, *roots])
+    given = bool(con._parameters) and any(isinstance(p, Giving) for p in parts)
+    once = given or any(p.volatile for p in plans)
+    return Changing(tuple(parts), shown, plans, version, binder.parameters.use, read, once)
+
+
+def _parts(
+    con: Connection, tree: exp.Expr, binder: QueryBinder
+) -> tuple[list[Part], Relation | None]:
+    """The changes of a statement, and the SELECT behind WITH."""
+    parts: list[Part] = []
+    several = bool(changing(tree))
+
+    def change(cte: exp.CTE) -> None:
+        parts.append(_part(con, binder, cte.this, parts, several))
+
+    if several:
+        binder.change = change
+    shown: Relation | None = None
+    try:
+        if isinstance(tree, exp.Query):
+            shown = binder.bind(tree)
+        else:
+            parts.append(_part(con, binder, tree, parts, several))
+    except (NotSupportedError, UnknownHere) as error:
+        if several and not error.hint:
+            error.hint = (
+                "What stands beside a change in WITH is tensor work as a whole; BEGIN and COMMIT "
+                "make several statements one."
+            )
+        raise
+    return parts, shown
+
+
+def _part(
+    con: Connection, binder: QueryBinder, tree: exp.Expr, parts: Sequence[Part], several: bool
+) -> Part:
+    """Binds a change; what stands in its own WITH is added to the parts meanwhile."""
+    if not isinstance(tree, exp.Insert | exp.Update | exp.Delete):
+        raise unsupported("MERGE", tree, "It is for tables, and this statement changes tensors.")
+    target = target_of(tree)
+    if several and con.store.get(target.name) is None and con.duck.has(target.name):
+        raise NotSupportedError(
+            f"A part of WITH changes the table {target.name}, which is no tensor work",
+            hint="Change it in a statement of its own; BEGIN and COMMIT make them one.",
+            position=position(target.node),
+        )
+    tensor = writable(con, target)
+    part = _bound(con, binder, tree, target, tensor)
+    if any(p.name == part.name for p in parts):
+        raise ProgrammingError(
+            f"Two parts of the statement change {tensor.name}",
+            hint="Each would start from what it was before; write one part, or two statements.",
+            position=position(target.node),
+        )
+    return replace(part, at=position(target.node)) if several else part
+
+
+def _bound(
+    con: Connection, binder: QueryBinder, tree: exp.Insert | exp.Update | exp.Delete,
+    target: Target, tensor: Tensor,
+) -> Part:  # fmt: skip
+    if isinstance(tree, exp.Update):
+        touch = bind_update(binder, target, tree)
+        ends = _ends_of(con, binder, touch)
+        return Touching("UPDATE", tensor.name, None, update.over_all_keys(con, touch, tensor), ends)
+    if isinstance(tree, exp.Delete):
+        update.refuse_default(tensor)
+        touch = bind_delete(binder, target, tree)
+        ends = _ends_of(con, binder, touch)
+        return Touching("DELETE", tensor.name, None, update.over_all_keys(con, touch, tensor), ends)
+    statement = insertion(tree)
+    source = statement.source
+    if isinstance(source, exp.Values):
+        numbers = {int(p.name) for p in source.find_all(exp.Parameter)}
+        if binder.parameters.late and not numbers <= binder.parameters.fixed:
+            raise NeedsValuesError(numbers)
+        rows = binder.with_ctes(tree, lambda: literal_rows(binder, source))
+        table = rows_of.literal_table(con, tensor, statement.columns, rows)
+        return Giving("INSERT", tensor.name, None, table, statement.replaces)
+    relation = bind_insert(binder, statement)
+    order = rows_of.result_order(tensor, statement, relation)
+    keys = [k.name for k in relation.node.schema.keys]
+    ends = tuple(e.end(binder.parameters, keys.index(name)) for name, e in relation.edges)
+    columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
+    empty = Result(relation.node.schema, {}, columns, relation.hidden)
+    told = rows_of.told(relation, binder.parameters.inputs)
+    box = boxed(tensor.relation.schema, order, empty, ends, told)
+    return Inserting(
+        "INSERT", tensor.name, None, relation, order, statement.replaces, empty, ends, told, box
+    )
+
+
+def _ends_of(con: Connection, binder: QueryBinder, touch: Touch) -> Ends:
+    """Where the windows of the touched rows begin, and where parameters end their keys.
+
+    Raises:
+        NeedsValuesError: There are any, and ranks are to change the rows.
+    """
+    given = binder.parameters
+    windows = given.views.of(touch.node)
+    if con.cluster is not None:  # there a change is over all keys of the tensor
+        numbers = {n for w in windows.values() for n in w.numbers}
+        numbers |= {n for _, e in touch.edges for n in e.numbers}
+        if numbers:
+            raise NeedsValuesError(numbers)
+    cuts = tuple(e.end(given, n) for n, e in touch.edges)
+    return (*(w.end(given, n) for n, w in windows.items()), *cuts)
+
+
+def _narrowed(schema: Schema, fields: Fields, ends: Ends, inputs: Inputs) -> tuple[Schema, Fields]:
+    """The part of a node's keys within which parameters leave rows, and its fields there."""
+    schema = shifted(schema, ends, inputs)
+    cuts = [e for e in ends if isinstance(e, Cut)]
+    if not cuts:
+        return schema, fields
+    box = within(np.array([(k.lo, k.hi) for k in schema.keys], np.int64), cuts, inputs).tolist()
+    at = tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in zip(box, schema.keys, strict=True))
+    keys = tuple(Key(k.name, lo, hi) for (lo, hi), k in zip(box, schema.keys, strict=True))
+    return Schema(keys, schema.fields), {name: a[at] for name, a in fields.items()}
+
+
+# ---- planning and running
+
+
+def _plans(con: Connection, binder: QueryBinder, given: Sequence[Relation]) -> tuple[Plan, ...]:
+    """The plans of what a statement computes, for one program if one site runs it."""
+    catalog = binder.catalog
+    assert isinstance(catalog, BinderCatalog)
+    if not given:
+        return ()
+    check_groups(given, catalog)
+    con.planner_calls += 1
+    settings = con.settings
+    if con.cluster is not None or settings.sites > 1 or settings.device != "cpu":
+        return tuple(make_plan(r, catalog, con.notices) for r in given)
+    first, *more = apart(r.node for r in given)
+    return (make_plan(replace(given[0], node=first), catalog, con.notices, more),)
+
+
+def _computed(plans: Sequence[Plan], inputs: Mapping[str, Fields], con: Connection) -> list[Fields]:
+    """The fields of every root."""
+    found: list[Fields] = []
+    for plan in plans:
+        known, program = plan.complete(inputs, con._tick), plan.program
+        if isinstance(program, Program) and len(program.roots) > 1:
+            found += program.run_all(known, con._tick)
+        else:
+            found.append(program.run(known, con._tick))
+    return found

@@ -1,0 +1,269 @@
+"""Changes of tensors whose tiles lie at ranks, made there: nothing is brought to this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from einsql.core.schema import PRESENT, DType, Field, Schema
+from einsql.engine.ranks.program import RankFields
+from einsql.engine.ranks.storage import load, reads, write
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    Const,
+    EinSum,
+    Expr,
+    Input,
+    Label,
+    Operand,
+    Output,
+    Value,
+    call,
+    conj,
+    disj,
+    negate,
+)
+from einsql.planner.planner import BinderCatalog
+from einsql.session.statements.target import as_declared, refuse_null, rows, settled
+from einsql.session.statements.write_set import Write
+from einsql.sql.binder.dml import Touch
+from einsql.storage import files
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import PlacedFields, Relation, lies
+from einsql.storage.results.result import Result
+
+if TYPE_CHECKING:
+    from einsql.session.connection import Connection
+
+Presence = Literal["as it was", "from now on", "no more"]
+"""What becomes of the presence of the rows that a statement touches."""
+
+_OLD, _NEW = "#old", "#new"
+
+
+def loaded(con: Connection, tensor: Tensor, file: files.FileTensor) -> Tensor:
+    """A tensor whose values ranks read from a file, each its own tiles.
+
+    They come to lie as the tensor's PARTITION BY says, else where the tensor lies already,
+    else in equal parts of its longest key.
+
+    Raises:
+        OperationalError: The file has changed, or a rank cannot read it.
+    """
+    from einsql.optimizer.placement.layouts import declared, spread  # 20 ms, for several sites only
+
+    cluster, sites = con.cluster, con.settings.sites
+    assert cluster is not None
+    old = tensor.relation.schema
+    (value,) = old.values
+    bounds = [(k.lo, k.hi) for k in old.keys]
+    tiles = lies(tensor.relation.fields, sites)
+    if tensor.partition is not None:
+        tiles = declared(bounds, tensor.partition, sites, tensor.order)
+    elif tiles is None:
+        tiles = spread(bounds, sites)
+    schema = Schema(old.keys, (value,))
+    lease = cluster.tiles()
+    sources = reads(cluster, file.description, value.name, tiles, sites)
+    load(cluster, lease.number, sources, con._tick)
+    fields = RankFields(cluster, lease, schema, tiles, sites, title=tensor.name)
+    return replace(tensor, relation=Relation(schema, fields))
+
+
+def written(con: Connection, result: Result, path: str, name: str) -> bool:
+    """Lets ranks write the one value column of a result into a file, each its own tiles.
+
+    Args:
+        con: The connection.
+        result: What to write.
+        path: The file; it is replaced when all of them have written.
+        name: The array's name in formats that have names.
+
+    Returns:
+        Whether they did; a result that does not lie at ranks, or that no file can hold, is
+        left to others.
+
+    Raises:
+        OperationalError: The file cannot be written; it is then what it was.
+    """
+    columns = [c for c in result.columns if c.field is not None]
+    if not isinstance(result.fields, RankFields) or result.hidden or not columns:
+        return False
+    (column,) = columns
+    if not result.dense(column) or column.field is None:
+        return False
+    fields, schema = result.fields, result.schema
+    names = [k.name for k in schema.keys]
+    axes = tuple(names.index(c.key) for c in result.columns if c.key is not None)
+    if sorted(axes) != list(range(len(names))):
+        return False  # a key that is selected twice
+    shape = tuple(schema.shape[n] for n in axes)
+    draft = files.create(path, schema.dtype(column.field), shape, name)
+    try:
+        origin = np.array([k.lo for k in schema.keys], np.int64)
+        held = fields.holders()
+        field = held.names[column.field]
+        write(fields.cluster, held, field, draft, axes, origin, con._tick)
+        files.commit(draft)
+    except BaseException:
+        files.abandon(draft)
+        raise
+    return True
+
+
+def inserted(
+    con: Connection, tensor: Tensor, order: list[str], result: Result, replaces: bool
+) -> Tensor | None:
+    """The tensor with rows of a result that lies at ranks.
+
+    Args:
+        con: The connection.
+        tensor: What it was.
+        order: The tensor's column for each of the result's.
+        result: The new rows.
+        replaces: Whether rows that are there may be overwritten.
+
+    Returns:
+        None if rows have to be looked at one by one: they are over other keys or of other
+        types, or might be there already.
+
+    Raises:
+        DataError: A value is NULL.
+    """
+    schema = tensor.relation.schema
+    assert isinstance(result.fields, PlacedFields)
+    given = dict(zip(order, result.columns, strict=True))
+    keys = tuple(given[k.name].key for k in schema.keys)
+    alike = (
+        not result.hidden
+        and keys == tuple(k.name for k in result.schema.keys)
+        and [(k.lo, k.hi) for k in result.schema.keys] == [(k.lo, k.hi) for k in schema.keys]
+        and all(given[f.name].dtype is f.dtype for f in schema.values)
+    )
+    fresh = replaces or tensor.default is not None or not rows(tensor.relation.fields, schema)
+    columns = {f.name: field for f in schema.values if (field := given[f.name].field) is not None}
+    if not alike or not fresh or len(columns) < len(schema.values):
+        return None
+    for column, field in columns.items():
+        refuse_null(result.fields, field, column)
+    return overwritten(con, tensor, result.fields, len(result), columns, "from now on")
+
+
+def pasted(con: Connection, write: Write) -> Write | Tensor:
+    """The tensor with new values in a box of its keys, which are sent to the ranks that have it.
+
+    Args:
+        con: The connection.
+        write: Of a tensor that lies at ranks.
+
+    Returns:
+        What was given where it is not a part of tiles that the ranks keep.
+    """
+    tensor, at = write.tensor, write.at
+    fields, schema = tensor.relation.fields, tensor.relation.schema
+    if not isinstance(fields, RankFields) or at is None or fields.cluster is not con.cluster:
+        return write
+    box = np.array([(s.start + k.lo, s.stop + k.lo) for s, k in zip(at, schema.keys, strict=True)])
+    box = box.astype(np.int64).reshape(-1, 2)
+    shape = tuple(s.stop - s.start for s in at)
+    values = {k: np.broadcast_to(a, shape) for k, a in write.values.items()}
+    if schema.has(PRESENT):
+        values[PRESENT] = np.broadcast_to(np.True_, shape)
+    made = fields.pasted(box, values)
+    return write if made is None else replace(tensor, relation=Relation(schema, made))
+
+
+def overwritten(
+    con: Connection, tensor: Tensor, fields: PlacedFields, touched: int,
+    columns: Mapping[str, str], presence: Presence,
+) -> Tensor:  # fmt: skip
+    """The tensor with the rows changed that a query has given.
+
+    Args:
+        con: The connection.
+        tensor: What it was.
+        fields: What the query gave, over the tensor's keys; its presence tells the rows.
+        touched: How many these are.
+        columns: The query's fields by the tensor's that they change.
+        presence: What becomes of the rows.
+    """
+    schema = tensor.relation.schema
+    whole = touched == schema.size and len(columns) == len(schema.values)
+    if whole and presence != "no more":
+        bare = fields.renamed(Schema(schema.keys, schema.values), columns, tensor.name)
+        return as_declared(con, settled(tensor, bare, {f.name: f.name for f in schema.values}))
+    node = _merging(con, tensor, fields, columns, presence)
+    binder = con.query_binder()
+    assert isinstance(binder.catalog, BinderCatalog)
+    binder.catalog.fields.update({_OLD: tensor.relation.fields, _NEW: fields})
+    made = con.run_node(node, binder)
+    assert isinstance(made, PlacedFields)
+    return as_declared(con, settled(tensor, made, {f.name: f.name for f in schema.values}))
+
+
+def widened(touch: Touch, tensor: Tensor) -> Touch:
+    """The same rows told by arrays over all keys of the tensor, if everything read has them.
+
+    Conditions on keys have narrowed the domain, but the new state is over all keys.
+    """
+    node = touch.node
+    if len(set(touch.labels)) < len(touch.labels) or not isinstance(node, EinSum):
+        return touch
+    axes, guard = {a.label: a for a in node.axes}, [node.guard]
+    for label, key in zip(touch.labels, tensor.relation.schema.keys, strict=True):
+        axis = axes[label]
+        if (axis.lo, axis.hi) == (key.lo, key.hi):
+            continue
+        read = [
+            k for o in node.operands
+            for x, k in zip(o.labels, o.source.schema.keys, strict=True) if x == label
+        ]  # fmt: skip
+        if axis.define is not None or any(k.lo > key.lo or k.hi < key.hi for k in read):
+            return touch
+        axes[label] = Axis(label, key.lo, key.hi)
+        at = Label(label)
+        guard.append(negate(call("lt", DType.BOOLEAN, at, Const(axis.lo, DType.BIGINT))))
+        guard.append(call("lt", DType.BOOLEAN, at, Const(axis.hi, DType.BIGINT)))
+    wide = replace(node, axes=tuple(axes.values()), guard=conj(*guard))
+    return replace(touch, node=wide)
+
+
+def _merging(
+    con: Connection, tensor: Tensor, fields: PlacedFields, columns: Mapping[str, str],
+    presence: Presence,
+) -> EinSum:  # fmt: skip
+    """The operation that makes the new state of the old one and of what a query gave."""
+    schema, sites = tensor.relation.schema, con.settings.sites
+    types = {field: schema.dtype(column) for column, field in columns.items()}
+    new = [Field(field, dtype) for field, dtype in types.items()]
+    touched: Expr = TRUE
+    if PRESENT in fields:
+        new.append(Field(PRESENT, DType.BOOLEAN))
+        touched = Value(1, PRESENT, DType.BOOLEAN)
+    there: Expr = Value(0, PRESENT, DType.BOOLEAN) if schema.has(PRESENT) else TRUE
+    outputs = []
+    for f in schema.values:
+        value: Expr = Value(0, f.name, f.dtype)
+        if f.name in columns:
+            value = call("if", f.dtype, touched, Value(1, columns[f.name], f.dtype), value)
+        outputs.append(Output(f.name, (value,), f.dtype))
+    left = {
+        "as it was": there,
+        "from now on": disj(there, touched),
+        "no more": conj(there, negate(touched)),
+    }[presence]
+    if left != TRUE:
+        outputs.append(Output(PRESENT, (left,), DType.BOOLEAN))
+    labels = tuple(k.name for k in schema.keys)
+    old_lies = lies(tensor.relation.fields, sites)
+    sources = (
+        Input(_OLD, schema, tensor.partition, tensor.order, old_lies),
+        Input(_NEW, Schema(schema.keys, tuple(new)), lies=lies(fields, sites)),
+    )
+    axes = tuple(Axis(k.name, k.lo, k.hi) for k in schema.keys)
+    operands = tuple(Operand(s, labels) for s in sources)
+    return EinSum(axes, operands, TRUE, labels, tuple(outputs))

@@ -1,0 +1,138 @@
+"""Rows of files, written into tensors by their keys, a batch at a time."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from einsql.core.schema import DType, Schema
+from einsql.errors import DataError, IntegrityError
+from einsql.session.statements.target import changed
+from einsql.storage.files.rows import Batch, Rows
+from einsql.storage.objects import Tensor
+from einsql.storage.out_of_memory import require
+
+if TYPE_CHECKING:
+    from einsql.session.connection import Connection
+
+
+def inserted(
+    con: Connection, tensor: Tensor, source: Rows, path: str, member: str | None
+) -> tuple[Tensor, int]:
+    """The tensor with the rows of files, and how many these are.
+
+    Rows are new, as those of INSERT: a key that has a value is an error, but for a tensor
+    with DEFAULT, whose values they replace. Beside the tensor a batch of rows is in memory,
+    and a byte for each key that tells which ones came.
+
+    Args:
+        con: The connection.
+        tensor: What it was.
+        source: The rows.
+        path: What the user called them.
+        member: The file's name for a tensor's one value column, if it is another.
+
+    Raises:
+        DataError: Columns do not fit, a value is NULL or none of its column's type.
+        IntegrityError: A key is out of bounds, exists already or is there twice.
+    """
+    schema = tensor.relation.schema
+    names = _names(tensor, source, path, member)
+    types = {k.name: DType.BIGINT for k in schema.keys}
+    types |= {f.name: f.dtype for f in schema.values}
+    width = sum(f.dtype.numpy.itemsize for f in schema.values) + 2
+    require(schema.size * width)
+    present = tensor.relation.present
+    mask = np.ones(schema.shape, np.bool_) if present is None else np.array(present, order="C")
+    if tensor.default is None:
+        came, before = mask, mask if present is None else present
+    else:
+        came, before = np.zeros(schema.shape, np.bool_), None
+    fields = {f.name: np.array(tensor.relation.fields[f.name], order="C") for f in schema.values}
+    rows = 0
+    for batch in source.batches({names[c]: types[c] for c in types}, con._tick):
+        at = _cells(schema, batch, names, path)
+        _refuse_twice(schema, at, came.reshape(-1), before, path, tensor.name)
+        came.reshape(-1)[at] = True
+        for f in schema.values:
+            fields[f.name].reshape(-1)[at] = batch[names[f.name]]
+        rows += len(at)
+    return changed(tensor, fields, mask), rows
+
+
+def _names(tensor: Tensor, source: Rows, path: str, member: str | None) -> dict[str, str]:
+    """The file's column for each of the tensor's."""
+    given = list(source.columns)
+    if source.positional:
+        if len(given) != len(tensor.columns):
+            raise DataError(
+                f"'{path}' has {len(given)} columns, and {tensor.name} has {len(tensor.columns)}",
+                hint=f"Those of {tensor.name} are {', '.join(tensor.columns)}.",
+            )
+        return dict(zip(tensor.columns, given, strict=True))
+    known = {name.lower(): name for name in reversed(given)}
+    if len(known) < len(given):
+        raise DataError(f"'{path}' has two columns of the same name")
+    wanted = {c: c for c in tensor.columns}
+    if member is not None:
+        values = tensor.relation.schema.values
+        if len(values) != 1:
+            raise DataError(f"TENSOR names one value column; {tensor.name} has {len(values)}")
+        wanted[values[0].name] = member
+    missing = [name for name in wanted.values() if name.lower() not in known]
+    extra = [n for n in given if n.lower() not in {name.lower() for name in wanted.values()}]
+    if missing or extra:
+        reason = f"no column {missing[0]}" if missing else f"a column {extra[0]} too many"
+        raise DataError(
+            f"'{path}' has {reason} for {tensor.name}",
+            hint=f"Its columns are {', '.join(given)}; {tensor.name} has "
+            f"{', '.join(tensor.columns)}.",
+        )
+    return {column: known[name.lower()] for column, name in wanted.items()}
+
+
+def _cells(schema: Schema, batch: Batch, names: dict[str, str], path: str) -> np.ndarray:
+    """The flat index of each row; a tensor without keys has the one cell 0."""
+    flat = np.zeros(len(next(iter(batch.values()))), np.int64)
+    for key in schema.keys:
+        at = batch[names[key.name]]
+        outside = (at < key.lo) | (at >= key.hi)
+        if outside.any():
+            raise IntegrityError(
+                f"'{path}' has {key.name} = {int(at[outside][0])}, which is out of bounds",
+                hint=f"{key.name} lies in [{key.lo}, {key.hi}).",
+            )
+        flat = flat * key.extent + (at - key.lo)
+    return flat
+
+
+def _refuse_twice(
+    schema: Schema, at: np.ndarray, came: np.ndarray, before: np.ndarray | None, path: str,
+    name: str,
+) -> None:  # fmt: skip
+    """Refuses a key that is there already, in the tensor or in an earlier row."""
+    wrong = came[at]
+    if not wrong.any():
+        if np.all(at[1:] > at[:-1]):
+            return
+        ordered = np.argsort(at, kind="stable")
+        wrong = np.zeros(len(at), np.bool_)
+        wrong[ordered[1:]] = at[ordered[1:]] == at[ordered[:-1]]
+        if not wrong.any():
+            return
+    cell = int(at[wrong][0])
+    there = before is not None and bool(before.reshape(-1)[cell])
+    key = "The row" if not schema.keys else f"The key ({_key_text(schema, cell)})"
+    if there:
+        raise IntegrityError(
+            f"{key} of '{path}' exists in {name}",
+            hint="DELETE it, or read into a tensor with DEFAULT, whose values are replaced.",
+        )
+    raise IntegrityError(f"{key} is twice in '{path}'")
+
+
+def _key_text(schema: Schema, cell: int) -> str:
+    at = np.unravel_index(cell, schema.shape) if prod(schema.shape) else ()
+    return ", ".join(f"{k.name} = {int(n) + k.lo}" for k, n in zip(schema.keys, at, strict=True))

@@ -1,0 +1,98 @@
+"""EXPLAIN of changes of tensors: one plan for all parts of a statement, and what each root is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from einsql.errors import NotSupportedError
+from einsql.explain.explanation import Explanation, GraphExplanation, TextExplanation
+from einsql.explain.graph_report import names_of
+from einsql.session.statements.dml import bind
+from einsql.sql.parser import syntax as st
+from einsql.sql.parser.syntax import Explain
+
+if TYPE_CHECKING:
+    from einsql.core.machine import Topology
+    from einsql.session.connection import Connection
+
+
+@dataclass(frozen=True, repr=False)
+class ChangeExplanation(TextExplanation):
+    """The plan of a statement with several roots, or their plans.
+
+    Attributes:
+        titles: What becomes of each root.
+        plans: One for all of them, or one for each where several sites or a GPU compute.
+    """
+
+    asked: Explain
+    titles: tuple[str, ...]
+    plans: tuple[GraphExplanation, ...]
+
+    @property
+    def roots(self) -> dict[str, str]:
+        """What each root is for, by its name in the one plan."""
+        (only,) = self.plans
+        optimized = only.plan.optimized
+        names = names_of(optimized.roots)
+        return {
+            title: names[id(root)] for title, root in zip(self.titles, optimized.roots, strict=True)
+        }
+
+    def lines(self) -> list[str]:
+        """The graph and its steps, and which root goes where."""
+        if len(self.plans) > 1:
+            pairs = zip(self.titles, self.plans, strict=True)
+            return [line for title, plan in pairs for line in (f"-- {title}", *plan.lines())]
+        shown = (f"{name}  {title}" for title, name in self.roots.items())
+        return [*self.plans[0].lines(), "-- roots", *shown]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain values; of a plan with several roots the lines."""
+        if len(self.plans) > 1:
+            pairs = zip(self.titles, self.plans, strict=True)
+            return {"parts": [{"part": title, "plan": plan.to_dict()} for title, plan in pairs]}
+        parts = [{"part": title, "root": name} for title, name in self.roots.items()]
+        return {"parts": parts, "plan": self.plans[0].lines()}
+
+    def undrawn(self, form: str) -> NotSupportedError:
+        """Why there is no drawing or page."""
+        return NotSupportedError(
+            f"EXPLAIN of several changes at once has no {form}",
+            hint="FORMAT text and FORMAT json show them; EXPLAIN of one change draws it.",
+        )
+
+
+def explain_change(con: Connection, asked: Explain, cluster: Topology | None) -> Explanation:
+    """The explanation of a statement that changes tensors; ANALYZE computes, and stores nothing.
+
+    Raises:
+        NotSupportedError: It computes nothing, or a drawing of several roots is asked for.
+        Error: The statement is wrong.
+    """
+    assert isinstance(asked.statement, st.Change)
+    made = bind(con, asked.statement.tree)
+    if not made.plans:
+        raise NotSupportedError("INSERT of VALUES computes nothing that a plan could show")
+    if cluster is not None and len(made.plans) == 1 and len(made.plans[0].optimized.roots) > 1:
+        raise NotSupportedError(
+            "EXPLAIN SIMULATE of several changes at once has no plan for one site",
+            hint="EXPLAIN SIMULATE (SITES 2) plays each by itself.",
+        )
+    plans = []
+    for plan in made.plans:
+        measured = None
+        if asked.analyze:
+            inputs = plan.complete(con._inputs, con._tick)
+            measured = plan.program.measured(inputs, con._tick)[1]
+        plans.append(GraphExplanation(asked, plan, con.settings, measured, cluster))
+    titles = [f"{p.kind} {p.name}" for p in made.parts if p.root is not None]
+    if made.shown is not None:
+        titles.insert(0, "SELECT")
+    if len(titles) == 1:
+        return plans[0]
+    found = ChangeExplanation(asked, tuple(titles), tuple(plans))
+    if asked.form in ("svg", "html"):
+        raise found.undrawn(asked.form)
+    return found

@@ -1,0 +1,240 @@
+"""Rows of DuckDB that become tensors: which columns are keys, their bounds, what is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsql.core.bfloat16 import stored
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
+from einsql.errors import (
+    DataError,
+    Error,
+    IntegrityError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+)
+from einsql.hybrid import hybrid_plan
+from einsql.hybrid.split.rows import touching
+from einsql.ir.functions.casts import cast_array, cast_failure
+from einsql.session.statements.insert import cells, insert_rows
+from einsql.session.statements.target import changed
+from einsql.storage.duckdb.table_result import TableResult
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import Relation
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from einsql.session.connection import Connection
+
+MAX_ELEMENTS = 2**40
+"""As many as a declared tensor may have."""
+
+SPARSE = 16
+"""A table has few rows if it has fewer than this part of the elements that they span."""
+
+Columns = list[tuple[str, DType, np.ndarray]]
+
+
+def tensor_of(con: Connection, name: str, table: TableResult, empty: Tensor | None) -> Tensor:
+    """The tensor of a table's rows.
+
+    Args:
+        con: The session.
+        name: The tensor's name.
+        table: Leading integer columns are keys, but for the last column and one named `val`;
+            the rest are values.
+        empty: The tensor as it is declared, if it is; its columns are the table's in order.
+
+    Raises:
+        ProgrammingError: Columns do not fit a tensor.
+        DataError: A key or a value is NULL.
+        IntegrityError: A key occurs twice, is negative or out of bounds.
+        OperationalError: A few rows span more elements than memory may be taken.
+    """
+    columns = read(table)
+    if empty is not None:
+        given = fitted(empty, list(empty.columns), columns)
+        with con.memory.lending():
+            return insert_rows(empty, given, replaces=False)
+    names = [c[0] for c in columns]
+    if len({n.lower() for n in names}) != len(names):
+        raise ProgrammingError("Two columns have the same name", hint="Rename one with AS.")
+    count = 0
+    while count < len(columns) - 1 and columns[count][1].is_integer:
+        if columns[count][0].lower() == "val":  # what SQL calls a tensor's value
+            break
+        count += 1
+    keys = tuple(Key(n, 0, _bound(n, values)) for n, _, values in columns[:count])
+    fields = tuple(Field(n, t) for n, t, _ in columns[count:])
+    schema = Schema(keys, (*fields, Field(PRESENT, DType.BOOLEAN)))
+    if schema.size > MAX_ELEMENTS:
+        raise ProgrammingError(f"{schema.size:,} elements are more than a tensor may have")
+    _check_size(con, schema, len(columns[0][2]))
+    held = {
+        f.name: np.broadcast_to(np.zeros((), f.dtype.numpy), schema.shape) for f in schema.fields
+    }
+    made = Tensor(name, Relation(schema, held), tuple(names))
+    with con.memory.lending():
+        return insert_rows(made, {n: values for n, _, values in columns}, replaces=False)
+
+
+def _check_size(con: Connection, schema: Schema, count: int) -> None:
+    """Refuses a few rows with large keys, for which nobody wants files of what is absent.
+
+    Raises:
+        OperationalError: They do not fit the memory limit.
+    """
+    nbytes = sum(schema.size * f.dtype.numpy.itemsize for f in schema.fields)
+    if count * SPARSE >= schema.size or con.memory.allows(nbytes):
+        return
+    shape = " * ".join(f"{k.extent:,}" for k in schema.keys)
+    raise OperationalError(
+        f"{count:,} rows would make a tensor of {shape} elements, {nbytes:,} bytes, and "
+        f"{con.memory.room:,} may be taken",
+        hint="Bounds come from the largest keys: leave such rows out with WHERE, declare the "
+        "columns with DIM, or SET memory_limit.",
+    )
+
+
+def _bound(name: str, values: np.ndarray) -> int:
+    if len(values) and values.min() < 0:
+        raise IntegrityError(
+            f"The key {name} has the value {values.min()}",
+            hint="A stored tensor's keys start at 0 or above; shift them.",
+        )
+    return int(values.max()) + 1 if len(values) else 0
+
+
+def fitted(tensor: Tensor, order: list[str], columns: Columns) -> dict[str, np.ndarray]:
+    """The columns in the types of a tensor's, by their names.
+
+    Raises:
+        ProgrammingError: There are too many or too few, or a key is no integer.
+        DataError: A value does not fit.
+    """
+    if len(order) != len(columns):
+        raise ProgrammingError(
+            f"The SELECT gives {len(columns)} columns for {len(order)}",
+            hint=f"{tensor.name} has {', '.join(order)}.",
+        )
+    schema = tensor.relation.schema
+    keys = {k.name for k in schema.keys}
+    found = {}
+    for column, (_, dtype, values) in zip(order, columns, strict=True):
+        if column in keys and not dtype.is_integer:
+            raise ProgrammingError(f"The key {column} cannot be a {dtype.value}")
+        wanted = DType.BIGINT if column in keys else schema.dtype(column)
+        failure = cast_failure(dtype, wanted)
+        if failure is not None and failure.numpy(values).any():
+            raise DataError(failure.reason)
+        found[column] = cast_array(values, wanted)
+    return found
+
+
+def read(table: TableResult) -> Columns:
+    """Names, types and values of a table's columns.
+
+    Raises:
+        NotSupportedError: Tensors have no such type.
+        DataError: There are NULLs.
+    """
+    found = table.arrow()
+    columns: Columns = []
+    for name, told, column in zip(table.names, table.types, found.columns, strict=True):
+        if column.null_count:
+            raise DataError(
+                f"{column.null_count} values of {name} are NULL, which a tensor cannot hold",
+                hint="COALESCE(…, 0) gives them a value; WHERE … IS NOT NULL leaves them out.",
+            )
+        columns.append((name, *_typed(name, told, column)))
+    return columns
+
+
+_WIDER = {"uint8": "int16", "uint16": "int32", "uint32": "int64"}
+
+
+def _typed(name: str, told: str, column: pa.ChunkedArray) -> tuple[DType, np.ndarray]:
+    import pyarrow as pa  # only boundaries need it
+
+    kind: Any = column.type
+    if told in ("HUGEINT", "UHUGEINT", "UBIGINT"):
+        try:
+            column = column.cast(pa.int64())
+        except pa.ArrowInvalid:
+            raise DataError(f"A value of {name} does not fit BIGINT") from None
+    elif str(kind) in _WIDER:
+        column = column.cast(_WIDER[str(kind)])
+    if column.type == pa.int16():
+        column = column.cast(pa.int32())
+    dtype = None
+    if pa.types.is_boolean(column.type) or pa.types.is_primitive(column.type):
+        plain = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+        if plain or pa.types.is_boolean(column.type):
+            dtype = DType.of(np.dtype(column.type.to_pandas_dtype()))
+    if dtype is None:
+        raise NotSupportedError(
+            f"Tensors have no type {told}, which {name} has",
+            hint=f"Cast it: {name}::DOUBLE. Types are {', '.join(t.value for t in DType)}.",
+        )
+    return dtype, column.to_numpy()
+
+
+# ---- UPDATE and DELETE
+
+
+def changed_rows(con: Connection, tensor: Tensor, text: str, alias: str, refusal: Error) -> int:
+    """UPDATE or DELETE of a tensor by what DuckDB says; returns the number of rows.
+
+    Args:
+        con: The session.
+        tensor: What is changed.
+        text: The statement.
+        alias: What it calls the tensor.
+        refusal: Why it is no tensor work.
+
+    Raises:
+        Error: The refusal, if DuckDB may not or cannot run it.
+        IntegrityError: Several rows of FROM meet one row of the tensor.
+        DataError: A new value is NULL, or does not fit.
+    """
+    schema = tensor.relation.schema
+    asked = touching(text, alias, [k.name for k in schema.keys]) if text else None
+    if con.settings.fallback == "off" or asked is None or not hybrid_plan.is_outside(refusal):
+        raise refusal
+    query, listed = asked
+    known = {f.name.lower(): f.name for f in schema.values}
+    if any(c.lower() not in known for c in listed):
+        raise refusal
+    names = [known[c.lower()] for c in listed]
+    try:
+        found = hybrid_plan.run(con, hybrid_plan.split(con, query))
+    except Error as error:
+        error.position = None  # in the query's text, not in this one
+        raise
+    order = [*(k.name for k in schema.keys), *names]
+    wide = max(1, len(order))  # without keys or values a row says no more than that it is one
+    columns = (*order, *found.names[len(order) : wide])
+    shown = TableResult(found.relation, columns, found.types, found.lock)
+    table = fitted(tensor, order, read(shown)[: len(order)])
+    at = cells(tensor, table, len(found))
+    unique, counts = np.unique(at, return_counts=True)
+    if (counts > 1).any():
+        raise IntegrityError(
+            f"{int((counts > 1).sum())} rows of {tensor.name} meet several rows of FROM",
+            hint="Compare all keys in WHERE, or aggregate FROM to one row for each key.",
+        )
+    present = tensor.relation.present
+    fields = {f.name: tensor.relation.fields[f.name] for f in schema.values}
+    if not names:
+        mask = np.ones(schema.shape, np.bool_) if present is None else present.copy()
+        mask.reshape(-1)[unique] = False
+        present = mask
+    for name in names:
+        fields[name] = fields[name].copy()
+        fields[name].reshape(-1)[at] = stored(table[name], schema.dtype(name))
+    con.store.put(changed(tensor, fields, present))
+    return len(at)

@@ -1,0 +1,388 @@
+"""INSERT: rows of VALUES or of a SELECT, written into a tensor by their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sqlglot import exp
+
+from einsql.core import buffer_pool
+from einsql.core.bfloat16 import loaded, stored
+from einsql.core.schema import DType, Key, Schema, valid
+from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
+from einsql.ir.einsum.graph import Call, Const, EinSum, Input, Value
+from einsql.ir.functions.casts import cast_array, cast_failure
+from einsql.session.statements.target import changed, constant
+from einsql.session.statements.write_set import Made, Write
+from einsql.sql.binder.dml import Insertion, LiteralRow
+from einsql.sql.binder.scalar import position
+from einsql.sql.binder.scope import Relation
+from einsql.sql.binder.typed_expr import convert
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import PlacedFields, distinct
+from einsql.storage.results.result import Result, ResultColumn
+
+if TYPE_CHECKING:
+    from einsql.session.connection import Connection
+
+
+def inserted(
+    con: Connection, tensor: Tensor, order: list[str], result: Result, replaces: bool,
+    told: Mapping[str, int],
+) -> tuple[Made, int]:  # fmt: skip
+    """What INSERT … SELECT stores, and the number of rows.
+
+    Args:
+        con: The session.
+        tensor: As it is.
+        order: The tensor's column for each of the result's.
+        result: What the SELECT gave.
+        replaces: Whether rows that are there are overwritten.
+        told: The one number that fields of the result have in every row, as far as the
+            statement says it.
+
+    Raises:
+        IntegrityError: A key exists already, occurs twice or is out of bounds.
+        DataError: A value is NULL or does not fit its type.
+    """
+    if isinstance(result.fields, PlacedFields):
+        from einsql.session.statements import dml_on_ranks  # for ranks only
+
+        made = dml_on_ranks.inserted(con, tensor, order, result, replaces)
+        if made is not None:
+            return made, len(result)
+    box = _box(tensor, dict(zip(order, result.columns, strict=True)), result, replaces, told)
+    if box is not None and isinstance(tensor.relation.fields, PlacedFields):
+        from einsql.session.statements import dml_on_ranks  # as above
+
+        return dml_on_ranks.pasted(con, box), box.count
+    if box is not None:
+        return box, box.count
+    return given(tensor, result_table(tensor, order, result), replaces)
+
+
+def given(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> tuple[Made, int]:
+    """What INSERT of some rows stores, and their number; each column in its type's carrier.
+
+    Raises:
+        IntegrityError: A key exists already, occurs twice or is out of bounds.
+    """
+    at, schema = _new_cells(tensor, table, replaces), tensor.relation.schema
+    values = {f.name: stored(table[f.name], f.dtype) for f in schema.values}
+    return Write(tensor, at, values, len(at), presence=True, flat=True), len(at)
+
+
+def from_duckdb(
+    con: Connection, tensor: Tensor, statement: Insertion, text: str, error: Error
+) -> tuple[Made, int]:
+    """What INSERT stores of a SELECT that is no tensor work as a whole."""
+    from einsql.hybrid import hybrid_plan  # few statements need DuckDB
+    from einsql.session.statements import from_tables
+
+    if con.settings.fallback == "off" or not text or not hybrid_plan.is_outside(error):
+        raise error
+    found = hybrid_plan.run(con, hybrid_plan.split_insert(con, text))
+    if statement.by_name:
+        order = _column_order(tensor, [(n, statement.source) for n in found.names])
+    else:
+        order = _column_order(tensor, statement.columns)
+    return given(
+        tensor, from_tables.fitted(tensor, order, from_tables.read(found)), statement.replaces
+    )
+
+
+def _box(
+    tensor: Tensor, source: dict[str, ResultColumn], result: Result, replaces: bool,
+    told: Mapping[str, int],
+) -> Write | None:  # fmt: skip
+    """A result that is a box of the tensor, dense and free, or None if rows have to be looked at.
+
+    A key may be one of the result's, or a number that is the same for every row.
+
+    Args:
+        tensor: As it is.
+        source: The result's column for each of the tensor's.
+        result: What the SELECT gave.
+        replaces: Whether rows that are there are overwritten.
+        told: As for `inserted`.
+    """
+    schema, made = tensor.relation.schema, result.schema
+    if result.hidden or not made.size or len(result) < made.size:
+        return None
+    axes = {k.name: n for n, k in enumerate(made.keys)}
+    box: list[slice] = []
+    moved: list[int] = []
+    spread: list[slice | None] = []
+    for key in schema.keys:
+        column = source[key.name]
+        if column.key is not None:
+            moved.append(axes[column.key])
+            spread.append(slice(None))
+            lo, hi = made.keys[moved[-1]].lo, made.keys[moved[-1]].hi
+        else:
+            assert column.field is not None
+            number = told.get(column.field)
+            number = _only(result, column) if number is None else number
+            if number is None:
+                return None
+            spread.append(None)
+            lo, hi = number, number + 1
+        if lo < key.lo or hi > key.hi:
+            return None
+        box.append(slice(lo - key.lo, hi - key.lo))
+    if sorted(moved) != list(range(len(made.keys))):
+        return None
+    at = tuple(box)
+    if tensor.default is None and not replaces:
+        present = tensor.relation.present
+        if present is None or present[at].any():
+            return None
+    values: dict[str, np.ndarray] = {}
+    for f in schema.values:
+        found = _values(result, source[f.name], f.dtype)
+        if found is None:
+            return None
+        values[f.name] = found.transpose(moved)[tuple(spread) or ...]
+    whole = made.size == schema.size
+    return Write(tensor, None if whole else at, values, made.size, presence=True)
+
+
+def told(relation: Relation, scalars: Mapping[str, object]) -> dict[str, int | str]:
+    """Fields of a SELECT that are one number in every row, or the name of a scalar that has it.
+
+    Of keys without a row nothing is said.
+
+    Args:
+        relation: The bound SELECT.
+        scalars: What its parameters are read as, among other inputs.
+    """
+    node, found = relation.node, dict[str, int | str]()
+    if not isinstance(node, EinSum):
+        return found
+    for o in node.outputs:
+        if o.reduction is not None or node.schema.has(valid(o.name)) or not o.dtype.is_integer:
+            continue
+        e = o.args[0]
+        while isinstance(e, Call) and e.fn == "cast" and e.args[0].dtype.is_integer:
+            (e,) = e.args  # a number that does not fit has been refused
+        if isinstance(e, Const) and e.dtype.is_integer:
+            found[o.name] = int(e.value)
+        elif isinstance(e, Value) and e.dtype.is_integer and e.operand >= 0:
+            operand = node.operands[e.operand]
+            name = operand.source.name if isinstance(operand.source, Input) else ""
+            if not operand.labels and name.startswith("?") and name in scalars:
+                found[o.name] = name
+    return found
+
+
+def _only(result: Result, column: ResultColumn) -> int | None:
+    """The one number that an integer column has in every row, if so."""
+    assert column.field is not None
+    if not column.dtype.is_integer or not result.dense(column):
+        return None
+    values = distinct(result.fields[column.field])
+    first = values.flat[0]
+    return int(first) if values.size == 1 or (values == first).all() else None
+
+
+def _values(result: Result, column: ResultColumn, dtype: DType) -> np.ndarray | None:
+    """A column as the tensor stores it, or None if it does not fit, or has NULLs."""
+    if column.field is None or not result.dense(column):
+        return None
+    values = result.fields[column.field]
+    if column.dtype is dtype:
+        return values
+    values, failure = loaded(values, column.dtype), cast_failure(column.dtype, dtype)
+    if failure is not None and failure.numpy(values).any():
+        return None
+    found: Any = stored(cast_array(values, dtype), dtype)
+    return np.asarray(found)
+
+
+def result_order(tensor: Tensor, statement: Insertion, relation: Relation) -> list[str]:
+    """The tensor's column that each column of the SELECT goes to."""
+    given = relation.columns
+    if statement.by_name:
+        return _column_order(tensor, [(c.name, statement.source) for c in given])
+    order = _column_order(tensor, statement.columns)
+    if len(given) != len(order):
+        raise ProgrammingError(
+            f"INSERT gives {len(given)} columns for {len(order)}",
+            hint=f"{tensor.name} has {', '.join(order)}.",
+        )
+    return order
+
+
+def _column_order(tensor: Tensor, listed: list[tuple[str, exp.Expr]]) -> list[str]:
+    """The tensor's columns as listed, by names and the nodes that give them."""
+    if not listed:
+        return list(tensor.columns)
+    known = {c.lower(): c for c in tensor.columns}
+    order: list[str] = []
+    for name, node in listed:
+        column = known.get(name.lower())
+        if column is None or column in order:
+            reason = f'{tensor.name} has no column "{name}"'
+            raise ProgrammingError(
+                reason if column is None else f'INSERT names "{name}" twice',
+                hint=suggest(name, tensor.columns, "columns"),
+                position=position(node),
+            )
+        order.append(column)
+    missing = [c for c in tensor.columns if c not in order]
+    if missing:
+        raise ProgrammingError(
+            f"INSERT leaves out {', '.join(missing)}", hint="A tensor row needs every column."
+        )
+    return order
+
+
+def literal_table(
+    con: Connection, tensor: Tensor, listed: list[tuple[str, exp.Expr]], rows: list[LiteralRow]
+) -> dict[str, np.ndarray]:
+    """The columns that VALUES gives, by the tensor's names.
+
+    Raises:
+        Error: Columns are missing, a value is NULL, does not fit or is out of bounds.
+    """
+    order = _column_order(tensor, listed)
+    types = _types(tensor)
+    bounds = {k.name: k for k in tensor.relation.schema.keys}
+    table: dict[str, list[np.ndarray]] = {column: [] for column in order}
+    for row in rows:
+        if len(row.cells) != len(order):
+            raise ProgrammingError(
+                f"VALUES gives {len(row.cells)} columns for {len(order)}",
+                hint=f"{tensor.name} has {', '.join(order)}.",
+                position=row.positions[0] if row.positions else None,
+            )
+        for column, cell, at in zip(order, row.cells, row.positions, strict=True):
+            try:
+                value = constant(con, convert(cell, types[column]), column)
+                if column in bounds:
+                    _check_bounds(tensor.name, bounds[column], value)
+            except Error as error:
+                error.position = at
+                raise
+            table[column].append(value)
+    return {c: np.array(cells, dtype=types[c].carrier) for c, cells in table.items()}
+
+
+def _check_bounds(tensor: str, key: Key, at: np.ndarray) -> None:
+    outside = (at < key.lo) | (at >= key.hi)
+    if outside.any():
+        raise IntegrityError(
+            f"{key.name} = {int(at[outside].flat[0])} is out of bounds",
+            hint=f"{key.name} of {tensor} lies in [{key.lo}, {key.hi}).",
+        )
+
+
+def _types(tensor: Tensor) -> dict[str, DType]:
+    schema = tensor.relation.schema
+    return {
+        **{k.name: DType.BIGINT for k in schema.keys},
+        **{f.name: f.dtype for f in schema.values},
+    }
+
+
+def result_table(tensor: Tensor, order: list[str], result: Result) -> dict[str, np.ndarray]:
+    """A result's columns in the types of a tensor's, by their names.
+
+    Raises:
+        Error: A value is NULL or does not fit.
+    """
+    types = _types(tensor)
+    table: dict[str, np.ndarray] = {}
+    for column, (source, values, known) in zip(order, result.table(), strict=True):
+        if known is not None and not known.all():
+            raise DataError(
+                f"{int((~known).sum())} values for {column} are NULL",
+                hint="COALESCE(…, 0) gives them a value.",
+            )
+        failure = cast_failure(source, types[column])
+        is_key = column in {k.name for k in tensor.relation.schema.keys}
+        if is_key and not source.is_integer:
+            raise ProgrammingError(f"The key {column} cannot be a {source.value}")
+        if failure is not None and failure.numpy(values).any():
+            raise DataError(failure.reason)
+        table[column] = cast_array(values, types[column])
+    return table
+
+
+def insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> Tensor:
+    """The tensor with rows of columns, each in the carrier of its type.
+
+    Raises:
+        IntegrityError: A key exists already, occurs twice or is out of bounds.
+    """
+    at, schema = _new_cells(tensor, table, replaces), tensor.relation.schema
+    present = tensor.relation.present
+    mask = _own(np.True_ if present is None else present, schema.shape)
+    mask.reshape(-1)[at] = True
+    fields = {f.name: _own(tensor.relation.fields[f.name], schema.shape) for f in schema.values}
+    for name, array in fields.items():
+        array.reshape(-1)[at] = stored(table[name], schema.dtype(name))
+    return changed(tensor, fields, mask)
+
+
+def _new_cells(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> np.ndarray:
+    """The flat index of each of some rows that may be inserted."""
+    schema = tensor.relation.schema
+    at = cells(tensor, table, len(next(iter(table.values()))))
+    unique, counts = np.unique(at, return_counts=True)
+    if (counts > 1).any():
+        raise IntegrityError(
+            f"The key ({_key_text(schema, int(unique[counts > 1][0]))}) is inserted twice"
+            if schema.keys
+            else f"{tensor.name} takes one row"
+        )
+    if tensor.default is not None or replaces:
+        return at
+    taken = _flags(tensor.relation.present, at)
+    if taken.any():
+        raise IntegrityError(
+            f"The key ({_key_text(schema, int(at[taken][0]))}) exists in {tensor.name}"
+            if schema.keys
+            else f"{tensor.name} has its value",
+            hint="INSERT OR REPLACE sets it; UPDATE changes values.",
+        )
+    return at
+
+
+def _flags(mask: np.ndarray | None, at: np.ndarray) -> np.ndarray:
+    """A mask at flat indices; without one every key is there."""
+    if mask is None:
+        return np.ones(len(at), np.bool_)
+    found: np.ndarray
+    if mask.flags.c_contiguous:
+        found = mask.reshape(-1)[at]
+    else:
+        found = mask[np.unravel_index(at, mask.shape)]
+    return found
+
+
+def _own(array: np.ndarray | np.bool_, shape: tuple[int, ...]) -> np.ndarray:
+    """A copy, in a file where the session lends one."""
+    made = buffer_pool.empty(shape, array.dtype)
+    made[...] = array
+    return made
+
+
+def cells(tensor: Tensor, table: dict[str, np.ndarray], count: int) -> np.ndarray:
+    """The flat index of each of some rows; a tensor without keys has the one cell 0.
+
+    Raises:
+        IntegrityError: A key is out of bounds.
+    """
+    flat = np.zeros(count, np.int64)
+    for key in tensor.relation.schema.keys:
+        _check_bounds(tensor.name, key, table[key.name])
+        flat = flat * key.extent + (table[key.name] - key.lo)
+    return flat
+
+
+def _key_text(schema: Schema, flat: int) -> str:
+    at = np.unravel_index(flat, schema.shape)
+    return ", ".join(f"{k.name} = {int(n) + k.lo}" for k, n in zip(schema.keys, at, strict=True))

@@ -1,0 +1,238 @@
+"""FOR … DO … END FOR: its steps, what is kept of them, and the rows they give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from einsql.core.schema import DType
+from einsql.errors import (
+    DataError,
+    Error,
+    InterruptedError,
+    OperationalError,
+    ProgrammingError,
+    RanksLost,
+)
+from einsql.session.cursor import Cursor
+from einsql.sql.binder.scalar import locate
+from einsql.sql.binder.scope import deduplicated
+from einsql.sql.parser import syntax as st
+from einsql.storage.results.rows_result import RowsResult
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+    from einsql.session.connection import Connection
+
+Execute = Callable[[str, Cursor], None]
+"""Runs a statement into a cursor; its plan is kept."""
+
+
+def run_loop(con: Connection, loop: st.For, cursor: Cursor, execute: Execute) -> None:
+    """Runs a loop; the cursor gets a row for each step.
+
+    Outside of a transaction the loop is one, which is committed where the loop ends or stops,
+    and after each step that has used DuckDB, where a failure would undo all of it. A step
+    that fails or is cancelled is undone; what steps before it did stays.
+
+    Args:
+        con: The session, whose parameters are those of the call.
+        loop: The loop.
+        cursor: Shows the rows, those of a loop that fails too.
+        execute: Runs the statements of the body.
+
+    Raises:
+        Error: A step fails or is cancelled; the hint says what is kept.
+    """
+    own = not con.store.in_transaction
+    if loop.commits and not own:
+        raise OperationalError(
+            "A loop with COMMIT cannot run in a transaction", hint="COMMIT or ROLLBACK it first."
+        )
+    run = _Run(con, execute, tuple(con._parameters), own)
+    try:
+        if own:
+            run.begin()
+        run.steps(loop, (), 0.0, 1.0)
+        if own and con.store.in_transaction:
+            con.store.commit()
+        run.show(cursor, loop)
+    except BaseException as error:
+        run.stop(error)
+        if run.rows:
+            run.show(cursor, loop)
+        if isinstance(error, Error):
+            loop.text.relocate(error)
+        if isinstance(error, RanksLost):  # the statement must not be run again from its start
+            lost = OperationalError(error.reason, hint=error.hint, position=error.position)
+            raise lost from None
+        raise
+    finally:
+        con.stage = (0.0, 1.0)
+        con._parameters = run.given
+
+
+class _Run:
+    """A loop that runs.
+
+    Attributes:
+        given: The parameters of the call.
+        own: Whether the loop is its own transaction.
+    """
+
+    def __init__(
+        self, con: Connection, execute: Execute, given: tuple[object, ...], own: bool
+    ) -> None:
+        self.con = con
+        self.execute = execute
+        self.given = given
+        self.own = own
+        self.rows: list[tuple[Any, ...]] = []
+        self.columns: RowsResult | None = None
+        self.changes = 0
+        self._last = self._committed = ""
+        self._kept = con.store.savepoint()
+        self._rows_kept = 0
+
+    def begin(self) -> None:
+        """Begins the transaction, or the next one."""
+        self.con.store.begin()
+        self.con.duck.asked = False
+        self._committed = self._last
+        self._kept = self.con.store.savepoint()
+
+    def steps(
+        self, loop: st.For, around: tuple[tuple[str, int], ...], lo: float, width: float
+    ) -> None:
+        """Runs the steps of a loop.
+
+        Args:
+            loop: The loop.
+            around: The variables of the loops around it, and their values.
+            lo: What fraction of the whole statement was done before.
+            width: What fraction it is.
+        """
+        con = self.con
+        self._give(around)
+        values = self._values(loop)
+        share = width / max(1, len(values))
+        for n, value in enumerate(values):
+            at = (*around, (loop.variable, value))
+            start = lo + n * share
+            for m, part in enumerate(loop.body):
+                begin, piece = start + share * m / len(loop.body), share / len(loop.body)
+                con.stage = (begin, piece)
+                con._tick(0.0)
+                match part.statement:
+                    case st.For() as inner:
+                        kept = len(self.rows)
+                        self.steps(inner, at, begin, piece)
+                        if m != loop.speaker:
+                            del self.rows[kept:]
+                    case st.Transaction():
+                        con.store.commit()
+                        self.begin()
+                    case _:
+                        self._statement(part, at, m == loop.speaker)
+            self._complete(at)
+
+    def _values(self, loop: st.For) -> range:
+        """What the variable takes, one after the other."""
+        numbers = [self._whole(tree, loop.at) for tree in loop.bounds]
+        if len(numbers) == 3 and numbers[2] == 0:
+            raise DataError("range() cannot go on by 0", position=loop.at)
+        return range(*numbers)
+
+    def _whole(self, tree: exp.Expr, at: int) -> int:
+        try:
+            bound = self.con.query_binder().scalar(tree)
+            whole = isinstance(bound.type, DType) and bound.type.is_integer
+            value = self.con.evaluate(bound.value) if whole else None
+        except Error as error:
+            error.position = at if error.position is None else error.position
+            raise
+        if value is None:
+            raise locate(ProgrammingError("range() takes whole numbers", position=at), tree)
+        return int(value)
+
+    def _give(self, at: tuple[tuple[str, int], ...]) -> None:
+        """The body's parameters: those of the call, and the values of the variables."""
+        self.con._parameters = (*self.given, *(value for _, value in at))
+
+    def _statement(self, part: st.Part, at: tuple[tuple[str, int], ...], speaks: bool) -> None:
+        self._give(at)
+        given = enumerate(self.con._parameters, 1)  # what is not read has no plan of its own
+        self.con._parameters = tuple(v if n in part.numbers else None for n, v in given)
+        cursor = Cursor(self.con)
+        try:
+            self.execute(part.text.text, cursor)
+            if speaks:
+                self._speak(cursor, at)
+        except Error as error:
+            part.text.relocate(error)
+            if not isinstance(error, InterruptedError):
+                error.position = part.start if error.position is None else error.position
+            raise
+        self.changes += max(0, cursor.rowcount) if cursor.description is None else 0
+
+    def _speak(self, cursor: Cursor, at: tuple[tuple[str, int], ...]) -> None:
+        """Adds the row of a step; a step without one adds none."""
+        found = cursor.fetchmany(2)
+        if len(found) > 1:
+            raise ProgrammingError(
+                "The last SELECT of a loop gives one row a step, and this one gave several",
+                hint="Aggregate them, or INSERT them into a table.",
+            )
+        if self.columns is None:
+            description = cursor.description or ()
+            names = [name for name, _ in at] + [str(d[0]) for d in description]
+            types = [DType.BIGINT.value] * len(at) + [str(d[1]) for d in description]
+            self.columns = RowsResult(tuple(deduplicated(names)), tuple(types), self.rows)
+        for row in found:
+            self.rows.append((*(value for _, value in at), *row))
+
+    def _complete(self, at: tuple[tuple[str, int], ...]) -> None:
+        """A step is complete: what it did stays."""
+        self._last = ", ".join(f"{name} = {value}" for name, value in at)
+        if self.own and self.con.duck.asked:
+            self.con.store.commit()
+            self.begin()
+        self._kept = self.con.store.savepoint()
+        told, self._rows_kept = self._rows_kept, len(self.rows)
+        if self.con.stepped is not None and self.columns is not None:
+            for row in self.rows[told:]:
+                self.con.stepped(self.columns.description, row)
+
+    def stop(self, error: BaseException) -> None:
+        """Undoes the step that has failed, keeps those before, and has the error say so."""
+        store = self.con.store
+        del self.rows[self._rows_kept :]
+        if not store.in_transaction:  # the commit has failed, which undoes what it was to keep
+            self._last = self._committed
+        elif self.con.duck.aborted and self.own:
+            store.rollback()
+            self._last = self._committed
+        else:
+            self._kept()
+            if self.own:
+                store.commit()
+        if isinstance(error, Error):
+            said = (
+                f"The steps up to {self._last} are kept."
+                if self._last
+                else "No step is complete, so nothing is kept."
+            )
+            error.hint = f"{error.hint} {said}".strip()
+            if isinstance(error, InterruptedError):
+                self.con.notices.append(f"The loop was cancelled. {said}")
+
+    def show(self, cursor: Cursor, loop: st.For) -> None:
+        """Hands the rows over, or how many rows were changed if no statement gives any."""
+        if loop.speaker is None:
+            cursor._changed(self.changes)
+            return
+        columns = self.columns
+        if columns is None:
+            columns = RowsResult((loop.variable,), (DType.BIGINT.value,), self.rows)
+        cursor._show(columns, columns.description)

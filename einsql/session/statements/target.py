@@ -1,0 +1,126 @@
+"""The tensor a statement changes: finding it, and its new state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from einsql.core.schema import PRESENT, DType, Field, Schema, valid
+from einsql.errors import DataError, Error, ProgrammingError
+from einsql.ir.einsum.graph import TRUE, Const
+from einsql.sql.binder.dml import Target
+from einsql.sql.binder.scalar import locate
+from einsql.sql.binder.typed_expr import Typed
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import Fields, PlacedFields, Relation, Term, count, distinct
+
+if TYPE_CHECKING:
+    from einsql.session.connection import Connection
+
+
+def writable(con: Connection, target: Target) -> Tensor:
+    """The tensor of a statement's target.
+
+    Raises:
+        ProgrammingError: There is none of that name, or it is not einsql's to change.
+    """
+    try:
+        if con.store.get(target.name) is None and con.in_scope(target.name) is not None:
+            raise ProgrammingError(
+                f'"{target.name}" is an array of the caller and cannot be changed',
+                hint="CREATE TENSOR … AS SELECT copies it.",
+            )
+        return con.writable(target.name)
+    except Error as error:
+        raise locate(error, target.node) from None
+
+
+def changed(tensor: Tensor, fields: dict[str, np.ndarray], mask: np.ndarray | None) -> Tensor:
+    """The tensor with new fields; a full mask is dropped."""
+    schema = tensor.relation.schema
+    if mask is None and not schema.has(PRESENT):
+        for array in fields.values():
+            array.flags.writeable = False
+        return tensor.holding(Relation(schema, fields))
+    kept = [f for f in schema.fields if f.name != PRESENT]
+    if mask is not None and not distinct(mask).all():
+        kept.append(Field(PRESENT, DType.BOOLEAN))
+        fields = {**fields, PRESENT: mask}
+    for array in fields.values():
+        array.flags.writeable = False
+    if tuple(kept) != schema.fields:
+        schema = Schema(schema.keys, tuple(kept))
+    return tensor.holding(Relation(schema, fields))
+
+
+def rows(fields: Fields, schema: Schema) -> int:
+    """How many keys are present."""
+    return count(fields, Term(PRESENT)) if PRESENT in fields else schema.size
+
+
+def settled(tensor: Tensor, fields: PlacedFields, columns: Mapping[str, str]) -> Tensor:
+    """The tensor with new fields that lie at sites; presence that is full is dropped.
+
+    Args:
+        tensor: What it was.
+        fields: Over the same keys, with a presence flag if some may be absent.
+        columns: The names of the new value fields by the tensor's.
+    """
+    schema = tensor.relation.schema
+    kept, names = list(schema.values), dict(columns)
+    if rows(fields, schema) < schema.size:
+        kept.append(Field(PRESENT, DType.BOOLEAN))
+        names[PRESENT] = PRESENT
+    new = Schema(schema.keys, tuple(kept))
+    new = schema if new == schema else new
+    return replace(tensor, relation=Relation(new, fields.renamed(new, names, tensor.name)))
+
+
+def as_declared(con: Connection, tensor: Tensor) -> Tensor:
+    """A tensor whose tiles lie as its partition says, if they are at sites already."""
+    relation = tensor.relation
+    if tensor.partition is None or not isinstance(relation.fields, PlacedFields):
+        return tensor
+    from einsql.optimizer.placement.layouts import declared  # for several sites only
+
+    bounds = [(k.lo, k.hi) for k in relation.schema.keys]
+    tiles = declared(bounds, tensor.partition, relation.fields.sites, tensor.order)
+    fields = relation.fields.moved(tiles, con._tick)
+    return replace(tensor, relation=Relation(relation.schema, fields))
+
+
+def refuse_null(fields: Fields, field: str, column: str) -> None:
+    """Refuses values that are NULL where their row exists.
+
+    Args:
+        fields: What a query gave, with its flags.
+        field: The field of the values.
+        column: What they are called.
+
+    Raises:
+        DataError: There are some.
+    """
+    if valid(field) not in fields:
+        return
+    there = [Term(PRESENT)] if PRESENT in fields else []
+    null = count(fields, Term(valid(field), holds=False), *there)
+    if null:
+        raise DataError(
+            f"{null} values of {column} are NULL, which a tensor cannot hold",
+            hint="COALESCE(…, 0) gives them a value; WHERE … IS NOT NULL leaves them out.",
+        )
+
+
+def constant(con: Connection, cell: Typed, column: str) -> np.ndarray:
+    """The value of a constant expression as a rank-0 array of its type's carrier.
+
+    Raises:
+        DataError: It is NULL.
+    """
+    if cell.valid != TRUE and not con.evaluate(cell.valid):
+        raise DataError(f"NULL cannot be stored in {column}")
+    value = cell.value.value if isinstance(cell.value, Const) else con.evaluate(cell.value)
+    return np.asarray(value, dtype=cell.value.dtype.carrier)
