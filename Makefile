@@ -41,9 +41,9 @@ bench: $(VENV)/.bench  ## measure against NumPy, PyTorch and DuckDB
 	$(BIN)/python -m benchmarks
 
 gpu: $(VENV)/.dev $(VENV)/.bench $(VENV)/.cuda  ## test and measure on an NVIDIA GPU
-	EINSQL_GPU=1 $(BIN)/pytest -n 0 tests/gpu
+	EINSQL_GPU=1 $(BIN)/pytest -n 0 tests/kernels/cuda
 	EINSQL_EXAMPLES=1000 NUMBA_ENABLE_CUDASIM=1 $(BIN)/pytest -n 0 -W ignore::RuntimeWarning \
-	    -o python_files=simulated.py tests/gpu
+	    -o python_files=simulated.py tests/kernels/cuda
 	$(BIN)/python -m benchmarks.gpu
 
 peers: $(VENV)/.bench $(VENV)/.mpi  ## measure sites on MPI ranks against ScaLAPACK, DTensor, Dask
@@ -56,11 +56,11 @@ fuzz: $(VENV)/.dev  ## compare N=20000 random queries with DuckDB
 	$(BIN)/python -m tests.fuzz --queries $(N)
 
 properties: $(VENV)/.dev  ## run the property tests on examples drawn anew
-	EINSQL_EXAMPLES_DRAWN=new $(BIN)/pytest tests/kernels tests/engine tests/optimizer tests/console \
-	    tests/gpu tests/test_tra.py tests/test_plan_page.py
+	EINSQL_EXAMPLES_DRAWN=new $(BIN)/pytest tests/kernels tests/engine tests/storage tests/optimizer tests/frontends/console \
+	    tests/ir/test_tra.py tests/explain/test_plan_page.py
 
 gradients: $(VENV)/.dev  ## compare 5000 random gradients with differences, 200 with torch.autograd
-	$(BIN)/python -m tests.gradient.campaign --losses 5000 --torch 200
+	$(BIN)/python -m tests.ir.autodiff.campaign --losses 5000 --torch 200
 
 everywhere: $(VENV)/.dev  ## run 2000 random queries on all numbers of sites under every strategy
 	$(BIN)/python -m tests.fuzz --everywhere --queries 2000
@@ -69,23 +69,23 @@ ranks: $(VENV)/.dev  ## compare 2000 random queries on 2, 3 and 4 MPI ranks with
 	$(BIN)/python -m tests.fuzz --mpi 2,3,4 --queries 2000
 
 failures: $(VENV)/.dev  ## kill, fail and interrupt ranks 50 times each
-	EINSQL_REPEAT=50 $(BIN)/pytest -n 0 -s tests/cluster/test_failures.py \
-	    tests/cluster/test_endings.py tests/cluster/test_faults.py
+	EINSQL_REPEAT=50 $(BIN)/pytest -n 0 -s tests/engine/ranks/test_failures.py \
+	    tests/engine/ranks/test_failure_diagnosis.py tests/engine/ranks/test_faults.py
 
 sqlalchemy: $(VENV)/.dev  ## run SQLAlchemy's own suite for dialects
-	$(BIN)/python -m tests.integrations.sqlalchemy_suite
+	$(BIN)/python -m tests.frontends.sqlalchemy.suite
 
 kills: $(VENV)/.dev  ## kill a process 500 times while it commits, and look at what is left
-	EINSQL_KILLS=500 $(BIN)/pytest -n 0 -s tests/database/test_kills.py
+	EINSQL_KILLS=500 $(BIN)/pytest -n 0 -s tests/storage/database/test_kills.py
 
 faults: $(VENV)/.dev  ## fail or kill every call to the file system, and lose power after each
-	EINSQL_FAULTS=all $(BIN)/pytest -n 0 -s tests/database/test_faults.py tests/database/test_power.py
+	EINSQL_FAULTS=all $(BIN)/pytest -n 0 -s tests/storage/database/test_faults.py tests/storage/database/test_power.py
 
 interrupts: $(VENV)/.dev  ## interrupt statements and fetches 800 times at random instants
 	EINSQL_INTERRUPTS=400 $(BIN)/pytest -n 0 -s tests/hybrid/test_interrupts.py -k random
 
 concurrent: $(VENV)/.dev  ## write, back up and read on twelve connections for five minutes
-	EINSQL_SECONDS=300 $(BIN)/pytest -n 0 -s tests/database/test_together.py -k readers_see
+	EINSQL_SECONDS=300 $(BIN)/pytest -n 0 -s tests/storage/database/test_together.py -k readers_see
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

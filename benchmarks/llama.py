@@ -24,7 +24,7 @@ from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.placement.placement import place
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
-from tests.networks import connected, transformer
+from tests.support.networks import connected, transformer
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "llama.md"
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"

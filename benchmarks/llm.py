@@ -2,7 +2,7 @@
 
 Seconds to read 512 tokens and to make one more after them, each at a position of its own, and
 what cuts of a layer over sites send. All have the weights in float32, and PyTorch and NumPy run
-the plain code of tests/llama.py.
+the plain code of tests/support/llama.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import einsql
 from benchmarks.measure import QUIET, measure
 from benchmarks.report import machine
 from examples.llm import Model, model_path
-from tests.llama import NumPyModel, Shape, TorchModel, read_weights
+from tests.support.llama import NumPyModel, Shape, TorchModel, read_weights
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "llm.md"
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"

@@ -21,7 +21,7 @@ import einsql
 from benchmarks.report import duration, write_between
 from benchmarks.report import machine as described
 from benchmarks.simulation import DOCUMENT
-from tests.networks import FFNN, ffnn, transformer
+from tests.support.networks import FFNN, ffnn, transformer
 
 RUNS = 9
 RANKS = (1, 2, 4, 8)

@@ -22,9 +22,9 @@ import time
 import warnings
 
 from einsql.engine.ranks.start import starting
-from tests.oracle.campaign import Report, campaign
-from tests.oracle.everywhere import Everywhere, everywhere
-from tests.oracle.ranks import WatchedCluster, changing, tiled
+from tests.support.oracle.campaign import Report, campaign
+from tests.support.oracle.everywhere import Everywhere, everywhere
+from tests.support.oracle.ranks import WatchedCluster, changing, tiled
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from einsql.storage.array_ownership import owner
 from einsql.storage.memory.budget import in_memory
 from einsql.storage.memory.spill_files import Space, is_mapped, sweep
 from einsql.storage.objects import Tensor
-from tests.oracle.campaign import campaign
+from tests.support.oracle.campaign import campaign
 
 LIMIT = 200_000
 PRODUCT = "SELECT x.i, y.k, SUM(x.val * y.val) AS val FROM x JOIN y USING (j) GROUP BY x.i, y.k"
@@ -240,7 +240,7 @@ def test_a_chain_of_gigabytes(side: int, dtype: str, tmp_path: Path) -> None:
 
 def chain(side: int, limit: str, dtype: str, directory: Path) -> None:
     """Runs a chain in a process of its own; it says itself whether it kept to the limit."""
-    command = [sys.executable, "-m", "tests.engine.anonymous", str(side), limit, dtype]
+    command = [sys.executable, "-m", "tests.storage.files.anonymous", str(side), limit, dtype]
     run = subprocess.run(
         [*command, str(directory)], capture_output=True, text=True, check=False, timeout=900
     )

@@ -8,7 +8,7 @@ import pytest
 from einsql.engine import streaming_exchange
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.planner.plan import Plan
-from tests.test_sites import QUERIES, connection, explained
+from tests.engine.test_sites import QUERIES, connection, explained
 
 FORCED = [
     *QUERIES,

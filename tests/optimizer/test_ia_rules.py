@@ -33,7 +33,7 @@ from einsql.ir.tra.kernels import Tile
 from einsql.optimizer.tra import RULES, Costs, Weights, search, translate
 from einsql.optimizer.tra.beam import Neighbours
 from einsql.optimizer.tra.laws import chained
-from tests.sites import Blocks, any_copies, assert_same, meaning, on_sites, random_relation
+from tests.support.sites import Blocks, any_copies, assert_same, meaning, on_sites, random_relation
 
 SITES = (1, 2, 3, 4, 5, 8)
 RULE = {r.name: r for r in RULES}

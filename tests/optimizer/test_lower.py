@@ -34,10 +34,10 @@ from einsql.ir.tra.plan import Scan
 from einsql.ir.tra.plan import walk as walk_plan
 from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.tra.lower import lower, lower_graph
-from tests.levels import assert_same
+from tests.ir.test_notation import EXPRESSIONS, operands
 from tests.optimizer.graphs import data, key, less, random_graph, random_join, tensor
-from tests.relations import checked
-from tests.test_notation import EXPRESSIONS, operands
+from tests.support.levels import assert_same
+from tests.support.relations import checked
 
 
 def einsum_node(notation: str, arrays: list[np.ndarray], *spec: str) -> EinSum:

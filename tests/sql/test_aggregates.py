@@ -12,7 +12,7 @@ import pytest
 
 import einsql
 from einsql.core.bfloat16 import narrow, rounded
-from tests.hostile import (
+from tests.support.hostile import (
     DOUBLES,
     FLOATS,
     HALVES,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import einsql
-from tests.oracle.parameters import parameter_campaign
+from tests.support.oracle.parameters import parameter_campaign
 
 X = np.arange(42.0).reshape(6, 7) - 20
 W = np.sin(X)

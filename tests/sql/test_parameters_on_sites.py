@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import einsql
-from tests.oracle.parameters import alike, answer, parameter_campaign
 from tests.sql.test_parameters import ONCE, SINGLE, WINDOWS, W, X, Y
+from tests.support.oracle.parameters import alike, answer, parameter_campaign
 
 EDGES: list[tuple[str, list[list[object]]]] = [
     ("SELECT i, j, val FROM x WHERE i BETWEEN ? AND ?",

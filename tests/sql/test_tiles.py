@@ -15,7 +15,7 @@ from einsql.ir.functions import INTERNAL, SCALARS
 from einsql.planner.tile_plan import TilePlan, scanned
 from einsql.sql.binder.scope import TileRelation
 from einsql.storage.objects import Tensor
-from tests.test_tra import CORNERS, EXAMPLES, B, U
+from tests.ir.test_tra import CORNERS, EXAMPLES, B, U
 
 X = np.arange(35.0).reshape(7, 5) / 2
 Y = np.arange(15.0).reshape(5, 3) / 4
@@ -58,7 +58,7 @@ def _defined(con: einsql.Connection, sql: str, got: list[np.ndarray]) -> None:
         np.testing.assert_allclose(array, wanted[key], rtol=1e-6)
 
 
-# ---- the worked examples of the papers, as tests/test_tra.py has them in Python
+# ---- the worked examples of the papers, as tests/ir/test_tra.py has them in Python
 
 ROWS = "WITH rb AS (SELECT j AS a, tile FROM TILES(b, 1, 2))"
 WORKED = {

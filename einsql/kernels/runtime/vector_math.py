@@ -3,7 +3,7 @@
 Polynomials without branches, tables and calls, so that the loops around them vectorise.
 Every float has an answer: infinities, NaN, zeros with their sign, denormal arguments and
 results. The largest errors, in units in the last place, for float32 those of all numbers
-(`python -m tests.kernels.test_maths`), for float64 those of a sample:
+(`python -m tests.kernels.test_vector_math`), for float64 those of a sample:
 
     ========  =======  =======
     function  float32  float64

@@ -1,0 +1,68 @@
+"""The README and docs are run: every example in them must give what it shows."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_examples_give_what_they_show(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if path.name == "mpi.md":
+        pytest.importorskip("mpi4py", reason="its examples start MPI ranks")
+    if path.name == "clients.md":
+        for client in ("pandas", "polars", "sqlalchemy"):
+            pytest.importorskip(client, reason="its examples use it")
+        from sqlalchemy.dialects import registry  # for who has not installed einsql
+
+        registry.register("einsql", "einsql.frontends.sqlalchemy", "EinsqlDialect")
+    monkeypatch.chdir(ROOT)
+    text = path.read_text(encoding="utf-8").replace("```", "")
+    # The example must find the arrays it defines: they are globals of its own module.
+    names = {"__name__": "__main__"}
+    test = doctest.DocTestParser().get_doctest(text, names, path.name, str(path), 0)
+    outcome = doctest.DocTestRunner(verbose=False).run(test)
+    assert outcome.failed == 0
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#?([^)]*)\)", path.read_text(encoding="utf-8")):
+        there = path.parent / target if target else path
+        assert there.exists(), target
+        if anchor and there.suffix == ".md":
+            assert anchor in anchors(there), f"{target}#{anchor}"
+
+
+def test_the_map_has_every_module() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    here = (ROOT / "einsql").iterdir()
+    named = [
+        p.name + "/" * p.is_dir() for p in here if p.suffix == ".py" or (p / "__init__.py").exists()
+    ]
+    assert [n for n in named if f"`{n}`" not in text] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_maps_name_what_is_there(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    rows = [line for line in text.split("\n") if line.startswith("|")]
+    named = {n for row in rows for n in re.findall(r"`([\w/]+(?:\.py|/))`", row)}
+    there = [
+        f"/{p.relative_to(ROOT)}{'/' * p.is_dir()}"
+        for folder in ("einsql", "tests", "benchmarks", "docs")
+        for p in [ROOT / folder, *(ROOT / folder).rglob("*")]
+    ]
+    assert [n for n in sorted(named) if not any(p.endswith(f"/{n}") for p in there)] == []
+
+
+def anchors(path: Path) -> set[str]:
+    """What headings are called in links: GitHub's rule."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}

@@ -1,0 +1,159 @@
+"""Random queries on every number of sites under every strategy: one answer, planned traffic.
+
+`eindecomp` also minimises seconds, on machines where much is cut and where much stays whole.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import einsql
+from einsql.core.machine import Machine
+from einsql.core.settings import Settings
+from einsql.engine.spmd_executor import SiteProgram
+from einsql.ir.einsum.graph import EinSum, walk
+from einsql.optimizer.decomposition import STRATEGIES
+from einsql.planner.compile import compiler, sited
+from einsql.planner.plan import Plan
+from einsql.sql.parser.parser import parse
+from einsql.sql.parser.syntax import Query as Asked
+from tests.support.oracle.campaign import QUERIES_PER_DATABASE
+from tests.support.oracle.choices import Choices
+from tests.support.oracle.compare import difference
+from tests.support.oracle.data import random_database
+from tests.support.oracle.generate import Generator, Query
+from tests.support.oracle.oracle import Pair
+
+SITES = (1, 2, 3, 4, 5, 8)
+
+MACHINES = tuple(Machine(flops, flops, flops, flops, latency=1e-6) for flops in (1e5, 3e6))
+"""On the first one whatever has more than a few points is cut; on the other some things are."""
+
+WIDEST = 8
+"""Bytes of the widest field: what EinDecomp's floats are at most."""
+
+
+@dataclass
+class Everywhere:
+    """What became of the queries.
+
+    Attributes:
+        queries: How many gave an answer on one site that agrees with DuckDB's.
+        runs: How often these were run, by the strategy that cut them; for most queries the
+            strategies for networks leave that to `eindecomp`.
+        unproven: Runs that `exact` refused, for want of a proof in time.
+        moved: Runs in which anything crossed sites.
+        findings: What differed, with the query.
+    """
+
+    queries: int = 0
+    runs: Counter[str] = field(default_factory=Counter)
+    unproven: int = 0
+    moved: int = 0
+    findings: list[str] = field(default_factory=list)
+
+    def add(self, other: Everywhere) -> None:
+        """Takes in another process's outcome."""
+        self.queries += other.queries
+        self.runs += other.runs
+        self.unproven += other.unproven
+        self.moved += other.moved
+        self.findings += other.findings
+
+    def text(self) -> str:
+        """The outcome for people."""
+        runs = ", ".join(f"{name} {count:,}" for name, count in self.runs.items())
+        return "\n".join(
+            [
+                *self.findings[:20],
+                f"{self.queries:,} queries, {self.runs.total():,} runs on "
+                f"{', '.join(map(str, SITES))} sites ({runs}); {self.moved:,} moved data; "
+                f"{self.unproven} not proven; {len(self.findings)} differences",
+            ]
+        )
+
+
+def everywhere(queries: int, seed: int) -> Everywhere:
+    """Runs random queries everywhere.
+
+    Args:
+        queries: How many that agree on one site.
+        seed: The same seed gives the same queries.
+    """
+    found = Everywhere()
+    number = 0
+    while found.queries < queries:
+        number += 1
+        case = seed * 1_000_000 + number
+        pair = Pair(random_database(Choices(random.Random(case))))
+        for n in range(QUERIES_PER_DATABASE):
+            query = Generator(Choices(random.Random(case * 100 + n)), pair.db).query()
+            theirs = pair.theirs(query)
+            if isinstance(theirs, str) or not theirs or found.queries == queries:
+                continue
+            outcome = pair.judge(query, theirs)
+            if outcome.verdict == "agree" and query.in_fragment and not outcome.outside:
+                found.queries += 1
+                _on_all_sites(pair, query, theirs, found)
+        pair.close()
+    return found
+
+
+def _on_all_sites(pair: Pair, query: Query, theirs: list[Any], found: Everywhere) -> None:
+    """Plans a query once and places it in every way."""
+    pair.con._parameters = ()
+    asked = parse(query.sql)[0]
+    assert isinstance(asked, Asked)
+    plan: Plan = pair.con.plan(asked.tree)
+    inexact = [n for n, c in enumerate(query.columns) if c.error]
+    for sites in SITES:
+        for name in STRATEGIES:
+            strategy = f"{name}:{_label(plan)}" if name in ("data", "model") else name
+            ways = {strategy: replace(pair.con.settings, sites=sites, strategy=strategy)}
+            if name == "eindecomp":
+                ways |= {
+                    f"{name}, {m.flops_float:g} FLOP/s": _in_seconds(ways[name], m)
+                    for m in MACHINES
+                }
+            for way, settings in ways.items():
+                try:
+                    why, moved, used = _run(pair, plan, settings, theirs, inexact)
+                except einsql.OperationalError:  # not proven in time
+                    found.unproven += 1
+                    continue
+                found.runs[used] += 1
+                found.moved += moved > 0
+                if why:
+                    found.findings.append(f"{sites} sites, {way}: {why}\n{query.sql}\n")
+
+
+def _in_seconds(settings: Settings, machine: Machine) -> Settings:
+    return replace(settings, cost="seconds", machine=machine)
+
+
+def _run(
+    pair: Pair, plan: Plan, settings: Settings, theirs: list[Any], inexact: list[int]
+) -> tuple[str, int, str]:
+    """Runs a plan in one way: what is wrong, the bytes it sent, and the strategy that cut."""
+    root = plan.optimized.root
+    cut, placed = sited(root, settings)
+    program = SiteProgram(placed, root.schema, compiler(settings))
+    fields, measure = program.measured(pair.con._inputs, lambda done: None)
+    sent = sum(measure.sent)
+    inputs = pair.con._inputs
+    why = difference(list(plan.wrap(fields, inputs, inputs).rows()), theirs, inexact)
+    if not why and sent > placed.bytes_sent:
+        why = f"{sent} bytes sent, {placed.bytes_sent} planned"
+    if not why and settings.cost == "floats" and placed.bytes_sent > WIDEST * cut.floats:
+        why = f"{placed.bytes_sent} bytes planned, EinDecomp counts {cut.floats} floats"
+    return why, sent, cut.strategy.partition(":")[0]
+
+
+def _label(plan: Plan) -> str:
+    """The label that the first operation has first."""
+    root = plan.optimized.root
+    labels = [a.label for n in walk(root) if isinstance(n, EinSum) for a in n.axes if not a.define]
+    return labels[0] if labels else "nothing"
