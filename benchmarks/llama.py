@@ -22,6 +22,7 @@ from einsql.ir.einsum.graph import Node
 from einsql.optimizer import optimize
 from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.placement.placement import place
+from einsql.planner.queries import query_binder
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from tests.support.networks import connected, transformer
@@ -67,10 +68,9 @@ def prepared(layers: int, rounds: int) -> tuple[Node, dict[str, float]]:
     """The optimised graph, and the seconds of each stage before it is cut."""
     tensors, sql = transformer(layers, **SHAPE)
     con = connected(tensors)
-    con._parameters = ()
     (statement, _), reading = timed(lambda: parse(sql), rounds)
     assert isinstance(statement, Query)
-    bound, binding = timed(lambda: con.query_binder().bind(statement.tree), rounds)
+    bound, binding = timed(lambda: query_binder(con.context).bind(statement.tree), rounds)
     optimized, rewriting = timed(lambda: optimize(bound.node), rounds)
     return optimized.root, {"parse": reading, "bind": binding, "optimise": rewriting}
 

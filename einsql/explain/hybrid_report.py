@@ -12,12 +12,13 @@ from einsql.hybrid.split.blocks import Structure
 from einsql.hybrid.split.sharing import share
 from einsql.hybrid.split.split import Fragment
 from einsql.planner.plan import Plan
+from einsql.planner.queries import query_binder
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.syntax import Explain
 from einsql.sql.parser.tokens import tokenize
 
 if TYPE_CHECKING:
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,7 +87,7 @@ class HybridExplanation(TextExplanation):
         return _undrawn(form)
 
 
-def explain_hybrid(con: Connection, asked: Explain, refusal: Error) -> HybridExplanation:
+def explain_hybrid(ctx: Context, asked: Explain, refusal: Error) -> HybridExplanation:
     """The explanation of a query that is not tensor work as a whole.
 
     Raises:
@@ -95,13 +96,13 @@ def explain_hybrid(con: Connection, asked: Explain, refusal: Error) -> HybridExp
     inner = asked.statement
     is_made = isinstance(inner, st.CreateTensor)
     outside = hybrid_plan.is_outside(refusal)
-    if con.settings.fallback == "off" or not outside or asked.form in ("svg", "html"):
+    if ctx.settings.fallback == "off" or not outside or asked.form in ("svg", "html"):
         raise _undrawn(asked.form) if asked.form in ("svg", "html") and outside else refusal
     text = asked.text
     is_statement = isinstance(inner, st.Foreign | st.Change)
     if is_statement:
         structure = Structure(tokenize(text))
-        duckdb_statements.check(con, structure, refusal)
+        duckdb_statements.check(ctx, structure, refusal)
         if asked.analyze and duckdb_statements.stores(structure):
             raise NotSupportedError(
                 "EXPLAIN ANALYZE of a change of tables would store it",
@@ -109,28 +110,28 @@ def explain_hybrid(con: Connection, asked: Explain, refusal: Error) -> HybridExp
             )
     if is_made:
         text = text[text.upper().index(" AS ") + 4 :]
-    made = hybrid_plan.split_foreign(con, text) if is_statement else hybrid_plan.split(con, text)
-    plan = hybrid_plan.duckdb_plan(con, made, asked.analyze)
-    fragments = [(f, _plan(con, asked, made, f)) for f in made.parts.fragments]
-    once = [o.shown for o in share(made.parts.fragments, con.query_binder().catalog.view)[0]]
-    return HybridExplanation(asked, made, fragments, plan, _reason(con, refusal), once)
+    made = hybrid_plan.split_foreign(ctx, text) if is_statement else hybrid_plan.split(ctx, text)
+    plan = hybrid_plan.duckdb_plan(ctx, made, asked.analyze)
+    fragments = [(f, _plan(ctx, asked, made, f)) for f in made.parts.fragments]
+    once = [o.shown for o in share(made.parts.fragments, query_binder(ctx).catalog.view)[0]]
+    return HybridExplanation(asked, made, fragments, plan, _reason(ctx, refusal), once)
 
 
-def _reason(con: Connection, refusal: Error) -> str:
+def _reason(ctx: Context, refusal: Error) -> str:
     """Why the whole is no tensor work."""
     named = refusal.reason.split('"')[1::2]
-    if isinstance(refusal, UnknownHere) and named and con.duck.has(named[0]):
+    if isinstance(refusal, UnknownHere) and named and ctx.duck.has(named[0]):
         return f"{named[0]} is a table"
     return refusal.reason
 
 
 def _plan(
-    con: Connection, asked: Explain, made: hybrid_plan.Hybrid, fragment: Fragment
+    ctx: Context, asked: Explain, made: hybrid_plan.Hybrid, fragment: Fragment
 ) -> Explanation:
-    plan = made.computing.plan(fragment).plan
-    if isinstance(plan, Plan):
-        return GraphExplanation(asked, plan, con.settings, None)
-    return explain_tiles(plan, asked, con._inputs, con._tick, None)
+    planned, inputs = made.computing.plan(fragment)
+    if isinstance(planned.plan, Plan):
+        return GraphExplanation(asked, planned.plan, ctx.settings, None)
+    return explain_tiles(planned.plan, asked, inputs, ctx.tick, None)
 
 
 def _undrawn(form: str) -> NotSupportedError:

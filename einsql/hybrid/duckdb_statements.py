@@ -20,13 +20,12 @@ from einsql.sql.parser.parser import is_qualified
 from einsql.sql.parser.tokens import tokenize, word_of
 from einsql.storage.duckdb.failures import translated
 from einsql.storage.duckdb.table_result import TableResult
-from einsql.storage.error_boundary import boundary
 from einsql.storage.objects import Tensor, is_local, kind_of
 
 if TYPE_CHECKING:
     from sqlglot import Token
 
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 _COUNTING = ("INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "COPY", "MERGE INTO", "TRUNCATE")
 _SHOWING = ("SELECT", "FROM", "VALUES", "PIVOT", "UNPIVOT", "EXECUTE")
@@ -49,11 +48,11 @@ _READING = ("INSERT", "UPDATE", "DELETE", "MERGE", "MERGE INTO", "WITH", "COPY")
 """Others that may read tables and tensors, which are to be of one commit."""
 
 
-def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
+def run(ctx: Context, sql: str, refusal: Error) -> TableResult | int:
     """Runs a statement.
 
     Args:
-        con: The session.
+        ctx: The session.
         sql: The statement.
         refusal: Why einsql's own grammar has it not.
 
@@ -64,28 +63,28 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
         Error: It would change a tensor, or DuckDB refuses it.
     """
     structure = Structure(tokenize(sql))
-    check(con, structure, refusal)
-    _check_described(con, structure)
+    check(ctx, structure, refusal)
+    _check_described(ctx, structure)
     word = structure.word(0)
     if word == "PREPARE":
-        _check_prepared(con, structure, sql)
+        _check_prepared(ctx, structure, sql)
     if word == "RESET":
         _check_reset(structure)
     makes = word in _MAKING or guard.carried(structure.tokens) is not None
     try:
-        with con.store.snapshot(makes) if makes or word in _READING else nullcontext():
-            made = hybrid_plan.split_foreign(con, sql)
+        with ctx.store.snapshot(makes) if makes or word in _READING else nullcontext():
+            made = hybrid_plan.split_foreign(ctx, sql)
             if _defines_view(structure) and (made.parts.fragments or made.parts.relations):
                 raise refusal  # DuckDB would not find the tensors again
-            found = hybrid_plan.run(con, made)
+            found = hybrid_plan.run(ctx, made)
     finally:
         if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
-            con.forget_plans()  # a table comes before an array of the caller
-            con.store.database.tables = object()
+            ctx.plans.clear()  # a table comes before an array of the caller
+            ctx.store.database.tables = object()
     if word in ("ATTACH", "DETACH"):
-        con.store.database.attached(con.duck.attached())
+        ctx.store.database.attached(ctx.duck.attached())
     if word in ("USE", "SET", "PRAGMA"):
-        con.duck.leave_catalog()
+        ctx.duck.leave_catalog()
     word = _verb(structure)
     returns = "RETURNING" in map(structure.word, range(len(structure.tokens)))
     if word in _COUNTING and found.names == ("Count",) and not returns:
@@ -94,30 +93,29 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     return -1 if found.names == ("Success",) and word not in _SHOWING else found
 
 
-def register_table(con: Connection, name: str, rows: object) -> None:
+def register_table(ctx: Context, name: str, rows: object) -> None:
     """Makes a temporary table of a DataFrame or an Arrow table.
 
     Raises:
         ProgrammingError: A stored tensor, a view or another table has the name.
         InterfaceError: DuckDB cannot read it.
     """
-    with con._busy, boundary:
-        duck, found = con.duck, con.store.get(name)
-        if isinstance(found, Tensor) and found.borrowed:
-            con.store.unregister(name)
-        elif found is not None:
-            raise ProgrammingError(f'"{name}" exists', hint="Take another name, or drop it.")
-        if not duck.is_registered(name):
-            duck.refuse(name)
-        try:
-            with translated(""), duck.showing({_ROWS: rows}):
-                duck.execute(f"CREATE OR REPLACE TEMP TABLE {in_quotes(name)} AS FROM {_ROWS}")
-        except Error as error:
-            kind = type(rows).__name__
-            raise InterfaceError(f"The {kind} is no table: {error.reason}") from None
-        duck.registered.add(name.lower())
-        con.forget_plans()
-        con.store.database.tables = object()
+    duck, stored = ctx.duck, ctx.store.get(name)
+    if isinstance(stored, Tensor) and stored.borrowed:
+        ctx.store.unregister(name)
+    elif stored is not None:
+        raise ProgrammingError(f'"{name}" exists', hint="Take another name, or drop it.")
+    if not duck.is_registered(name):
+        duck.refuse(name)
+    try:
+        with translated(""), duck.showing({_ROWS: rows}):
+            duck.execute(f"CREATE OR REPLACE TEMP TABLE {in_quotes(name)} AS FROM {_ROWS}")
+    except Error as error:
+        kind = type(rows).__name__
+        raise InterfaceError(f"The {kind} is no table: {error.reason}") from None
+    duck.registered.add(name.lower())
+    ctx.plans.clear()
+    ctx.store.database.tables = object()
 
 
 _ROWS = "__einsql_rows"
@@ -142,33 +140,33 @@ def _defines_view(structure: Structure) -> bool:
     return structure.word(0) == "CREATE" and "VIEW" in map(structure.word, range(1, 6))
 
 
-def change_setting(con: Connection, text: str, refusal: Error) -> None:
+def change_setting(ctx: Context, text: str, refusal: Error) -> None:
     """SET of a setting that only DuckDB has.
 
     Raises:
         Error: DuckDB refuses it, or einsql relies on it.
     """
-    check(con, Structure(tokenize(text)), refusal)
-    with con.duck.profiling.of(con.duck.con, True):
-        con.duck.execute(text)
-    con.duck.leave_catalog()
+    check(ctx, Structure(tokenize(text)), refusal)
+    with ctx.duck.profiling.of(ctx.duck.con, True):
+        ctx.duck.execute(text)
+    ctx.duck.leave_catalog()
 
 
-def check(con: Connection, structure: Structure, refusal: Error) -> None:
+def check(ctx: Context, structure: Structure, refusal: Error) -> None:
     """Refuses what einsql does not let DuckDB do.
 
     Raises:
         Error: It would change a tensor, the catalog, or what einsql relies on.
     """
     tokens = structure.tokens
-    guard.refuse(tokens, con.duck.database)
-    guard.refuse_setting(tokens, con.settings.enable_external_access)
+    guard.refuse(tokens, ctx.duck.database)
+    guard.refuse_setting(tokens, ctx.settings.enable_external_access)
     carried = guard.carried(tokens)
-    if carried is not None and _holds_ours(con, carried[0]):
+    if carried is not None and _holds_ours(ctx, carried[0]):
         raise guard.refuse_export(carried[1])
-    if structure.word(0) == "PRAGMA" and len(tokens) > 1 and con.settings.enable_external_access:
-        _check_import(con, tokens)
-    _check_names(con, structure, refusal)
+    if structure.word(0) == "PRAGMA" and len(tokens) > 1 and ctx.settings.enable_external_access:
+        _check_import(ctx, tokens)
+    _check_names(ctx, structure, refusal)
 
 
 def _check_reset(structure: Structure) -> None:
@@ -184,13 +182,13 @@ def _check_reset(structure: Structure) -> None:
         )
 
 
-def _check_prepared(con: Connection, structure: Structure, sql: str) -> None:
+def _check_prepared(ctx: Context, structure: Structure, sql: str) -> None:
     """Refuses to prepare what DuckDB would see as it is now, whatever becomes of it."""
     words = map(structure.word, range(len(structure.tokens)))
     first = next((n + 1 for n, word in enumerate(words) if word == "AS"), None)
     if first is None or first >= len(structure.tokens):
         return
-    made = hybrid_plan.split_foreign(con, sql[structure.tokens[first].start :])
+    made = hybrid_plan.split_foreign(ctx, sql[structure.tokens[first].start :])
     if made.parts.fragments or made.parts.relations or made.defined:
         raise NotSupportedError(
             "PREPARE would keep tensors, views and macros of einsql's as they are now",
@@ -199,15 +197,15 @@ def _check_prepared(con: Connection, structure: Structure, sql: str) -> None:
         )
 
 
-def _holds_ours(con: Connection, database: str) -> bool:
+def _holds_ours(ctx: Context, database: str) -> bool:
     """True if a database holds objects of einsql's; without a name the one that USE says."""
-    name = database or str(con.duck.execute("SELECT current_database()")[0][0])
-    if name.lower() == con.duck.database.lower():
-        return any(not is_local(item) for item in con.store.objects.values())
-    return con.duck.holds_catalog(name)
+    name = database or str(ctx.duck.execute("SELECT current_database()")[0][0])
+    if name.lower() == ctx.duck.database.lower():
+        return any(not is_local(item) for item in ctx.store.objects.values())
+    return ctx.duck.holds_catalog(name)
 
 
-def _check_import(con: Connection, tokens: Sequence[Token]) -> None:
+def _check_import(ctx: Context, tokens: Sequence[Token]) -> None:
     """Refuses PRAGMA import_database of what DuckDB cannot import."""
     if tokens[1].text.lower() != "import_database":
         return
@@ -226,13 +224,13 @@ def _check_import(con: Connection, tokens: Sequence[Token]) -> None:
             position=position,
         )
     try:
-        check_scripts(con, folder)
+        check_scripts(ctx, folder)
     except Error as error:
         error.position = position
         raise
 
 
-def check_scripts(con: Connection, folder: str) -> None:
+def check_scripts(ctx: Context, folder: str) -> None:
     """Refuses to import what names the catalog or ends the transaction of the import.
 
     Raises:
@@ -257,11 +255,11 @@ def check_scripts(con: Connection, folder: str) -> None:
                     f"{path} holds {tokens[0].text}, and is imported as one transaction",
                     hint="Remove these lines.",
                 )
-            guard.refuse(tokens, con.duck.database)
-            guard.refuse_setting(tokens, con.settings.enable_external_access)
+            guard.refuse(tokens, ctx.duck.database)
+            guard.refuse_setting(tokens, ctx.settings.enable_external_access)
 
 
-def _check_described(con: Connection, structure: Structure) -> None:
+def _check_described(ctx: Context, structure: Structure) -> None:
     """Refuses to have DuckDB describe a file that it cannot read.
 
     Raises:
@@ -271,7 +269,7 @@ def _check_described(con: Connection, structure: Structure) -> None:
     if word not in ("DESCRIBE", "DESC", "SHOW", "SUMMARIZE") or len(structure.tokens) < 2:
         return
     named = structure.tokens[1]
-    if named.token_type is TokenType.STRING and hybrid_plan.is_tensor_file(con, named.text):
+    if named.token_type is TokenType.STRING and hybrid_plan.is_tensor_file(ctx, named.text):
         raise NotSupportedError(
             f"{word} takes a table, and '{named.text}' is a tensor",
             hint=f"{word} SELECT * FROM '{named.text}' works.",
@@ -279,7 +277,7 @@ def _check_described(con: Connection, structure: Structure) -> None:
         )
 
 
-def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
+def _check_names(ctx: Context, structure: Structure, refusal: Error) -> None:
     """Refuses what would make or change something under a name of einsql's.
 
     Raises:
@@ -291,8 +289,8 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
         words = list(map(structure.word, range(len(structure.tokens))))
         for n in range(3, len(words)):
             if words[n - 2 : n] == ["RENAME", "TO"]:
-                con.duck.dropped.add(structure.tokens[n - 3].text.lower())
-                _check_new(con, structure.tokens[n])
+                ctx.duck.dropped.add(structure.tokens[n - 3].text.lower())
+                _check_new(ctx, structure.tokens[n])
     if _defines_view(structure):
         words = [structure.word(n) for n in range(min(9, len(structure.tokens)))]
         if not is_qualified(words, words.index("VIEW") + 1):
@@ -314,20 +312,20 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
         at += 2
     prefix = [t.text for t in structure.tokens[first:at:2]]
     if word == "DROP":
-        con.duck.dropped.add(structure.tokens[at].text.lower())
+        ctx.duck.dropped.add(structure.tokens[at].text.lower())
     token = structure.tokens[at]
     if word == "CREATE":
-        own = con.duck.database.lower()
+        own = ctx.duck.database.lower()
         low = [p.lower() for p in prefix]
         if low in ([], ["main"], ["temp"], ["temp", "main"], [own], [own, "main"]):
-            _check_new(con, token)
+            _check_new(ctx, token)
         return
-    found = con.store.get(token.text)
-    if found is None or (prefix and not hybrid_plan.is_ours(con, prefix, token.text)):
+    found = ctx.store.get(token.text)
+    if found is None or (prefix and not hybrid_plan.is_ours(ctx, prefix, token.text)):
         return
     kind = kind_of(found)
     if prefix:
-        if token.text.lower() in con.duck.names():  # beside the tensor; DuckDB alone has made it
+        if token.text.lower() in ctx.duck.names():  # beside the tensor; DuckDB alone has made it
             return
         raise NotSupportedError(
             f"{found.name} is a {kind}, which {word} names without a schema", position=token.start
@@ -341,9 +339,9 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
     raise refusal
 
 
-def _check_new(con: Connection, token: Token) -> None:
+def _check_new(ctx: Context, token: Token) -> None:
     """Refuses a new table under a name that is taken."""
-    found = con.store.get(token.text)
+    found = ctx.store.get(token.text)
     if found is not None:
         kind = kind_of(found)
         raise ProgrammingError(

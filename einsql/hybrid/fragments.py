@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from sqlglot import exp
@@ -15,8 +15,10 @@ from einsql.hybrid.split.operands import names_in, refusal, sources
 from einsql.hybrid.split.sharing import share
 from einsql.hybrid.split.split import Fragment
 from einsql.ir.einsum.graph import Input
+from einsql.planner.outcome import Rows
 from einsql.planner.plan import Dependency, Plan
 from einsql.planner.planner import BinderCatalog
+from einsql.planner.queries import Bound, plan_query, query_binder
 from einsql.planner.rebind import current_inputs
 from einsql.sql.binder.query import QueryBinder
 from einsql.sql.binder.scope import Relation
@@ -29,14 +31,10 @@ from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
     from einsql.engine.executor import Tick
+    from einsql.planner.context import Context
     from einsql.planner.tile_plan import TilePlan
-    from einsql.session.connection import Connection
     from einsql.storage.relation import Fields
-    from einsql.storage.results.tile_result import TileResult
 
-
-Answer = tuple["Result | TileResult", tuple[tuple[Any, ...], ...]]
-"""A result with PEP 249's description."""
 
 Reader = Callable[[Dependency], "Fields | None"]
 """Reads a table that is an operand of a plan, or gives None if it has other columns now."""
@@ -68,7 +66,7 @@ class Computing:
     """The fragments of one statement, and what it takes to compute them.
 
     Attributes:
-        con: The session.
+        ctx: The session.
         tables: Reads the tables that are operands.
         has_gradient: Whether the statement calls GRADIENT, which DuckDB cannot: what a loss
             may read is tensor work wherever it can be.
@@ -76,7 +74,7 @@ class Computing:
         once: What several fragments read, by what they call it, in the order it is computed in.
     """
 
-    con: Connection
+    ctx: Context
     tables: Tables
     has_gradient: bool = False
     plans: dict[str, Planned] = field(default_factory=dict)
@@ -85,11 +83,11 @@ class Computing:
 
     def binder(self, tree: exp.Expr, foreign: frozenset[str]) -> QueryBinder:
         """A binder for a fragment; tables of DuckDB are operands in it."""
-        con = self.con
-        self.tables.named = _named(con, tree)
-        alone = con.cluster is None and con.settings.sites == 1
+        ctx = self.ctx
+        self.tables.named = _named(ctx, tree)
+        alone = ctx.cluster is None and ctx.settings.sites == 1
         find = self.tables.relation if alone else lambda name: None
-        binder = con.query_binder(tables=find, once=self._made)
+        binder = query_binder(ctx, tables=find, once=self._made)
         binder.foreign = foreign
         return binder
 
@@ -133,23 +131,28 @@ class Computing:
         if not isinstance(item.this, exp.Identifier):
             return True
         name = item.name
-        is_known = self.con.store.get(name) is not None
-        return is_known or self.con.array_named(name) is not None or "." in name
+        is_known = self.ctx.store.get(name) is not None
+        return is_known or self.ctx.array_named(name) is not None or "." in name
 
-    def plan(self, fragment: Fragment) -> Planned:
-        """Binds and plans a fragment."""
+    def plan(self, fragment: Fragment) -> tuple[Planned, Mapping[str, Fields]]:
+        """Binds and plans a fragment.
+
+        Returns:
+            The plan, and the inputs that binding read.
+        """
         binder = self.binder(fragment.tree, fragment.foreign)
-        plan = self.con.planned(binder.bind_any(fragment.tree), binder)
-        return Planned(plan, tuple(f"c{n}" for n in range(len(fragment.names))))
+        bound = Bound(binder.bind_any(fragment.tree), binder)
+        names = tuple(f"c{n}" for n in range(len(fragment.names)))
+        return Planned(plan_query(self.ctx, bound), names), bound.inputs
 
     def compute(self, given: Sequence[Fragment], tensors: Sequence[str]) -> dict[str, object]:
         """What DuckDB is to see: fragments, which are computed now, and tensors."""
-        con = self.con
+        ctx = self.ctx
         try:
-            shared, fragments = share(given, con.query_binder().catalog.view)
+            shared, fragments = share(given, query_binder(ctx).catalog.view)
             for o in shared:
-                planned = self.plan(Fragment(o.name, o.tree, o.foreign, (), o.shown))
-                found = planned.plan.result(con._inputs, con._tick)
+                planned, inputs = self.plan(Fragment(o.name, o.tree, o.foreign, (), o.shown))
+                found = planned.plan.result(inputs, ctx.tick)
                 if not isinstance(found, Result) or isinstance(found.fields, DistantFields):
                     fragments = list(given)  # what lies elsewhere is no operand
                     break
@@ -160,49 +163,51 @@ class Computing:
                 self.once[low] = planned
             relations: dict[str, object] = {}
             for f in fragments:
-                planned = self.plans[f.name] = self.plan(f)
-                relations[f.name] = planned.shown(con._inputs, con._tick)
+                self.plans[f.name], inputs = self.plan(f)
+                relations[f.name] = self.plans[f.name].shown(inputs, ctx.tick)
             for name in tensors:
-                planned = self.plans[name] = self._elements(name)
-                relations[name] = planned.shown(con._inputs, con._tick)
+                self.plans[name], inputs = self._elements(name)
+                relations[name] = self.plans[name].shown(inputs, ctx.tick)
             return relations
         finally:
             self._made.clear()
             self.tables.forget()
 
-    def _elements(self, name: str) -> Planned:
+    def _elements(self, name: str) -> tuple[Planned, Mapping[str, Fields]]:
         """The element rows of a tensor, or of an array in the caller's scope."""
-        binder = self.con.query_binder()
+        binder = query_binder(self.ctx)
         relation = binder.named(name, exp.to_identifier(name))
         assert isinstance(relation, Relation)
         names = tuple(c.name for c in relation.columns)
-        return Planned(self.con.planned(relation, binder), names)
+        bound = Bound(relation, binder)
+        return Planned(plan_query(self.ctx, bound), names), bound.inputs
 
-    def whole(self, fragment: Fragment) -> Answer | None:
+    def whole(self, fragment: Fragment) -> Rows | None:
         """The result of a statement that is a fragment as a whole, or None if it has no keys."""
-        con = self.con
+        ctx = self.ctx
         try:
-            planned = self.plans[fragment.name] = self.plan(fragment)
+            planned, inputs = self.plan(fragment)
+            self.plans[fragment.name] = planned
             if isinstance(planned.plan, Plan) and planned.plan.relation.hidden:
                 return None
-            return planned.plan.result(con._inputs, con._tick), planned.plan.description
+            return Rows(planned.plan.result(inputs, ctx.tick), planned.plan.description)
         finally:
             self.tables.forget()
 
     def current(self) -> dict[str, Mapping[str, Fields]] | None:
         """What the plans read now, by their names, or None if one does not hold any more."""
-        con = self.con
+        ctx = self.ctx
         once: dict[str, Fields] = {}
         read: dict[tuple[str, tuple[str, ...]], Fields] = {}
         current = partial(
-            current_inputs, store=con.store, in_scope=con.in_scope, tick=con._tick,
+            current_inputs, store=ctx.store, in_scope=ctx.in_scope, tick=ctx.tick,
             other=partial(self._other, once, read),
         )  # fmt: skip
         for name, planned in self.once.items():
             inputs = current(planned.plan)
             if inputs is None:
                 return None
-            result = planned.plan.result(inputs, con._tick)
+            result = planned.plan.result(inputs, ctx.tick)
             if not isinstance(result, Result):
                 return None
             once[name] = _filled(result)
@@ -230,7 +235,7 @@ class Computing:
 
 
 def bound_over_tables(
-    con: Connection, tree: exp.Expr,
+    ctx: Context, tree: exp.Expr,
     bind: Callable[[Callable[..., QueryBinder]], tuple[T, QueryBinder]],
 ) -> tuple[T, QueryBinder, Reader]:  # fmt: skip
     """Binds a statement over tensors, or with tables as operands if it begins with WITH.
@@ -238,7 +243,7 @@ def bound_over_tables(
     DuckDB runs no such change of a tensor.
 
     Args:
-        con: The session.
+        ctx: The session.
         tree: The statement.
         bind: Binds it, given what makes a binder.
 
@@ -249,14 +254,14 @@ def bound_over_tables(
         Error: It is wrong, or outside the tensor fragment.
     """
     try:
-        return *bind(con.query_binder), lambda table: None
+        return *bind(partial(query_binder, ctx)), lambda table: None
     except (UnknownHere, NotSupportedError):
-        alone = con.cluster is None and con.settings.sites == 1
-        if not alone or con.settings.fallback == "off" or tree.args.get("with_") is None:
+        alone = ctx.cluster is None and ctx.settings.sites == 1
+        if not alone or ctx.settings.fallback == "off" or tree.args.get("with_") is None:
             raise
-    tables = Tables(con.duck, con._tick, _named(con, tree))
+    tables = Tables(ctx.duck, ctx.tick, _named(ctx, tree))
     try:
-        return *bind(partial(con.query_binder, tables=tables.relation)), partial(_again, tables)
+        return *bind(partial(query_binder, ctx, tables=tables.relation)), partial(_again, tables)
     except UnknownHere as error:
         raise (tables.mismatch(error.position) if tables.outside else error) from None
     finally:
@@ -282,15 +287,15 @@ def check_groups(roots: Iterable[Relation], catalog: BinderCatalog) -> None:
             raise NotSupportedError(f"{shown} is no operand: {reason}", hint=OF_A_TABLE)
 
 
-def _named(con: Connection, tree: exp.Expr) -> Named:
+def _named(ctx: Context, tree: exp.Expr) -> Named:
     """What a query names, with the views and macros that it may read."""
     left: dict[str, list[Definition]] = {}
-    for item in con.store.objects.values():
+    for item in ctx.store.objects.values():
         if isinstance(item, Definition):
             left.setdefault(item.name.removesuffix("()").lower(), []).append(item)
 
     def is_tensor(name: str) -> bool:
-        return con.store.get(name) is not None or con.array_named(name) is not None
+        return ctx.store.get(name) is not None or ctx.array_named(name) is not None
 
     trees = [tree]
     for read in trees:  # it grows

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sqlglot import TokenType, exp
 
-from einsql.core.big_stack import Inherited
+from einsql.core.big_stack import Inherited, NeedsRoom
 from einsql.core.quoting import in_quotes
-from einsql.errors import Error, NotSupportedError, OperationalError, UnknownHere
+from einsql.errors import Error, NotSupportedError, OperationalError, RanksLost, UnknownHere
 from einsql.hybrid.fragments import Computing
 from einsql.hybrid.macro_shipping import Defined, definitions
 from einsql.hybrid.split.edits import Edited
@@ -23,6 +23,8 @@ from einsql.hybrid.split.prelude import ERF
 from einsql.hybrid.split.split import PREFIX, Fragment, Parts, Splitter, shown
 from einsql.hybrid.split.statement import query_of, split_statement
 from einsql.ir.functions import SCALARS
+from einsql.planner.outcome import Rows
+from einsql.planner.queries import query_binder
 from einsql.sql.binder.from_clause import TABLE_FUNCTIONS
 from einsql.sql.binder.function_hints import function_hint
 from einsql.sql.binder.query import QueryBinder
@@ -39,7 +41,7 @@ from einsql.storage.files import READABLE, suffix_of
 from einsql.storage.objects import Damaged, Definition, damage
 
 if TYPE_CHECKING:
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 _DUCKDBS = ("range", "generate_series")
 """Table functions that DuckDB has as well."""
@@ -75,7 +77,6 @@ class Hybrid:
     version: int = -1
     tables: object = None
     """What `Database.tables` was when it was split."""
-    start: int = 0
     is_whole: bool = False
     """Whether it is one fragment and nothing else, and not for DuckDB."""
 
@@ -84,6 +85,69 @@ class Hybrid:
         """True if what has been planned is for once."""
         known = (*self.computing.plans.values(), *self.computing.once.values())
         return any(p.plan.volatile for p in known)
+
+
+@dataclass(slots=True)
+class HybridQuery:
+    """A query that is not tensor work as a whole, as `plan_cache.PreparedStatement`.
+
+    It is split when it runs for the first time, so that the split and the answer see one state
+    of the database.
+
+    Attributes:
+        text: The query.
+        refusal: Why it is no tensor work.
+        split: Its parts, after the first run.
+    """
+
+    text: str
+    refusal: Error
+    split: Hybrid | None = None
+    version: int = -1
+    use: None = None
+
+    @property
+    def is_volatile(self) -> bool:
+        """True if what has been planned is for one run."""
+        return self.split is None or self.split.is_volatile
+
+    def run(self, ctx: Context) -> Rows | None:
+        """Runs it; None if it has to be split anew.
+
+        Raises:
+            Error: The refusal, if DuckDB does not know what it names; a fragment or DuckDB fails.
+        """
+        ctx.duck.asked = True
+        if self.split is not None:
+            try:
+                with ctx.store.snapshot():
+                    return answer_again(ctx, self.split)
+            except (UnknownHere, RanksLost, NeedsRoom):
+                return None
+            except BaseException:
+                self.split = None  # it may have stopped halfway
+                raise
+        try:
+            with ctx.store.snapshot():
+                parts = split(ctx, self.text, self.refusal)
+                rows = answer(ctx, parts)
+        except UnknownHere as unknown:
+            if names_ours(unknown):
+                raise self.refusal from None
+            raise
+        self.split = parts
+        return rows
+
+
+def prepare_hybrid(ctx: Context, text: str, refusal: Error) -> HybridQuery:
+    """Prepares a query that is no tensor work as a whole.
+
+    Raises:
+        Error: The refusal, if DuckDB may not run the query.
+    """
+    if ctx.settings.fallback == "off" or not is_outside(refusal):
+        raise refusal
+    return HybridQuery(text, refusal)
 
 
 def is_outside(error: Error) -> bool:
@@ -97,14 +161,14 @@ def names_ours(error: Error) -> bool:
     return any(w in TILE_FUNCTIONS or w in TABLE_FUNCTIONS for w in words)
 
 
-def split(con: Connection, sql: str, refusal: Error | None = None) -> Hybrid:
+def split(ctx: Context, sql: str, refusal: Error | None = None) -> Hybrid:
     """Splits a query.
 
     Raises:
         Error: The refusal, if what remains has a hint, which could do nothing.
     """
-    tables, version = con.store.database.tables, con.store.version
-    made = split_from(con, sql, 0)
+    tables, version = ctx.store.database.tables, ctx.store.version
+    made = split_from(ctx, sql, 0)
     made.tables, made.version = tables, version
     if len(made.parts.fragments) == 1:
         fragment = made.parts.fragments[0]
@@ -114,9 +178,9 @@ def split(con: Connection, sql: str, refusal: Error | None = None) -> Hybrid:
     return made
 
 
-def split_from(con: Connection, sql: str, start: int) -> Hybrid:
+def split_from(ctx: Context, sql: str, start: int) -> Hybrid:
     """Splits the query that begins at an offset and ends with the text."""
-    parts, computing = _parts(con, sql)
+    parts, computing = _parts(ctx, sql)
     splitter = Splitter(sql, parts)
     tokens = splitter.structure.tokens
     first = next(n for n, t in enumerate(tokens) if t.start >= start)
@@ -125,13 +189,13 @@ def split_from(con: Connection, sql: str, start: int) -> Hybrid:
     made.hinted = any(
         t.token_type is TokenType.HINT and not splitter.edits.covers(t.start) for t in tokens
     )
-    made.defined, made.needs_erf = definitions(con, made.text, made.parts)
+    made.defined, made.needs_erf = definitions(ctx, made.text, made.parts)
     return made
 
 
-def split_insert(con: Connection, sql: str) -> Hybrid:
+def split_insert(ctx: Context, sql: str) -> Hybrid:
     """Splits the query of an INSERT; names of its own WITH are DuckDB's."""
-    parts, _ = _parts(con, sql)
+    parts, _ = _parts(ctx, sql)
     splitter = Splitter(sql, parts)
     tokens = splitter.structure.tokens
     first = query_of(splitter, 0, len(tokens))
@@ -139,30 +203,30 @@ def split_insert(con: Connection, sql: str) -> Hybrid:
         raise NotSupportedError(
             "WITH before INSERT is outside the tensor fragment", hint="Put it before the SELECT."
         )
-    return split_from(con, sql, tokens[first].start)
+    return split_from(ctx, sql, tokens[first].start)
 
 
-def split_foreign(con: Connection, sql: str) -> Hybrid:
+def split_foreign(ctx: Context, sql: str) -> Hybrid:
     """Splits the queries inside of a statement of DuckDB's."""
-    parts, computing = _parts(con, sql)
+    parts, computing = _parts(ctx, sql)
     splitter = Splitter(sql, parts)
     split_statement(splitter, 0)
     made = Hybrid(splitter.edits.result(0, len(sql)), parts, computing, is_query=False)
-    made.defined, made.needs_erf = definitions(con, made.text, made.parts)
+    made.defined, made.needs_erf = definitions(ctx, made.text, made.parts)
     return made
 
 
-def _parts(con: Connection, sql: str) -> tuple[Parts, Computing]:
+def _parts(ctx: Context, sql: str) -> tuple[Parts, Computing]:
     has_gradient = _GRADIENT.search(sql) is not None
-    computing = Computing(con, Tables(con.duck, con._tick), has_gradient)
+    computing = Computing(ctx, Tables(ctx.duck, ctx.tick), has_gradient)
     parts = Parts(
-        bind=lambda tree, foreign: _bind(con, tree, foreign, parts.refused, computing),
-        kind=lambda name: _kind(con, name),
-        is_macro=lambda name: _is_macro(con, name),
-        is_file=lambda name: is_tensor_file(con, name),
-        is_ours=lambda prefix, name: is_ours(con, prefix, name),
-        aggregates=lambda: con.duck.aggregates,
-        expand=partial(_expanded, con.query_binder()),
+        bind=lambda tree, foreign: _bind(ctx, tree, foreign, parts.refused, computing),
+        kind=lambda name: _kind(ctx, name),
+        is_macro=lambda name: _is_macro(ctx, name),
+        is_file=lambda name: is_tensor_file(ctx, name),
+        is_ours=lambda prefix, name: is_ours(ctx, prefix, name),
+        aggregates=lambda: ctx.duck.aggregates,
+        expand=partial(_expanded, query_binder(ctx)),
     )
     return parts, computing
 
@@ -176,28 +240,28 @@ def _expanded(binder: QueryBinder, call: exp.Anonymous) -> str | None:
     return expand(macro, call, lambda value: value).sql(dialect=EinSQL)
 
 
-def is_ours(con: Connection, prefix: Sequence[str], name: str) -> bool:
+def is_ours(ctx: Context, prefix: Sequence[str], name: str) -> bool:
     """True if a qualified name means what einsql has under the bare one.
 
     A file that DuckDB wrote may hold a table beside a tensor of one name: with its database
     before it, that is the table.
     """
-    if con.store.get(name) is None:
+    if ctx.store.get(name) is None:
         return False
-    low, own = [p.lower() for p in prefix], con.duck.database.lower()
+    low, own = [p.lower() for p in prefix], ctx.duck.database.lower()
     if low == ["main"]:
-        return con.duck.execute("SELECT lower(current_database())") == [(own,)]
-    return low in ([own], [own, "main"]) and name.lower() not in con.duck.names()
+        return ctx.duck.execute("SELECT lower(current_database())") == [(own,)]
+    return low in ([own], [own, "main"]) and name.lower() not in ctx.duck.names()
 
 
 def _bind(
-    con: Connection,
+    ctx: Context,
     tree: exp.Expr,
     foreign: frozenset[str],
     refused: Mapping[str, Error],
     computing: Computing,
 ) -> list[str] | Error:
-    binder = con.query_binder()
+    binder = query_binder(ctx)
     binder.foreign, binder.refused, binder.notices = foreign, refused, []
     try:
         return [c.name for c in binder.bind_any(tree).columns]
@@ -207,58 +271,58 @@ def _bind(
         return error
 
 
-def _kind(con: Connection, name: str) -> str | None:
-    found = con.store.get(name)
+def _kind(ctx: Context, name: str) -> str | None:
+    found = ctx.store.get(name)
     if isinstance(found, Damaged):
         raise damage(found)
     if isinstance(found, Definition):
         return found.kind
-    if found is not None or con.array_named(name) is not None:
+    if found is not None or ctx.array_named(name) is not None:
         return "tensor"
     return None
 
 
-def _is_macro(con: Connection, name: str) -> bool:
+def _is_macro(ctx: Context, name: str) -> bool:
     known = name.lower() in TABLE_FUNCTIONS and name.lower() not in _DUCKDBS
-    return known or con.query_binder().catalog.macro(name) is not None
+    return known or query_binder(ctx).catalog.macro(name) is not None
 
 
-def is_tensor_file(con: Connection, name: str) -> bool:
+def is_tensor_file(ctx: Context, name: str) -> bool:
     """True if FROM reads a file of a name as a tensor."""
     known = suffix_of(name) in READABLE
-    return known and not con.query_binder().catalog.is_table_file(name)
+    return known and not query_binder(ctx).catalog.is_table_file(name)
 
 
-def check(con: Connection, made: Hybrid) -> None:
+def check(ctx: Context, made: Hybrid) -> None:
     """Has DuckDB bind what is left, over fragments without rows.
 
     Raises:
         Error: It is wrong.
     """
-    with con.duck.showing(_empties(con, made)):
-        _table(con, made, [None for _ in made.text.parameters], most=0)
+    with ctx.duck.showing(_empties(ctx, made)):
+        _table(ctx, made, [None for _ in made.text.parameters], most=0)
 
 
-def duckdb_plan(con: Connection, made: Hybrid, analyze: bool) -> str:
+def duckdb_plan(ctx: Context, made: Hybrid, analyze: bool) -> str:
     """DuckDB's plan of what is left; to analyse it, the fragments are computed."""
     word = "EXPLAIN ANALYZE " if analyze else "EXPLAIN "
     text = Edited(word + made.text.text, made.text.parameters, [(0, 0)])
     told = Hybrid(
         text, made.parts, made.computing, made.defined, is_query=False, needs_erf=made.needs_erf
     )
-    relations = _relations(con, made) if analyze else _empties(con, made)
-    with con.duck.showing(relations):
-        table = _table(con, told, _given(con, made))
+    relations = _relations(ctx, made) if analyze else _empties(ctx, made)
+    with ctx.duck.showing(relations):
+        table = _table(ctx, told, _given(ctx, made))
     return "\n".join(str(row[-1]) for row in table.rows())
 
 
-def _empties(con: Connection, made: Hybrid) -> dict[str, object]:
+def _empties(ctx: Context, made: Hybrid) -> dict[str, object]:
     """What DuckDB is to see, without rows."""
     relations: dict[str, object] = {}
     for fragment in made.parts.fragments:
         relations[fragment.name] = _empty(made, fragment.tree, fragment.foreign, "c{}")
     for name in made.parts.relations.values():
-        if not isinstance(con.store.get(name), Definition):
+        if not isinstance(ctx.store.get(name), Definition):
             tree = exp.select("*").from_(exp.Table(this=exp.to_identifier(name, quoted=True)))
             relations[name] = _empty(made, tree, frozenset(), "")
     return relations
@@ -269,8 +333,8 @@ def _empty(made: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -> 
     relation = computing.binder(tree, foreign).bind_any(tree)
     if not isinstance(relation, Relation):
         columns = tuple(c.name for c in relation.columns)
-        planned = computing.plan(Fragment("", tree, foreign, columns, ""))
-        return planned.shown(computing.con._inputs, computing.con._tick)
+        planned, inputs = computing.plan(Fragment("", tree, foreign, columns, ""))
+        return planned.shown(inputs, computing.ctx.tick)
     names = [form.format(n) or c.name for n, c in enumerate(relation.columns)]
     return no_rows(names, [c.dtype for c in relation.columns])
 
@@ -278,44 +342,39 @@ def _empty(made: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -> 
 # ---- running
 
 
-def run(con: Connection, made: Hybrid) -> TableResult:
+def run(ctx: Context, made: Hybrid) -> TableResult:
     """Computes the fragments, and has DuckDB run the rest over them.
 
     Raises:
         Error: A fragment fails, or DuckDB does.
     """
-    con.memory.lend()
-    with con.duck.showing(_relations(con, made)):
-        return con.duck.run(lambda: _table(con, made, _given(con, made)), con._tick)
+    ctx.memory.lend()
+    with ctx.duck.showing(_relations(ctx, made)):
+        return ctx.duck.run(lambda: _table(ctx, made, _given(ctx, made)), ctx.tick)
 
 
-def answer(con: Connection, made: Hybrid) -> tuple[Any, tuple[tuple[Any, ...], ...]]:
+def answer(ctx: Context, made: Hybrid) -> Rows:
     """Runs a query; one that is a fragment as a whole does not go through DuckDB.
-
-    Returns:
-        The result, and its description.
 
     Raises:
         Error: As `run`.
     """
     if made.is_whole:
-        found = made.computing.whole(made.parts.fragments[0])
-        if found is not None:
-            return found
+        rows = made.computing.whole(made.parts.fragments[0])
+        if rows is not None:
+            return rows
         made.is_whole = False  # its rows have no keys, as those of a table
-    table = run(con, made)
-    return table, table.description
+    table = run(ctx, made)
+    return Rows(table, table.description)
 
 
-def answer_again(
-    con: Connection, made: Hybrid
-) -> tuple[Any, tuple[tuple[Any, ...], ...]] | None:  # fmt: skip
+def answer_again(ctx: Context, made: Hybrid) -> Rows | None:
     """Runs once more what has been run, or gives None if it is to be split anew.
 
     Raises:
         Error: As `run`.
     """
-    if (made.tables, made.version) != (con.store.database.tables, con.store.version):
+    if (made.tables, made.version) != (ctx.store.database.tables, ctx.store.version):
         return None
     inputs = made.computing.current()
     if inputs is None:
@@ -323,44 +382,42 @@ def answer_again(
     plans = made.computing.plans
     if made.is_whole:
         ((name, planned),) = plans.items()
-        return planned.plan.result(inputs[name], con._tick), planned.plan.description
-    relations = {n: p.shown(inputs.pop(n), con._tick) for n, p in plans.items()}
-    with con.duck.showing(relations):
-        table = con.duck.run(lambda: _table(con, made, _given(con, made)), con._tick)
-    return table, table.description
+        return Rows(planned.plan.result(inputs[name], ctx.tick), planned.plan.description)
+    relations = {n: p.shown(inputs.pop(n), ctx.tick) for n, p in plans.items()}
+    with ctx.duck.showing(relations):
+        table = ctx.duck.run(lambda: _table(ctx, made, _given(ctx, made)), ctx.tick)
+    return Rows(table, table.description)
 
 
-def _relations(con: Connection, made: Hybrid) -> dict[str, object]:
+def _relations(ctx: Context, made: Hybrid) -> dict[str, object]:
     """What DuckDB is to see: fragments, which are computed now, and tensors."""
     named = made.parts.relations.values()
-    tensors = [n for n in named if not isinstance(con.store.get(n), Definition)]
+    tensors = [n for n in named if not isinstance(ctx.store.get(n), Definition)]
     return made.computing.compute(made.parts.fragments, tensors)
 
 
-def _given(con: Connection, made: Hybrid) -> list[object]:
-    return [_plain(con._parameters[n - 1]) for n in made.text.parameters]
+def _given(ctx: Context, made: Hybrid) -> list[object]:
+    return [_plain(ctx.parameters[n - 1]) for n in made.text.parameters]
 
 
 def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _table(
-    con: Connection, made: Hybrid, given: list[object], most: int | None = None
-) -> TableResult:
+def _table(ctx: Context, made: Hybrid, given: list[object], most: int | None = None) -> TableResult:
     """What DuckDB gives for a text over what it is shown, or as many of its rows."""
     import duckdb  # few statements need it
 
-    duck, text = con.duck.con, made.text.text
+    duck, text = ctx.duck.con, made.text.text
     there: list[str] = []
     try:
         if made.needs_erf:
-            con.duck.give(ERF, SCALARS["erf"].numpy)
+            ctx.duck.give(ERF, SCALARS["erf"].numpy)
         for kind, name, definition in made.defined:
             word = "TEMP VIEW" if kind == "VIEW" else "OR REPLACE TEMP MACRO"
             duck.execute(f"CREATE {word} {definition}").fetchall()
             there.append(f"{kind} temp.{in_quotes(name)}")
-        with nullcontext() if most == 0 else con.duck.profiling.of(duck, not made.is_query):
+        with nullcontext() if most == 0 else ctx.duck.profiling.of(duck, not made.is_query):
             relation = duck.sql(text, params=given or None)
             names = tuple(relation.columns)
             if relation.type != _DONE:
@@ -376,17 +433,17 @@ def _table(
             raise
         told = translate(error, "\n".join([text, *(d for _, _, d in made.defined)]))
         unplaced = isinstance(error, duckdb.BinderException | duckdb.CatalogException)
-        if unplaced and not con.store.in_transaction:  # asking would abort one that can go on
+        if unplaced and not ctx.store.in_transaction:  # asking would abort one that can go on
             told.position = _place(duck, text)
         elif told.position is not None and told.position >= len(text):
             told.position = None  # a file of a view
-        con.duck.failed(error)
+        ctx.duck.failed(error)
         raise _told(made, told) from None
     finally:
         for one in reversed(there):
             with suppress(duckdb.Error):  # a transaction that failed has dropped it
                 duck.execute(f"DROP {one}").fetchall()
-    busy = Inherited(con._busy)
+    busy = Inherited(ctx.lock)
     return TableResult(relation, names, tuple(str(t) for t in relation.types), busy, text)
 
 

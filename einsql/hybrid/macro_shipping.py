@@ -21,13 +21,13 @@ from einsql.sql.macros.macros import Macro
 from einsql.storage.objects import Body, Damaged, Definition, damage
 
 if TYPE_CHECKING:
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 Defined = tuple[str, str, str]
 """What to DROP, the name, and what follows CREATE VIEW or MACRO."""
 
 
-def definitions(con: Connection, text: Edited, parts: Parts) -> tuple[list[Defined], bool]:
+def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined], bool]:
     """The views and macros that a text of DuckDB's needs, each behind those that it needs.
 
     Returns:
@@ -66,7 +66,7 @@ def definitions(con: Connection, text: Edited, parts: Parts) -> tuple[list[Defin
         return definition
 
     def view(low: str) -> None:
-        found = con.store.get(low)
+        found = ctx.store.get(low)
         if not isinstance(found, Definition):
             return
         relations.pop(low)
@@ -77,7 +77,7 @@ def definitions(con: Connection, text: Edited, parts: Parts) -> tuple[list[Defin
 
     def macro(low: str) -> None:
         nonlocal needs_erf
-        found, name = con.store.get(f"{low}()"), f"{low}()"
+        found, name = ctx.store.get(f"{low}()"), f"{low}()"
         if name in seen:
             return
         seen.add(name)

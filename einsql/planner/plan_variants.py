@@ -18,12 +18,12 @@ MOST = 512
 """Plans that are kept for what a statement makes of its parameters in one way."""
 
 
-def kinds(sql: str, given: Sequence[object]) -> object:
+def by_types(sql: str, given: Sequence[object]) -> object:
     """What a text and the types of its parameters are kept under."""
     return sql, tuple(map(kind, given))
 
 
-def spelled(sql: str, given: Sequence[object]) -> object:
+def by_values(sql: str, given: Sequence[object]) -> object:
     """What a text is kept under that depends on the values of its parameters.
 
     They are spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
@@ -31,19 +31,19 @@ def spelled(sql: str, given: Sequence[object]) -> object:
     return (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
 
 
-class Kept(Protocol):
-    """What is planned for parameters."""
+class ForParameters(Protocol):
+    """A plan that was made for parameters."""
 
     @property
     def version(self) -> int:
-        """The form of what the names meant when it was."""
+        """The version of the session's names that it was made for."""
 
     @property
-    def use(self) -> Use:
-        """What it makes of them."""
+    def use(self) -> Use | None:
+        """How it uses the parameters."""
 
 
-K = TypeVar("K", bound=Kept)
+K = TypeVar("K", bound=ForParameters)
 T = TypeVar("T")
 
 
@@ -72,15 +72,17 @@ class Variants(Generic[K]):
         """
         if any(p.version != plan.version for plans in self._plans.values() for p in plans.values()):
             self._plans.clear()
-        plans = self._plans.setdefault(plan.use, {})
+        use = plan.use
+        assert use is not None, "a plan for all values of its parameters has no variants"
+        plans = self._plans.setdefault(use, {})
         if len(plans) >= MOST:
             plans.pop(next(iter(plans)))
-        plans[plan.use.key(values)] = plan
+        plans[use.key(values)] = plan
 
 
-def kept_with(known: object, plan: K, values: Sequence[object]) -> Variants[K]:
+def with_variant(cached: object, plan: K, values: Sequence[object]) -> Variants[K]:
     """The variants of a statement with one more plan."""
-    variants = known if isinstance(known, Variants) else Variants()
+    variants = cached if isinstance(cached, Variants) else Variants()
     variants.keep(plan, values)
     return variants
 

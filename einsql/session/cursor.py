@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import numpy as np
 
 from einsql.core.schema import DType
 from einsql.errors import DataError, InterfaceError, ProgrammingError
+from einsql.planner.outcome import Changed, Listing, Outcome, Rows
 from einsql.sql.parameters.parameters import refuse_names, values_by_name
 from einsql.storage.error_boundary import boundary
 from einsql.storage.results.result import Result
-from einsql.storage.results.rows_result import RowsResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from einsql.planner.outcome import Results
     from einsql.session.connection import Connection
-    from einsql.storage.duckdb.table_result import TableResult
-    from einsql.storage.results.tile_result import TileResult
-
-    _Results: TypeAlias = Result | TileResult | TableResult | RowsResult
 
 Parameters = Sequence[object] | Mapping[str, object] | None
 Description = tuple[tuple[Any, ...], ...] | None
@@ -123,28 +122,32 @@ class Cursor:
     def _clear(self) -> None:
         self.description: Description = None
         self._changes = -1
-        self._result: _Results | None = None
+        self._result: Results | None = None
         self._rows: Iterator[tuple[Any, ...]] | None = None
         self._given: int | None = 0  # rows so far, if they have been counted
 
-    # ---- what the session fills in
+    def _show(self, outcome: Outcome) -> None:
+        """Shows what a statement gave."""
+        match outcome:
+            case Rows(result, description):
+                self._result, self.description = result, description
+            case Listing():
+                listing = outcome.result()
+                self._result, self.description = listing, listing.description
+            case Changed(count):
+                self._changes = count
 
-    def _show(self, result: _Results, description: Description) -> Cursor:
+    def _run(self, sql: str, parameters: Parameters, frame: FrameType) -> None:
+        """Runs a text and shows its outcome; of a loop that fails the steps before."""
         self._clear()
-        self._result, self.description = result, description
-        return self
-
-    def _list(
-        self, names: Sequence[str], rows: list[tuple[Any, ...]], types: Sequence[str] = ()
-    ) -> Cursor:
-        """A result that is a list of rows, as SHOW and EXPLAIN give; of text without `types`."""
-        found = RowsResult(tuple(names), tuple(types) or ("VARCHAR",) * len(names), rows)
-        return self._show(found, found.description)
-
-    def _changed(self, count: int) -> Cursor:
-        self._clear()
-        self._changes = count
-        return self
+        try:
+            outcome = self._connection.run(sql, parameters, frame)
+        except BaseException:
+            partial = self._connection.context.progress.partial
+            if isinstance(partial, Rows | Changed):
+                self._show(partial)
+            raise
+        self._show(outcome)
 
     # ---- PEP 249
 
@@ -165,7 +168,7 @@ class Cursor:
             Error: A statement is wrong or fails; the ones before it have been run.
         """
         self._open()
-        self._connection._run(sql, parameters, self)
+        self._run(sql, parameters, sys._getframe(1))
         return self
 
     def executemany(self, sql: str, many: Iterable[Parameters]) -> Cursor:
@@ -184,10 +187,10 @@ class Cursor:
             raise InterfaceError(
                 f"executemany takes a sequence of parameters, not a {type(many).__name__}"
             )
-        self._changed(0)
-        total = 0
+        self._clear()
+        self._changes = total = 0
         for parameters in many:
-            self._connection._run(sql, parameters, self)
+            self._run(sql, parameters, sys._getframe(1))
             total += max(0, self.rowcount)
         self._changes = total
         return self
@@ -227,8 +230,8 @@ class Cursor:
     def close(self) -> None:
         """Closes the cursor and frees its result; `rowcount` stays."""
         count = self.rowcount
-        self._changed(count)
-        self._closed = True
+        self._clear()
+        self._changes, self._closed = count, True
 
     def setinputsizes(self, sizes: Sequence[Any]) -> None:
         """Does nothing, as PEP 249 allows."""
@@ -282,14 +285,14 @@ class Cursor:
         """
         with boundary:
             tensor = self._tensor()
-            with self._connection._fetching():
+            with self._connection.fetching():
                 return tensor.numpy(fill)
 
     def fetch_arrow_table(self) -> pa.Table:
         """The rows as an Arrow table, one column per SELECT item."""
         with boundary:
             tensor = self._tensor()
-            with self._connection._fetching():
+            with self._connection.fetching():
                 return tensor.arrow()
 
     def fetch_df(self) -> Any:
@@ -342,7 +345,7 @@ class Cursor:
             raise InterfaceError("The cursor is closed")
         self._connection._open()
 
-    def _tensor(self) -> _Results:
+    def _tensor(self) -> Results:
         self._open()
         if self._result is None:
             raise InterfaceError("There are no results to fetch", hint="Execute a SELECT first.")
@@ -362,7 +365,7 @@ class Cursor:
         """The next rows, or all; after a failure the next fetch begins where this one did."""
         rows = self._iterator()
         try:
-            with self._connection._fetching():
+            with self._connection.fetching():
                 found = list(islice(rows, count))
         except BaseException:
             self._rows = None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from einsql import errors
-from einsql.core.big_stack import NeedsRoom
 from einsql.core.settings import SETTINGS, changed_settings
 from einsql.explain.explanation import Explanation, GraphExplanation, explain_tiles, explained
 from einsql.explain.options import assumed
+from einsql.planner.outcome import Changed, Listing, Outcome, Rows
 from einsql.planner.plan import Plan
+from einsql.planner.queries import bind_query, plan_query, query_binder
 from einsql.session import statements
 from einsql.session.statements import ddl
 from einsql.sql.binder.scalar import unsupported
@@ -24,143 +26,163 @@ from einsql.storage import files
 
 if TYPE_CHECKING:
     from einsql.explain.explanation import Measures
-    from einsql.hybrid.hybrid_plan import Hybrid
-    from einsql.session.connection import Connection
-    from einsql.session.cursor import Cursor
+    from einsql.planner.context import Context
+    from einsql.sql.parameters.parameter_use import Use
+    from einsql.storage.relation import Fields
 
 
-def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor) -> Hybrid:
-    """Runs a query that is not tensor work as a whole, over the parts that are.
-
-    Args:
-        con: The session.
-        text: The query.
-        error: Why it is none.
-        cursor: Shows the result.
-
-    Returns:
-        What may be run again.
-
-    Raises:
-        Error: The same, if DuckDB may not or cannot run it.
-    """
-    from einsql.hybrid import hybrid_plan  # few statements need it
-
-    if con.settings.fallback == "off" or not hybrid_plan.is_outside(error):
-        raise error
-    con.duck.asked = True
-    try:
-        with con.store.snapshot():
-            made = hybrid_plan.split(con, text, error)
-            found = hybrid_plan.answer(con, made)
-    except errors.UnknownHere as unknown:
-        if hybrid_plan.names_ours(unknown):
-            raise error from None
-        raise
-    cursor._show(*found)
-    return made
-
-
-def run_again(con: Connection, made: Hybrid, cursor: Cursor) -> bool:
-    """Runs a statement once more, if it means what it did; its parts and its plans hold then.
-
-    Raises:
-        Error: A change or a fragment fails, or DuckDB does.
-    """
-    from einsql.hybrid import hybrid_plan  # as above
-
-    con.duck.asked = True
-    try:
-        with con.store.snapshot():
-            found = hybrid_plan.answer_again(con, made)
-    except (errors.UnknownHere, errors.RanksLost, NeedsRoom):
-        return False
-    if found is not None:
-        cursor._show(*found)
-    return found is not None
-
-
-def _foreign(con: Connection, text: str, error: errors.Error, cursor: Cursor) -> None:
+def _foreign(ctx: Context, text: str, error: errors.Error) -> Outcome:
     """Runs a statement of DuckDB's, the queries in it as any other."""
     from einsql.hybrid import duckdb_statements  # as above
 
-    if con.settings.fallback == "off":
+    if ctx.settings.fallback == "off":
         raise error
-    con.duck.asked = True
-    found = duckdb_statements.run(con, text, error)
-    if isinstance(found, int):
-        cursor._changed(found)
-    else:
-        cursor._show(found, found.description)
+    ctx.duck.asked = True
+    table = duckdb_statements.run(ctx, text, error)
+    return Changed(table) if isinstance(table, int) else Rows(table, table.description)
 
 
-def changes_tables(con: Connection, tree: exp.Expr) -> bool:
+def changes_tables(ctx: Context, tree: exp.Expr) -> bool:
     """True if a statement changes nothing but DuckDB's tables."""
     parts = [cte.this for cte in changing(tree)]
     if not isinstance(tree, exp.Query):
         parts.append(tree)
-    return all(_is_table(con, part) for part in parts)
+    return all(_is_table(ctx, part) for part in parts)
 
 
-def _is_table(con: Connection, tree: exp.Expr) -> bool:
+def _is_table(ctx: Context, tree: exp.Expr) -> bool:
     target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     if not isinstance(target, exp.Table):
         return False
     if target.args.get("db") is not None:
         return True
-    return con.store.get(target.name) is None and con.duck.has(target.name)
+    return ctx.store.get(target.name) is None and ctx.duck.has(target.name)
 
 
-def run_statement(
-    con: Connection, statement: st.Statement, text: str, cursor: Cursor
-) -> Explanation | statements.Changing | None:
-    """Runs a statement that is no query and fills the cursor with what it gives.
+@dataclass(slots=True)
+class Command:
+    """A statement that is no query, as `plan_cache.PreparedStatement`.
 
-    Returns:
-        The plan, if the statement is EXPLAIN; what may run again, if it changes tensors.
+    Attributes:
+        change: The change of tensors that the first run prepared, which may run again.
+    """
+
+    statement: st.Statement
+    text: str
+    change: statements.Changing | None = None
+
+    @property
+    def is_volatile(self) -> bool:
+        """True if it must not run a second time as it was prepared."""
+        return self.change is None or self.change.is_volatile
+
+    @property
+    def version(self) -> int:
+        """The version of the session's names that the change was prepared for."""
+        return -1 if self.change is None else self.change.version
+
+    @property
+    def use(self) -> Use | None:
+        """How the change uses parameters."""
+        return None if self.change is None else self.change.use
+
+    def run(self, ctx: Context) -> Outcome | None:
+        """Runs the statement; None if a change has to be prepared again."""
+        if self.change is not None:
+            return self.change.run(ctx)
+        statement = self.statement
+        alone = isinstance(statement, st.Transaction | st.Vacuum | st.Backup)
+        tables = isinstance(statement, st.CreateTensor | st.Copy) or (
+            isinstance(statement, st.Change) and not changes_tables(ctx, statement.tree)
+        )
+        makes = isinstance(statement, st.Import)
+        with nullcontext() if alone else ctx.store.statement(tables, makes):
+            if tables and isinstance(statement, st.Change):
+                outcome, self.change = statements.run(ctx, statement.tree, self.text)
+                return outcome
+            return run_command(ctx, statement, self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """FOR … END FOR, as `plan_cache.PreparedStatement`; its body's statements are cached.
+
+    Attributes:
+        execute: Runs a statement of the body.
+    """
+
+    loop: st.For
+    execute: Callable[[str], Outcome]
+    is_volatile: bool = True
+    version: int = -1
+    use: None = None
+
+    def run(self, ctx: Context) -> Outcome:
+        """Runs the loop."""
+        from einsql.session.statements.loop import run_loop  # few scripts have one
+
+        return run_loop(ctx, self.loop, self.execute)
+
+
+def prepare_command(
+    ctx: Context, statement: st.Statement, text: str, execute: Callable[[str], Outcome]
+) -> Command | Loop:
+    """Prepares a statement that is no query.
+
+    Args:
+        ctx: The services.
+        statement: The statement.
+        text: Its text.
+        execute: Runs a statement of a loop's body.
+    """
+    return Loop(statement, execute) if isinstance(statement, st.For) else Command(statement, text)
+
+
+def run_command(ctx: Context, statement: st.Statement, text: str) -> Outcome:
+    """Runs a statement that is no query.
 
     Raises:
         Error: With a position in the statement's text.
     """
     match statement:
         case st.Explain():
-            explanation = _explain(con, statement)
-            cursor._list(("explain",), explanation.rows())
-            return explanation
+            report = _explain(ctx, statement)
+            return Listing(("explain",), report.rows(), report=report)
         case st.Foreign():
-            _foreign(con, statement.text, statement.refusal, cursor)
-        case st.Change(tree) if con.settings.fallback == "on" and changes_tables(con, tree):
-            _foreign(con, text, unsupported("A change of a table", tree), cursor)
-        case st.CreateTensor():
-            cursor._changed(statements.create_tensor(con, statement))
-        case st.CreateView():
-            ddl.create_view(con, statement)
-        case st.CreateMacro():
-            ddl.create_macro(con, statement)
-        case st.Drop():
-            ddl.drop(con, statement)
+            return _foreign(ctx, statement.text, statement.refusal)
+        case st.Change(tree) if ctx.settings.fallback == "on" and changes_tables(ctx, tree):
+            return _foreign(ctx, text, unsupported("A change of a table", tree))
         case st.Change(tree):
-            return statements.run(con, tree, text, cursor)
+            return statements.run(ctx, tree, text)[0]
+        case st.CreateTensor():
+            return Changed(statements.create_tensor(ctx, statement))
+        case st.CreateView():
+            ddl.create_view(ctx, statement)
+        case st.CreateMacro():
+            ddl.create_macro(ctx, statement)
+        case st.Drop():
+            ddl.drop(ctx, statement)
         case st.Copy():
-            _copy(con, statement, text, cursor)
+            return _copy(ctx, statement, text)
         case st.Set():
-            _set(con, statement, text)
+            _set(ctx, statement, text)
         case st.Calibrate():
-            types = ("VARCHAR", "DOUBLE", "VARCHAR")
-            cursor._list(("name", "value", "unit"), _calibrate(con), types)
+            return Listing(
+                ("name", "value", "unit"), _calibrate(ctx), ("VARCHAR", "DOUBLE", "VARCHAR")
+            )
         case st.Show():
-            _show(con, statement, text, cursor)
+            return _show(ctx, statement, text)
         case st.IntegrityCheck():
-            cursor._list(*_checked(con))
+            return Listing(*_checked(ctx))
         case st.Vacuum():
-            con.store.vacuum()
+            ctx.store.vacuum()
         case st.Backup() | st.Export() | st.Import():
-            _carry(con, statement, cursor)
+            return _carry(ctx, statement)
         case st.Transaction():
-            _TRANSACTIONS[statement.action](con)
+            _TRANSACTIONS[statement.action](ctx)
         case _:
             raise errors.InternalError(f"No way to run {type(statement).__name__}")
-    return None
+    return Changed()
 
 
 _JSON = (".json", ".jsonl", ".ndjson")
@@ -168,31 +190,29 @@ _TABLE_FILES = (".csv", ".tsv", ".txt", ".parquet", *_JSON)
 """Files that DuckDB writes."""
 
 
-def _copy(con: Connection, statement: st.Copy, text: str, cursor: Cursor) -> None:
+def _copy(ctx: Context, statement: st.Copy, text: str) -> Outcome:
     options = dict(statement.options)
     form = options.get("FORMAT", "").lower()
     suffix = f".{form}" if form else files.suffix_of(statement.path)
-    known = statement.query is not None or con.store.get(statement.name) is not None
-    if not known and con.settings.fallback == "on" and con.duck.has(statement.name):
+    known = statement.query is not None or ctx.store.get(statement.name) is not None
+    if not known and ctx.settings.fallback == "on" and ctx.duck.has(statement.name):
         if suffix in files.READABLE and suffix not in _TABLE_FILES:
             raise errors.NotSupportedError(
                 f"{statement.name} is a table, and {suffix} files hold tensors",
                 hint="CREATE TENSOR … AS SELECT … makes a tensor of a table.",
             )
         refusal = errors.NotSupportedError(f"{statement.name} is a table of DuckDB")
-        _foreign(con, text, refusal, cursor)
-        return
+        return _foreign(ctx, text, refusal)
     if known and not statement.reads and suffix in _TABLE_FILES and "TENSOR" not in options:
         named = exp.Table(this=exp.to_identifier(statement.name, quoted=True))
         query = statement.query or exp.select("*").from_(named)
         try:
-            con.query_binder().bind_any(query)
+            query_binder(ctx).bind_any(query)
             if suffix in _JSON:
                 raise errors.NotSupportedError(f"{suffix} files are outside the tensor fragment")
         except (errors.NotSupportedError, errors.UnknownHere) as error:
-            _foreign(con, _of_query(text, statement), error, cursor)
-            return
-    cursor._changed(statements.copy(con, statement))
+            return _foreign(ctx, _of_query(text, statement), error)
+    return Changed(statements.copy(ctx, statement))
 
 
 def _of_query(text: str, statement: st.Copy) -> str:
@@ -203,102 +223,97 @@ def _of_query(text: str, statement: st.Copy) -> str:
     return f"{text[: name.start]}(FROM {text[name.start : name.end + 1]}){text[name.end + 1 :]}"
 
 
-def _show(con: Connection, statement: st.Show, text: str, cursor: Cursor) -> None:
+def _show(ctx: Context, statement: st.Show, text: str) -> Outcome:
     try:
-        cursor._list(*ddl.show(con, statement))
+        return Listing(*ddl.show(ctx, statement))
     except errors.Error as error:
         from einsql.hybrid import hybrid_plan  # as above
 
         if not hybrid_plan.is_outside(error):
             raise
         try:
-            _foreign(con, text, error, cursor)
+            return _foreign(ctx, text, error)
         except errors.ProgrammingError:
             raise error from None  # nor has DuckDB such a table
 
 
-def _carry(con: Connection, statement: st.Backup | st.Export | st.Import, cursor: Cursor) -> None:
+def _carry(ctx: Context, statement: st.Backup | st.Export | st.Import) -> Outcome:
     """Runs a statement that writes or reads a whole database."""
     from einsql.session.statements import backup  # few sessions need it
 
     match statement:
         case st.Backup():
-            backup.backup(con, statement)
+            backup.backup(ctx, statement)
         case st.Import():
-            backup.import_database(con, statement)
-        case st.Export() if not backup.export(con, statement):
+            backup.import_database(ctx, statement)
+        case st.Export() if not backup.export(ctx, statement):
             refusal = errors.NotSupportedError(f"{statement.database} is an attached database")
-            _foreign(con, statement.text, refusal, cursor)
+            return _foreign(ctx, statement.text, refusal)
+    return Changed()
 
 
-_TRANSACTIONS: dict[str, Callable[[Connection], None]] = {
-    "BEGIN": lambda con: con.store.begin(),
-    "COMMIT": lambda con: con.store.commit(),
-    "ROLLBACK": lambda con: con.store.rollback(),
+_TRANSACTIONS: dict[str, Callable[[Context], None]] = {
+    "BEGIN": lambda ctx: ctx.store.begin(),
+    "COMMIT": lambda ctx: ctx.store.commit(),
+    "ROLLBACK": lambda ctx: ctx.store.rollback(),
 }
 
 
-def _explain(con: Connection, statement: st.Explain) -> Explanation:
-    inner, before = statement.statement, con.settings
+def _explain(ctx: Context, statement: st.Explain) -> Explanation:
+    inner = statement.statement
     if isinstance(inner, st.Foreign):
-        return _explain_hybrid(con, statement, inner.refusal)
-    if isinstance(inner, st.Change) and changes_tables(con, inner.tree):
-        return _explain_hybrid(con, statement, unsupported("A change of a table", inner.tree))
+        return _explain_hybrid(ctx, statement, inner.refusal)
+    if isinstance(inner, st.Change) and changes_tables(ctx, inner.tree):
+        return _explain_hybrid(ctx, statement, unsupported("A change of a table", inner.tree))
     query = None if isinstance(inner, st.Change) else explained(statement)
-    con.settings, cluster = assumed(before, statement)
+    settings, cluster = assumed(ctx.settings, statement)
+    ctx = ctx.derive(settings)
+    if query is None:
+        from einsql.session.statements.explain_dml import explain_change  # few statements need it
+
+        return explain_change(ctx, statement, cluster)
     try:
-        if query is None:
-            from einsql.session.statements.explain_dml import (
-                explain_change,  # few statements need it
-            )
-
-            return explain_change(con, statement, cluster)
-        try:
-            plan = con.plan_any(query)
-        except errors.Error as error:
-            return _explain_hybrid(con, statement, error)
-        if not isinstance(plan, Plan):
-            return explain_tiles(plan, statement, con._inputs, con._tick, cluster)
-        measured = _measure(con, plan, statement)
-        return GraphExplanation(statement, plan, con.settings, measured, cluster)
-    finally:
-        con.settings = before
+        bound = bind_query(ctx, query)
+        plan = plan_query(ctx, bound)
+    except errors.Error as error:
+        return _explain_hybrid(ctx, statement, error)
+    if not isinstance(plan, Plan):
+        return explain_tiles(plan, statement, bound.inputs, ctx.tick, cluster)
+    measured = _measure(ctx, plan, bound.inputs) if statement.analyze else None
+    return GraphExplanation(statement, plan, ctx.settings, measured, cluster)
 
 
-def _explain_hybrid(con: Connection, statement: st.Explain, error: errors.Error) -> Explanation:
+def _explain_hybrid(ctx: Context, statement: st.Explain, error: errors.Error) -> Explanation:
     from einsql.explain.hybrid_report import explain_hybrid  # few statements need it
 
-    return explain_hybrid(con, statement, error)
+    return explain_hybrid(ctx, statement, error)
 
 
-def _measure(con: Connection, plan: Plan, statement: st.Explain) -> Measures:
-    if not statement.analyze:
-        return None
-    inputs = plan.complete(con._inputs, con._tick)
-    return plan.program.measured(inputs, con._tick)[1]
+def _measure(ctx: Context, plan: Plan, inputs: Mapping[str, Fields]) -> Measures:
+    return plan.program.measured(plan.complete(inputs, ctx.tick), ctx.tick)[1]
 
 
-def _calibrate(con: Connection) -> list[tuple[str, float, str]]:
+def _calibrate(ctx: Context) -> list[tuple[str, float, str]]:
     from einsql.session.statements.calibrate import (  # few sessions need it
         calibrated,
         calibration_rows,
     )
 
-    machine = calibrated(con.settings, con._tick, con.cluster)
-    con.set_settings(replace(con.settings, machine=machine))
+    machine = calibrated(ctx.settings, ctx.tick, ctx.cluster)
+    ctx.change_settings(replace(ctx.settings, machine=machine))
     return calibration_rows(machine)
 
 
-def _checked(con: Connection) -> ddl.Table:
+def _checked(ctx: Context) -> ddl.Table:
     """What PRAGMA integrity_check finds, or a row that says ok."""
-    found = con.store.database.inspect(con._tick)
+    found = ctx.store.database.inspect(ctx.tick)
     listed: list[tuple[str | None, ...]] = [(f.name, f.problem, f.remedy) for f in found]
     return ("integrity_check", "problem", "remedy"), listed or [("ok", None, None)]
 
 
-def _set(con: Connection, statement: st.Set, text: str) -> None:
+def _set(ctx: Context, statement: st.Set, text: str) -> None:
     try:
-        changed = changed_settings(con.settings, statement.name, statement.value)
+        changed = changed_settings(ctx.settings, statement.name, statement.value)
         if statement.name == "strategy":
             from einsql.optimizer.decomposition import strategy_of  # for several sites only
 
@@ -310,10 +325,10 @@ def _set(con: Connection, statement: st.Set, text: str) -> None:
     except errors.Error as error:
         if statement.name in SETTINGS:
             error.position = statement.at
-        elif con.settings.fallback == "on" and con.duck.has_setting(statement.name):
+        elif ctx.settings.fallback == "on" and ctx.duck.has_setting(statement.name):
             from einsql.hybrid import duckdb_statements  # as in `_foreign`
 
-            duckdb_statements.change_setting(con, text, error)
+            duckdb_statements.change_setting(ctx, text, error)
             return
         raise
-    con.set_settings(changed)
+    ctx.change_settings(changed)

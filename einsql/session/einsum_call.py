@@ -23,18 +23,18 @@ from einsql.storage.out_of_memory import enough_memory
 from einsql.storage.relation import Fields
 
 if TYPE_CHECKING:
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 
 Form = tuple[tuple[int, ...], DType, bool]
 """An operand's shape and type, and whether it is stored sparsely."""
 
 
-def run_einsum(con: Connection, text: str, operands: Sequence[object]) -> np.ndarray:
+def run_einsum(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray:
     """Evaluates an einsum expression over arrays, as numpy.einsum does.
 
     Args:
-        con: Whose engine and settings to use.
+        ctx: Whose engine and settings to use.
         text: The expression, such as 'ij,jk->ik', with ellipsis or implicit output.
         operands: One array for each term; axes of length 1 stretch as in NumPy.
 
@@ -48,27 +48,27 @@ def run_einsum(con: Connection, text: str, operands: Sequence[object]) -> np.nda
     """
     if not isinstance(text, str):
         raise InterfaceError(f"An einsum expression is a str, not a {type(text).__name__}")
-    con.duck.refuse_aborted()
+    ctx.duck.refuse_aborted()
     with enough_memory:
-        return _evaluate(con, text, operands)
+        return _evaluate(ctx, text, operands)
 
 
-def _evaluate(con: Connection, text: str, operands: Sequence[object]) -> np.ndarray:
+def _evaluate(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray:
     held = [array_relation(a, fill=0 if is_sparse(a) else None) for a in operands]
     forms = tuple(
         (h.schema.shape, h.schema.values[0].dtype, isinstance(h.fields, Sparse)) for h in held
     )
-    key = ("einsum", text, forms, con.settings.float_math, con.settings.jit)
-    plan = con._plans.get(key)
+    key = ("einsum", text, forms, ctx.settings.float_math, ctx.settings.jit)
+    plan = ctx.plans.get(key)
     if not isinstance(plan, Plan):
-        plan = _plan(con, text, forms)
-        con._remember(con._plans, key, plan)
+        plan = _plan(ctx, text, forms)
+        ctx.plans.put(key, plan)
     inputs: dict[str, Fields] = {}
     for n, relation in enumerate(held):
         kept = plan.notices[n]
         fields = relation.fields
         inputs[f"x{n}"] = {"val": fields["val"][_index(kept)]} if kept else fields
-    found = plan.program.run(inputs, con._tick)
+    found = plan.program.run(inputs, ctx.tick)
     result = loaded(np.asarray(found["val"]), plan.relation.node.schema.dtype("val"))
     present = found.get(PRESENT)
     if present is not None and not present.all():
@@ -84,7 +84,7 @@ def _index(kept: str) -> tuple[int | slice, ...]:
     return tuple(0 if c == "1" else slice(None) for c in kept)
 
 
-def _plan(con: Connection, text: str, forms: Sequence[Form]) -> Plan:
+def _plan(ctx: Context, text: str, forms: Sequence[Form]) -> Plan:
     spec = parse_spec(text, [len(shape) for shape, _, _ in forms])
     extents: dict[str, int] = {}
     for labels, (shape, _, _) in zip(spec.inputs, forms, strict=True):
@@ -107,10 +107,10 @@ def _plan(con: Connection, text: str, forms: Sequence[Form]) -> Plan:
         columns = [Column(k.name, DType.BIGINT, key=k.name) for k in keys]
         relations.append(Relation(node, (*columns, Column("val", dtype, field="val"))))
         terms.append(tuple(x for x, _ in axes))
-    stays = con.settings.float_math == "float"
+    stays = ctx.settings.float_math == "float"
     relation = einsum_relation(Spec(tuple(terms), spec.output), relations, stays)
     catalog = BinderCatalog(
-        con.store, con.settings, con.in_scope, con._tick, Given(), memory=con.memory
+        ctx.store, ctx.settings, ctx.in_scope, ctx.tick, Given(), memory=ctx.memory
     )
-    con.planner_calls += 1
+    ctx.plans.planned += 1
     return make_plan(relation, catalog, kept)

@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING, Any
 from einsql.engine.executor import Program
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.graph import apart
+from einsql.planner.context import on_one_site
 from einsql.planner.plan import Plan
-from einsql.planner.planner import BinderCatalog, make_plan, result_columns
+from einsql.planner.planner import make_plan, result_columns
+from einsql.planner.queries import catalog_of, query_binder
 from einsql.planner.rebind import current_inputs
 from einsql.sql.binder.scope import Relation
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
-from einsql.storage.error_boundary import boundary
 from einsql.storage.relation import Fields
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
+    from einsql.planner.context import Context
     from einsql.session.connection import Connection
 
 
 @dataclass
-class Several:
+class MultiQuery:
     """SELECTs ready to run.
 
     Attributes:
@@ -39,20 +41,20 @@ class Several:
         """True if it is for once."""
         return any(p.volatile for p in self.plans)
 
-    def run(self, con: Connection, inputs: Mapping[str, Fields]) -> list[Result]:
+    def run(self, ctx: Context, inputs: Mapping[str, Fields]) -> list[Result]:
         """The results, in order."""
         first = self.plans[0]
         if isinstance(first.program, Program) and len(first.program.roots) == len(self.plans):
-            found = first.program.run_all(first.complete(inputs, con._tick), con._tick)
+            found = first.program.run_all(first.complete(inputs, ctx.tick), ctx.tick)
             return [p.wrap(f, inputs, inputs) for p, f in zip(self.plans, found, strict=True)]
-        return [p.result(inputs, con._tick) for p in self.plans]
+        return [p.result(inputs, ctx.tick) for p in self.plans]
 
 
 def fetch_together(con: Connection, statements: Sequence[str]) -> list[Any]:
     """The arrays of several SELECTs, computed as one program on one site.
 
     Args:
-        con: The session; it keeps the plan for the next time.
+        con: The session; it caches the plan.
         statements: SELECTs without parameters, all of them tensor work.
 
     Returns:
@@ -62,44 +64,41 @@ def fetch_together(con: Connection, statements: Sequence[str]) -> list[Any]:
         NotSupportedError: One is no SELECT, or outside the tensor fragment.
         Error: One is wrong or fails; keys are absent.
     """
-    with con._busy, boundary, con._called_from(sys._getframe(1)), con._begun():
-        con._open()
-        found = _results(con, statements)
-        with con._fetching():
-            return [result.numpy() for result in found]
+    with con.running(sys._getframe(1), ()):
+        results = _results(con.context, statements)
+        with con.fetching():
+            return [result.numpy() for result in results]
 
 
-def _results(con: Connection, statements: Sequence[str]) -> list[Result]:
-    key = "several", tuple(statements)
-    made = con._several.get(key)
-    if made is not None:
-        con.store.refresh()
-        inputs = current_inputs(made.plans[0], con.store, con.in_scope, con._tick)
+def _results(ctx: Context, statements: Sequence[str]) -> list[Result]:
+    key = "together", tuple(statements)
+    cached = ctx.plans.get(key)
+    if isinstance(cached, MultiQuery):
+        ctx.store.refresh()
+        inputs = current_inputs(cached.plans[0], ctx.store, ctx.in_scope, ctx.tick)
         if inputs is not None:
-            return made.run(con, inputs)
-    made = _planned(con, statements)
-    if not made.is_volatile:
-        con._remember(con._several, key, made)
-    return made.run(con, con._inputs)
+            return cached.run(ctx, inputs)
+    prepared, read = _planned(ctx, statements)
+    if not prepared.is_volatile:
+        ctx.plans.put(key, prepared)
+    return prepared.run(ctx, read)
 
 
-def _planned(con: Connection, statements: Sequence[str]) -> Several:
-    con._parameters = ()
-    con.store.refresh()
-    binder = con.query_binder()
-    catalog = binder.catalog
-    assert isinstance(catalog, BinderCatalog)
+def _planned(ctx: Context, statements: Sequence[str]) -> tuple[MultiQuery, Mapping[str, Fields]]:
+    ctx.store.refresh()
+    binder = query_binder(ctx)
+    catalog = catalog_of(binder)
     relations: list[Relation] = []
     for text in statements:
         statement, doubt = parse(text)
         if doubt is not None or not isinstance(statement, Query):
             raise doubt or NotSupportedError("Only SELECTs are computed together")
         relations.append(binder.bind(statement.tree))
-    con.planner_calls += 1
-    settings = con.settings
-    if con.cluster is not None or settings.sites > 1 or settings.device != "cpu":
-        return Several(tuple(make_plan(r, catalog, con.notices) for r in relations))
+    ctx.plans.planned += 1
+    if not on_one_site(ctx):
+        plans = tuple(make_plan(r, catalog, ctx.notices) for r in relations)
+        return MultiQuery(plans), catalog.fields
     first, *more = apart(r.node for r in relations)
-    plan = make_plan(replace(relations[0], node=first), catalog, con.notices, more)
+    plan = make_plan(replace(relations[0], node=first), catalog, ctx.notices, more)
     others = (replace(plan, relation=r, columns=result_columns(r)) for r in relations[1:])
-    return Several((plan, *others))
+    return MultiQuery((plan, *others)), catalog.fields

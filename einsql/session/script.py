@@ -1,177 +1,226 @@
-"""The statements of a text, one after the other: parsed, and planned or run."""
+"""The way of a statement: parsed, bound, prepared, run."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from einsql import errors
 from einsql.core.big_stack import with_room
-from einsql.errors import Error, NotSupportedError, ProgrammingError
+from einsql.errors import Error, NotSupportedError, ProgrammingError, RanksLost
 from einsql.kernels.runtime import compile_cache
+from einsql.planner.context import Context
+from einsql.planner.outcome import Outcome
+from einsql.planner.plan_cache import PreparedStatement
+from einsql.planner.queries import Bound, PreparedQuery, bind_query, plan_query
 from einsql.sql.parameters.parameters import check_given
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.tokens import is_name_or_value, tokenize
 
-if TYPE_CHECKING:
-    from einsql.session.connection import Connection
-    from einsql.session.cursor import Cursor
-    from einsql.session.statements import Changing
 
-Alone = tuple[str, int]
-"""The whole text of a statement that stands alone in it, and where it begins."""
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The text of one statement.
+
+    Attributes:
+        text: The statement.
+        key: What its prepared form is cached under; None for a part of a script.
+        depth: How deep its parentheses nest.
+    """
+
+    text: str
+    key: str | None = None
+    depth: int = 0
 
 
-def run_text(
-    con: Connection, sql: str, given: tuple[object, ...], cursor: Cursor
-) -> None:  # fmt: skip
-    """Runs every statement of a text; the plan of one that stands alone is kept.
+@dataclass(frozen=True, slots=True)
+class BoundStatement:
+    """A statement with its names resolved, as far as they are before it runs.
+
+    Attributes:
+        query: The bound query; None for other statements, and with a refusal.
+        refusal: Why a query is no tensor work.
+    """
+
+    statement: st.Statement
+    text: str
+    query: Bound | None = None
+    refusal: Error | None = None
+
+
+def run_statement(ctx: Context, source: Source) -> Outcome:
+    """Parses, binds, prepares and runs one statement; every statement takes this way.
+
+    It starts again if MPI ranks are lost meanwhile and others remain.
+
+    Raises:
+        Error: With a position in the statement's text.
+    """
+    while True:
+        try:
+            ctx.store.refresh()
+            statement, doubt = with_room(partial(parse, source.text), source.depth)
+
+            def plan_and_run() -> tuple[PreparedStatement, Outcome | None]:
+                bound = bind(ctx, statement, doubt, source.text)  # noqa: B023 - called below
+                prepared = prepare(ctx, bound)
+                return prepared, prepared.run(ctx)
+
+            depth = 0 if isinstance(statement, st.For) else source.depth
+            prepared, outcome = with_room(plan_and_run, depth)
+            assert outcome is not None, "a statement that was just prepared holds"
+            if source.key is not None and not prepared.is_volatile:
+                ctx.plans.keep(source.key, prepared, ctx.parameters)
+            return outcome
+        except RanksLost:
+            continue
+
+
+def run_cached(ctx: Context, text: str) -> Outcome | None:
+    """Runs the cached statement of a text; None if there is none that still holds.
+
+    Raises:
+        Error: It fails; the position is in the statement's text.
+    """
+    if ctx.duck.aborted:
+        return None
+    prepared = ctx.plans.find(text, ctx.parameters)
+    if prepared is None:
+        return None
+    try:
+        return prepared.run(ctx)
+    except RanksLost:
+        return None  # it is planned again for the ranks that remain
+
+
+def run_script(ctx: Context, sql: str) -> Outcome:
+    """Runs every statement of a text; a text of one statement is cached.
+
+    Returns:
+        What the last statement gives.
 
     Raises:
         Error: With the position in the text.
     """
+    try:
+        outcome = run_cached(ctx, sql)
+    except Error as error:
+        errors.place(error, scan(sql)[0].start, sql)
+        raise
+    if outcome is not None:
+        return outcome
     try:
         spans = scan(sql)
     except Error as error:
         raise error.locate(sql) from None
     if not spans:
         raise ProgrammingError("There is no statement to run")
-    if given and len(spans) > 1:
+    if ctx.parameters and len(spans) > 1:
         raise ProgrammingError(
             "Parameters need a single statement",
             hint="Execute the statements one by one, each with its own.",
             position=spans[1].start,
             sql=sql,
         )
-    con._parameters = given
     for span in spans:
-        cursor._clear()
+        outcome = None  # frees the result of the statement before
         text = sql[span.start : span.end]
         try:
             with errors.located(span.start, sql):
-                check_given(text, len(given))
-                alone = (sql, span.start) if len(spans) == 1 else None
-                _repeated(con, text, cursor, alone, span.depth)
+                check_given(text, len(ctx.parameters))
+                key = sql if len(spans) == 1 else None
+                outcome = run_statement(ctx, Source(text, key, span.depth))
         except RecursionError:
             raise ProgrammingError("The statement nests too deeply") from None
         finally:
             while compile_cache.notices:
-                con.notices.append(compile_cache.notices.pop())
+                ctx.notices.append(compile_cache.notices.pop())
+    assert outcome is not None, "there is a statement"
+    return outcome
 
 
-def _repeated(
-    con: Connection, text: str, cursor: Cursor, alone: Alone | None, depth: int = 0
-) -> None:
-    """Runs a statement, again if ranks end meanwhile and others go on."""
-    while True:
-        try:
-            return _statement(con, text, cursor, alone, depth)
-        except errors.RanksLost:
-            cursor._clear()
+def bind(ctx: Context, statement: st.Statement, doubt: Error | None, text: str) -> BoundStatement:
+    """Binds a query; other statements resolve their names when they run.
 
+    Args:
+        ctx: The services.
+        statement: The statement.
+        doubt: Why DuckDB's grammar refuses the text, or None.
+        text: Its text.
 
-def _in_loop(con: Connection, text: str, cursor: Cursor) -> None:
-    """Runs a statement of a loop's body; its plan is kept, for it comes again."""
-    if not con._again(text, cursor):
-        _repeated(con, text, cursor, (text, 0))
-
-
-def _statement(con: Connection, text: str, cursor: Cursor, alone: Alone | None, depth: int) -> None:
-    """Parses and runs a statement, on a stack that it and what it reads fit into."""
-    con.store.refresh()
-    statement, doubt = with_room(partial(parse, text), depth)
-    if isinstance(statement, st.For) and doubt is None:
-        from einsql.session.statements.loop import (
-            run_loop,  # a process that asks one question is to be quick
-        )
-
-        con.duck.refuse_aborted()
-        run_loop(con, statement, cursor, partial(_in_loop, con))
-        return
-    with_room(partial(_parsed, con, statement, doubt, text, cursor, alone), depth)
-
-
-def _parsed(
-    con: Connection, statement: st.Statement, doubt: Error | None, text: str, cursor: Cursor,
-    alone: Alone | None,
-) -> None:  # fmt: skip
-    """Runs a statement that is no loop; one that stands alone is remembered."""
-    cursor._clear()
+    Raises:
+        Error: DuckDB's grammar refuses the text, or the transaction is aborted.
+    """
     if doubt is not None:
-        try:
-            _try(con, statement, text, cursor)
-        except NotSupportedError as error:
-            if not _stumbles_before(text, doubt, error):
-                raise
-        raise doubt.locate(text)
+        raise _refusal(ctx, statement, doubt, text)
     if not isinstance(statement, st.Transaction):
-        con.duck.refuse_aborted()
-    if isinstance(statement, st.Query):
-        try:
-            plan = con.plan_any(statement.tree)
-        except Error as error:
-            from einsql.session.dispatch import run_instead  # as above
+        ctx.duck.refuse_aborted()
+    if not isinstance(statement, st.Query):
+        return BoundStatement(statement, text)
+    try:
+        return BoundStatement(statement, text, bind_query(ctx, statement.tree))
+    except Error as error:
+        return BoundStatement(statement, text, refusal=error)
 
-            made = run_instead(con, text, error, cursor)
-            if alone is not None and not made.is_volatile:
-                made.start = alone[1]
-                con.remember_hybrid(alone[0], made)
-            return
-        if alone is not None and not plan.volatile:
-            con.remember_plan(alone[0], plan)
-        cursor._show(plan.result(con._inputs, con._tick), plan.description)
-        return
-    found = _other(con, statement, text, cursor)
-    if found is not None and alone is not None and not found.is_volatile:
-        con.remember_plan(alone[0], found)
+
+def prepare(ctx: Context, bound: BoundStatement) -> PreparedStatement:
+    """Plans a bound statement.
+
+    Raises:
+        Error: A query is no tensor work, and DuckDB may not or cannot run it.
+    """
+    statement, refusal = bound.statement, bound.refusal
+    if bound.query is not None:
+        try:
+            return PreparedQuery(plan_query(ctx, bound.query), bound.query.inputs)
+        except Error as error:
+            refusal = error
+    if refusal is not None:
+        from einsql.hybrid.hybrid_plan import prepare_hybrid  # DuckDB is for queries that need it
+
+        return prepare_hybrid(ctx, bound.text, refusal)
+    from einsql.session.dispatch import prepare_command  # the first SELECT of a process needs none
+
+    return prepare_command(ctx, statement, bound.text, partial(_run_in_loop, ctx))
+
+
+def _run_in_loop(ctx: Context, text: str) -> Outcome:
+    """Runs a statement of a loop's body; it is cached, because it comes again."""
+    outcome = run_cached(ctx, text)
+    return run_statement(ctx, Source(text, text)) if outcome is None else outcome
+
+
+def _refusal(ctx: Context, statement: st.Statement, doubt: Error, text: str) -> Error:
+    """The error for a text that DuckDB's grammar refuses: the binder's if it says it better."""
+    try:
+        _try(ctx, statement, text)
+    except NotSupportedError as error:
+        if not _stumbles_before(text, doubt, error):
+            raise
+    return doubt.locate(text)
 
 
 def _stumbles_before(text: str, doubt: Error, refusal: Error) -> bool:
     """True if DuckDB's grammar cannot read something that stands before what is refused.
 
     A refusal's position is the first name or value of what it names, such as the table of
-    `ONLY t`, where the grammar stops at ONLY: what lies between is words of one construct.
+    `ONLY t`, where the grammar stops at ONLY: the words between belong to one construct.
     """
-    told, refused = doubt.position, refusal.position
-    if told is None or refused is None or "at or near" not in doubt.reason:
+    stop, refused = doubt.position, refusal.position
+    if stop is None or refused is None or "at or near" not in doubt.reason:
         return False
-    between = (t for t in tokenize(text) if told < t.start < refused)
+    between = (t for t in tokenize(text) if stop < t.start < refused)
     return any(is_name_or_value(t) for t in between)
 
 
-def _try(con: Connection, statement: st.Statement, text: str, cursor: Cursor) -> None:
-    """Binds, or runs and undoes, what is no SQL: the binder's error may say it better."""
-    from einsql.session.dispatch import run_statement  # as above
-
+def _try(ctx: Context, statement: st.Statement, text: str) -> None:
+    """Binds and plans a query, or runs another statement and undoes it, to raise its error."""
     if isinstance(statement, st.Query):
-        con.plan_any(statement.tree)
+        plan_query(ctx, bind_query(ctx, statement.tree))
     elif not isinstance(statement, st.Copy):
-        try:
-            with con.store.attempt():
-                run_statement(con, statement, text, cursor)
-        finally:
-            cursor._clear()
+        from einsql.session.dispatch import run_command  # as above
 
-
-def _other(
-    con: Connection, statement: st.Statement, text: str, cursor: Cursor
-) -> Changing | None:  # fmt: skip
-    """Runs what is no query; gives what may run again."""
-    from einsql.session.dispatch import changes_tables, run_statement
-    from einsql.session.statements import Changing  # as above
-
-    alone = isinstance(statement, st.Transaction | st.Vacuum | st.Backup)
-    tables = isinstance(statement, st.CreateTensor | st.Copy) or (
-        isinstance(statement, st.Change) and not changes_tables(con, statement.tree)
-    )
-    makes = isinstance(statement, st.Import)
-    with nullcontext() if alone else con.store.statement(tables, makes):
-        found = run_statement(con, statement, text, cursor)
-    if isinstance(found, Changing):
-        return found
-    if found is not None:
-        con._explanation = found
-    return None
+        with ctx.store.attempt():
+            run_command(ctx, statement, text)

@@ -12,6 +12,7 @@ from einsql.engine.fused_steps import Fused
 from einsql.ir.spmd.program import Together
 from einsql.planner.plan import Plan
 from tests.kernels.test_groups import SINGLE, STATEMENTS, con
+from tests.support.plans import cached
 
 __all__ = ["con"]  # its tensors serve every test here
 
@@ -24,7 +25,7 @@ APART = (
 
 def _together(con: einsql.Connection, sql: str) -> tuple[Together, ...]:
     con.execute(sql)
-    plan = con._plans[sql]
+    plan = cached(con, sql)
     assert isinstance(plan, Plan)
     assert plan.placed is not None
     return plan.placed.together

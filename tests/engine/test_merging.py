@@ -16,6 +16,7 @@ from einsql.ir.einsum.graph import TRUE, EinSum, Output, Value
 from einsql.ir.spmd.program import Complete, Local, with_state
 from einsql.ir.spmd.reduce_tree import Round, rounds
 from einsql.planner.plan import Plan
+from tests.support.plans import cached
 
 ODD = np.array([np.nan, -np.inf, np.inf, -0.0, 0.0, 1.0, 1.0, 2.0])
 
@@ -75,7 +76,7 @@ def completion(sites: int, sql: str) -> tuple[Local, Complete]:
     con.execute(f"SET sites = {sites}; SET jit = 'never'")
     con.register("x", np.ones((32, 48), np.float32), dims=("i", "j"))
     con.execute(sql)
-    (plan,) = con._plans.values()
+    plan = cached(con, sql)
     assert isinstance(plan, Plan)
     assert isinstance(plan.program, SiteProgram)
     program = plan.program.program

@@ -12,6 +12,7 @@ import einsql
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.ir.spmd.program import Local
 from einsql.planner.plan import Plan
+from tests.support.plans import cached
 
 CHANCE = np.random.default_rng(3)
 TENSORS: dict[str, tuple[str, np.ndarray]] = {
@@ -159,18 +160,19 @@ def test_of_equal_cuts_the_one_that_keeps_more_sites_busy_is_taken() -> None:
 def test_a_repeated_statement_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     con = connection(4)
     first = con.execute(QUERIES[0]).fetchall()
-    monkeypatch.setattr("einsql.session.connection.make_plan", None)
+    monkeypatch.setattr("einsql.planner.queries.make_plan", None)
     assert con.execute(QUERIES[0]).fetchall() == first
 
 
 def test_cells_that_differ_in_position_share_a_kernel() -> None:
     con = connection(8)
     con.execute("CREATE TENSOR m (i DIM(16), j DIM(16), val FLOAT) DEFAULT 1")
-    con.execute(
+    sql = (
         "SELECT a.i, b.j AS k, SUM(a.val * b.val) AS v FROM m a JOIN m b ON a.j = b.i "
         "GROUP BY a.i, b.j"
     )
-    (plan,) = con._plans.values()
+    con.execute(sql)
+    plan = cached(con, sql)
     assert isinstance(plan, Plan)
     assert isinstance(plan.program, SiteProgram)
     operations = [s for s in plan.program.program.steps if isinstance(s, Local)]

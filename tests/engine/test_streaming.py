@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import einsql
 from einsql.engine import streaming_exchange
 from einsql.engine.spmd_executor import SiteProgram
-from einsql.planner.plan import Plan
 from tests.engine.test_sites import QUERIES, connection, explained
+from tests.support.plans import cached
 
 FORCED = [
     *QUERIES,
@@ -28,13 +29,11 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming_exchange, "MARGIN", -1000)
 
 
-def streams(con_plans: object) -> int:
-    """How many exchanges are streamed in the plans that have run."""
-    assert isinstance(con_plans, dict)
-    programs = [p.program for p in con_plans.values() if isinstance(p, Plan)]
-    return sum(
-        s is not None for p in programs if isinstance(p, SiteProgram) for s in p._streams.values()
-    )
+def streams(con: einsql.Connection, sql: str) -> int:
+    """How many exchanges are streamed in the plan of a statement that has run."""
+    program = cached(con, sql).program
+    assert isinstance(program, SiteProgram)
+    return sum(s is not None for s in program._streams.values())
 
 
 @pytest.mark.usefixtures("always")
@@ -54,7 +53,7 @@ def test_pieces_give_what_whole_operands_give(cut: str) -> None:
             rows = con.execute(sql).fetchall()
             for row, wanted in zip(rows, expected, strict=True):
                 assert row == pytest.approx(wanted, rel=1e-5), (sql, sites)
-            used += streams(con._plans)
+            used += streams(con, sql)
             report = explained(con, sql, "ANALYZE, ")
             assert [n["measured"]["bytes_sent"] for n in report["nodes"]] == [
                 n["bytes_sent"] for n in report["nodes"]
@@ -65,8 +64,9 @@ def test_pieces_give_what_whole_operands_give(cut: str) -> None:
 def test_small_pieces_are_put_together() -> None:
     con = connection(4)
     con.execute("CREATE OR REPLACE TENSOR y PARTITION BY (j 4) AS SELECT * FROM y")
-    con.execute(FORCED[len(QUERIES)].replace("SITES", "4"))
-    assert streams(con._plans) == 0
+    sql = FORCED[len(QUERIES)].replace("SITES", "4")
+    con.execute(sql)
+    assert streams(con, sql) == 0
 
 
 def test_large_pieces_are_taken_as_they_arrive_and_merged_only_where_that_pays(
@@ -80,19 +80,17 @@ def test_large_pieces_are_taken_as_they_arrive_and_merged_only_where_that_pays(
     con.register("b", b, dims=("j", "k"))
     for key, wanted in (("k", 1), ("j", 0)):
         con.execute(f"CREATE OR REPLACE TENSOR s PARTITION BY ({key} 4) AS SELECT * FROM b")
-        con._plans.clear()
         sql = "SELECT /*+ PARTITION(i=4) */ i, k, SUM(a.val * s.val) AS v FROM a JOIN s USING (j) "
-        got = con.execute(sql + "GROUP BY i, k").fetch_numpy()
-        assert streams(con._plans) == wanted
+        sql += "GROUP BY i, k"
+        got = con.execute(sql).fetch_numpy()
+        assert streams(con, sql) == wanted
         assert (got == a @ b).all()
     # A long contraction to a small result: what is read counts more than what is merged.
     long = rng.integers(-4, 4, (4, 2**19)).astype(np.float32)
     con.register("u", long, dims=("i", "j"))
     con.register("v", long.T.copy(), dims=("j", "k"))
     con.execute("CREATE TENSOR w PARTITION BY (j 4) AS SELECT j, k, val FROM v")
-    con._plans.clear()
     sql = "SELECT /*+ PARTITION(i=4, j=1, k=1) */ i, k, SUM(u.val * w.val) AS v "
-    assert (
-        con.execute(sql + "FROM u JOIN w USING (j) GROUP BY i, k").fetch_numpy() == long @ long.T
-    ).all()
-    assert streams(con._plans) == 1
+    sql += "FROM u JOIN w USING (j) GROUP BY i, k"
+    assert (con.execute(sql).fetch_numpy() == long @ long.T).all()
+    assert streams(con, sql) == 1

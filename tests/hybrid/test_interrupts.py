@@ -138,7 +138,7 @@ class CtrlC:
         self.left = line
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
-        within = os.path.join("engine", "duck") in frame.f_code.co_filename
+        within = os.path.join("storage", "duckdb") in frame.f_code.co_filename
         return self.count if within else None
 
     def count(self, frame: FrameType, event: str, arg: object) -> Any:

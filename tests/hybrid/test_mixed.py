@@ -114,7 +114,7 @@ def test_most_are_run_over_fragments(ours: einsql.Connection) -> None:
             pass
         finally:
             ours.execute("SET fallback = on")
-        made = hybrid_plan.split(ours, sql)
+        made = hybrid_plan.split(ours.context, sql)
         parts += bool(made.parts.fragments)
         rest += not made.parts.fragments
     assert len(STATEMENTS) >= 300

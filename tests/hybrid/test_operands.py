@@ -123,7 +123,7 @@ def test_a_table_is_read_once_and_planned_once() -> None:
     assert np.array_equal(ours.execute(FRAGMENTS[0]).fetch_numpy(fill=0), first)
     assert first.shape[1] == 3
     assert ours.planner_calls == planned
-    made = hybrid_plan.split(ours, FRAGMENTS[0])
+    made = hybrid_plan.split(ours.context, FRAGMENTS[0])
     assert made.is_whole
 
 

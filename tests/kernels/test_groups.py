@@ -15,6 +15,7 @@ from einsql.ir.einsum.interpreter import evaluate
 from einsql.kernels import groups
 from einsql.kernels.groups import find
 from einsql.planner.plan import Plan
+from tests.support.plans import cached
 
 SOFTMAX = """
 WITH m AS (SELECT {keys}, MAX(val) AS val FROM {x} GROUP BY {keys}),
@@ -143,7 +144,7 @@ class _Defined:
 def _defined(con: einsql.Connection, sql: str) -> np.ndarray:
     """The answer by the reference."""
     _table(con, sql)
-    plan: Any = con._plans[sql]
+    plan = cached(con, sql)
     program, plan.program = plan.program, _Defined(plan.optimized.root)
     answer = _table(con, sql)
     plan.program = program
@@ -287,7 +288,7 @@ def test_a_group_is_explained_and_cancelled(con: einsql.Connection) -> None:
     assert [n["measured"]["seconds"] > 0 for n in nodes] == [False, False, False, True]
 
     con.execute(sql)
-    plan = con._plans[sql]
+    plan = cached(con, sql)
     assert isinstance(plan, Plan)
 
     class CancelledError(Exception):

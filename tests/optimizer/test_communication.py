@@ -18,6 +18,7 @@ from einsql.ir.einsum.graph import Node
 from einsql.optimizer.decomposition import Cut, Decomposition, decompose
 from einsql.planner.plan import Plan
 from tests.engine.test_sites import CHAIN, QUERIES, chain, connection, explained
+from tests.support.plans import cached
 
 CHANCE = np.random.default_rng(11)
 
@@ -196,10 +197,10 @@ def test_a_changed_declaration_is_a_new_plan() -> None:
     con = declared("PARTITION BY (i 4)", "")
     con.execute("SET sites = 4; SET strategy = 'data:i'")
     con.execute(PRODUCT)
-    (before,) = con._plans.values()
+    before = cached(con, PRODUCT)
     con.execute("CREATE OR REPLACE TENSOR a PARTITION BY (j 4) AS SELECT i, j, val FROM one")
     con.execute(PRODUCT)
-    (after,) = con._plans.values()
+    after = cached(con, PRODUCT)
     assert isinstance(before, Plan)
     assert isinstance(after, Plan)
     assert before.placed is not None

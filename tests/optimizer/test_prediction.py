@@ -24,6 +24,7 @@ from einsql.session.statements import calibrate
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from tests.engine.test_sites import CHAIN, QUERIES, chain, connection, explained
+from tests.support.plans import planned
 
 
 def tiles_on_grid(extents: tuple[int, ...], parts: tuple[int, ...], sites: np.ndarray) -> Tiles:
@@ -250,7 +251,7 @@ def test_cells_take_no_more_memory_than_their_cut_was_thought_to(sql: str) -> No
     con = connection(6)
     query = parse(sql)[0]
     assert isinstance(query, Query)
-    plan = con.plan(query.tree)
+    plan, _ = planned(con, query.tree)
     assert plan.cut is not None
     assert plan.placed is not None
     found = predict(plan.placed, Machine())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from random import Random
@@ -24,8 +25,10 @@ from einsql.planner.compile import sited
 from einsql.planner.plan import Plan
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
+from einsql.storage.relation import Fields
 from tests.engine.test_sites import QUERIES, connection, explained
 from tests.support.networks import FFNN, connected, ffnn, transformer
+from tests.support.plans import planned
 
 NETWORKS = {
     "ffnn": (ffnn(24, 16, 12, 8), FFNN),
@@ -35,11 +38,14 @@ FREE = 1e30
 """Bytes per second that cost nothing; with no latency there is no network."""
 
 
-def planned(con: einsql.Connection, sql: str) -> Plan:
+def plan_and_inputs(con: einsql.Connection, sql: str) -> tuple[Plan, Mapping[str, Fields]]:
     statement = parse(sql)[0]
     assert isinstance(statement, Query)
-    con._parameters = ()
-    return con.plan(statement.tree)
+    return planned(con, statement.tree)
+
+
+def plan_of(con: einsql.Connection, sql: str) -> Plan:
+    return plan_and_inputs(con, sql)[0]
 
 
 @cache
@@ -49,12 +55,12 @@ def programs() -> dict[str, Program]:
     for n, sql in enumerate(QUERIES):
         for sites in (1, 2, 3, 4, 8):
             con = connection(sites)
-            made[f"{n} at {sites}"] = _placed(planned(con, sql), con)
+            made[f"{n} at {sites}"] = _placed(plan_of(con, sql), con)
     for name, (tensors, sql) in NETWORKS.items():
         for sites, strategy in ((4, "eindecomp"), (8, "megatron"), (6, "equal"), (8, "model")):
             con = connected(tensors)
             con.execute(f"SET sites = {sites}; SET strategy = '{strategy}'")
-            made[f"{name} at {sites}, {strategy}"] = _placed(planned(con, sql), con)
+            made[f"{name} at {sites}, {strategy}"] = _placed(plan_of(con, sql), con)
     return made
 
 
@@ -82,10 +88,10 @@ def test_sites_send_in_a_simulation_what_they_send_in_a_run(sites: int) -> None:
             con.execute(f"SET jit = 'never'; SET sites = {sites}; SET strategy = '{strategy}'")
             cases.append((con, sql))
     for con, sql in cases:
-        plan = planned(con, sql)
+        plan, read = plan_and_inputs(con, sql)
         assert plan.placed is not None
         assert isinstance(plan.program, SiteProgram)
-        measure = plan.program.measured(plan.complete(con._inputs, lambda _: None), lambda _: None)
+        measure = plan.program.measured(plan.complete(read, lambda _: None), lambda _: None)
         for cluster in (Topology(), Topology(node_sites=3)):
             played = simulate(plan.placed, Machine(), cluster)
             assert played.sent.tolist() == measure[1].sent
@@ -105,7 +111,7 @@ def test_equal_tiles_of_wider_elements_are_other_messages() -> None:
         for name, value in (("p", "val"), ("q", "CAST(val AS DOUBLE)"))
     )
     sql = f"WITH {', '.join(sums)} SELECT p.j, p.v + q.v AS v FROM p JOIN q USING (j)"
-    program = planned(con, sql).placed
+    program = plan_of(con, sql).placed
     assert program is not None
     assert len({s.nbytes for s in program.steps if isinstance(s, Complete)}) == 2
     played = simulate(program, Machine(), Topology())
@@ -203,7 +209,7 @@ def test_sites_that_do_the_same_never_wait() -> None:
     tensors, sql = transformer(2, b=4, s=16)
     con = connected(tensors)
     con.execute("SET sites = 4; SET strategy = 'megatron'")
-    program = planned(con, sql).placed
+    program = plan_of(con, sql).placed
     assert program is not None
     assert program.bytes_sent > 0
     for cluster in (Topology(), Topology(node_sites=4), Topology(node_sites=2)):
@@ -219,7 +225,7 @@ def test_a_merge_is_worked_out_by_hand() -> None:
     con.execute("SET sites = 8")
     hint = "/*+ PARTITION(i=2, j=2, k=2) */"  # without it both sites of a pair would merge
     sql = f"SELECT {hint} i, k, SUM(a.val * b.val) AS val FROM a JOIN b USING (j) GROUP BY i, k"
-    program = planned(con, sql).placed  # sites that differ by 2 merge their parts at one of them
+    program = plan_of(con, sql).placed  # sites that differ by 2 merge their parts at one of them
     assert program is not None
     machine = Machine(call_overhead=1.0, flops_float=128.0, memory_bandwidth=192.0)
     # A product: arithmetic, memory, overhead.
@@ -453,7 +459,7 @@ def test_llama_on_a_thousand_sites_is_played_layer_by_layer(
     tensors, sql = transformer(4, b=4, s=256, a=256, h=32, d=8, f=512)
     con = connected(tensors)
     con.execute("SET sites = 256; SET strategy = 'megatron'")
-    program = planned(con, sql).placed
+    program = plan_of(con, sql).placed
     assert program is not None
     calls: list[int] = []
     ends = fair_shares._ends
@@ -474,7 +480,7 @@ def test_every_field_of_every_piece_is_a_message() -> None:
     con = einsql.connect()
     con.register("a", np.ones((8, 8), np.float32), dims=("i", "j"))
     con.execute("SET sites = 4")
-    program = planned(
+    program = plan_of(
         con, "SELECT /*+ PARTITION(i=4) */ SUM(val) AS s, MAX(val) AS m FROM a"
     ).placed
     assert program is not None

@@ -151,9 +151,9 @@ def test_every_run_is_as_a_first_one(text: str) -> None:
             with prepared() as fresh:
                 if text in CHANGES:  # the same history, each of whose statements is a first one
                     for before in VALUES[:n]:
-                        fresh.forget_plans()
+                        fresh.context.plans.clear()
                         outcome(fresh, text, before)
-                fresh.forget_plans()
+                fresh.context.plans.clear()
                 assert outcome(con, text, values) == outcome(fresh, text, values), values
 
 

@@ -12,10 +12,12 @@ import einsql
 from einsql.frontends.console.values import format_cell, format_value
 from einsql.ir.einsum.interpreter import evaluate_blocks
 from einsql.ir.functions import INTERNAL, SCALARS
+from einsql.planner.queries import query_binder
 from einsql.planner.tile_plan import TilePlan, scanned
 from einsql.sql.binder.scope import TileRelation
 from einsql.storage.objects import Tensor
 from tests.ir.test_tra import CORNERS, EXAMPLES, B, U
+from tests.support.plans import cached, tree_of
 
 X = np.arange(35.0).reshape(7, 5) / 2
 Y = np.arange(15.0).reshape(5, 3) / 4
@@ -41,7 +43,7 @@ def blocks(con: einsql.Connection, sql: str) -> dict[tuple[int, ...], Any]:
 
 
 def _defined(con: einsql.Connection, sql: str, got: list[np.ndarray]) -> None:
-    plan = con._plans[sql]
+    plan = cached(con, sql)
     assert isinstance(plan, TilePlan)
     if plan.parts:
         return
@@ -294,11 +296,11 @@ def test_plans_over_tiles_are_kept_and_see_new_data(con: einsql.Connection) -> N
     con.execute("CREATE TENSOR w (i DIM(2), val FLOAT) DEFAULT 1")
     sql = "SELECT tensor_sum(tile) AS t FROM TILES(w, 2)"
     first = con.execute(sql).fetchall()[0][0]
-    plan = con._plans[sql]
+    plan = cached(con, sql)
     con.execute("UPDATE w SET val = 5 WHERE i = 0")
     assert con.execute(sql).fetchall()[0][0].tolist() == [6]
     assert first.tolist() == [2]
-    assert con._plans[sql] is plan
+    assert cached(con, sql) is plan
     con.execute("CREATE OR REPLACE TENSOR w AS SELECT i, val FROM w WHERE i = 1")
     with pytest.raises(einsql.Error, match="starts at 1"):
         con.execute(sql)
@@ -337,16 +339,9 @@ def test_explain_shows_the_plan_over_blocks(con: einsql.Connection) -> None:
 
 
 def test_a_statement_without_tiles_does_not_pay_for_them(con: einsql.Connection) -> None:
-    assert not isinstance(con.query_binder().bind_any(_tree("SELECT * FROM x")), TileRelation)
-
-
-def _tree(sql: str) -> Any:
-    from einsql.sql.parser.parser import parse
-    from einsql.sql.parser.syntax import Query
-
-    query = parse(sql)[0]
-    assert isinstance(query, Query)
-    return query.tree
+    assert not isinstance(
+        query_binder(con.context).bind_any(tree_of("SELECT * FROM x")), TileRelation
+    )
 
 
 # ---- errors

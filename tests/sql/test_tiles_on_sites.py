@@ -21,11 +21,13 @@ from einsql.explain.tile_report import measured
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.kernels import Tile
 from einsql.optimizer.tra import implement
+from einsql.planner.queries import bind_query
 from einsql.planner.tile_plan import TilePlan, TileProgram
 from einsql.storage.array_ownership import owner
 from tests.sql.test_tiles import ERRORS, SAME, WORKED, X, Y
 from tests.sql.test_tiles import con as con  # the fixture
 from tests.sql.test_tiles_random import M, random_select
+from tests.support.plans import cached, tree_of
 
 SITES = (1, 2, 3, 4, 5, 8)
 PRODUCT = (
@@ -45,7 +47,7 @@ def product(i: int, j: int, k: int) -> str:
 
 def plan_of(con: einsql.Connection, sql: str) -> TilePlan:
     """The plan of a statement that ran just now."""
-    plan = con._plans[sql]
+    plan = cached(con, sql)
     assert isinstance(plan, TilePlan)
     return plan
 
@@ -121,7 +123,8 @@ def test_random_selects_on_sites_send_what_is_predicted() -> None:
         con.execute(f"SET sites = {SITES[1:][seed % 5]}")
         rows = con.execute(sql).fetchall()
         plan = plan_of(con, sql)
-        run = measured(plan, con._inputs, lambda done: None).run
+        inputs = bind_query(con.context, tree_of(sql)).inputs
+        run = measured(plan, inputs, lambda done: None).run
         assert plan.program.sited is not None
         assert sum(run.sent) == plan.program.sited.cost.bytes_sent, sql
         assert list(run.blocks) == list(wanted) == sorted(wanted), sql
@@ -311,6 +314,6 @@ def test_planning_can_be_cancelled() -> None:
     )
     with pytest.raises(einsql.InterruptedError):
         con.execute(sql)
-    assert not con._plans
+    assert cached(con, sql) is None
     con.progress = None
     assert len(con.execute(sql).fetchall()) == 16

@@ -26,6 +26,7 @@ from einsql.planner.plan import Plan
 from einsql.storage.objects import Tensor
 from tests.engine.test_sites import QUERIES, TENSORS, connection, explained
 from tests.support.placed_tensors import lay, on_mesh, random_layout, random_tiles
+from tests.support.plans import cached
 
 PRODUCT = "SELECT i, k, SUM(a.val * b.val) AS val FROM a JOIN b USING (j) GROUP BY i, k"
 N = 64
@@ -67,7 +68,7 @@ def test_a_result_is_read_where_it_was_left() -> None:
     con.register("a", a, dims=("i", "j"))
     con.register("b", b, dims=("j", "k"))
     product = np.asarray(con.execute(PRODUCT).fetch_numpy())
-    (plan,) = con._plans.values()
+    plan = cached(con, PRODUCT)
     assert isinstance(plan, Plan)
     assert plan.placed is not None
     lay(con, "c", "ik", product, plan.placed.steps[plan.placed.root].tiles, sites)
@@ -150,7 +151,7 @@ def test_a_changed_placement_is_a_new_plan() -> None:
         tiles = on_mesh(replace(layout, placed=(entry,)), array.shape)
         lay(con, "x", "i", array, tiles, 4)
         assert con.execute(sql).fetchall() == [(120.0,)]
-        plans.append(con._plans[sql])
+        plans.append(cached(con, sql))
     assert plans[0] is plans[1]
     assert plans[1] is not plans[2]
     con.register("y", array, dims=("i",))

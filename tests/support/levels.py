@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from random import Random
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -20,8 +21,13 @@ from einsql.ir.tra.kernels import VALUE
 from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.tra.lower import lower_graph_fields
 from einsql.optimizer.tra.lower_operands import scanned_field
+from einsql.planner import queries
+from einsql.planner.plan import Plan
+from einsql.planner.planner import BinderCatalog, make_plan
 from einsql.planner.tile_plan import compiled_kernel
+from einsql.sql.binder.scope import Relation
 from einsql.storage.block_relation import assemble, run_blocks
+from einsql.storage.session_store import Store
 
 if TYPE_CHECKING:
     import einsql
@@ -120,18 +126,23 @@ def run_as_blocks(con: einsql.Connection, pick: Random) -> Counter[str]:
         Counts, growing with each query, `lowered` or why a query could not be.
     """
     counts: Counter[str] = Counter()
-    make = con._plan
-
-    def plan(*args: Any) -> Any:
-        made = make(*args)
-        root = made.optimized.root
-        if isinstance(root, EinSum):
-            try:
-                made.program = cast(Program, BlockProgram(root, pick))
-                counts["lowered"] += 1
-            except NotSupportedError as error:
-                counts[error.reason] += 1
-        return made
-
-    setattr(con, "_plan", plan)  # noqa: B010 - the one place all plans come through
+    _AS_BLOCKS[con.store] = counts, pick
+    setattr(queries, "make_plan", _make_plan)  # noqa: B010 - all plans of queries come from it
     return counts
+
+
+_AS_BLOCKS: WeakKeyDictionary[Store, tuple[Counter[str], Random]] = WeakKeyDictionary()
+"""What is counted of connections that run as blocks, and how their cuts are drawn."""
+
+
+def _make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) -> Plan:
+    plan = make_plan(relation, catalog, notices)
+    root = plan.optimized.root
+    if catalog.store in _AS_BLOCKS and isinstance(root, EinSum):
+        counts, pick = _AS_BLOCKS[catalog.store]
+        try:
+            plan.program = cast(Program, BlockProgram(root, pick))
+            counts["lowered"] += 1
+        except NotSupportedError as error:
+            counts[error.reason] += 1
+    return plan

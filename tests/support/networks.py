@@ -8,6 +8,7 @@ from dataclasses import replace
 import einsql
 from einsql.ir.einsum.graph import Input, Node, children, walk, with_sources
 from einsql.optimizer import optimize
+from einsql.planner.queries import query_binder
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 
@@ -147,8 +148,7 @@ def graph(
     statement, _ = parse(sql)
     assert isinstance(statement, Query)
     con = connected(tensors)
-    con._parameters = ()
-    root = optimize(con.query_binder().bind(statement.tree).node).root
+    root = optimize(query_binder(con.context).bind(statement.tree).node).root
     done: dict[int, Node] = {}
     for node in walk(root):
         if isinstance(node, Input):

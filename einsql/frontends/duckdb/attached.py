@@ -20,6 +20,8 @@ from einsql.frontends.duckdb.calls import STANDS_FOR, find_calls, replaced
 from einsql.frontends.duckdb.functions import register, unregister, unregister_all
 from einsql.frontends.duckdb.rows import Rows
 from einsql.frontends.duckdb.tables import read_table
+from einsql.planner.context import CallerScope
+from einsql.planner.queries import bind_query, plan_query
 from einsql.session.connection import Connection
 from einsql.sql.parameters.parameters import mark
 from einsql.sql.parser import syntax as st
@@ -278,6 +280,37 @@ class Attached:
         return None
 
 
+class AttachedScope(CallerScope):
+    """The tables of a user's DuckDB database, and the variables of the caller.
+
+    Args:
+        table: Reads the table of a name, given the frame whose variables it may be.
+    """
+
+    __slots__ = ("_read", "_table")
+
+    def __init__(self, table: Callable[[str, FrameType | None], Relation | None]) -> None:
+        super().__init__()
+        self._table = table
+        self._read: dict[str, Relation | None] = {}
+
+    @contextmanager
+    def of(self, frame: FrameType) -> Iterator[None]:
+        """Makes the variables of a frame visible; tables are read once meanwhile."""
+        try:
+            with super().of(frame):
+                yield
+        finally:
+            self._read = {}
+
+    def array(self, name: str, external: bool) -> object | None:
+        """A table of the user's database, or an array among the caller's variables."""
+        if name not in self._read:
+            self._read[name] = self._table(name, self.frame)
+        table = self._read[name]
+        return super().array(name, external) if table is None else table
+
+
 class Session(Connection):
     """An einsql session that finds a user's DuckDB tables under their names.
 
@@ -286,16 +319,7 @@ class Session(Connection):
     """
 
     def __init__(self, table: Callable[[str, FrameType | None], Relation | None]) -> None:
-        super().__init__()
-        self._table = table
-        self._read: dict[str, Relation | None] = {}
-
-    def in_scope(self, name: str) -> object | None:
-        """A table of the user's database, or an array among the caller's variables."""
-        if name not in self._read:  # a statement reads it once
-            self._read[name] = self._table(name, self._caller)
-        found = self._read[name]
-        return super().in_scope(name) if found is None else found
+        super().__init__(scope=AttachedScope(table))
 
     def rows(self, text: str, frame: FrameType) -> Rows:
         """Binds a query; nothing is computed, but tables are read.
@@ -303,10 +327,7 @@ class Session(Connection):
         Raises:
             Error: With the position in the text.
         """
-        self._open()
-        with self._busy, enough_memory, self._called_from(frame):
-            self._check = self._interrupts.begin()
-            self._parameters = ()
+        with self.running(frame, ()):
             spans = scan(text)
             if len(spans) != 1:
                 raise ProgrammingError(f"einsql takes one query, not {len(spans)}")
@@ -318,16 +339,6 @@ class Session(Connection):
             except NotSupportedError as error:
                 error.hint = error.hint or "DuckDB may do that, outside of einsql('…')."
                 raise
-            finally:
-                self._inputs = {}
-
-    @contextmanager
-    def _called_from(self, frame: FrameType) -> Iterator[None]:
-        try:
-            with super()._called_from(frame):
-                yield
-        finally:
-            self._read = {}
 
     def _bound(self, text: str) -> Rows:
         asked = mark(text).numbers
@@ -343,10 +354,11 @@ class Session(Connection):
                 "einsql('…') holds a query, and this is another statement",
                 hint="Run it by edb.session.execute(…).",
             )
-        plan = self.plan_any(statement.tree)
+        bound = bind_query(self.context, statement.tree)
+        plan = plan_query(self.context, bound)
         if doubt is not None:
             raise doubt.locate(text)
-        return Rows(plan, dict(self._inputs))
+        return Rows(plan, dict(bound.inputs))
 
 
 _CALL: CodeType = compile("__einsql__()", "<einsql>", "eval")

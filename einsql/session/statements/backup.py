@@ -39,30 +39,30 @@ from einsql.storage.objects import Object, Tensor, is_local
 if TYPE_CHECKING:
     from sqlglot import Token
 
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 _TABLES = 0.5
 """The part of the progress bar that is DuckDB's; nobody knows how large its files get."""
 
 
-def backup(con: Connection, statement: Backup) -> None:
+def backup(ctx: Context, statement: Backup) -> None:
     """BACKUP TO: the newest commit of the session's database, as a database of its own.
 
     Raises:
         OperationalError: A transaction is running, something has the target's name, a payload is
             damaged, or the target cannot be written. Nothing of the backup is left then.
     """
-    _refuse_off(con, "BACKUP")
-    if con.store.in_transaction:
+    _refuse_off(ctx, "BACKUP")
+    if ctx.store.in_transaction:
         raise OperationalError(
             "BACKUP cannot run in a transaction", hint="COMMIT or ROLLBACK it first."
         )
     with _at(statement.at):
-        back_up(con.store.database, con.duck, con.store.newest, statement.path, con._tick)
+        back_up(ctx.store.database, ctx.duck, ctx.store.newest, statement.path, ctx.tick)
 
 
-def _refuse_off(con: Connection, statement: str) -> None:
-    if not con.settings.enable_external_access:
+def _refuse_off(ctx: Context, statement: str) -> None:
+    if not ctx.settings.enable_external_access:
         raise OperationalError(f"{statement} is off: enable_external_access is false")
 
 
@@ -80,7 +80,7 @@ def _at(position: int) -> Iterator[None]:
 # ---- EXPORT
 
 
-def export(con: Connection, statement: Export) -> bool:
+def export(ctx: Context, statement: Export) -> bool:
     """EXPORT DATABASE: DuckDB's export with the tensors, views and macros of this session's state.
 
     Returns:
@@ -91,9 +91,9 @@ def export(con: Connection, statement: Export) -> bool:
             Nothing of the export is left then.
         NotSupportedError: The directory is at another machine, or DuckDB cannot export a table.
     """
-    _refuse_off(con, "EXPORT DATABASE")
-    current = str(con.duck.execute("SELECT current_database()")[0][0])
-    if (statement.database or current).lower() != con.duck.database.lower():
+    _refuse_off(ctx, "EXPORT DATABASE")
+    current = str(ctx.duck.execute("SELECT current_database()")[0][0])
+    if (statement.database or current).lower() != ctx.duck.database.lower():
         return False
     with _at(statement.at):
         if "://" in statement.path:
@@ -101,9 +101,9 @@ def export(con: Connection, statement: Export) -> bool:
         target = _free_directory(statement.path)
         part = part_name(target)
         try:
-            with con.store.snapshot():
-                _export_tables(con, part, target, statement.options)
-                _export_objects(con, part)
+            with ctx.store.snapshot():
+                _export_tables(ctx, part, target, statement.options)
+                _export_objects(ctx, part)
             _publish(part, target)
         except BaseException:
             shutil.rmtree(part, ignore_errors=True)
@@ -123,11 +123,11 @@ def _free_directory(path: str) -> str:
     return target
 
 
-def _export_tables(con: Connection, part: str, target: str, options: str) -> None:
+def _export_tables(ctx: Context, part: str, target: str, options: str) -> None:
     """Has DuckDB export what it holds, and takes einsql's catalog out of it."""
-    name = in_quotes(con.duck.database)
+    name = in_quotes(ctx.duck.database)
     text = f"EXPORT DATABASE {name} TO {literal(part)} {options}"
-    con.duck.run(lambda: con.duck.execute(text), lambda done: con._tick(_TABLES * done))
+    ctx.duck.run(lambda: ctx.duck.execute(text), lambda done: ctx.tick(_TABLES * done))
     with writing(target):
         for script in ("schema.sql", "load.sql"):
             path = os.path.join(part, script)
@@ -159,9 +159,9 @@ def _text_of(tokens: Sequence[Token]) -> str:
     return tokens[at + 1].text
 
 
-def _export_objects(con: Connection, part: str) -> None:
+def _export_objects(ctx: Context, part: str) -> None:
     """Writes what einsql has in the database beside it."""
-    objects = [item for item in con.store.objects.values() if not is_local(item)]
+    objects = [item for item in ctx.store.objects.values() if not is_local(item)]
     if not objects:
         return
     total = sum(item.relation.nbytes for item in objects if isinstance(item, Tensor))
@@ -170,7 +170,7 @@ def _export_objects(con: Connection, part: str) -> None:
     def tick(nbytes: int) -> None:
         nonlocal written
         written += nbytes
-        con._tick(min(1.0, _TABLES + (1 - _TABLES) * written / max(1, total)))
+        ctx.tick(min(1.0, _TABLES + (1 - _TABLES) * written / max(1, total)))
 
     write_objects(part, objects, tick)
 
@@ -195,7 +195,7 @@ def _publish(part: str, target: str) -> None:
 # ---- IMPORT
 
 
-def import_database(con: Connection, statement: Import) -> None:
+def import_database(ctx: Context, statement: Import) -> None:
     """IMPORT DATABASE: what an export holds, all of it or nothing.
 
     In a transaction that was begun before, a failure leaves nothing to do but ROLLBACK: DuckDB
@@ -205,44 +205,44 @@ def import_database(con: Connection, statement: Import) -> None:
         OperationalError: A file is missing or damaged.
         ProgrammingError: The database has something of a name already.
     """
-    _refuse_off(con, "IMPORT DATABASE")
+    _refuse_off(ctx, "IMPORT DATABASE")
     folder = os.path.realpath(os.path.expanduser(statement.path))
     try:
         with _at(statement.at):
-            duckdb_statements.check_scripts(con, folder)
+            duckdb_statements.check_scripts(ctx, folder)
             listed = os.path.exists(manifest_of(folder))
             objects = read_objects(folder, definition) if listed else []
-            _check_place(con, objects)
-            _import_tables(con, folder, objects)
+            _check_place(ctx, objects)
+            _import_tables(ctx, folder, objects)
             for item in objects:
-                con._tick(1.0)
-                con.store.put(
-                    in_memory(item, con.memory.copied) if isinstance(item, Tensor) else item
+                ctx.tick(1.0)
+                ctx.store.put(
+                    in_memory(item, ctx.memory.copied) if isinstance(item, Tensor) else item
                 )
     except BaseException:
-        if con.store.in_transaction:
-            con.duck.aborted = True
+        if ctx.store.in_transaction:
+            ctx.duck.aborted = True
         raise
     finally:
-        con.forget_plans()  # a table comes before an array of the caller
-        con.store.database.tables = object()
+        ctx.plans.clear()  # a table comes before an array of the caller
+        ctx.store.database.tables = object()
 
 
-def _check_place(con: Connection, objects: Sequence[Object]) -> None:
+def _check_place(ctx: Context, objects: Sequence[Object]) -> None:
     """Refuses objects whose names are taken, or that would be apart from their tables."""
     if not objects:
         return
-    current = str(con.duck.execute("SELECT current_database()")[0][0])
-    if current.lower() != con.duck.database.lower():
+    current = str(ctx.duck.execute("SELECT current_database()")[0][0])
+    if current.lower() != ctx.duck.database.lower():
         raise NotSupportedError(
             f"The export holds tensors, views or macros, and {current} is an attached database",
-            hint=f"USE {in_quotes(con.duck.database)} first.",
+            hint=f"USE {in_quotes(ctx.duck.database)} first.",
         )
     for item in objects:
-        taken = con.store.get(item.name)
+        taken = ctx.store.get(item.name)
         if taken is not None:
             raise _taken(taken)
-        con.duck.refuse(item.name)
+        ctx.duck.refuse(item.name)
 
 
 def _taken(item: Object) -> Error:
@@ -253,14 +253,14 @@ def _taken(item: Object) -> Error:
     )
 
 
-def _import_tables(con: Connection, folder: str, objects: Sequence[Object]) -> None:
+def _import_tables(ctx: Context, folder: str, objects: Sequence[Object]) -> None:
     """Has DuckDB import its part, and refuses tables with names of einsql's objects."""
-    con.duck.names_changed = True  # a commit looks for names that others have given meanwhile
-    before = con.duck.names()
+    ctx.duck.names_changed = True  # a commit looks for names that others have given meanwhile
+    before = ctx.duck.names()
     text = f"IMPORT DATABASE {literal(folder)}"
-    con.duck.run(lambda: con.duck.execute(text), con._tick)
+    ctx.duck.run(lambda: ctx.duck.execute(text), ctx.tick)
     imported = {item.name.lower(): item for item in objects}
-    for name in sorted(con.duck.names() - before):
-        taken = con.store.get(name) or imported.get(name)
+    for name in sorted(ctx.duck.names() - before):
+        taken = ctx.store.get(name) or imported.get(name)
         if taken is not None:
             raise _taken(taken)

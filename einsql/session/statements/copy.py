@@ -15,13 +15,14 @@ from einsql.errors import (
     ProgrammingError,
     suggest,
 )
+from einsql.planner.queries import select
 from einsql.session.statements.target import changed, rows
 from einsql.sql.parser.syntax import Copy
 from einsql.storage import export, files
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 _OPTIONS = ("TENSOR", "FORMAT", "DELIMITER", "HEADER", "ROWS")
 _FORMATS = ("npy", "npz", "safetensors", "gguf", "arrow", "parquet", "zarr", "mtx", "csv", "tsv")
@@ -29,7 +30,7 @@ _BOOLEANS = {"TRUE": True, "ON": True, "1": True, "FALSE": False, "OFF": False, 
 _TABLES = (".csv", ".tsv")
 
 
-def copy(con: Connection, statement: Copy) -> int:
+def copy(ctx: Context, statement: Copy) -> int:
     """COPY … FROM or TO a file; returns the number of elements or rows.
 
     Raises:
@@ -37,7 +38,7 @@ def copy(con: Connection, statement: Copy) -> int:
         DataError: Its shape or dtype is not the tensor's.
         IntegrityError: A row's key is out of bounds, there twice or there already.
     """
-    if not con.settings.enable_external_access:
+    if not ctx.settings.enable_external_access:
         raise OperationalError("COPY is off: enable_external_access is false")
     options = dict(statement.options)
     for option in options:
@@ -49,8 +50,8 @@ def copy(con: Connection, statement: Copy) -> int:
     if statement.reads:
         if "ROWS" in options:
             raise ProgrammingError("ROWS is for COPY … TO; a file says itself what it holds")
-        return _copy_in(con, statement, options.get("TENSOR"), form)
-    return _copy_out(con, statement, options, form)
+        return _copy_in(ctx, statement, options.get("TENSOR"), form)
+    return _copy_out(ctx, statement, options, form)
 
 
 def _form(options: Mapping[str, str]) -> files.Form:
@@ -79,34 +80,30 @@ def _flag(options: Mapping[str, str], name: str, usual: bool) -> bool:
 # ---- out
 
 
-def _copy_out(
-    con: Connection, statement: Copy, options: Mapping[str, str], form: files.Form
-) -> int:
+def _copy_out(ctx: Context, statement: Copy, options: Mapping[str, str], form: files.Form) -> int:
     query = statement.query
     if query is None:
         table = exp.Table(this=exp.to_identifier(statement.name, quoted=True))
         query = exp.select("*").from_(table)
-    result = con.select(query)
+    result, _ = select(ctx, query)
     path, member = statement.path, options.get("TENSOR")
     suffix = form.suffix or files.suffix_of(path)
     as_rows = _flag(options, "ROWS", suffix == ".parquet" and member is None)
     if suffix == ".mtx":
-        return _matrix(con, result, path)
+        return _matrix(ctx, result, path)
     if suffix in _TABLES or (as_rows and suffix in (".parquet", ".arrow")):
         if member is not None:
             raise ProgrammingError(f"A file of rows has no names; TENSOR '{member}' means nothing")
-        made = export.batches(result, con._tick)
+        made = export.batches(result, ctx.tick)
         return files.write_rows(path, result.arrow_schema(), made, form)
     if as_rows:
         raise ProgrammingError(
             f"'{path}' cannot hold rows", hint="A .csv, .parquet or .arrow file can."
         )
-    return _arrays(con, statement, result, suffix, member)
+    return _arrays(ctx, statement, result, suffix, member)
 
 
-def _arrays(
-    con: Connection, statement: Copy, result: Result, suffix: str, member: str | None
-) -> int:
+def _arrays(ctx: Context, statement: Copy, result: Result, suffix: str, member: str | None) -> int:
     """Writes the value columns as arrays."""
     path = statement.path
     starts = {k.name: k.lo for k in result.schema.keys}
@@ -128,17 +125,17 @@ def _arrays(
                 hint="An .npz, .safetensors, .arrow, .parquet or .zarr file does.",
             )
     names = tuple(values) if len(values) > 1 else (member or statement.name or "val",)
-    made = export.columns(result, names, member is not None or len(values) > 1, con._tick)
-    if con.cluster is not None and files.in_parts(suffix) and len(names) == 1:
+    made = export.columns(result, names, member is not None or len(values) > 1, ctx.tick)
+    if ctx.cluster is not None and files.in_parts(suffix) and len(names) == 1:
         from einsql.session.statements.dml_on_ranks import written  # for ranks only
 
-        if suffix == files.suffix_of(path) and written(con, result, path, names[0]):
+        if suffix == files.suffix_of(path) and written(ctx, result, path, names[0]):
             return result.schema.size
     files.write_arrays(path, export.shape(result), made, suffix)
     return result.schema.size
 
 
-def _matrix(con: Connection, result: Result, path: str) -> int:
+def _matrix(ctx: Context, result: Result, path: str) -> int:
     """Writes a Matrix Market file: whole if every key is there, else its elements."""
     from einsql.storage.files import matrix_market  # pyarrow takes 60 ms
 
@@ -152,24 +149,24 @@ def _matrix(con: Connection, result: Result, path: str) -> int:
     every = not result.hidden and result.dense(value)
     ordered = export.matrix(result)
     listed = None if every else len(result)
-    made = export.columnwise(ordered, con._tick) if every else export.batches(ordered, con._tick)
+    made = export.columnwise(ordered, ctx.tick) if every else export.batches(ordered, ctx.tick)
     return matrix_market.write_rows(path, value.dtype, export.shape(result), listed, made)
 
 
 # ---- in
 
 
-def _copy_in(con: Connection, statement: Copy, member: str | None, form: files.Form) -> int:
-    tensor = con.writable(statement.name)
+def _copy_in(ctx: Context, statement: Copy, member: str | None, form: files.Form) -> int:
+    tensor = ctx.store.writable(statement.name)
     schema = tensor.relation.schema
     if not files.may_hold_rows(form.suffix or files.suffix_of(statement.path)):
         _refuse_shifted(schema)
-    found = files.open_data(statement.path, member, form, con.memory)
+    found = files.open_data(statement.path, member, form, ctx.memory)
     if not isinstance(found, files.FileTensor):
         from einsql.session.statements.element_rows import inserted  # for such files only
 
-        made, count = inserted(con, tensor, found, statement.path, member)
-        con.store.put(made)
+        made, count = inserted(ctx, tensor, found, statement.path, member)
+        ctx.store.put(made)
         return count
     values = schema.values
     if len(values) != 1:
@@ -193,14 +190,14 @@ def _copy_in(con: Connection, statement: Copy, member: str | None, form: files.F
         raise IntegrityError(
             f"{tensor.name} has rows already", hint="DELETE them, or CREATE OR REPLACE TENSOR."
         )
-    if con.cluster is not None:
+    if ctx.cluster is not None:
         from einsql.session.statements.dml_on_ranks import loaded  # for ranks only
 
-        con.store.put(loaded(con, tensor, found))
+        ctx.store.put(loaded(ctx, tensor, found))
         return schema.size
-    with con.memory.lending():
-        kept = found.read([slice(None)] * len(found.shape), con._tick)
-    con.store.put(changed(tensor, {values[0].name: kept}, None))
+    with ctx.memory.lending():
+        kept = found.read([slice(None)] * len(found.shape), ctx.tick)
+    ctx.store.put(changed(tensor, {values[0].name: kept}, None))
     return int(kept.size)
 
 

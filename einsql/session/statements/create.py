@@ -12,6 +12,8 @@ from einsql.core.bfloat16 import stored
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.settings import MOST_SITES
 from einsql.errors import Error, IntegrityError, ProgrammingError, suggest
+from einsql.planner.plan import owners
+from einsql.planner.queries import query_binder, select
 from einsql.session.statements.insert import insert_rows, result_table
 from einsql.session.statements.target import as_declared, constant, refuse_null, rows
 from einsql.sql.binder.typed_expr import convert
@@ -22,19 +24,19 @@ from einsql.storage.relation import PlacedFields, Relation
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 MAX_ELEMENTS = 2**40
 """A declared tensor larger than this is a typing mistake; no machine holds it."""
 
 
-def create_tensor(con: Connection, statement: CreateTensor) -> int:
+def create_tensor(ctx: Context, statement: CreateTensor) -> int:
     """CREATE TENSOR, declared or AS SELECT; returns the number of rows stored.
 
     Raises:
         ProgrammingError: The name is taken, or columns are wrong.
     """
-    taken = con.store.get(statement.name)
+    taken = ctx.store.get(statement.name)
     hides = taken is not None and statement.temporary and not is_local(taken)
     if taken is not None and not statement.replace and not hides:
         if statement.if_not_exists:
@@ -43,27 +45,27 @@ def create_tensor(con: Connection, statement: CreateTensor) -> int:
             f'There is a {kind_of(taken)} "{statement.name}" already',
             hint="CREATE OR REPLACE TENSOR replaces it.",
         )
-    con.duck.refuse(statement.name)
-    made = _selected(con, statement) if statement.text else _declared(con, statement)
+    ctx.duck.refuse(statement.name)
+    made = _selected(ctx, statement) if statement.text else _declared(ctx, statement)
     if statement.partition is not None:
         parts, order = _parts(statement.partition, made.relation.schema)
-        made = as_declared(con, replace(made, partition=parts, order=order))
-    con.store.put(replace(made, temporary=statement.temporary))
+        made = as_declared(ctx, replace(made, partition=parts, order=order))
+    ctx.store.put(replace(made, temporary=statement.temporary))
     if not statement.text and PRESENT in made.relation.fields:
         return 0
     return rows(made.relation.fields, made.relation.schema)
 
 
-def _selected(con: Connection, statement: CreateTensor) -> Tensor:
+def _selected(ctx: Context, statement: CreateTensor) -> Tensor:
     """The tensor of a SELECT, of tensors or of what DuckDB gives."""
-    empty = _declared(con, statement) if statement.columns else None
+    empty = _declared(ctx, statement) if statement.columns else None
     refusal = statement.refusal
     if statement.query is not None:
         try:
-            result = con.select(statement.query)
+            result, inputs = select(ctx, statement.query)
             if empty is None:
-                return _stored(con, statement.name, result)
-            with con.memory.lending():
+                return _stored(statement.name, result, owners(inputs.values()))
+            with ctx.memory.lending():
                 return _filled(empty, result)
         except Error as error:
             refusal = error
@@ -71,12 +73,12 @@ def _selected(con: Connection, statement: CreateTensor) -> Tensor:
     from einsql.session.statements.from_tables import tensor_of
 
     assert refusal is not None
-    if con.settings.fallback == "off" or not (
+    if ctx.settings.fallback == "off" or not (
         statement.query is None or hybrid_plan.is_outside(refusal)
     ):
         raise refusal
-    table = hybrid_plan.run(con, hybrid_plan.split_from(con, statement.text, statement.start))
-    return tensor_of(con, statement.name, table, empty)
+    table = hybrid_plan.run(ctx, hybrid_plan.split_from(ctx, statement.text, statement.start))
+    return tensor_of(ctx, statement.name, table, empty)
 
 
 def _filled(empty: Tensor, result: Result) -> Tensor:
@@ -120,7 +122,7 @@ def _parts(
     return tuple(parts.values()), tuple(map(list(keys).index, order))
 
 
-def _declared(con: Connection, statement: CreateTensor) -> Tensor:
+def _declared(ctx: Context, statement: CreateTensor) -> Tensor:
     names = [c.name.lower() for c in statement.columns]
     if len(set(names)) != len(names):
         raise ProgrammingError("Two columns have the same name")
@@ -136,8 +138,8 @@ def _declared(con: Connection, statement: CreateTensor) -> Tensor:
     for name, dtype in values:
         value = np.zeros((), dtype.numpy)
         if statement.default is not None:
-            cell = con.query_binder().scalar(statement.default)
-            value = constant(con, convert(cell, dtype), name)
+            cell = query_binder(ctx).scalar(statement.default)
+            value = constant(ctx, convert(cell, dtype), name)
             default, value = value.item(), stored(value, dtype)
         # A stride-0 view holds the default everywhere without storing it anywhere.
         fields[name] = np.broadcast_to(value, schema.shape)
@@ -148,8 +150,14 @@ def _declared(con: Connection, statement: CreateTensor) -> Tensor:
     return Tensor(statement.name, Relation(schema, fields), columns, default=default)
 
 
-def _stored(con: Connection, name: str, result: Result) -> Tensor:
-    """A result as a tensor of its own: no NULLs, no hidden keys, memory nobody shares."""
+def _stored(name: str, result: Result, foreign: set[int]) -> Tensor:
+    """A result as a tensor of its own: no NULLs, no hidden keys, memory nobody shares.
+
+    Args:
+        name: The tensor's name.
+        result: What is stored.
+        foreign: Ids of the owners of memory that is copied, for others use it.
+    """
     if result.hidden:
         raise ProgrammingError(
             f"The keys {', '.join(result.hidden)} are not selected, so rows are a bag",
@@ -181,6 +189,5 @@ def _stored(con: Connection, name: str, result: Result) -> Tensor:
     if isinstance(result.fields, PlacedFields):
         placed = result.fields.renamed(schema, columns, name)
         return Tensor(name, Relation(schema, placed), tuple(names))
-    foreign = con.borrowed()
     fields = {new: owned(result.fields[old], foreign) for new, old in columns.items()}
     return Tensor(name, Relation(schema, fields), tuple(names))

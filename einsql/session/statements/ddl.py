@@ -13,6 +13,7 @@ from einsql.core.settings import SETTINGS, setting_text
 from einsql.errors import Error, OperationalError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import described
+from einsql.planner.queries import query_binder
 from einsql.sql.binder.scope import Relation, TileRelation
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parser.create_headers import head_of
@@ -23,19 +24,19 @@ from einsql.storage.objects import Body, Definition, Tensor, is_local, kind_of
 from einsql.storage.relation import PlacedFields, lies
 
 if TYPE_CHECKING:
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 """Column names and rows of a result that is text."""
 
 
-def create_view(con: Connection, statement: CreateView) -> None:
+def create_view(ctx: Context, statement: CreateView) -> None:
     """CREATE [OR REPLACE] VIEW; a wrong query is refused now.
 
     Raises:
         ProgrammingError: The name is taken, or the query is wrong.
     """
-    taken = con.store.get(statement.name)
+    taken = ctx.store.get(statement.name)
     hides = taken is not None and statement.temporary and not is_local(taken)
     replaces = statement.replace and taken is not None and kind_of(taken) == "view"
     if taken is not None and not hides and not replaces:
@@ -43,14 +44,14 @@ def create_view(con: Connection, statement: CreateView) -> None:
             f'There is something named "{statement.name}" already',
             hint="CREATE OR REPLACE VIEW replaces a view.",
         )
-    con.duck.refuse(statement.name)
-    _check_view(con, statement)
-    con.store.put(_definition(statement))
+    ctx.duck.refuse(statement.name)
+    _check_view(ctx, statement)
+    ctx.store.put(_definition(statement))
 
 
-def _check_view(con: Connection, statement: CreateView) -> None:
+def _check_view(ctx: Context, statement: CreateView) -> None:
     """Binds a view's query, as a whole or in parts."""
-    query, binder = statement.query, con.query_binder()
+    query, binder = statement.query, query_binder(ctx)
     refusal = statement.refusal
     if query is not None:
         try:
@@ -61,26 +62,26 @@ def _check_view(con: Connection, statement: CreateView) -> None:
     from einsql.hybrid import hybrid_plan  # few views need it
 
     assert refusal is not None
-    if con.settings.fallback == "off" or not (query is None or hybrid_plan.is_outside(refusal)):
+    if ctx.settings.fallback == "off" or not (query is None or hybrid_plan.is_outside(refusal)):
         raise refusal
-    hybrid_plan.check(con, hybrid_plan.split_from(con, statement.text, statement.start))
+    hybrid_plan.check(ctx, hybrid_plan.split_from(ctx, statement.text, statement.start))
 
 
-def create_macro(con: Connection, statement: CreateMacro) -> None:
+def create_macro(ctx: Context, statement: CreateMacro) -> None:
     """CREATE [OR REPLACE] MACRO.
 
     Raises:
         ProgrammingError: The name is taken.
     """
     name = f"{statement.name}()"
-    taken = con.store.get(name)
+    taken = ctx.store.get(name)
     hides = taken is not None and statement.temporary and not is_local(taken)
     if taken is not None and not hides and not statement.replace:
         raise ProgrammingError(
             f'There is a macro "{statement.name}" already',
             hint="CREATE OR REPLACE MACRO replaces it.",
         )
-    con.store.put(_definition(statement))
+    ctx.store.put(_definition(statement))
 
 
 def _definition(statement: CreateView | CreateMacro) -> Definition:
@@ -149,7 +150,7 @@ def _read(kind: str, name: str, text: str) -> Body:
     raise ProgrammingError("Its text defines something else")
 
 
-def drop(con: Connection, statement: Drop) -> None:
+def drop(ctx: Context, statement: Drop) -> None:
     """DROP TENSOR, VIEW or MACRO; each of them removes what is damaged and of no known kind.
 
     Raises:
@@ -159,31 +160,31 @@ def drop(con: Connection, statement: Drop) -> None:
     names = [statement.name, f"{statement.name}()"]
     if statement.kind == "macro":
         names.reverse()
-    found = [taken for taken in map(con.store.get, names) if taken is not None]
+    found = [taken for taken in map(ctx.store.get, names) if taken is not None]
     for taken in found:
         if kind_of(taken) == statement.kind or kind_of(taken) == "object":
-            con.store.remove(taken.name)
+            ctx.store.remove(taken.name)
             return
-    other = con.store.get(names[0])
+    other = ctx.store.get(names[0])
     if other is not None:
         kind = kind_of(other)
         raise ProgrammingError(f'"{statement.name}" is a {kind}, not a {statement.kind}')
     if not statement.if_exists:
-        known = [o.name for o in con.store.objects.values()]
+        known = [o.name for o in ctx.store.objects.values()]
         raise ProgrammingError(
             f'There is no {statement.kind} "{statement.name}"',
             hint=suggest(statement.name, known, "names"),
         )
 
 
-def show(con: Connection, statement: Show) -> Table:
+def show(ctx: Context, statement: Show) -> Table:
     """The rows of SHOW SETTINGS, SHOW TENSORS and DESCRIBE."""
     if statement.what == "settings":
-        settings = [(n, setting_text(con.settings, n)) for n in SETTINGS]
-        ranks = "none" if con.cluster is None else str(con.cluster.ranks)
+        settings = [(n, setting_text(ctx.settings, n)) for n in SETTINGS]
+        ranks = "none" if ctx.cluster is None else str(ctx.cluster.ranks)
         return ("name", "value"), [*settings, ("mpi", ranks)]
     if statement.what in ("tensors", "tables"):
-        tensors = [o for o in con.store.objects.values() if isinstance(o, Tensor)]
+        tensors = [o for o in ctx.store.objects.values() if isinstance(o, Tensor)]
         listed: list[tuple[Any, ...]] = [
             (
                 t.name,
@@ -191,28 +192,28 @@ def show(con: Connection, statement: Show) -> Table:
                 value_text(t.relation.schema),
                 t.relation.nbytes,
                 partition_text(t),
-                placement_text(t, con.settings.sites),
+                placement_text(t, ctx.settings.sites),
             )
             for t in tensors
         ]
         listed += [
             (o.name, "", f"damaged {kind_of(o)}: {o.fault}", None, "", "")
-            for o in con.store.objects.values()
+            for o in ctx.store.objects.values()
             if not isinstance(o, Tensor) and o.fault
         ]
         if statement.what == "tables":
-            listed += [(name, "", columns, None, "", "") for name, columns in con.duck.tables()]
+            listed += [(name, "", columns, None, "", "") for name, columns in ctx.duck.tables()]
         names = ("name", "keys", "values", "bytes", "partition", "placement")
         return names, sorted(listed, key=lambda row: str(row[0]))
-    binder = con.query_binder()
+    binder = query_binder(ctx)
     placement = ""
     if statement.query is not None:
         relation = binder.bind_any(statement.query)
     else:
         relation = binder.named(statement.name, exp.to_identifier(statement.name))
-        stored = con.store.get(statement.name)
+        stored = ctx.store.get(statement.name)
         if isinstance(stored, Tensor):
-            placement = placement_text(stored, con.settings.sites)
+            placement = placement_text(stored, ctx.settings.sites)
     if not isinstance(relation, Relation):
         return _DESCRIBED, _tile_columns(relation)
     bounds = {k.name: k for k in relation.node.schema.keys}

@@ -21,9 +21,12 @@ from einsql.engine.executor import Program
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.hybrid.fragments import Reader, bound_over_tables, check_groups
 from einsql.ir.einsum.graph import Input, Node, apart
+from einsql.planner.context import on_one_site
+from einsql.planner.outcome import Changed, Outcome, Rows
 from einsql.planner.plan import Plan, owners
 from einsql.planner.plan_variants import bound_late
-from einsql.planner.planner import BinderCatalog, make_plan
+from einsql.planner.planner import make_plan
+from einsql.planner.queries import catalog_of
 from einsql.planner.rebind import current_inputs
 from einsql.session.statements import insert as rows_of
 from einsql.session.statements import update
@@ -53,8 +56,7 @@ from einsql.storage.relation import Fields, PlacedFields
 from einsql.storage.results.result import Result, ResultColumn
 
 if TYPE_CHECKING:
-    from einsql.session.connection import Connection
-    from einsql.session.cursor import Cursor
+    from einsql.planner.context import Context
 
 
 Ends = tuple["Cut | Shift", ...]
@@ -83,12 +85,12 @@ class Part(ABC):
 
     @abstractmethod
     def made(
-        self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
+        self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
     ) -> tuple[Made, int]:
         """What is to be stored, and how many rows that changes.
 
         Args:
-            con: The session.
+            ctx: The session.
             tensor: As it is.
             fields: What the root gave.
             inputs: What it was computed from.
@@ -111,7 +113,7 @@ class Touching(Part):
         return self.touch.node
 
     def made(
-        self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
+        self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
     ) -> tuple[Made, int]:
         """See `Part.made`."""
         touch = self.touch
@@ -119,9 +121,9 @@ class Touching(Part):
             schema, fields = _narrowed(touch.node.schema, fields, self.ends, inputs)
             touch = replace(touch, node=Input("", schema))
         if self.kind == "UPDATE":
-            return update.updated(con, tensor, touch, fields)
+            return update.updated(ctx, tensor, touch, fields)
         update.refuse_default(tensor)
-        return update.deleted(con, tensor, touch, fields)
+        return update.deleted(ctx, tensor, touch, fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ class Inserting(Part):
         return self.relation.node
 
     def made(
-        self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
+        self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
     ) -> tuple[Made, int]:
         """See `Part.made`."""
         if self.box is not None and tensor.relation.schema is self.box.schema:
@@ -168,7 +170,7 @@ class Inserting(Part):
         if cuts:
             result = result.cropped(within(result.bounds, cuts, inputs))
         told = {k: n if isinstance(n, int) else int(inputs[n][FIELD]) for k, n in self.told.items()}
-        return rows_of.inserted(con, tensor, self.order, result, self.replaces, told)
+        return rows_of.inserted(ctx, tensor, self.order, result, self.replaces, told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ class Giving(Part):
     replaces: bool
 
     def made(
-        self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
+        self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
     ) -> tuple[Made, int]:
         """See `Part.made`."""
         return rows_of.given(tensor, self.table, self.replaces)
@@ -207,13 +209,29 @@ class Changing:
     read: Reader
     is_volatile: bool
 
-    def run(self, con: Connection, inputs: Mapping[str, Fields], cursor: Cursor) -> None:
+    def run(self, ctx: Context) -> Outcome | None:
+        """Runs it; None if its names mean something else now.
+
+        Raises:
+            Error: A part fails; nothing has changed then.
+        """
+        with ctx.store.statement():
+            if self.version != ctx.store.version:
+                return None
+            inputs: Mapping[str, Fields] | None = {}
+            if self.plans:
+                inputs = current_inputs(
+                    self.plans[0], ctx.store, ctx.in_scope, ctx.tick, self.read, ctx.parameters
+                )
+            return None if inputs is None else self.run_over(ctx, inputs)
+
+    def run_over(self, ctx: Context, inputs: Mapping[str, Fields]) -> Outcome:
         """Runs it over the given inputs, within `store.statement`.
 
         Raises:
             Error: A part fails; nothing has changed then.
         """
-        found = _computed(self.plans, inputs, con)
+        found = _computed(self.plans, inputs, ctx)
         result = None
         if self.shown is not None:  # first, for what it shows is not overwritten
             plan = self.plans[0]
@@ -225,37 +243,15 @@ class Changing:
             if part.root is not None:
                 fields, at = found[at], at + 1
             try:
-                new, number = part.made(con, con.writable(part.name), fields, inputs)
+                new, number = part.made(ctx, ctx.store.writable(part.name), fields, inputs)
             except Error as error:
                 if error.position is None:
                     error.position = part.at
                 raise
             if number:
                 made.append(new)
-        store(con, made, lambda: _foreign(inputs, found))
-        if result is None:
-            cursor._changed(number)
-        else:
-            cursor._show(result, self.plans[0].description)
-
-    def again(self, con: Connection, cursor: Cursor) -> bool:
-        """Runs it once more, or gives False if its names mean something else now.
-
-        Raises:
-            Error: As `run`.
-        """
-        with con.store.statement():
-            if self.version != con.store.version:
-                return False
-            inputs: Mapping[str, Fields] | None = {}
-            if self.plans:
-                inputs = current_inputs(
-                    self.plans[0], con.store, con.in_scope, con._tick, self.read, con._parameters
-                )
-            if inputs is None:
-                return False
-            self.run(con, inputs, cursor)
-            return True
+        store(ctx, made, lambda: _foreign(inputs, found))
+        return Changed(number) if result is None else Rows(result, self.plans[0].description)
 
 
 def _foreign(inputs: Inputs, found: Sequence[Fields]) -> set[int]:
@@ -267,87 +263,74 @@ def _foreign(inputs: Inputs, found: Sequence[Fields]) -> set[int]:
     return foreign
 
 
-def run(con: Connection, tree: exp.Expr, text: str, cursor: Cursor) -> Changing | None:
-    """Runs a statement that changes tensors.
+def run(ctx: Context, tree: exp.Expr, text: str) -> tuple[Outcome, Changing | None]:
+    """Runs a statement that changes tensors, within `store.statement`.
 
     Returns:
-        What may run again; None if DuckDB took part in it.
+        What it gives, and the prepared statement; None for that if DuckDB took part in it.
 
     Raises:
         IntegrityError: A row of a tensor would be there twice, or several rows meet one.
         DataError: A value is NULL or does not fit.
         Error: It is wrong, or outside the tensor fragment where it has to be within.
     """
-    if isinstance(tree, exp.Insert | exp.Update | exp.Delete) and not changing(tree):
-        return _run_alone(con, tree, text, cursor)
-    return _run_first(con, bind(con, tree), cursor)
-
-
-def _run_first(con: Connection, made: Changing, cursor: Cursor) -> Changing:
     try:
-        made.run(con, con._inputs, cursor)
-    finally:
-        con._inputs = {}  # what has been replaced is to be freed
-    return made
-
-
-def _run_alone(
-    con: Connection, tree: exp.Insert | exp.Update | exp.Delete, text: str, cursor: Cursor
-) -> Changing | None:
-    """Runs a statement with one part, by DuckDB if that part is outside the tensor fragment."""
-    try:
-        made = bind(con, tree)
+        prepared, inputs = bind(ctx, tree)
     except Error as error:
-        cursor._changed(_by_duckdb(con, tree, text, error))
-        return None
-    return _run_first(con, made, cursor)
+        if not isinstance(tree, exp.Insert | exp.Update | exp.Delete) or changing(tree):
+            raise
+        return Changed(_by_duckdb(ctx, tree, text, error)), None
+    return prepared.run_over(ctx, inputs), prepared
 
 
 def _by_duckdb(
-    con: Connection, tree: exp.Insert | exp.Update | exp.Delete, text: str, error: Error
+    ctx: Context, tree: exp.Insert | exp.Update | exp.Delete, text: str, error: Error
 ) -> int:
     target = target_of(tree)
     if not isinstance(tree, exp.Insert):
         from einsql.session.statements.from_tables import changed_rows  # few statements need DuckDB
 
-        return changed_rows(con, writable(con, target), text, target.alias, error)
+        return changed_rows(ctx, writable(ctx, target), text, target.alias, error)
     statement = insertion(tree)
     if isinstance(statement.source, exp.Values):
         raise error
-    new, number = rows_of.from_duckdb(con, writable(con, target), statement, text, error)
-    store(con, [new] if number else [], set)
+    new, number = rows_of.from_duckdb(ctx, writable(ctx, target), statement, text, error)
+    store(ctx, [new] if number else [], set)
     return number
 
 
 # ---- binding
 
 
-def bind(con: Connection, tree: exp.Expr) -> Changing:
+def bind(ctx: Context, tree: exp.Expr) -> tuple[Changing, Mapping[str, Fields]]:
     """Binds and plans a statement that changes tensors.
+
+    Returns:
+        The prepared statement, and the inputs that binding read.
 
     Raises:
         Error: It is wrong, or outside the tensor fragment.
     """
-    version = con.store.version
+    version = ctx.store.version
     (parts, shown), binder, read = bound_over_tables(
-        con, tree, lambda make: bound_late(make, partial(_parts, con, tree), con.notices)
+        ctx, tree, lambda make: bound_late(make, partial(_parts, ctx, tree), ctx.notices)
     )
     roots = [Relation(p.root, ()) for p in parts if p.root is not None]
-    plans = _plans(con, binder, roots if shown is None else [shown, *roots])
-    given = bool(con._parameters) and any(isinstance(p, Giving) for p in parts)
+    plans = _plans(ctx, binder, roots if shown is None else [shown, *roots])
+    given = bool(ctx.parameters) and any(isinstance(p, Giving) for p in parts)
     once = given or any(p.volatile for p in plans)
-    return Changing(tuple(parts), shown, plans, version, binder.parameters.use, read, once)
+    use = binder.parameters.use
+    prepared = Changing(tuple(parts), shown, plans, version, use, read, once)
+    return prepared, catalog_of(binder).fields
 
 
-def _parts(
-    con: Connection, tree: exp.Expr, binder: QueryBinder
-) -> tuple[list[Part], Relation | None]:
+def _parts(ctx: Context, tree: exp.Expr, binder: QueryBinder) -> tuple[list[Part], Relation | None]:
     """The changes of a statement, and the SELECT behind WITH."""
     parts: list[Part] = []
     several = bool(changing(tree))
 
     def change(cte: exp.CTE) -> None:
-        parts.append(_part(con, binder, cte.this, parts, several))
+        parts.append(_part(ctx, binder, cte.this, parts, several))
 
     if several:
         binder.change = change
@@ -356,7 +339,7 @@ def _parts(
         if isinstance(tree, exp.Query):
             shown = binder.bind(tree)
         else:
-            parts.append(_part(con, binder, tree, parts, several))
+            parts.append(_part(ctx, binder, tree, parts, several))
     except (NotSupportedError, UnknownHere) as error:
         if several and not error.hint:
             error.hint = (
@@ -368,20 +351,20 @@ def _parts(
 
 
 def _part(
-    con: Connection, binder: QueryBinder, tree: exp.Expr, parts: Sequence[Part], several: bool
+    ctx: Context, binder: QueryBinder, tree: exp.Expr, parts: Sequence[Part], several: bool
 ) -> Part:
     """Binds a change; what stands in its own WITH is added to the parts meanwhile."""
     if not isinstance(tree, exp.Insert | exp.Update | exp.Delete):
         raise unsupported("MERGE", tree, "It is for tables, and this statement changes tensors.")
     target = target_of(tree)
-    if several and con.store.get(target.name) is None and con.duck.has(target.name):
+    if several and ctx.store.get(target.name) is None and ctx.duck.has(target.name):
         raise NotSupportedError(
             f"A part of WITH changes the table {target.name}, which is no tensor work",
             hint="Change it in a statement of its own; BEGIN and COMMIT make them one.",
             position=position(target.node),
         )
-    tensor = writable(con, target)
-    part = _bound(con, binder, tree, target, tensor)
+    tensor = writable(ctx, target)
+    part = _bound(ctx, binder, tree, target, tensor)
     if any(p.name == part.name for p in parts):
         raise ProgrammingError(
             f"Two parts of the statement change {tensor.name}",
@@ -392,18 +375,18 @@ def _part(
 
 
 def _bound(
-    con: Connection, binder: QueryBinder, tree: exp.Insert | exp.Update | exp.Delete,
+    ctx: Context, binder: QueryBinder, tree: exp.Insert | exp.Update | exp.Delete,
     target: Target, tensor: Tensor,
 ) -> Part:  # fmt: skip
     if isinstance(tree, exp.Update):
         touch = bind_update(binder, target, tree)
-        ends = _ends_of(con, binder, touch)
-        return Touching("UPDATE", tensor.name, None, update.over_all_keys(con, touch, tensor), ends)
+        ends = _ends_of(ctx, binder, touch)
+        return Touching("UPDATE", tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends)
     if isinstance(tree, exp.Delete):
         update.refuse_default(tensor)
         touch = bind_delete(binder, target, tree)
-        ends = _ends_of(con, binder, touch)
-        return Touching("DELETE", tensor.name, None, update.over_all_keys(con, touch, tensor), ends)
+        ends = _ends_of(ctx, binder, touch)
+        return Touching("DELETE", tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends)
     statement = insertion(tree)
     source = statement.source
     if isinstance(source, exp.Values):
@@ -411,7 +394,7 @@ def _bound(
         if binder.parameters.late and not numbers <= binder.parameters.fixed:
             raise NeedsValuesError(numbers)
         rows = binder.with_ctes(tree, lambda: literal_rows(binder, source))
-        table = rows_of.literal_table(con, tensor, statement.columns, rows)
+        table = rows_of.literal_table(ctx, tensor, statement.columns, rows)
         return Giving("INSERT", tensor.name, None, table, statement.replaces)
     relation = bind_insert(binder, statement)
     order = rows_of.result_order(tensor, statement, relation)
@@ -426,7 +409,7 @@ def _bound(
     )
 
 
-def _ends_of(con: Connection, binder: QueryBinder, touch: Touch) -> Ends:
+def _ends_of(ctx: Context, binder: QueryBinder, touch: Touch) -> Ends:
     """Where the windows of the touched rows begin, and where parameters end their keys.
 
     Raises:
@@ -434,7 +417,7 @@ def _ends_of(con: Connection, binder: QueryBinder, touch: Touch) -> Ends:
     """
     given = binder.parameters
     windows = given.views.of(touch.node)
-    if con.cluster is not None:  # there a change is over all keys of the tensor
+    if ctx.cluster is not None:  # there a change is over all keys of the tensor
         numbers = {n for w in windows.values() for n in w.numbers}
         numbers |= {n for _, e in touch.edges for n in e.numbers}
         if numbers:
@@ -458,28 +441,26 @@ def _narrowed(schema: Schema, fields: Fields, ends: Ends, inputs: Inputs) -> tup
 # ---- planning and running
 
 
-def _plans(con: Connection, binder: QueryBinder, given: Sequence[Relation]) -> tuple[Plan, ...]:
+def _plans(ctx: Context, binder: QueryBinder, given: Sequence[Relation]) -> tuple[Plan, ...]:
     """The plans of what a statement computes, for one program if one site runs it."""
-    catalog = binder.catalog
-    assert isinstance(catalog, BinderCatalog)
     if not given:
         return ()
+    catalog = catalog_of(binder)
     check_groups(given, catalog)
-    con.planner_calls += 1
-    settings = con.settings
-    if con.cluster is not None or settings.sites > 1 or settings.device != "cpu":
-        return tuple(make_plan(r, catalog, con.notices) for r in given)
+    ctx.plans.planned += 1
+    if not on_one_site(ctx):
+        return tuple(make_plan(r, catalog, ctx.notices) for r in given)
     first, *more = apart(r.node for r in given)
-    return (make_plan(replace(given[0], node=first), catalog, con.notices, more),)
+    return (make_plan(replace(given[0], node=first), catalog, ctx.notices, more),)
 
 
-def _computed(plans: Sequence[Plan], inputs: Mapping[str, Fields], con: Connection) -> list[Fields]:
+def _computed(plans: Sequence[Plan], inputs: Mapping[str, Fields], ctx: Context) -> list[Fields]:
     """The fields of every root."""
     found: list[Fields] = []
     for plan in plans:
-        known, program = plan.complete(inputs, con._tick), plan.program
+        known, program = plan.complete(inputs, ctx.tick), plan.program
         if isinstance(program, Program) and len(program.roots) > 1:
-            found += program.run_all(known, con._tick)
+            found += program.run_all(known, ctx.tick)
         else:
-            found.append(program.run(known, con._tick))
+            found.append(program.run(known, ctx.tick))
     return found

@@ -27,7 +27,7 @@ from einsql.ir.einsum.graph import (
     disj,
     negate,
 )
-from einsql.planner.planner import BinderCatalog
+from einsql.planner.queries import catalog_of, query_binder, run_node
 from einsql.session.statements.target import as_declared, refuse_null, rows, settled
 from einsql.session.statements.write_set import Write
 from einsql.sql.binder.dml import Touch
@@ -37,7 +37,7 @@ from einsql.storage.relation import PlacedFields, Relation, lies
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 Presence = Literal["as it was", "from now on", "no more"]
 """What becomes of the presence of the rows that a statement touches."""
@@ -45,7 +45,7 @@ Presence = Literal["as it was", "from now on", "no more"]
 _OLD, _NEW = "#old", "#new"
 
 
-def loaded(con: Connection, tensor: Tensor, file: files.FileTensor) -> Tensor:
+def loaded(ctx: Context, tensor: Tensor, file: files.FileTensor) -> Tensor:
     """A tensor whose values ranks read from a file, each its own tiles.
 
     They come to lie as the tensor's PARTITION BY says, else where the tensor lies already,
@@ -56,7 +56,7 @@ def loaded(con: Connection, tensor: Tensor, file: files.FileTensor) -> Tensor:
     """
     from einsql.optimizer.placement.layouts import declared, spread  # 20 ms, for several sites only
 
-    cluster, sites = con.cluster, con.settings.sites
+    cluster, sites = ctx.cluster, ctx.settings.sites
     assert cluster is not None
     old = tensor.relation.schema
     (value,) = old.values
@@ -69,16 +69,16 @@ def loaded(con: Connection, tensor: Tensor, file: files.FileTensor) -> Tensor:
     schema = Schema(old.keys, (value,))
     lease = cluster.tiles()
     sources = reads(cluster, file.description, value.name, tiles, sites)
-    load(cluster, lease.number, sources, con._tick)
+    load(cluster, lease.number, sources, ctx.tick)
     fields = RankFields(cluster, lease, schema, tiles, sites, title=tensor.name)
     return replace(tensor, relation=Relation(schema, fields))
 
 
-def written(con: Connection, result: Result, path: str, name: str) -> bool:
+def written(ctx: Context, result: Result, path: str, name: str) -> bool:
     """Lets ranks write the one value column of a result into a file, each its own tiles.
 
     Args:
-        con: The connection.
+        ctx: The session.
         result: What to write.
         path: The file; it is replaced when all of them have written.
         name: The array's name in formats that have names.
@@ -107,7 +107,7 @@ def written(con: Connection, result: Result, path: str, name: str) -> bool:
         origin = np.array([k.lo for k in schema.keys], np.int64)
         held = fields.holders()
         field = held.names[column.field]
-        write(fields.cluster, held, field, draft, axes, origin, con._tick)
+        write(fields.cluster, held, field, draft, axes, origin, ctx.tick)
         files.commit(draft)
     except BaseException:
         files.abandon(draft)
@@ -116,12 +116,12 @@ def written(con: Connection, result: Result, path: str, name: str) -> bool:
 
 
 def inserted(
-    con: Connection, tensor: Tensor, order: list[str], result: Result, replaces: bool
+    ctx: Context, tensor: Tensor, order: list[str], result: Result, replaces: bool
 ) -> Tensor | None:
     """The tensor with rows of a result that lies at ranks.
 
     Args:
-        con: The connection.
+        ctx: The session.
         tensor: What it was.
         order: The tensor's column for each of the result's.
         result: The new rows.
@@ -150,14 +150,14 @@ def inserted(
         return None
     for column, field in columns.items():
         refuse_null(result.fields, field, column)
-    return overwritten(con, tensor, result.fields, len(result), columns, "from now on")
+    return overwritten(ctx, tensor, result.fields, len(result), columns, "from now on")
 
 
-def pasted(con: Connection, write: Write) -> Write | Tensor:
+def pasted(ctx: Context, write: Write) -> Write | Tensor:
     """The tensor with new values in a box of its keys, which are sent to the ranks that have it.
 
     Args:
-        con: The connection.
+        ctx: The session.
         write: Of a tensor that lies at ranks.
 
     Returns:
@@ -165,7 +165,7 @@ def pasted(con: Connection, write: Write) -> Write | Tensor:
     """
     tensor, at = write.tensor, write.at
     fields, schema = tensor.relation.fields, tensor.relation.schema
-    if not isinstance(fields, RankFields) or at is None or fields.cluster is not con.cluster:
+    if not isinstance(fields, RankFields) or at is None or fields.cluster is not ctx.cluster:
         return write
     box = np.array([(s.start + k.lo, s.stop + k.lo) for s, k in zip(at, schema.keys, strict=True)])
     box = box.astype(np.int64).reshape(-1, 2)
@@ -178,13 +178,13 @@ def pasted(con: Connection, write: Write) -> Write | Tensor:
 
 
 def overwritten(
-    con: Connection, tensor: Tensor, fields: PlacedFields, touched: int,
+    ctx: Context, tensor: Tensor, fields: PlacedFields, touched: int,
     columns: Mapping[str, str], presence: Presence,
 ) -> Tensor:  # fmt: skip
     """The tensor with the rows changed that a query has given.
 
     Args:
-        con: The connection.
+        ctx: The session.
         tensor: What it was.
         fields: What the query gave, over the tensor's keys; its presence tells the rows.
         touched: How many these are.
@@ -195,14 +195,13 @@ def overwritten(
     whole = touched == schema.size and len(columns) == len(schema.values)
     if whole and presence != "no more":
         bare = fields.renamed(Schema(schema.keys, schema.values), columns, tensor.name)
-        return as_declared(con, settled(tensor, bare, {f.name: f.name for f in schema.values}))
-    node = _merging(con, tensor, fields, columns, presence)
-    binder = con.query_binder()
-    assert isinstance(binder.catalog, BinderCatalog)
-    binder.catalog.fields.update({_OLD: tensor.relation.fields, _NEW: fields})
-    made = con.run_node(node, binder)
+        return as_declared(ctx, settled(tensor, bare, {f.name: f.name for f in schema.values}))
+    node = _merging(ctx, tensor, fields, columns, presence)
+    binder = query_binder(ctx)
+    catalog_of(binder).fields.update({_OLD: tensor.relation.fields, _NEW: fields})
+    made = run_node(ctx, node, binder)
     assert isinstance(made, PlacedFields)
-    return as_declared(con, settled(tensor, made, {f.name: f.name for f in schema.values}))
+    return as_declared(ctx, settled(tensor, made, {f.name: f.name for f in schema.values}))
 
 
 def widened(touch: Touch, tensor: Tensor) -> Touch:
@@ -233,11 +232,11 @@ def widened(touch: Touch, tensor: Tensor) -> Touch:
 
 
 def _merging(
-    con: Connection, tensor: Tensor, fields: PlacedFields, columns: Mapping[str, str],
+    ctx: Context, tensor: Tensor, fields: PlacedFields, columns: Mapping[str, str],
     presence: Presence,
 ) -> EinSum:  # fmt: skip
     """The operation that makes the new state of the old one and of what a query gave."""
-    schema, sites = tensor.relation.schema, con.settings.sites
+    schema, sites = tensor.relation.schema, ctx.settings.sites
     types = {field: schema.dtype(column) for column, field in columns.items()}
     new = [Field(field, dtype) for field, dtype in types.items()]
     touched: Expr = TRUE

@@ -15,11 +15,11 @@ from einsql.storage.objects import Tensor
 from einsql.storage.out_of_memory import require
 
 if TYPE_CHECKING:
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 
 def inserted(
-    con: Connection, tensor: Tensor, source: Rows, path: str, member: str | None
+    ctx: Context, tensor: Tensor, source: Rows, path: str, member: str | None
 ) -> tuple[Tensor, int]:
     """The tensor with the rows of files, and how many these are.
 
@@ -28,7 +28,7 @@ def inserted(
     and a byte for each key that tells which ones came.
 
     Args:
-        con: The connection.
+        ctx: The session.
         tensor: What it was.
         source: The rows.
         path: What the user called them.
@@ -52,7 +52,7 @@ def inserted(
         came, before = np.zeros(schema.shape, np.bool_), None
     fields = {f.name: np.array(tensor.relation.fields[f.name], order="C") for f in schema.values}
     rows = 0
-    for batch in source.batches({names[c]: types[c] for c in types}, con._tick):
+    for batch in source.batches({names[c]: types[c] for c in types}, ctx.tick):
         at = _cells(schema, batch, names, path)
         _refuse_twice(schema, at, came.reshape(-1), before, path, tensor.name)
         came.reshape(-1)[at] = True

@@ -14,7 +14,7 @@ from einsql.sql.parser.syntax import Explain
 
 if TYPE_CHECKING:
     from einsql.core.machine import Topology
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,7 +64,7 @@ class ChangeExplanation(TextExplanation):
         )
 
 
-def explain_change(con: Connection, asked: Explain, cluster: Topology | None) -> Explanation:
+def explain_change(ctx: Context, asked: Explain, cluster: Topology | None) -> Explanation:
     """The explanation of a statement that changes tensors; ANALYZE computes, and stores nothing.
 
     Raises:
@@ -72,7 +72,7 @@ def explain_change(con: Connection, asked: Explain, cluster: Topology | None) ->
         Error: The statement is wrong.
     """
     assert isinstance(asked.statement, st.Change)
-    made = bind(con, asked.statement.tree)
+    made, read = bind(ctx, asked.statement.tree)
     if not made.plans:
         raise NotSupportedError("INSERT of VALUES computes nothing that a plan could show")
     if cluster is not None and len(made.plans) == 1 and len(made.plans[0].optimized.roots) > 1:
@@ -84,9 +84,9 @@ def explain_change(con: Connection, asked: Explain, cluster: Topology | None) ->
     for plan in made.plans:
         measured = None
         if asked.analyze:
-            inputs = plan.complete(con._inputs, con._tick)
-            measured = plan.program.measured(inputs, con._tick)[1]
-        plans.append(GraphExplanation(asked, plan, con.settings, measured, cluster))
+            inputs = plan.complete(read, ctx.tick)
+            measured = plan.program.measured(inputs, ctx.tick)[1]
+        plans.append(GraphExplanation(asked, plan, ctx.settings, measured, cluster))
     titles = [f"{p.kind} {p.name}" for p in made.parts if p.root is not None]
     if made.shown is not None:
         titles.insert(0, "SELECT")

@@ -28,7 +28,7 @@ from einsql.storage.relation import Relation
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 MAX_ELEMENTS = 2**40
 """As many as a declared tensor may have."""
@@ -39,11 +39,11 @@ SPARSE = 16
 Columns = list[tuple[str, DType, np.ndarray]]
 
 
-def tensor_of(con: Connection, name: str, table: TableResult, empty: Tensor | None) -> Tensor:
+def tensor_of(ctx: Context, name: str, table: TableResult, empty: Tensor | None) -> Tensor:
     """The tensor of a table's rows.
 
     Args:
-        con: The session.
+        ctx: The session.
         name: The tensor's name.
         table: Leading integer columns are keys, but for the last column and one named `val`;
             the rest are values.
@@ -58,7 +58,7 @@ def tensor_of(con: Connection, name: str, table: TableResult, empty: Tensor | No
     columns = read(table)
     if empty is not None:
         given = fitted(empty, list(empty.columns), columns)
-        with con.memory.lending():
+        with ctx.memory.lending():
             return insert_rows(empty, given, replaces=False)
     names = [c[0] for c in columns]
     if len({n.lower() for n in names}) != len(names):
@@ -73,28 +73,28 @@ def tensor_of(con: Connection, name: str, table: TableResult, empty: Tensor | No
     schema = Schema(keys, (*fields, Field(PRESENT, DType.BOOLEAN)))
     if schema.size > MAX_ELEMENTS:
         raise ProgrammingError(f"{schema.size:,} elements are more than a tensor may have")
-    _check_size(con, schema, len(columns[0][2]))
+    _check_size(ctx, schema, len(columns[0][2]))
     held = {
         f.name: np.broadcast_to(np.zeros((), f.dtype.numpy), schema.shape) for f in schema.fields
     }
     made = Tensor(name, Relation(schema, held), tuple(names))
-    with con.memory.lending():
+    with ctx.memory.lending():
         return insert_rows(made, {n: values for n, _, values in columns}, replaces=False)
 
 
-def _check_size(con: Connection, schema: Schema, count: int) -> None:
+def _check_size(ctx: Context, schema: Schema, count: int) -> None:
     """Refuses a few rows with large keys, for which nobody wants files of what is absent.
 
     Raises:
         OperationalError: They do not fit the memory limit.
     """
     nbytes = sum(schema.size * f.dtype.numpy.itemsize for f in schema.fields)
-    if count * SPARSE >= schema.size or con.memory.allows(nbytes):
+    if count * SPARSE >= schema.size or ctx.memory.allows(nbytes):
         return
     shape = " * ".join(f"{k.extent:,}" for k in schema.keys)
     raise OperationalError(
         f"{count:,} rows would make a tensor of {shape} elements, {nbytes:,} bytes, and "
-        f"{con.memory.room:,} may be taken",
+        f"{ctx.memory.room:,} may be taken",
         hint="Bounds come from the largest keys: leave such rows out with WHERE, declare the "
         "columns with DIM, or SET memory_limit.",
     )
@@ -186,11 +186,11 @@ def _typed(name: str, told: str, column: pa.ChunkedArray) -> tuple[DType, np.nda
 # ---- UPDATE and DELETE
 
 
-def changed_rows(con: Connection, tensor: Tensor, text: str, alias: str, refusal: Error) -> int:
+def changed_rows(ctx: Context, tensor: Tensor, text: str, alias: str, refusal: Error) -> int:
     """UPDATE or DELETE of a tensor by what DuckDB says; returns the number of rows.
 
     Args:
-        con: The session.
+        ctx: The session.
         tensor: What is changed.
         text: The statement.
         alias: What it calls the tensor.
@@ -203,7 +203,7 @@ def changed_rows(con: Connection, tensor: Tensor, text: str, alias: str, refusal
     """
     schema = tensor.relation.schema
     asked = touching(text, alias, [k.name for k in schema.keys]) if text else None
-    if con.settings.fallback == "off" or asked is None or not hybrid_plan.is_outside(refusal):
+    if ctx.settings.fallback == "off" or asked is None or not hybrid_plan.is_outside(refusal):
         raise refusal
     query, listed = asked
     known = {f.name.lower(): f.name for f in schema.values}
@@ -211,7 +211,7 @@ def changed_rows(con: Connection, tensor: Tensor, text: str, alias: str, refusal
         raise refusal
     names = [known[c.lower()] for c in listed]
     try:
-        found = hybrid_plan.run(con, hybrid_plan.split(con, query))
+        found = hybrid_plan.run(ctx, hybrid_plan.split(ctx, query))
     except Error as error:
         error.position = None  # in the query's text, not in this one
         raise
@@ -236,5 +236,5 @@ def changed_rows(con: Connection, tensor: Tensor, text: str, alias: str, refusal
     for name in names:
         fields[name] = fields[name].copy()
         fields[name].reshape(-1)[at] = stored(table[name], schema.dtype(name))
-    con.store.put(changed(tensor, fields, present))
+    ctx.store.put(changed(tensor, fields, present))
     return len(at)

@@ -25,17 +25,17 @@ from einsql.storage.relation import PlacedFields, distinct
 from einsql.storage.results.result import Result, ResultColumn
 
 if TYPE_CHECKING:
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 
 def inserted(
-    con: Connection, tensor: Tensor, order: list[str], result: Result, replaces: bool,
+    ctx: Context, tensor: Tensor, order: list[str], result: Result, replaces: bool,
     told: Mapping[str, int],
 ) -> tuple[Made, int]:  # fmt: skip
     """What INSERT … SELECT stores, and the number of rows.
 
     Args:
-        con: The session.
+        ctx: The session.
         tensor: As it is.
         order: The tensor's column for each of the result's.
         result: What the SELECT gave.
@@ -50,14 +50,14 @@ def inserted(
     if isinstance(result.fields, PlacedFields):
         from einsql.session.statements import dml_on_ranks  # for ranks only
 
-        made = dml_on_ranks.inserted(con, tensor, order, result, replaces)
+        made = dml_on_ranks.inserted(ctx, tensor, order, result, replaces)
         if made is not None:
             return made, len(result)
     box = _box(tensor, dict(zip(order, result.columns, strict=True)), result, replaces, told)
     if box is not None and isinstance(tensor.relation.fields, PlacedFields):
         from einsql.session.statements import dml_on_ranks  # as above
 
-        return dml_on_ranks.pasted(con, box), box.count
+        return dml_on_ranks.pasted(ctx, box), box.count
     if box is not None:
         return box, box.count
     return given(tensor, result_table(tensor, order, result), replaces)
@@ -75,15 +75,15 @@ def given(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> tuple
 
 
 def from_duckdb(
-    con: Connection, tensor: Tensor, statement: Insertion, text: str, error: Error
+    ctx: Context, tensor: Tensor, statement: Insertion, text: str, error: Error
 ) -> tuple[Made, int]:
     """What INSERT stores of a SELECT that is no tensor work as a whole."""
     from einsql.hybrid import hybrid_plan  # few statements need DuckDB
     from einsql.session.statements import from_tables
 
-    if con.settings.fallback == "off" or not text or not hybrid_plan.is_outside(error):
+    if ctx.settings.fallback == "off" or not text or not hybrid_plan.is_outside(error):
         raise error
-    found = hybrid_plan.run(con, hybrid_plan.split_insert(con, text))
+    found = hybrid_plan.run(ctx, hybrid_plan.split_insert(ctx, text))
     if statement.by_name:
         order = _column_order(tensor, [(n, statement.source) for n in found.names])
     else:
@@ -240,7 +240,7 @@ def _column_order(tensor: Tensor, listed: list[tuple[str, exp.Expr]]) -> list[st
 
 
 def literal_table(
-    con: Connection, tensor: Tensor, listed: list[tuple[str, exp.Expr]], rows: list[LiteralRow]
+    ctx: Context, tensor: Tensor, listed: list[tuple[str, exp.Expr]], rows: list[LiteralRow]
 ) -> dict[str, np.ndarray]:
     """The columns that VALUES gives, by the tensor's names.
 
@@ -260,7 +260,7 @@ def literal_table(
             )
         for column, cell, at in zip(order, row.cells, row.positions, strict=True):
             try:
-                value = constant(con, convert(cell, types[column]), column)
+                value = constant(ctx, convert(cell, types[column]), column)
                 if column in bounds:
                     _check_bounds(tensor.name, bounds[column], value)
             except Error as error:

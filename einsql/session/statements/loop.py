@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from einsql.core.schema import DType
 from einsql.errors import (
     DataError,
     Error,
+    InterfaceError,
     InterruptedError,
     OperationalError,
     ProgrammingError,
     RanksLost,
 )
-from einsql.session.cursor import Cursor
+from einsql.planner.outcome import Changed, Listing, Outcome, Rows
+from einsql.planner.queries import evaluate, query_binder
 from einsql.sql.binder.scalar import locate
 from einsql.sql.binder.scope import deduplicated
 from einsql.sql.parser import syntax as st
@@ -23,45 +26,45 @@ from einsql.storage.results.rows_result import RowsResult
 if TYPE_CHECKING:
     from sqlglot import exp
 
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
-Execute = Callable[[str, Cursor], None]
-"""Runs a statement into a cursor; its plan is kept."""
+Execute = Callable[[str], Outcome]
+"""Runs a statement; its plan is cached."""
 
 
-def run_loop(con: Connection, loop: st.For, cursor: Cursor, execute: Execute) -> None:
-    """Runs a loop; the cursor gets a row for each step.
+def run_loop(ctx: Context, loop: st.For, execute: Execute) -> Outcome:
+    """Runs a loop; it gives a row for each step.
 
     Outside of a transaction the loop is one, which is committed where the loop ends or stops,
     and after each step that has used DuckDB, where a failure would undo all of it. A step
     that fails or is cancelled is undone; what steps before it did stays.
 
     Args:
-        con: The session, whose parameters are those of the call.
+        ctx: The session, whose parameters are those of the call.
         loop: The loop.
-        cursor: Shows the rows, those of a loop that fails too.
         execute: Runs the statements of the body.
 
     Raises:
-        Error: A step fails or is cancelled; the hint says what is kept.
+        Error: A step fails or is cancelled; the hint says what is kept, and
+            `ctx.progress.partial` has the rows of the steps before it.
     """
-    own = not con.store.in_transaction
+    own = not ctx.store.in_transaction
     if loop.commits and not own:
         raise OperationalError(
             "A loop with COMMIT cannot run in a transaction", hint="COMMIT or ROLLBACK it first."
         )
-    run = _Run(con, execute, tuple(con._parameters), own)
+    run = _Run(ctx, execute, tuple(ctx.parameters), own)
     try:
         if own:
             run.begin()
         run.steps(loop, (), 0.0, 1.0)
-        if own and con.store.in_transaction:
-            con.store.commit()
-        run.show(cursor, loop)
+        if own and ctx.store.in_transaction:
+            ctx.store.commit()
+        return run.outcome(loop)
     except BaseException as error:
         run.stop(error)
         if run.rows:
-            run.show(cursor, loop)
+            ctx.progress.partial = run.outcome(loop)
         if isinstance(error, Error):
             loop.text.relocate(error)
         if isinstance(error, RanksLost):  # the statement must not be run again from its start
@@ -69,8 +72,8 @@ def run_loop(con: Connection, loop: st.For, cursor: Cursor, execute: Execute) ->
             raise lost from None
         raise
     finally:
-        con.stage = (0.0, 1.0)
-        con._parameters = run.given
+        ctx.progress.stage = (0.0, 1.0)
+        ctx.parameters = run.given
 
 
 class _Run:
@@ -82,9 +85,9 @@ class _Run:
     """
 
     def __init__(
-        self, con: Connection, execute: Execute, given: tuple[object, ...], own: bool
+        self, ctx: Context, execute: Execute, given: tuple[object, ...], own: bool
     ) -> None:
-        self.con = con
+        self.ctx = ctx
         self.execute = execute
         self.given = given
         self.own = own
@@ -92,15 +95,15 @@ class _Run:
         self.columns: RowsResult | None = None
         self.changes = 0
         self._last = self._committed = ""
-        self._kept = con.store.savepoint()
+        self._kept = ctx.store.savepoint()
         self._rows_kept = 0
 
     def begin(self) -> None:
         """Begins the transaction, or the next one."""
-        self.con.store.begin()
-        self.con.duck.asked = False
+        self.ctx.store.begin()
+        self.ctx.duck.asked = False
         self._committed = self._last
-        self._kept = self.con.store.savepoint()
+        self._kept = self.ctx.store.savepoint()
 
     def steps(
         self, loop: st.For, around: tuple[tuple[str, int], ...], lo: float, width: float
@@ -113,7 +116,7 @@ class _Run:
             lo: What fraction of the whole statement was done before.
             width: What fraction it is.
         """
-        con = self.con
+        ctx = self.ctx
         self._give(around)
         values = self._values(loop)
         share = width / max(1, len(values))
@@ -122,8 +125,8 @@ class _Run:
             start = lo + n * share
             for m, part in enumerate(loop.body):
                 begin, piece = start + share * m / len(loop.body), share / len(loop.body)
-                con.stage = (begin, piece)
-                con._tick(0.0)
+                ctx.progress.stage = (begin, piece)
+                ctx.tick(0.0)
                 match part.statement:
                     case st.For() as inner:
                         kept = len(self.rows)
@@ -131,7 +134,7 @@ class _Run:
                         if m != loop.speaker:
                             del self.rows[kept:]
                     case st.Transaction():
-                        con.store.commit()
+                        ctx.store.commit()
                         self.begin()
                     case _:
                         self._statement(part, at, m == loop.speaker)
@@ -146,9 +149,9 @@ class _Run:
 
     def _whole(self, tree: exp.Expr, at: int) -> int:
         try:
-            bound = self.con.query_binder().scalar(tree)
+            bound = query_binder(self.ctx).scalar(tree)
             whole = isinstance(bound.type, DType) and bound.type.is_integer
-            value = self.con.evaluate(bound.value) if whole else None
+            value = evaluate(self.ctx, bound.value) if whole else None
         except Error as error:
             error.position = at if error.position is None else error.position
             raise
@@ -158,59 +161,64 @@ class _Run:
 
     def _give(self, at: tuple[tuple[str, int], ...]) -> None:
         """The body's parameters: those of the call, and the values of the variables."""
-        self.con._parameters = (*self.given, *(value for _, value in at))
+        self.ctx.parameters = (*self.given, *(value for _, value in at))
 
     def _statement(self, part: st.Part, at: tuple[tuple[str, int], ...], speaks: bool) -> None:
         self._give(at)
-        given = enumerate(self.con._parameters, 1)  # what is not read has no plan of its own
-        self.con._parameters = tuple(v if n in part.numbers else None for n, v in given)
-        cursor = Cursor(self.con)
+        given = enumerate(self.ctx.parameters, 1)  # what is not read has no plan of its own
+        self.ctx.parameters = tuple(v if n in part.numbers else None for n, v in given)
         try:
-            self.execute(part.text.text, cursor)
+            outcome = self.execute(part.text.text)
             if speaks:
-                self._speak(cursor, at)
+                self._speak(outcome, at)
         except Error as error:
             part.text.relocate(error)
             if not isinstance(error, InterruptedError):
                 error.position = part.start if error.position is None else error.position
             raise
-        self.changes += max(0, cursor.rowcount) if cursor.description is None else 0
+        self.changes += max(0, outcome.count) if isinstance(outcome, Changed) else 0
 
-    def _speak(self, cursor: Cursor, at: tuple[tuple[str, int], ...]) -> None:
+    def _speak(self, outcome: Outcome, at: tuple[tuple[str, int], ...]) -> None:
         """Adds the row of a step; a step without one adds none."""
-        found = cursor.fetchmany(2)
-        if len(found) > 1:
+        if isinstance(outcome, Changed):
+            raise InterfaceError("There are no results to fetch", hint="Execute a SELECT first.")
+        if isinstance(outcome, Listing):
+            listing = outcome.result()
+            outcome = Rows(listing, listing.description)
+        description = outcome.description
+        rows = list(islice(outcome.result.rows(), 2))
+        if len(rows) > 1:
             raise ProgrammingError(
                 "The last SELECT of a loop gives one row a step, and this one gave several",
                 hint="Aggregate them, or INSERT them into a table.",
             )
         if self.columns is None:
-            description = cursor.description or ()
             names = [name for name, _ in at] + [str(d[0]) for d in description]
             types = [DType.BIGINT.value] * len(at) + [str(d[1]) for d in description]
             self.columns = RowsResult(tuple(deduplicated(names)), tuple(types), self.rows)
-        for row in found:
+        for row in rows:
             self.rows.append((*(value for _, value in at), *row))
 
     def _complete(self, at: tuple[tuple[str, int], ...]) -> None:
         """A step is complete: what it did stays."""
         self._last = ", ".join(f"{name} = {value}" for name, value in at)
-        if self.own and self.con.duck.asked:
-            self.con.store.commit()
+        if self.own and self.ctx.duck.asked:
+            self.ctx.store.commit()
             self.begin()
-        self._kept = self.con.store.savepoint()
+        self._kept = self.ctx.store.savepoint()
         told, self._rows_kept = self._rows_kept, len(self.rows)
-        if self.con.stepped is not None and self.columns is not None:
+        report = self.ctx.progress.report_step
+        if report is not None and self.columns is not None:
             for row in self.rows[told:]:
-                self.con.stepped(self.columns.description, row)
+                report(self.columns.description, row)
 
     def stop(self, error: BaseException) -> None:
         """Undoes the step that has failed, keeps those before, and has the error say so."""
-        store = self.con.store
+        store = self.ctx.store
         del self.rows[self._rows_kept :]
         if not store.in_transaction:  # the commit has failed, which undoes what it was to keep
             self._last = self._committed
-        elif self.con.duck.aborted and self.own:
+        elif self.ctx.duck.aborted and self.own:
             store.rollback()
             self._last = self._committed
         else:
@@ -225,14 +233,13 @@ class _Run:
             )
             error.hint = f"{error.hint} {said}".strip()
             if isinstance(error, InterruptedError):
-                self.con.notices.append(f"The loop was cancelled. {said}")
+                self.ctx.notices.append(f"The loop was cancelled. {said}")
 
-    def show(self, cursor: Cursor, loop: st.For) -> None:
-        """Hands the rows over, or how many rows were changed if no statement gives any."""
+    def outcome(self, loop: st.For) -> Outcome:
+        """The rows, or how many rows were changed if no statement gives any."""
         if loop.speaker is None:
-            cursor._changed(self.changes)
-            return
+            return Changed(self.changes)
         columns = self.columns
         if columns is None:
             columns = RowsResult((loop.variable,), (DType.BIGINT.value,), self.rows)
-        cursor._show(columns, columns.description)
+        return Rows(columns, columns.description)

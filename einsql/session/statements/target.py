@@ -11,6 +11,7 @@ import numpy as np
 from einsql.core.schema import PRESENT, DType, Field, Schema, valid
 from einsql.errors import DataError, Error, ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Const
+from einsql.planner.queries import evaluate
 from einsql.sql.binder.dml import Target
 from einsql.sql.binder.scalar import locate
 from einsql.sql.binder.typed_expr import Typed
@@ -18,22 +19,22 @@ from einsql.storage.objects import Tensor
 from einsql.storage.relation import Fields, PlacedFields, Relation, Term, count, distinct
 
 if TYPE_CHECKING:
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 
-def writable(con: Connection, target: Target) -> Tensor:
+def writable(ctx: Context, target: Target) -> Tensor:
     """The tensor of a statement's target.
 
     Raises:
         ProgrammingError: There is none of that name, or it is not einsql's to change.
     """
     try:
-        if con.store.get(target.name) is None and con.in_scope(target.name) is not None:
+        if ctx.store.get(target.name) is None and ctx.in_scope(target.name) is not None:
             raise ProgrammingError(
                 f'"{target.name}" is an array of the caller and cannot be changed',
                 hint="CREATE TENSOR … AS SELECT copies it.",
             )
-        return con.writable(target.name)
+        return ctx.store.writable(target.name)
     except Error as error:
         raise locate(error, target.node) from None
 
@@ -79,7 +80,7 @@ def settled(tensor: Tensor, fields: PlacedFields, columns: Mapping[str, str]) ->
     return replace(tensor, relation=Relation(new, fields.renamed(new, names, tensor.name)))
 
 
-def as_declared(con: Connection, tensor: Tensor) -> Tensor:
+def as_declared(ctx: Context, tensor: Tensor) -> Tensor:
     """A tensor whose tiles lie as its partition says, if they are at sites already."""
     relation = tensor.relation
     if tensor.partition is None or not isinstance(relation.fields, PlacedFields):
@@ -88,7 +89,7 @@ def as_declared(con: Connection, tensor: Tensor) -> Tensor:
 
     bounds = [(k.lo, k.hi) for k in relation.schema.keys]
     tiles = declared(bounds, tensor.partition, relation.fields.sites, tensor.order)
-    fields = relation.fields.moved(tiles, con._tick)
+    fields = relation.fields.moved(tiles, ctx.tick)
     return replace(tensor, relation=Relation(relation.schema, fields))
 
 
@@ -114,13 +115,13 @@ def refuse_null(fields: Fields, field: str, column: str) -> None:
         )
 
 
-def constant(con: Connection, cell: Typed, column: str) -> np.ndarray:
+def constant(ctx: Context, cell: Typed, column: str) -> np.ndarray:
     """The value of a constant expression as a rank-0 array of its type's carrier.
 
     Raises:
         DataError: It is NULL.
     """
-    if cell.valid != TRUE and not con.evaluate(cell.valid):
+    if cell.valid != TRUE and not evaluate(ctx, cell.valid):
         raise DataError(f"NULL cannot be stored in {column}")
-    value = cell.value.value if isinstance(cell.value, Const) else con.evaluate(cell.value)
+    value = cell.value.value if isinstance(cell.value, Const) else evaluate(ctx, cell.value)
     return np.asarray(value, dtype=cell.value.dtype.carrier)

@@ -17,14 +17,14 @@ from einsql.storage.objects import Tensor
 from einsql.storage.relation import Fields, PlacedFields, Term, count
 
 if TYPE_CHECKING:
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 
-def updated(con: Connection, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[Made, int]:
+def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[Made, int]:
     """What UPDATE stores, and the number of changed rows.
 
     Args:
-        con: The session.
+        ctx: The session.
         tensor: As it is.
         touch: The statement, bound.
         fields: What its node gave.
@@ -46,19 +46,19 @@ def updated(con: Connection, tensor: Tensor, touch: Touch, fields: Fields) -> tu
 
         touched = rows(fields, touch.node.schema)
         columns = {c: c for c in touch.columns}
-        return overwritten(con, tensor, fields, touched, columns, "as it was"), touched
+        return overwritten(ctx, tensor, fields, touched, columns, "as it was"), touched
     cells = _touched(touch, fields, tensor)
     values = {c: cells.take(fields[c]) for c in touch.columns}
     return Write(tensor, cells.at, values, cells.count), cells.count
 
 
-def deleted(con: Connection, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[Made, int]:
+def deleted(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[Made, int]:
     """What DELETE stores, and the number of deleted rows; as `updated`."""
     if isinstance(fields, PlacedFields) and in_place(touch, tensor):
         from einsql.session.statements.dml_on_ranks import overwritten  # as in `updated`
 
         touched = rows(fields, touch.node.schema)
-        return overwritten(con, tensor, fields, touched, {}, "no more"), touched
+        return overwritten(ctx, tensor, fields, touched, {}, "no more"), touched
     cells = _touched(touch, fields, tensor)
     return Write(tensor, cells.at, {}, cells.count, presence=False), cells.count
 
@@ -76,9 +76,9 @@ def refuse_default(tensor: Tensor) -> None:
         )
 
 
-def over_all_keys(con: Connection, touch: Touch, tensor: Tensor) -> Touch:
+def over_all_keys(ctx: Context, touch: Touch, tensor: Tensor) -> Touch:
     """On ranks the touched rows told over all keys of the tensor, if that can be."""
-    if con.cluster is None or in_place(touch, tensor):
+    if ctx.cluster is None or in_place(touch, tensor):
         return touch
     from einsql.session.statements.dml_on_ranks import widened  # for ranks only
 

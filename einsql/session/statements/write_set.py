@@ -15,7 +15,7 @@ from einsql.storage.array_ownership import behind, owned
 from einsql.storage.objects import Tensor
 
 if TYPE_CHECKING:
-    from einsql.session.connection import Connection
+    from einsql.planner.context import Context
 
 Index = Any
 """What NumPy takes between brackets: slices, arrays of positions, a mask."""
@@ -46,20 +46,20 @@ Made = Write | Tensor
 """What is to be stored: new cells, or a tensor as a whole."""
 
 
-def store(con: Connection, made: Sequence[Made], foreign: Callable[[], set[int]]) -> None:
+def store(ctx: Context, made: Sequence[Made], foreign: Callable[[], set[int]]) -> None:
     """Stores what all parts of a statement have made.
 
     Cells are overwritten where nobody else can see the array, and else in a copy of it. Arrays
     that are overwritten come last, and the store takes them back if the statement fails.
 
     Args:
-        con: The session, within `store.statement`.
+        ctx: The session, within `store.statement`.
         made: What to store; no two for one tensor.
         foreign: Gives ids of the owners of memory that a tensor must not share.
     """
-    new = [_Storing(con, m, foreign) if isinstance(m, Write) else m for m in made]
+    new = [_Storing(ctx, m, foreign) if isinstance(m, Write) else m for m in made]
     for item in new:
-        con.store.put(item.finished() if isinstance(item, _Storing) else item)
+        ctx.store.put(item.finished() if isinstance(item, _Storing) else item)
 
 
 def _own(at: Index) -> Index:
@@ -73,10 +73,10 @@ class _Storing:
     """The new arrays of a tensor; those that are written in place still have to be."""
 
     def __init__(
-        self, con: Connection, write: Write, foreign: Callable[[], set[int]]
+        self, ctx: Context, write: Write, foreign: Callable[[], set[int]]
     ) -> None:  # fmt: skip
         at = _own(write.at)
-        self.con, self.write = con, write if at is write.at else replace(write, at=at)
+        self.ctx, self.write = ctx, write if at is write.at else replace(write, at=at)
         relation = write.tensor.relation
         self.fields = {f.name: relation.fields[f.name] for f in relation.schema.values}
         self.mask = relation.present
@@ -99,8 +99,8 @@ class _Storing:
 
     def _written(self, array: np.ndarray, values: np.ndarray | np.bool_) -> np.ndarray:
         """The array with its new cells, or where they are to be written once all is ready."""
-        store = self.con.store
-        alone = store.overwritable(array) if self.con.cluster is None else None
+        store = self.ctx.store
+        alone = store.overwritable(array) if self.ctx.cluster is None else None
         if alone is not None:
             if isinstance(values, np.ndarray) and behind(values) is not None:
                 values = values.copy()  # of what is overwritten, perhaps
@@ -115,14 +115,14 @@ class _Storing:
         return array.reshape(-1) if self.write.flat else array
 
     def _empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        memory = self.con.memory
+        memory = self.ctx.memory
         if memory.keeps(prod(shape) * dtype.itemsize):
-            return self.con.store.allocate(shape, dtype)
+            return self.ctx.store.allocate(shape, dtype)
         with memory.lending():  # in a file, if it does not fit; the next change copies it again
             return buffer_pool.empty(shape, dtype)
 
     def finished(self) -> Tensor:
         """The tensor, its arrays written."""
         for cells, values in self.waiting:
-            self.con.store.overwrite(cells, self.write.at, values)
+            self.ctx.store.overwrite(cells, self.write.at, values)
         return changed(self.write.tensor, self.fields, self.mask)

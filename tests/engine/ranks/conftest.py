@@ -61,5 +61,5 @@ def interruptible() -> Iterator[None]:
 
 def close_alone(con: einsql.Connection) -> None:
     """Closes a connection; its ranks stay, though it may be the last one that uses them."""
-    con.cluster = None
+    con.context.cluster = None
     con.close()

@@ -15,12 +15,12 @@ import pytest
 import einsql
 from einsql.ir.einsum.flops import flops_at_point
 from einsql.ir.spmd.program import Local
-from einsql.planner.plan import Plan
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from tests.engine.ranks.conftest import Connected
 from tests.engine.test_sites import CHAIN, explained
 from tests.support.networks import FFNN, ffnn, transformer
+from tests.support.plans import planned
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
@@ -134,8 +134,7 @@ def largest_cell(con: einsql.Connection, sql: str) -> int:
     """Scalar operations of the largest cell that a statement is cut into."""
     asked, _ = parse(sql)
     assert isinstance(asked, Query)
-    plan = con.plan_any(asked.tree)
-    assert isinstance(plan, Plan)
+    plan, _ = planned(con, asked.tree)
     assert plan.placed is not None
     steps = [s for s in plan.placed.steps if isinstance(s, Local)]
     return max(int((s.cells[..., 1] - s.cells[..., 0]).prod(axis=1).max(initial=0))

@@ -11,6 +11,7 @@ from scipy import sparse
 
 import einsql
 from einsql.engine.executor import Program
+from tests.support.plans import cached
 
 Array = Any
 
@@ -130,7 +131,8 @@ def test_naive_attention_streams() -> None:
     q, k, v = (normal(2, 4, 256, 32, seed=n) for n in range(3))
     traced = same(attention, q, k, v)
     assert kernels(traced)[0] == "group"
-    program: Any = next(iter(traced.connection._plans.values()))
+    (statement,) = traced.statements
+    program = cached(traced.connection, statement)
     assert isinstance(program.program, Program)
     assert "parts of" in str(traced.explain()) or "blocks of" in str(traced.explain())
 
@@ -200,8 +202,8 @@ def test_several_results_are_one_program() -> None:
     traced = einsql.trace(program, x, w)
     for found, expected in zip(traced(x, w), program(x, w), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    (several,) = traced.connection._several.values()
-    first: Any = several.plans[0].program
+    together: Any = traced.connection.context.plans.get(("together", tuple(traced.statements)))
+    first: Any = together.plans[0].program
     assert [s.points for s in first.steps].count(30 * 40 * 20) == 1
     planned = traced.connection.planner_calls
     traced(x, w)

@@ -25,7 +25,7 @@ class CtrlC:
         self.left = line
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
-        involved = frame.f_code.co_name in INVOLVED and "engine" in frame.f_code.co_filename
+        involved = frame.f_code.co_name in INVOLVED and "storage" in frame.f_code.co_filename
         return self.count if involved else None
 
     def count(self, frame: FrameType, event: str, arg: object) -> Any:

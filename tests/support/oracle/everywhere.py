@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,12 +21,14 @@ from einsql.planner.compile import compiler, sited
 from einsql.planner.plan import Plan
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query as Asked
+from einsql.storage.relation import Fields
 from tests.support.oracle.campaign import QUERIES_PER_DATABASE
 from tests.support.oracle.choices import Choices
 from tests.support.oracle.compare import difference
 from tests.support.oracle.data import random_database
 from tests.support.oracle.generate import Generator, Query
 from tests.support.oracle.oracle import Pair
+from tests.support.plans import planned
 
 SITES = (1, 2, 3, 4, 5, 8)
 
@@ -104,10 +107,9 @@ def everywhere(queries: int, seed: int) -> Everywhere:
 
 def _on_all_sites(pair: Pair, query: Query, theirs: list[Any], found: Everywhere) -> None:
     """Plans a query once and places it in every way."""
-    pair.con._parameters = ()
     asked = parse(query.sql)[0]
     assert isinstance(asked, Asked)
-    plan: Plan = pair.con.plan(asked.tree)
+    plan, inputs = planned(pair.con, asked.tree)
     inexact = [n for n, c in enumerate(query.columns) if c.error]
     for sites in SITES:
         for name in STRATEGIES:
@@ -120,7 +122,7 @@ def _on_all_sites(pair: Pair, query: Query, theirs: list[Any], found: Everywhere
                 }
             for way, settings in ways.items():
                 try:
-                    why, moved, used = _run(pair, plan, settings, theirs, inexact)
+                    why, moved, used = _run(plan, inputs, settings, theirs, inexact)
                 except einsql.OperationalError:  # not proven in time
                     found.unproven += 1
                     continue
@@ -135,15 +137,18 @@ def _in_seconds(settings: Settings, machine: Machine) -> Settings:
 
 
 def _run(
-    pair: Pair, plan: Plan, settings: Settings, theirs: list[Any], inexact: list[int]
+    plan: Plan,
+    inputs: Mapping[str, Fields],
+    settings: Settings,
+    theirs: list[Any],
+    inexact: list[int],
 ) -> tuple[str, int, str]:
     """Runs a plan in one way: what is wrong, the bytes it sent, and the strategy that cut."""
     root = plan.optimized.root
     cut, placed = sited(root, settings)
     program = SiteProgram(placed, root.schema, compiler(settings))
-    fields, measure = program.measured(pair.con._inputs, lambda done: None)
+    fields, measure = program.measured(inputs, lambda done: None)
     sent = sum(measure.sent)
-    inputs = pair.con._inputs
     why = difference(list(plan.wrap(fields, inputs, inputs).rows()), theirs, inexact)
     if not why and sent > placed.bytes_sent:
         why = f"{sent} bytes sent, {placed.bytes_sent} planned"

@@ -165,7 +165,7 @@ class Pair:
         """Closes both sides."""
         self.oracle.close()
         if self.con is not None:
-            self.con.cluster = None  # another pair will use it
+            self.con.context.cluster = None  # another pair will use it
             self.con.close()
 
     def change(self, sql: str) -> None:

@@ -8,10 +8,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import einsql
+from einsql.hybrid import fragments
+from einsql.planner import queries
+from einsql.planner.context import Context
+from einsql.planner.queries import query_binder
 from einsql.sql.binder.query import QueryBinder
 from einsql.sql.parser.lexical import QUIET
+from einsql.storage.session_store import Store
 from tests.support.oracle.changes import stored
 from tests.support.oracle.choices import Choices
 from tests.support.oracle.data import random_database
@@ -30,12 +36,19 @@ VALUES = 6
 PER_DATABASE = 12
 
 
-class Early(einsql.Connection):
-    """A session that plans every statement for the values of its parameters."""
+_EARLY: WeakSet[Store] = WeakSet()
+"""The stores of sessions that plan every statement for the values of its parameters."""
 
-    def query_binder(self, late: bool = False, *args: Any, **more: Any) -> QueryBinder:
-        """A binder that knows the values."""
-        return super().query_binder(False, *args, **more)
+
+def _plan_early(con: einsql.Connection) -> None:
+    """Has a session plan every statement for the values of its parameters."""
+    _EARLY.add(con.store)
+    for module in (queries, fragments):
+        setattr(module, "query_binder", _query_binder)  # noqa: B010 - all binders come from it
+
+
+def _query_binder(ctx: Context, late: bool = False, *args: Any, **more: Any) -> QueryBinder:
+    return query_binder(ctx, late and ctx.store not in _EARLY, *args, **more)
 
 
 @dataclass
@@ -76,7 +89,7 @@ def parameter_campaign(
             db = stored(db, Choices(random.Random(number)), sites)
         late, early = Pair(db, settings=settings, cluster=cluster), Pair(db, settings=settings)
         early.con.execute("SET sites = 1")
-        early.con.__class__ = Early
+        _plan_early(early.con)
         for n in range(PER_DATABASE):
             query = Generator(Choices(random.Random(100 * number + n)), db).query()
             sql, first = parameterised(query.sql, rng)

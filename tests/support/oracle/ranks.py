@@ -107,6 +107,6 @@ def tiled(cluster: Cluster, queries: int, seed: int) -> list[str]:
             np.allclose(array, wanted[key], rtol=1e-12, atol=0) for key, array in got.items()
         ):
             found.append(sql)
-    con.cluster = None  # others will use it
+    con.context.cluster = None  # others will use it
     con.close()
     return found

@@ -1,0 +1,141 @@
+"""Context: the services that planning and running a statement use."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from einsql.core.settings import Settings
+from einsql.engine.cancellation import Progress
+from einsql.errors import Error, RanksLost
+from einsql.planner.plan_cache import PlanCache
+from einsql.storage.host_arrays import array_in_scope
+from einsql.storage.memory import Memory
+from einsql.storage.session_store import Store
+
+if TYPE_CHECKING:
+    from einsql.engine.executor import Tick
+    from einsql.engine.ranks.driver import Cluster
+    from einsql.storage.duckdb.connection import Duck
+
+
+class CallerScope:
+    """The variables of the Python function that runs a statement."""
+
+    __slots__ = ("_frame",)
+
+    def __init__(self) -> None:
+        self._frame: FrameType | None = None
+
+    @contextmanager
+    def of(self, frame: FrameType) -> Iterator[None]:
+        """Makes the variables of a frame visible to FROM meanwhile.
+
+        The frame before it becomes visible again at the end, because the callback of a loop's
+        step may run a statement while the loop runs.
+        """
+        before, self._frame = self._frame, frame
+        try:
+            yield
+        finally:
+            self._frame = before
+
+    @property
+    def frame(self) -> FrameType | None:
+        """Whose variables FROM may name."""
+        return self._frame
+
+    def array(self, name: str, external: bool) -> object | None:
+        """The array that a variable holds, or None.
+
+        Args:
+            name: As written in FROM.
+            external: Whether external access is on.
+        """
+        return array_in_scope(self._frame, name) if external else None
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Context:
+    """The services of one connection; every statement is planned and run with them.
+
+    Built once per connection. EXPLAIN derives one with other settings.
+
+    Attributes:
+        settings: The session's settings. SET replaces them.
+        store: The names of the session: tensors, views, macros, DuckDB's tables.
+        cluster: The MPI ranks that compute, or None.
+        memory: The budget of the session and its spill files.
+        parameters: Values of the running statement's parameters.
+        notices: Messages of statements that did not fail; the console prints and clears them.
+        progress: Reports progress and checks for cancellation.
+        scope: Finds arrays among the caller's variables.
+        plans: Prepared statements that may run again.
+        lock: Held while a statement runs; a connection runs one at a time.
+    """
+
+    settings: Settings
+    store: Store
+    memory: Memory
+    cluster: Cluster | None = None
+    parameters: Sequence[object] = ()
+    notices: list[str] = field(default_factory=list)
+    progress: Progress = field(default_factory=Progress)
+    scope: CallerScope = field(default_factory=CallerScope)
+    plans: PlanCache = field(default_factory=PlanCache)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def duck(self) -> Duck:
+        """The session's connection to DuckDB."""
+        return self.store.duck
+
+    @property
+    def tick(self) -> Tick:
+        """Reports the fraction done; raises InterruptedError after `interrupt`."""
+        return self.progress.tick
+
+    def derive(self, settings: Settings) -> Context:
+        """The same services under other settings."""
+        return replace(self, settings=settings)
+
+    def in_scope(self, name: str) -> object | None:
+        """An array among the caller's variables; None while external access is off."""
+        return self.scope.array(name, self.settings.enable_external_access)
+
+    def array_named(self, name: str) -> object | None:
+        """An array among the caller's variables, unless DuckDB has a table of that name."""
+        array = self.in_scope(name)
+        return None if array is not None and self.duck.has(name) else array
+
+    def change_settings(self, settings: Settings) -> None:
+        """Replaces the session's settings and drops the plans made under the old ones.
+
+        Raises:
+            Error: DuckDB refuses them; the old settings stay.
+        """
+        before, self.settings = self.settings, settings
+        try:
+            self.duck.apply()
+        except Error:
+            self.settings = before
+            raise
+        self.memory.change(settings)
+        self.plans.clear()
+
+    def regrouped(self, lost: RanksLost) -> None:
+        """Plans for the remaining ranks after some were lost."""
+        self.plans.clear()
+        if self.settings.sites == lost.before:
+            self.settings = replace(self.settings, sites=lost.left)
+        self.notices.append(f"{lost.reason}; {lost.left} ranks go on")
+
+
+def on_one_site(ctx: Context) -> bool:
+    """True if one site, on a CPU, computes what the session runs."""
+    settings = ctx.settings
+    return ctx.cluster is None and settings.sites == 1 and settings.device == "cpu"

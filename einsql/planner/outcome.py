@@ -1,0 +1,61 @@
+"""What a statement gives: rows, a count of changed rows, or a listing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from einsql.storage.results.rows_result import RowsResult
+
+if TYPE_CHECKING:
+    from einsql.storage.duckdb.table_result import TableResult
+    from einsql.storage.results.result import Result
+    from einsql.storage.results.tile_result import TileResult
+
+    Results: TypeAlias = Result | TileResult | TableResult | RowsResult
+
+Description = tuple[tuple[Any, ...], ...]
+"""PEP 249's description: one 7-tuple for each column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The result of a query."""
+
+    result: Results
+    description: Description
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A statement without rows.
+
+    Attributes:
+        count: How many rows it changed; -1 if the statement does not say.
+    """
+
+    count: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Rows of plain values, as SHOW and EXPLAIN give them.
+
+    Attributes:
+        types: SQL types of the columns; VARCHAR without them.
+        report: The explanation that the rows print, if the statement is EXPLAIN.
+    """
+
+    names: Sequence[str]
+    rows: list[tuple[Any, ...]]
+    types: Sequence[str] = ()
+    report: object = None
+
+    def result(self) -> RowsResult:
+        """The rows as a result."""
+        types = tuple(self.types) or ("VARCHAR",) * len(self.names)
+        return RowsResult(tuple(self.names), types, self.rows)
+
+
+Outcome: TypeAlias = Rows | Changed | Listing

@@ -1,0 +1,102 @@
+"""The plan cache: prepared statements by text and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+
+from einsql.planner.plan_variants import Variants, by_types, by_values, with_variant
+from einsql.sql.parameters.parameter_use import Use
+
+if TYPE_CHECKING:
+    from einsql.planner.context import Context
+    from einsql.planner.outcome import Outcome
+
+T = TypeVar("T")
+
+CACHED_PLANS = 512
+"""Texts whose prepared statements are cached; the oldest is evicted first."""
+
+
+class PreparedStatement(Protocol):
+    """A statement that is ready to run, once or again."""
+
+    @property
+    def is_volatile(self) -> bool:
+        """True if it must not run a second time."""
+
+    @property
+    def version(self) -> int:
+        """The version of the session's names that it was prepared for."""
+
+    @property
+    def use(self) -> Use | None:
+        """How it uses parameters; None if it holds for their values alone."""
+
+    def run(self, ctx: Context) -> Outcome | None:
+        """Runs it with the parameters of the context.
+
+        Returns:
+            What it gives; None if names mean something else since it was prepared, so that
+            it has to be prepared again.
+
+        Raises:
+            Error: It fails.
+        """
+
+
+class PlanCache:
+    """Prepared statements that may run again.
+
+    A statement whose plan depends on some parameter values only is cached for the types of its
+    parameters, with one variant for each of these values; another one for all their values.
+
+    Attributes:
+        planned: How many queries have been planned.
+    """
+
+    __slots__ = ("_by_types", "_by_values", "planned")
+
+    def __init__(self) -> None:
+        self._by_types: dict[object, object] = {}
+        self._by_values: dict[object, PreparedStatement] = {}
+        self.planned = 0
+
+    def find(self, text: str, parameters: Sequence[object]) -> PreparedStatement | None:
+        """The statement that is cached for a text and parameters."""
+        cached = self._by_types.get(by_types(text, parameters) if parameters else text)
+        if isinstance(cached, Variants):
+            cached = cached.find(parameters)
+        if cached is None and self._by_values:
+            cached = self._by_values.get(by_values(text, parameters))
+        return cast("PreparedStatement | None", cached)
+
+    def keep(self, text: str, prepared: PreparedStatement, parameters: Sequence[object]) -> None:
+        """Caches a statement that was prepared for a text and parameters."""
+        if prepared.use is None:
+            _insert(self._by_values, by_values(text, parameters), prepared)
+            return
+        key = by_types(text, parameters) if parameters else text
+        cached = self._by_types.get(key)
+        new = with_variant(cached, prepared, parameters) if parameters else prepared
+        if new is not cached:
+            _insert(self._by_types, key, new)
+
+    def get(self, key: object) -> object:
+        """What `put` cached under a key that is no text, or None."""
+        return self._by_types.get(key)
+
+    def put(self, key: object, plan: object) -> None:
+        """Caches a plan that no text names, as that of `Connection.einsum`."""
+        _insert(self._by_types, key, plan)
+
+    def clear(self) -> None:
+        """Forgets everything, because names or settings changed."""
+        self._by_types.clear()
+        self._by_values.clear()
+
+
+def _insert(cache: dict[object, T], key: object, entry: T) -> None:
+    if len(cache) >= CACHED_PLANS:
+        cache.pop(next(iter(cache)))
+    cache[key] = entry

@@ -1,0 +1,197 @@
+"""Queries: bound, planned, and run once or again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from sqlglot import exp
+
+from einsql.core.bfloat16 import loaded
+from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output
+from einsql.planner.compile import compiled
+from einsql.planner.context import Context
+from einsql.planner.outcome import Rows
+from einsql.planner.plan import Plan
+from einsql.planner.plan_variants import bind_late
+from einsql.planner.planner import BinderCatalog, make_plan, make_tile_plan
+from einsql.planner.rebind import current_inputs
+from einsql.sql.binder.query import QueryBinder
+from einsql.sql.binder.scope import Relation, TileRelation
+from einsql.sql.parameters.parameter_use import Given, Use
+from einsql.storage.relation import Fields
+from einsql.storage.results.result import Result
+
+if TYPE_CHECKING:
+    from einsql.planner.tile_plan import TilePlan
+
+    QueryPlan: TypeAlias = Plan | TilePlan
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A bound query.
+
+    Attributes:
+        relation: Its graph over elements or tiles, with its columns.
+        binder: The binder that bound it.
+    """
+
+    relation: Relation | TileRelation
+    binder: QueryBinder
+
+    @property
+    def catalog(self) -> BinderCatalog:
+        """The names that the query read, and what they meant."""
+        return catalog_of(self.binder)
+
+    @property
+    def inputs(self) -> Mapping[str, Fields]:
+        """Fields of every input that the query reads."""
+        return self.catalog.fields
+
+
+def catalog_of(binder: QueryBinder) -> BinderCatalog:
+    """The catalog of a binder that `query_binder` made."""
+    assert isinstance(binder.catalog, BinderCatalog)
+    return binder.catalog
+
+
+def query_binder(
+    ctx: Context,
+    late: bool = False,
+    fixed: AbstractSet[int] = frozenset(),
+    foreign: frozenset[str] = frozenset(),
+    **more: Any,
+) -> QueryBinder:
+    """A binder over the session's names and the statement's parameters.
+
+    Args:
+        ctx: The services.
+        late: Whether parameters may be read at run time.
+        fixed: Numbers of parameters whose values the plan is for in any case.
+        foreign: Names, in small letters, that are no tensors in what is bound.
+        more: Further attributes of the catalog.
+    """
+    fields: dict[str, Fields] = {}
+    given = Given(ctx.parameters, late, set(fixed), fields)
+    catalog = BinderCatalog(
+        store=ctx.store,
+        settings=ctx.settings,
+        in_scope=ctx.array_named,
+        tick=ctx.tick,
+        given=given,
+        cluster=ctx.cluster,
+        memory=ctx.memory,
+        has_table=ctx.duck.has,
+        fields=fields,
+        **more,
+    )
+    return QueryBinder(catalog, given, ctx.notices, foreign=foreign)
+
+
+def bind_query(ctx: Context, tree: exp.Expr, foreign: frozenset[str] = frozenset()) -> Bound:
+    """Binds a query over elements or tiles.
+
+    Args:
+        ctx: The services.
+        tree: The query.
+        foreign: Names, in small letters, that are no tensors in it.
+
+    Raises:
+        Error: It is wrong, or outside the tensor fragment.
+    """
+    make: Callable[[bool, AbstractSet[int]], QueryBinder]
+    make = partial(query_binder, ctx, foreign=foreign)
+    return Bound(*bind_late(make, tree, ctx.notices))
+
+
+def plan_query(ctx: Context, bound: Bound) -> QueryPlan:
+    """Optimises and compiles a bound query.
+
+    Raises:
+        Error: The query is outside the tensor fragment, or too large.
+    """
+    if isinstance(bound.relation, Relation):
+        return plan_relation(ctx, bound.relation, bound.binder)
+    ctx.plans.planned += 1
+    return make_tile_plan(bound.relation, bound.catalog, ctx.notices)
+
+
+def plan_relation(ctx: Context, relation: Relation, binder: QueryBinder) -> Plan:
+    """Optimises and compiles a relation over elements that a binder bound."""
+    ctx.plans.planned += 1
+    return make_plan(relation, catalog_of(binder), ctx.notices)
+
+
+@dataclass(slots=True)
+class PreparedQuery:
+    """A planned query, as `planner.plan_cache.PreparedStatement`.
+
+    Attributes:
+        plan: The plan.
+        inputs: What binding read, for the first run; None later, so that arrays are freed.
+    """
+
+    plan: QueryPlan
+    inputs: Mapping[str, Fields] | None = None
+
+    @property
+    def is_volatile(self) -> bool:
+        """True if the plan is for one run."""
+        return self.plan.volatile
+
+    @property
+    def version(self) -> int:
+        """The version of the session's names that it was planned for."""
+        return self.plan.version
+
+    @property
+    def use(self) -> Use | None:
+        """How the plan uses parameters."""
+        return self.plan.use
+
+    def run(self, ctx: Context) -> Rows | None:
+        """Runs the plan; None if its dependencies have changed."""
+        inputs, self.inputs = self.inputs, None
+        if inputs is None:
+            store = ctx.store
+            if store.seen is not store.database.state:
+                store.refresh()
+            inputs = current_inputs(self.plan, store, ctx.in_scope, ctx.tick, given=ctx.parameters)
+            if inputs is None:
+                return None
+        return Rows(self.plan.result(inputs, ctx.tick), self.plan.description)
+
+
+def select(ctx: Context, tree: exp.Query) -> tuple[Result, Mapping[str, Fields]]:
+    """Runs a query inside another statement.
+
+    Returns:
+        The result, tiles assembled to a tensor, and the inputs that it was computed from.
+
+    Raises:
+        Error: It is wrong, outside the tensor fragment, or fails.
+    """
+    from einsql.storage.results.result import Result  # tile results are assembled below
+
+    bound = bind_query(ctx, tree)
+    result = plan_query(ctx, bound).result(bound.inputs, ctx.tick)
+    return (result if isinstance(result, Result) else result.tensor()), bound.inputs
+
+
+def run_node(ctx: Context, node: EinSum, binder: QueryBinder) -> Fields:
+    """Runs a node that a binder bound; its own fields, flags included."""
+    plan = plan_relation(ctx, Relation(node, ()), binder)
+    inputs = plan.complete(catalog_of(binder).fields, ctx.tick)
+    return plan.program.run(inputs, ctx.tick)
+
+
+def evaluate(ctx: Context, expr: Expr) -> Any:
+    """The value of an expression without columns."""
+    node = EinSum((), (), TRUE, (), (Output("c", (expr,), expr.dtype),))
+    cell = compiled(node, ctx.settings).run({}, ctx.tick)["c"]
+    return loaded(cell, expr.dtype).item()
