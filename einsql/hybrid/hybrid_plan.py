@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sqlglot import TokenType, exp
 
-from einsql.core.big_stack import Inherited, NeedsRoom
+from einsql.core.big_stack import Inherited
 from einsql.core.quoting import in_quotes
-from einsql.errors import Error, NotSupportedError, OperationalError, RanksLost, UnknownHere
+from einsql.errors import Error, NotSupportedError, OperationalError, UnknownHere
 from einsql.hybrid.fragments import Computing
 from einsql.hybrid.macro_shipping import Defined, definitions
+from einsql.hybrid.split.core import split_block
 from einsql.hybrid.split.edits import Edited
 from einsql.hybrid.split.prelude import ERF
 from einsql.hybrid.split.split import PREFIX, Fragment, Parts, Splitter, shown
@@ -85,69 +86,6 @@ class Hybrid:
         """True if what has been planned is for once."""
         known = (*self.computing.plans.values(), *self.computing.once.values())
         return any(p.plan.volatile for p in known)
-
-
-@dataclass(slots=True)
-class HybridQuery:
-    """A query that is not tensor work as a whole, as `plan_cache.PreparedStatement`.
-
-    It is split when it runs for the first time, so that the split and the answer see one state
-    of the database.
-
-    Attributes:
-        text: The query.
-        refusal: Why it is no tensor work.
-        split: Its parts, after the first run.
-    """
-
-    text: str
-    refusal: Error
-    split: Hybrid | None = None
-    version: int = -1
-    use: None = None
-
-    @property
-    def is_volatile(self) -> bool:
-        """True if what has been planned is for one run."""
-        return self.split is None or self.split.is_volatile
-
-    def run(self, ctx: Context) -> Rows | None:
-        """Runs it; None if it has to be split anew.
-
-        Raises:
-            Error: The refusal, if DuckDB does not know what it names; a fragment or DuckDB fails.
-        """
-        ctx.duck.asked = True
-        if self.split is not None:
-            try:
-                with ctx.store.snapshot():
-                    return answer_again(ctx, self.split)
-            except (UnknownHere, RanksLost, NeedsRoom):
-                return None
-            except BaseException:
-                self.split = None  # it may have stopped halfway
-                raise
-        try:
-            with ctx.store.snapshot():
-                parts = split(ctx, self.text, self.refusal)
-                rows = answer(ctx, parts)
-        except UnknownHere as unknown:
-            if names_ours(unknown):
-                raise self.refusal from None
-            raise
-        self.split = parts
-        return rows
-
-
-def prepare_hybrid(ctx: Context, text: str, refusal: Error) -> HybridQuery:
-    """Prepares a query that is no tensor work as a whole.
-
-    Raises:
-        Error: The refusal, if DuckDB may not run the query.
-    """
-    if ctx.settings.fallback == "off" or not is_outside(refusal):
-        raise refusal
-    return HybridQuery(text, refusal)
 
 
 def is_outside(error: Error) -> bool:
@@ -226,6 +164,7 @@ def _parts(ctx: Context, sql: str) -> tuple[Parts, Computing]:
         is_file=lambda name: is_tensor_file(ctx, name),
         is_ours=lambda prefix, name: is_ours(ctx, prefix, name),
         aggregates=lambda: ctx.duck.aggregates,
+        split_block=split_block,
         expand=partial(_expanded, query_binder(ctx)),
     )
     return parts, computing

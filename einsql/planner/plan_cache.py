@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from einsql.planner.plan_variants import Variants, by_types, by_values, with_variant
 from einsql.sql.parameters.parameter_use import Use
-
-if TYPE_CHECKING:
-    from einsql.planner.context import Context
-    from einsql.planner.outcome import Outcome
 
 T = TypeVar("T")
 
@@ -18,8 +14,8 @@ CACHED_PLANS = 512
 """Texts whose prepared statements are cached; the oldest is evicted first."""
 
 
-class PreparedStatement(Protocol):
-    """A statement that is ready to run, once or again."""
+class Cacheable(Protocol):
+    """What the cache asks of a prepared statement."""
 
     @property
     def is_volatile(self) -> bool:
@@ -32,17 +28,6 @@ class PreparedStatement(Protocol):
     @property
     def use(self) -> Use | None:
         """How it uses parameters; None if it holds for their values alone."""
-
-    def run(self, ctx: Context) -> Outcome | None:
-        """Runs it with the parameters of the context.
-
-        Returns:
-            What it gives; None if names mean something else since it was prepared, so that
-            it has to be prepared again.
-
-        Raises:
-            Error: It fails.
-        """
 
 
 class PlanCache:
@@ -59,19 +44,19 @@ class PlanCache:
 
     def __init__(self) -> None:
         self._by_types: dict[object, object] = {}
-        self._by_values: dict[object, PreparedStatement] = {}
+        self._by_values: dict[object, Cacheable] = {}
         self.planned = 0
 
-    def find(self, text: str, parameters: Sequence[object]) -> PreparedStatement | None:
+    def find(self, text: str, parameters: Sequence[object]) -> Cacheable | None:
         """The statement that is cached for a text and parameters."""
         cached = self._by_types.get(by_types(text, parameters) if parameters else text)
         if isinstance(cached, Variants):
             cached = cached.find(parameters)
         if cached is None and self._by_values:
             cached = self._by_values.get(by_values(text, parameters))
-        return cast("PreparedStatement | None", cached)
+        return cast("Cacheable | None", cached)
 
-    def keep(self, text: str, prepared: PreparedStatement, parameters: Sequence[object]) -> None:
+    def keep(self, text: str, prepared: Cacheable, parameters: Sequence[object]) -> None:
         """Caches a statement that was prepared for a text and parameters."""
         if prepared.use is None:
             _insert(self._by_values, by_values(text, parameters), prepared)

@@ -129,7 +129,7 @@ def plan_relation(ctx: Context, relation: Relation, binder: QueryBinder) -> Plan
 
 @dataclass(slots=True)
 class PreparedQuery:
-    """A planned query, as `planner.plan_cache.PreparedStatement`.
+    """A planned query, as `planner.prepared.PreparedStatement`.
 
     Attributes:
         plan: The plan.

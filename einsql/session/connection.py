@@ -86,7 +86,7 @@ class Connection(Lifetime):
 
     def cursor(self) -> Cursor:
         """A new cursor."""
-        self._open()
+        self.check_open()
         return Cursor(self)
 
     def register(
@@ -108,7 +108,7 @@ class Connection(Lifetime):
             InterfaceError: It is no tensor, dims do not fit, or it stores an element twice.
             ProgrammingError: A stored tensor, a view or a table has the name.
         """
-        self._open()
+        self.check_open()
         check_names(name, dims)
         if dims is None and is_table(array):
             from einsql.hybrid.duckdb_statements import register_table  # few sessions need it
@@ -126,7 +126,7 @@ class Connection(Lifetime):
         Raises:
             ProgrammingError: Nothing is registered under the name.
         """
-        self._open()
+        self.check_open()
         if self.duck.is_registered(str(name)):
             self.execute(f"DROP TABLE temp.{in_quotes(str(name))}")
         else:
@@ -174,14 +174,14 @@ class Connection(Lifetime):
     def commit(self) -> None:
         """Commits the running transaction; nothing without one."""
         with self.context.lock, boundary:
-            self._open()
+            self.check_open()
             if self.store.in_transaction:
                 self.store.commit()
 
     def rollback(self) -> None:
         """Undoes the running transaction; nothing without one."""
         with self.context.lock, boundary:
-            self._open()
+            self.check_open()
             if self.store.in_transaction:
                 self.store.rollback()
 
@@ -289,7 +289,7 @@ class Connection(Lifetime):
         with ctx.lock, boundary, Statement(), ctx.scope.of(frame):
             check, before = ctx.progress.begin(), ctx.parameters
             with _NOTHING if ctx.cluster is None else watched(check):
-                self._open()  # another thread may have closed it meanwhile
+                self.check_open()  # another thread may have closed it meanwhile
                 ctx.parameters = parameters
                 try:
                     yield

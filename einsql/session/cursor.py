@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import date, time, timedelta
 from decimal import Decimal
 from itertools import islice
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 import numpy as np
@@ -23,8 +24,8 @@ from einsql.storage.results.result import Result
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from einsql.planner.context import Context
     from einsql.planner.outcome import Results
-    from einsql.session.connection import Connection
 
 Parameters = Sequence[object] | Mapping[str, object] | None
 Description = tuple[tuple[Any, ...], ...] | None
@@ -105,6 +106,38 @@ _PARAMETERS = (
 _MOST = 2**63
 
 
+class Session(Protocol):
+    """The connection of a cursor: what cursors use of it, and what PEP 249 has."""
+
+    def cursor(self) -> Cursor:
+        """A new cursor."""
+
+    def execute(self, sql: str, parameters: Parameters = None) -> Cursor:
+        """Runs every statement of a text on a new cursor."""
+
+    def commit(self) -> None:
+        """Commits the running transaction; nothing without one."""
+
+    def rollback(self) -> None:
+        """Undoes the running transaction; nothing without one."""
+
+    def close(self) -> None:
+        """Closes the connection."""
+
+    @property
+    def context(self) -> Context:
+        """The services that its statements use."""
+
+    def check_open(self) -> None:
+        """Raises InterfaceError unless the connection can be used."""
+
+    def run(self, sql: str, parameters: Parameters, frame: FrameType) -> Outcome:
+        """Runs a text for a cursor."""
+
+    def fetching(self) -> AbstractContextManager[None]:
+        """A fetch begins: meanwhile `interrupt` cancels what it reads from ranks."""
+
+
 class Cursor:
     """Runs statements and hands out their results.
 
@@ -113,7 +146,7 @@ class Cursor:
         description: One 7-tuple (name, type, None, …) per column; None without a result.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Session) -> None:
         self._connection = connection
         self._closed = False
         self.arraysize = 1
@@ -152,7 +185,7 @@ class Cursor:
     # ---- PEP 249
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> Session:
         """The connection the cursor belongs to."""
         return self._connection
 
@@ -197,7 +230,7 @@ class Cursor:
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """The next row, or None."""
-        if self._connection.cluster is not None:
+        if self._connection.context.cluster is not None:
             return next(iter(self._take(1)), None)
         rows = self._iterator()
         self._given = None  # counting would take longer than giving
@@ -221,7 +254,7 @@ class Cursor:
             return self._take(None)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        if self._connection.cluster is not None:
+        if self._connection.context.cluster is not None:
             return iter(self.fetchone, None)
         rows = self._iterator()
         self._given = None
@@ -343,7 +376,7 @@ class Cursor:
     def _open(self) -> None:
         if self._closed:
             raise InterfaceError("The cursor is closed")
-        self._connection._open()
+        self._connection.check_open()
 
     def _tensor(self) -> Results:
         self._open()

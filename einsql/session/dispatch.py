@@ -61,7 +61,7 @@ def _is_table(ctx: Context, tree: exp.Expr) -> bool:
 
 @dataclass(slots=True)
 class Command:
-    """A statement that is no query, as `plan_cache.PreparedStatement`.
+    """A statement that is no query, as `planner.prepared.PreparedStatement`.
 
     Attributes:
         change: The change of tensors that the first run prepared, which may run again.
@@ -105,7 +105,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """FOR … END FOR, as `plan_cache.PreparedStatement`; its body's statements are cached.
+    """FOR … END FOR, as `planner.prepared.PreparedStatement`; its body's statements are cached.
 
     Attributes:
         execute: Runs a statement of the body.

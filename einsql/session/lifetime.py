@@ -45,7 +45,7 @@ class Lifetime:
         if self._refusal is None:
             self._refusal = refusal
 
-    def _open(self) -> None:
+    def check_open(self) -> None:
         """Refuses to go on unless the connection can be used.
 
         Raises:
@@ -66,6 +66,6 @@ class Lifetime:
         """
         inherited = self.inherited
         if not inherited:
-            self._open()
+            self.check_open()
         self._refusal = _closed
         return not inherited

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 from einsql import errors
 from einsql.core.big_stack import with_room
@@ -11,7 +12,7 @@ from einsql.errors import Error, NotSupportedError, ProgrammingError, RanksLost
 from einsql.kernels.runtime import compile_cache
 from einsql.planner.context import Context
 from einsql.planner.outcome import Outcome
-from einsql.planner.plan_cache import PreparedStatement
+from einsql.planner.prepared import PreparedStatement
 from einsql.planner.queries import Bound, PreparedQuery, bind_query, plan_query
 from einsql.sql.parameters.parameters import check_given
 from einsql.sql.parser import syntax as st
@@ -86,7 +87,7 @@ def run_cached(ctx: Context, text: str) -> Outcome | None:
     """
     if ctx.duck.aborted:
         return None
-    prepared = ctx.plans.find(text, ctx.parameters)
+    prepared = cast("PreparedStatement | None", ctx.plans.find(text, ctx.parameters))
     if prepared is None:
         return None
     try:
@@ -178,7 +179,7 @@ def prepare(ctx: Context, bound: BoundStatement) -> PreparedStatement:
         except Error as error:
             refusal = error
     if refusal is not None:
-        from einsql.hybrid.hybrid_plan import prepare_hybrid  # DuckDB is for queries that need it
+        from einsql.hybrid.hybrid_query import prepare_hybrid  # DuckDB is for queries that need it
 
         return prepare_hybrid(ctx, bound.text, refusal)
     from einsql.session.dispatch import prepare_command  # the first SELECT of a process needs none

@@ -27,6 +27,13 @@ _NAMES = frozenset(
 )
 
 
+def split_block(
+    splitter: Splitter, block: Block, modifiers: dict[str, Range], scope: Scope, tree: exp.Select
+) -> bool:
+    """Makes a SELECT a fragment as far as can be; False leaves everything as it was."""
+    return Core(splitter, block, modifiers, scope, tree).split()
+
+
 @dataclass
 class Core:
     """Splits one SELECT.
@@ -94,13 +101,13 @@ class Core:
         if clause is None:
             return
         word = self.splitter.structure.word
-        for item in self._items(clause.first + 1, clause.last):
+        for item in self.items(clause.first + 1, clause.last):
             last = item.last
             while word(last - 1) in ("ASC", "DESC", "FIRST", "LAST", "NULLS"):
                 last -= 1
             yield Range(item.first, last)
 
-    def _items(self, first: int, last: int) -> Iterator[Range]:
+    def items(self, first: int, last: int) -> Iterator[Range]:
         """What commas outside of parentheses separate."""
         structure = self.splitter.structure
         start = first
@@ -183,7 +190,7 @@ class Core:
         if any(v for a, v in group.args.items() if a != "expressions"):
             return None
         clause = self.block.clauses["GROUP BY"]
-        ranges = list(self._items(clause.first + 1, clause.last))
+        ranges = list(self.items(clause.first + 1, clause.last))
         if len(ranges) != len(group.expressions):
             return None
         found: list[tuple[exp.Expr, Range, int | None]] = []
@@ -270,7 +277,7 @@ class _Groups:
         first = clauses["SELECT"].first + 1
         while structure.word(first) in ("DISTINCT", "ALL"):
             first += 1
-        ranges = list(core._items(first, clauses["SELECT"].last))
+        ranges = list(core.items(first, clauses["SELECT"].last))
         nodes = core.tree.expressions
         if len(ranges) != len(nodes) or any(n.find(exp.Star) for n in self._starred(nodes)):
             return None

@@ -67,6 +67,8 @@ class Parts:
     """Whether a name behind a database, a schema or both is a tensor or a view of einsql's."""
     aggregates: Callable[[], frozenset[str]]
     """DuckDB's aggregates, in small letters."""
+    split_block: Callable[[Splitter, Block, dict[str, Range], Scope, exp.Select], bool]
+    """Makes a SELECT a fragment as far as can be; `core.split_block`."""
     expand: Callable[[exp.Anonymous], str | None]
     """The query that a call of a table macro stands for; None if it calls none."""
     fragments: list[Fragment] = field(default_factory=list)
@@ -380,9 +382,7 @@ class Splitter:
         tree = self.tree(start, end)
         if not isinstance(tree, exp.Select):
             return False
-        from einsql.hybrid.split.core import Core  # they know each other
-
-        return Core(self, block, modifiers, scope, tree).split()
+        return self.parts.split_block(self, block, modifiers, scope, tree)
 
 
 def _foreign(scope: Scope) -> frozenset[str]:

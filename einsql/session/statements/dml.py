@@ -294,7 +294,9 @@ def _by_duckdb(
     statement = insertion(tree)
     if isinstance(statement.source, exp.Values):
         raise error
-    new, number = rows_of.from_duckdb(ctx, writable(ctx, target), statement, text, error)
+    from einsql.session.statements.from_tables import inserted_rows  # as above
+
+    new, number = inserted_rows(ctx, writable(ctx, target), statement, text, error)
     store(ctx, [new] if number else [], set)
     return number
 

@@ -19,8 +19,10 @@ from einsql.errors import (
 from einsql.hybrid import hybrid_plan
 from einsql.hybrid.split.rows import touching
 from einsql.ir.functions.casts import cast_array, cast_failure
-from einsql.session.statements.insert import cells, insert_rows
+from einsql.session.statements.insert import cells, column_order, given, insert_rows
 from einsql.session.statements.target import changed
+from einsql.session.statements.write_set import Made
+from einsql.sql.binder.dml import Insertion
 from einsql.storage.duckdb.table_result import TableResult
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import Relation
@@ -184,6 +186,24 @@ def _typed(name: str, told: str, column: pa.ChunkedArray) -> tuple[DType, np.nda
 
 
 # ---- UPDATE and DELETE
+
+
+def inserted_rows(
+    ctx: Context, tensor: Tensor, statement: Insertion, text: str, refusal: Error
+) -> tuple[Made, int]:
+    """What INSERT stores of a SELECT that is no tensor work as a whole.
+
+    Raises:
+        Error: The refusal, if DuckDB may not run the SELECT; a row does not fit the tensor.
+    """
+    if ctx.settings.fallback == "off" or not text or not hybrid_plan.is_outside(refusal):
+        raise refusal
+    table = hybrid_plan.run(ctx, hybrid_plan.split_insert(ctx, text))
+    if statement.by_name:
+        order = column_order(tensor, [(n, statement.source) for n in table.names])
+    else:
+        order = column_order(tensor, statement.columns)
+    return given(tensor, fitted(tensor, order, read(table)), statement.replaces)
 
 
 def changed_rows(ctx: Context, tensor: Tensor, text: str, alias: str, refusal: Error) -> int:

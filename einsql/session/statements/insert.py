@@ -74,25 +74,6 @@ def given(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> tuple
     return Write(tensor, at, values, len(at), presence=True, flat=True), len(at)
 
 
-def from_duckdb(
-    ctx: Context, tensor: Tensor, statement: Insertion, text: str, error: Error
-) -> tuple[Made, int]:
-    """What INSERT stores of a SELECT that is no tensor work as a whole."""
-    from einsql.hybrid import hybrid_plan  # few statements need DuckDB
-    from einsql.session.statements import from_tables
-
-    if ctx.settings.fallback == "off" or not text or not hybrid_plan.is_outside(error):
-        raise error
-    found = hybrid_plan.run(ctx, hybrid_plan.split_insert(ctx, text))
-    if statement.by_name:
-        order = _column_order(tensor, [(n, statement.source) for n in found.names])
-    else:
-        order = _column_order(tensor, statement.columns)
-    return given(
-        tensor, from_tables.fitted(tensor, order, from_tables.read(found)), statement.replaces
-    )
-
-
 def _box(
     tensor: Tensor, source: dict[str, ResultColumn], result: Result, replaces: bool,
     told: Mapping[str, int],
@@ -205,8 +186,8 @@ def result_order(tensor: Tensor, statement: Insertion, relation: Relation) -> li
     """The tensor's column that each column of the SELECT goes to."""
     given = relation.columns
     if statement.by_name:
-        return _column_order(tensor, [(c.name, statement.source) for c in given])
-    order = _column_order(tensor, statement.columns)
+        return column_order(tensor, [(c.name, statement.source) for c in given])
+    order = column_order(tensor, statement.columns)
     if len(given) != len(order):
         raise ProgrammingError(
             f"INSERT gives {len(given)} columns for {len(order)}",
@@ -215,7 +196,7 @@ def result_order(tensor: Tensor, statement: Insertion, relation: Relation) -> li
     return order
 
 
-def _column_order(tensor: Tensor, listed: list[tuple[str, exp.Expr]]) -> list[str]:
+def column_order(tensor: Tensor, listed: list[tuple[str, exp.Expr]]) -> list[str]:
     """The tensor's columns as listed, by names and the nodes that give them."""
     if not listed:
         return list(tensor.columns)
@@ -247,7 +228,7 @@ def literal_table(
     Raises:
         Error: Columns are missing, a value is NULL, does not fit or is out of bounds.
     """
-    order = _column_order(tensor, listed)
+    order = column_order(tensor, listed)
     types = _types(tensor)
     bounds = {k.name: k for k in tensor.relation.schema.keys}
     table: dict[str, list[np.ndarray]] = {column: [] for column in order}
