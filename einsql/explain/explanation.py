@@ -14,8 +14,8 @@ from einsql.core.settings import Settings
 from einsql.engine.executor import Measure, Program, Tick
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.printer import format_graph
-from einsql.planner.compile import sited
 from einsql.planner.plan import Plan
+from einsql.planner.sites import sited
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.syntax import Explain
 from einsql.storage.relation import Fields

@@ -16,8 +16,6 @@ from einsql.storage.relation import MAX_AXES
 
 if TYPE_CHECKING:
     from einsql.engine.fused_steps import Join
-    from einsql.ir.spmd.program import Program as Placed
-    from einsql.optimizer.decomposition import Decomposition, Objective
     from einsql.storage.memory import Memory
 
 MOST_POINTS = 2**62
@@ -78,32 +76,3 @@ def check_domains(*roots: Node) -> None:
                 f"The statement ranges over {node.points:,} combinations of keys",
                 hint="Narrow the keys with WHERE, or join them.",
             )
-
-
-def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
-    """How a graph is cut over the sites, and what each of them does.
-
-    Raises:
-        Error: As `check_domains`.
-    """
-    from einsql.optimizer.decomposition import decompose  # 20 ms, for several sites only
-    from einsql.optimizer.placement.fuse_steps import joined
-    from einsql.optimizer.placement.placement import place
-
-    check_domains(root)
-    cut = decompose(root, settings.sites, settings.strategy, objective_of(settings))
-    placed, find = place(root, cut), grouping(settings)
-    return cut, placed if find is None else joined(placed, (g.nodes for g in find((root,))))
-
-
-def objective_of(settings: Settings) -> Objective:
-    """What cuts are chosen by: SET cost, the machine, and SET site_memory.
-
-    A single site holds everything, whatever its memory is.
-    """
-    from einsql.optimizer.decomposition import Floats, Seconds  # as in `sited`
-
-    memory = settings.site_memory if settings.sites > 1 else None
-    if settings.cost == "seconds":
-        return Seconds(settings.machine, settings.sites, memory)
-    return Floats(memory)

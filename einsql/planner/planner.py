@@ -18,7 +18,7 @@ from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
 from einsql.ir.einsum.printer import format_graph
 from einsql.optimizer import check_rules, optimize
 from einsql.planner.bounds_probe import Probe, bounds_in
-from einsql.planner.compile import check_domains, compiled, compiler, joining, sited
+from einsql.planner.compile import check_domains, compiled
 from einsql.planner.plan import Dependency, Plan
 from einsql.sql.binder.scope import Column, Relation, TileRelation, known_bounds
 from einsql.sql.macros.builtin_macros import built_in
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from einsql.engine.spmd_executor import SiteProgram
     from einsql.ir.spmd.program import Program as Placed
     from einsql.ir.tra.plan import Node as TileNode
+    from einsql.optimizer.decomposition import Decomposition
+    from einsql.planner.sites import OnSites
     from einsql.planner.tile_plan import Part, TilePlan, TileProgram
 
 
@@ -210,20 +212,17 @@ class BinderCatalog:
         return tuple(found.values())
 
     def _part(self, name: str) -> tuple[Part, ...]:
-        from einsql.planner.tile_plan import (  # few statements need it
-            Part,
-            scanned,
-            tensor_of,
-            tile_part,
-        )
+        from einsql.planner import tile_plan as tiles  # few statements need it
 
         made = self.made[name]
         if isinstance(made, TileRelation):
             program = tile_program(made.node, self)
-            return (*self.parts(scanned(made.node)), tile_part(name, program))
+            return (*self.parts(tiles.scanned(made.node)), tiles.tile_part(name, program))
         plan = make_plan(made, self, [])
         text = format_graph(plan.optimized.root)
-        own = Part(name, text, lambda inputs, tick: tensor_of(plan.finish(inputs, tick)))
+        own = tiles.Part(
+            name, text, lambda inputs, tick: tiles.tensor_of(plan.finish(inputs, tick))
+        )
         return (*plan.parts, own)
 
     def compiled(self, root: Node, *more: Node) -> Program:
@@ -240,6 +239,16 @@ class BinderCatalog:
         check_domains(root)
         return DeviceProgram(root, self.settings, self.store.lasts)
 
+    def on_sites(self, root: Node) -> OnSites:
+        """A graph cut over the sites that are set, and what runs it.
+
+        Raises:
+            Error: As `check_domains`.
+        """
+        from einsql.planner.sites import on_sites  # imports the optimizer's decomposition
+
+        return on_sites(root, self.settings, self.cluster, self.store.placed)
+
     def probe(self, node: EinSum) -> tuple[int, int]:
         """Bounds of an expression found in the data."""
         root = optimize(node, disabled=self.settings.disabled_rules).root
@@ -251,7 +260,7 @@ class BinderCatalog:
             fields = computed(parts, fields, self.tick)
         program: Program | SiteProgram | RankProgram = self.compiled(root)
         if self.cluster is not None:
-            program = _sites(sited(root, self.settings)[1], root.schema, self)
+            program = self.on_sites(root).program
         bounds = bounds_in(program.run(fields, self.tick), node.points)
         if parts or not isinstance(program, Program):
             self.volatile = True
@@ -302,15 +311,16 @@ def make_plan(
     optimized = optimize(
         relation.node, *more, disabled=settings.disabled_rules, sited=several, alone=alone
     )
-    cut, placed = None, None
+    cut: Decomposition | None
+    placed: Placed | None
     program: Program | SiteProgram | RankProgram
     if several:
-        cut, placed = sited(optimized.root, settings)
+        sited = catalog.on_sites(optimized.root)
+        cut, placed, program = sited.cut, sited.placed, sited.program
         if cut.notice and cut.notice not in notices:
             notices.append(cut.notice)
-        program = _sites(placed, optimized.root.schema, catalog)
     else:
-        program = catalog.compiled(*optimized.roots)
+        cut, placed, program = None, None, catalog.compiled(*optimized.roots)
     columns = result_columns(relation)
     keys = {k.name: n for n, k in enumerate(relation.node.schema.keys)}
     ends = tuple(e.end(catalog.given, keys[name]) for name, e in relation.edges)
@@ -334,20 +344,6 @@ def make_plan(
         catalog.given.use,
         ends,
     )
-
-
-def _sites(
-    placed: Placed, schema: Schema, catalog: BinderCatalog
-) -> SiteProgram | RankProgram:  # fmt: skip
-    """What runs a placed program: the ranks of the session, or virtual sites."""
-    settings = catalog.settings
-    if catalog.cluster is None:
-        from einsql.engine.spmd_executor import SiteProgram  # as in `sited`
-
-        return SiteProgram(placed, schema, compiler(settings), joining(settings))
-    from einsql.engine.ranks.program import RankProgram  # for ranks only
-
-    return RankProgram(catalog.cluster, placed, schema, settings.jit, catalog.store.placed)
 
 
 def _reads(roots: Roots, catalog: BinderCatalog) -> tuple[tuple[str, np.ndarray], ...]:
@@ -385,21 +381,21 @@ def make_tile_plan(
     Raises:
         InterfaceError: There is no rule of a name among those that are disabled.
     """
-    from einsql.planner.tile_plan import TilePlan, scanned
-    from einsql.storage.results.tile_result import type_text  # as in BinderCatalog
+    from einsql.planner import tile_plan as tiles  # as in BinderCatalog
+    from einsql.storage.results.tile_result import type_text
 
     types = (
         type_text(relation.node.schema) if c.key is None else DType.BIGINT.value
         for c in relation.columns
     )
-    return TilePlan(
+    return tiles.TilePlan(
         tile_program(relation.node, catalog),
         tuple((c.name, c.key) for c in relation.columns),
         tuple(
             (c.name, kind, None, None, None, None, None)
             for c, kind in zip(relation.columns, types, strict=True)
         ),
-        catalog.parts(scanned(relation.node)),
+        catalog.parts(tiles.scanned(relation.node)),
         tuple(catalog.dependencies),
         tuple(notices),
         catalog.store.version,

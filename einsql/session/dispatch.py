@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -11,24 +11,19 @@ from sqlglot import exp
 
 from einsql import errors
 from einsql.core.settings import SETTINGS, changed_settings
-from einsql.explain.explanation import Explanation, GraphExplanation, explain_tiles, explained
-from einsql.explain.options import assumed
 from einsql.planner.outcome import Changed, Listing, Outcome, Rows
-from einsql.planner.plan import Plan
-from einsql.planner.queries import bind_query, plan_query, query_binder
+from einsql.planner.queries import query_binder
 from einsql.session import statements
 from einsql.session.statements import ddl
+from einsql.session.statements.target import changes_tables
 from einsql.sql.binder.scalar import unsupported
 from einsql.sql.parser import syntax as st
-from einsql.sql.parser.sqlglot_trees import changing
 from einsql.sql.parser.tokens import tokenize
 from einsql.storage import files
 
 if TYPE_CHECKING:
-    from einsql.explain.explanation import Measures
     from einsql.planner.context import Context
     from einsql.sql.parameters.parameter_use import Use
-    from einsql.storage.relation import Fields
 
 
 def _foreign(ctx: Context, text: str, error: errors.Error) -> Outcome:
@@ -40,23 +35,6 @@ def _foreign(ctx: Context, text: str, error: errors.Error) -> Outcome:
     ctx.duck.asked = True
     table = duckdb_statements.run(ctx, text, error)
     return Changed(table) if isinstance(table, int) else Rows(table, table.description)
-
-
-def changes_tables(ctx: Context, tree: exp.Expr) -> bool:
-    """True if a statement changes nothing but DuckDB's tables."""
-    parts = [cte.this for cte in changing(tree)]
-    if not isinstance(tree, exp.Query):
-        parts.append(tree)
-    return all(_is_table(ctx, part) for part in parts)
-
-
-def _is_table(ctx: Context, tree: exp.Expr) -> bool:
-    target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
-    if not isinstance(target, exp.Table):
-        return False
-    if target.args.get("db") is not None:
-        return True
-    return ctx.store.get(target.name) is None and ctx.duck.has(target.name)
 
 
 @dataclass(slots=True)
@@ -146,7 +124,9 @@ def run_command(ctx: Context, statement: st.Statement, text: str) -> Outcome:
     """
     match statement:
         case st.Explain():
-            report = _explain(ctx, statement)
+            from einsql.session.statements.explain import explain  # few scripts explain
+
+            report = explain(ctx, statement)
             return Listing(("explain",), report.rows(), report=report)
         case st.Foreign():
             return _foreign(ctx, statement.text, statement.refusal)
@@ -257,40 +237,6 @@ _TRANSACTIONS: dict[str, Callable[[Context], None]] = {
     "COMMIT": lambda ctx: ctx.store.commit(),
     "ROLLBACK": lambda ctx: ctx.store.rollback(),
 }
-
-
-def _explain(ctx: Context, statement: st.Explain) -> Explanation:
-    inner = statement.statement
-    if isinstance(inner, st.Foreign):
-        return _explain_hybrid(ctx, statement, inner.refusal)
-    if isinstance(inner, st.Change) and changes_tables(ctx, inner.tree):
-        return _explain_hybrid(ctx, statement, unsupported("A change of a table", inner.tree))
-    query = None if isinstance(inner, st.Change) else explained(statement)
-    settings, cluster = assumed(ctx.settings, statement)
-    ctx = ctx.derive(settings)
-    if query is None:
-        from einsql.session.statements.explain_dml import explain_change  # few statements need it
-
-        return explain_change(ctx, statement, cluster)
-    try:
-        bound = bind_query(ctx, query)
-        plan = plan_query(ctx, bound)
-    except errors.Error as error:
-        return _explain_hybrid(ctx, statement, error)
-    if not isinstance(plan, Plan):
-        return explain_tiles(plan, statement, bound.inputs, ctx.tick, cluster)
-    measured = _measure(ctx, plan, bound.inputs) if statement.analyze else None
-    return GraphExplanation(statement, plan, ctx.settings, measured, cluster)
-
-
-def _explain_hybrid(ctx: Context, statement: st.Explain, error: errors.Error) -> Explanation:
-    from einsql.explain.hybrid_report import explain_hybrid  # few statements need it
-
-    return explain_hybrid(ctx, statement, error)
-
-
-def _measure(ctx: Context, plan: Plan, inputs: Mapping[str, Fields]) -> Measures:
-    return plan.program.measured(plan.complete(inputs, ctx.tick), ctx.tick)[1]
 
 
 def _calibrate(ctx: Context) -> list[tuple[str, float, str]]:

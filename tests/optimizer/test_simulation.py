@@ -21,8 +21,8 @@ from einsql.optimizer.simulation.messages import Messages, merging
 from einsql.optimizer.simulation.prediction import StepCosts, predict
 from einsql.optimizer.simulation.rounds import TREES_AND_RINGS, mirrored, ring, tree
 from einsql.optimizer.simulation.simulation import Simulation, simulate
-from einsql.planner.compile import sited
 from einsql.planner.plan import Plan
+from einsql.planner.sites import sited
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from einsql.storage.relation import Fields

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from sqlglot import exp
 
 from einsql.core.schema import PRESENT, DType, Field, Schema, valid
 from einsql.errors import DataError, Error, ProgrammingError
@@ -15,6 +16,7 @@ from einsql.planner.queries import evaluate
 from einsql.sql.binder.dml import Target
 from einsql.sql.binder.scalar import locate
 from einsql.sql.binder.typed_expr import Typed
+from einsql.sql.parser.sqlglot_trees import changing
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import Fields, PlacedFields, Relation, Term, count, distinct
 
@@ -125,3 +127,20 @@ def constant(ctx: Context, cell: Typed, column: str) -> np.ndarray:
         raise DataError(f"NULL cannot be stored in {column}")
     value = cell.value.value if isinstance(cell.value, Const) else evaluate(ctx, cell.value)
     return np.asarray(value, dtype=cell.value.dtype.carrier)
+
+
+def changes_tables(ctx: Context, tree: exp.Expr) -> bool:
+    """True if a statement changes nothing but DuckDB's tables."""
+    parts = [cte.this for cte in changing(tree)]
+    if not isinstance(tree, exp.Query):
+        parts.append(tree)
+    return all(_is_table(ctx, part) for part in parts)
+
+
+def _is_table(ctx: Context, tree: exp.Expr) -> bool:
+    target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+    if not isinstance(target, exp.Table):
+        return False
+    if target.args.get("db") is not None:
+        return True
+    return ctx.store.get(target.name) is None and ctx.duck.has(target.name)

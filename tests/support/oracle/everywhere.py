@@ -17,8 +17,9 @@ from einsql.core.settings import Settings
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.ir.einsum.graph import EinSum, walk
 from einsql.optimizer.decomposition import STRATEGIES
-from einsql.planner.compile import compiler, sited
+from einsql.planner.compile import compiler
 from einsql.planner.plan import Plan
+from einsql.planner.sites import sited
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query as Asked
 from einsql.storage.relation import Fields

@@ -1,0 +1,98 @@
+"""Graphs cut over sites: the choice of cuts, and what runs them.
+
+Only statements over several sites load this module; it imports the optimizer's decomposition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from einsql.core.schema import Schema
+from einsql.core.settings import Settings
+from einsql.engine.spmd_executor import SiteProgram
+from einsql.ir.einsum.graph import Node
+from einsql.ir.spmd.program import Program as Placed
+from einsql.optimizer.decomposition import Decomposition, Floats, Objective, Seconds, decompose
+from einsql.optimizer.placement.fuse_steps import joined
+from einsql.optimizer.placement.placement import place
+from einsql.planner.compile import check_domains, compiler, grouping, joining
+from einsql.storage.relation import Fields, PlacedFields
+
+if TYPE_CHECKING:
+    from einsql.engine.ranks.driver import Cluster
+    from einsql.engine.ranks.program import RankProgram
+
+
+def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
+    """How a graph is cut over the sites, and what each of them does.
+
+    Raises:
+        Error: As `check_domains`.
+    """
+    check_domains(root)
+    cut = decompose(root, settings.sites, settings.strategy, objective_of(settings))
+    placed, find = place(root, cut), grouping(settings)
+    return cut, placed if find is None else joined(placed, (g.nodes for g in find((root,))))
+
+
+def objective_of(settings: Settings) -> Objective:
+    """What cuts are chosen by: SET cost, the machine, and SET site_memory.
+
+    A single site holds everything, whatever its memory is.
+    """
+    memory = settings.site_memory if settings.sites > 1 else None
+    if settings.cost == "seconds":
+        return Seconds(settings.machine, settings.sites, memory)
+    return Floats(memory)
+
+
+@dataclass(frozen=True, slots=True)
+class OnSites:
+    """A graph over several sites.
+
+    Attributes:
+        cut: How each operation is cut.
+        placed: What each site does.
+        program: What runs it: MPI ranks, or virtual sites in this process.
+    """
+
+    cut: Decomposition
+    placed: Placed
+    program: SiteProgram | RankProgram
+
+
+def on_sites(
+    root: Node,
+    settings: Settings,
+    cluster: Cluster | None,
+    note: Callable[[str, Fields, PlacedFields], None],
+) -> OnSites:
+    """Cuts a graph over sites.
+
+    Args:
+        root: The graph.
+        settings: The session's settings.
+        cluster: The MPI ranks, or None for virtual sites.
+        note: Called with tensors that ranks keep from now on; `Store.placed`.
+
+    Raises:
+        Error: As `check_domains`.
+    """
+    cut, placed = sited(root, settings)
+    return OnSites(cut, placed, _program(placed, root.schema, settings, cluster, note))
+
+
+def _program(
+    placed: Placed,
+    schema: Schema,
+    settings: Settings,
+    cluster: Cluster | None,
+    note: Callable[[str, Fields, PlacedFields], None],
+) -> SiteProgram | RankProgram:
+    if cluster is None:
+        return SiteProgram(placed, schema, compiler(settings), joining(settings))
+    from einsql.engine.ranks.program import RankProgram  # for ranks only
+
+    return RankProgram(cluster, placed, schema, settings.jit, note)
