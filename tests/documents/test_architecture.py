@@ -1,0 +1,138 @@
+"""The structure of the package in numbers: what a newcomer has to find the way through."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from einsql.session import script
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "einsql"
+RESULT_WORDS = {"found", "made", "held", "told", "given", "whole"}
+"""Names of local variables that say nothing of what they hold."""
+
+
+@cache
+def _modules() -> dict[str, ast.Module]:
+    """The syntax tree of every module by its dotted name."""
+    trees = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        trees[name.removesuffix(".__init__")] = ast.parse(path.read_text(encoding="utf-8"))
+    return trees
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+    """Modules of the package that a module imports, and whether a function does it."""
+
+    def visit(node: ast.AST, local: bool) -> Iterator[tuple[str, bool]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ImportFrom) and (child.module or "").startswith("einsql"):
+                for alias in child.names:
+                    full = f"{child.module}.{alias.name}"
+                    yield (full if full in _modules() else child.module or ""), local
+            elif isinstance(child, ast.Import):
+                for alias in child.names:
+                    if alias.name in _modules():
+                        yield alias.name, local
+            inside = local or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            yield from visit(child, inside)
+
+    return visit(tree, False)
+
+
+def _edges() -> dict[str, set[str]]:
+    return {
+        name: {target for target, _ in _imports(tree) if target != name}
+        for name, tree in _modules().items()
+    }
+
+
+def _reaches(edges: dict[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    left = list(edges[start])
+    while left:
+        name = left.pop()
+        if name not in seen:
+            seen.add(name)
+            left += edges[name]
+    return seen
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Lazy imports and imports for types count, too."""
+    edges = _edges()
+    assert [name for name in edges if name in _reaches(edges, name)] == []
+
+
+def test_no_two_packages_of_a_room_import_each_other() -> None:
+    pairs = set()
+    for name, targets in _edges().items():
+        for target in targets:
+            (mine, theirs) = (n.split(".")[1:3] for n in (name, target))
+            if len(mine) == len(theirs) == 2 and mine[0] == theirs[0] and mine != theirs:
+                folders = (PACKAGE.joinpath(*mine), PACKAGE.joinpath(*theirs))
+                if all(f.is_dir() for f in folders):
+                    pairs.add((tuple(mine), tuple(theirs)))
+    assert [pair for pair in pairs if pair[::-1] in pairs] == []
+
+
+def test_folders_are_small() -> None:
+    folders = Counter(path.parent for path in PACKAGE.rglob("*.py"))
+    rooms = [p for p in PACKAGE.iterdir() if p.is_dir() and p.name != "__pycache__"]
+    assert folders.pop(PACKAGE) <= 5
+    assert len(rooms) <= 13
+    assert max(folders.values()) <= 26
+
+
+def test_few_imports_stand_in_functions() -> None:
+    local = sum(inside for tree in _modules().values() for _, inside in _imports(tree))
+    assert local <= 100
+
+
+def test_private_attributes_stay_private() -> None:
+    count = 0
+    for tree in _modules().values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                private = node.attr.startswith("_") and not node.attr.startswith("__")
+                count += private and node.value.id not in ("self", "cls")
+    assert count <= 60
+
+
+def test_only_session_and_frontends_take_a_connection() -> None:
+    for name, tree in _modules().items():
+        if name.split(".")[1:2] in (["session"], ["frontends"], ["tra"]):
+            continue
+        modules = {target for target, _ in _imports(tree)}
+        assert not modules & {"einsql.session.connection", "einsql.session.cursor"}, name
+
+
+def test_variables_say_what_they_hold() -> None:
+    names = Counter(
+        node.id
+        for tree in _modules().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+    assert sum(names[word] for word in RESULT_WORDS) <= 320
+
+
+def test_the_formatter_formats() -> None:
+    texts = (path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    assert sum(text.count("# fmt: skip") for text in texts) <= 60
+
+
+def test_one_function_shows_the_way_of_a_statement() -> None:
+    source = inspect.getsource(script.run_statement).rstrip()
+    assert len(source.splitlines()) <= 40
+    for step in ("parse", "bind", "prepare", "run"):
+        assert re.search(rf"\b{step}\b", source), step
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert source in page
