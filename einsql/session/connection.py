@@ -33,10 +33,10 @@ from einsql.session.cursor import Cursor, Parameters, given_values
 from einsql.session.einsum_call import run_einsum
 from einsql.session.lifetime import Lifetime
 from einsql.session.script import run_text
-from einsql.sql.binder.query import QueryBinder
-from einsql.sql.binder.scope import Relation, TileRelation
 from einsql.sql.parameters.parameter_use import Given
 from einsql.sql.parser.lexical import is_complete, scan
+from einsql.sql.query_binder import QueryBinder
+from einsql.sql.scope.relation import Relation, TileRelation
 from einsql.storage.error_boundary import boundary
 from einsql.storage.host_arrays import (
     array_in_scope,

@@ -16,8 +16,8 @@ from einsql.explain.options import assumed
 from einsql.planner.plan import Plan
 from einsql.session import statements
 from einsql.session.statements import ddl
-from einsql.sql.binder.scalar import unsupported
 from einsql.sql.parser import syntax as st
+from einsql.sql.parser.positions import unsupported
 from einsql.sql.parser.sqlglot_trees import changing
 from einsql.sql.parser.tokens import tokenize
 from einsql.storage import files

@@ -13,9 +13,9 @@ from einsql.ir.einsum.graph import apart
 from einsql.planner.plan import Plan
 from einsql.planner.planner import BinderCatalog, make_plan, result_columns
 from einsql.planner.rebind import current_inputs
-from einsql.sql.binder.scope import Relation
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
+from einsql.sql.scope.relation import Relation
 from einsql.storage.error_boundary import boundary
 from einsql.storage.relation import Fields
 from einsql.storage.results.result import Result

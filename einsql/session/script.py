@@ -10,7 +10,7 @@ from einsql import errors
 from einsql.core.big_stack import with_room
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.kernels.runtime import compile_cache
-from einsql.sql.parameters.parameters import check_given
+from einsql.sql.parameters.values import check_given
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parser import parse

@@ -21,9 +21,9 @@ from einsql.frontends.duckdb.functions import register, unregister, unregister_a
 from einsql.frontends.duckdb.rows import Rows
 from einsql.frontends.duckdb.tables import read_table
 from einsql.session.connection import Connection
-from einsql.sql.parameters.parameters import mark
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.lexical import scan
+from einsql.sql.parser.parameter_marks import mark
 from einsql.sql.parser.parser import parse
 from einsql.storage.host_arrays import array_in_scope
 from einsql.storage.objects import Tensor

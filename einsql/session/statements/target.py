@@ -12,8 +12,8 @@ from einsql.core.schema import PRESENT, DType, Field, Schema, valid
 from einsql.errors import DataError, Error, ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Const
 from einsql.sql.binder.dml import Target
-from einsql.sql.binder.scalar import locate
-from einsql.sql.binder.typed_expr import Typed
+from einsql.sql.parser.positions import locate
+from einsql.sql.typing.typed_expr import Typed
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import Fields, PlacedFields, Relation, Term, count, distinct
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import inf, prod
 
-from sqlglot import exp
-
 from einsql.core.schema import PRESENT, DType
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import (
@@ -29,22 +27,9 @@ from einsql.ir.einsum.graph import (
     renumber,
 )
 from einsql.ir.einsum.intervals import fits
-from einsql.sql.binder.casts import WIDEST, cast_expr, decimal_of, whole
 from einsql.sql.binder.domain import Domain
-from einsql.sql.binder.typed_expr import NULL, Decimal, Typed, choose, convert, protected
-
-AGGREGATES: dict[type[exp.Expr] | str, str] = {
-    exp.Sum: "sum", exp.Min: "min", exp.Max: "max", exp.Avg: "avg", exp.Count: "count",
-    exp.CountIf: "count_if", exp.Variance: "var_samp", exp.VariancePop: "var_pop",
-    exp.Stddev: "stddev_samp", exp.StddevSamp: "stddev_samp", exp.StddevPop: "stddev_pop",
-    exp.LogicalAnd: "bool_and", exp.LogicalOr: "bool_or", exp.ArgMin: "arg_min",
-    exp.ArgMax: "arg_max", "product": "product", "mean": "avg", "logsumexp": "logsumexp",
-    "var_samp": "var_samp", "countif": "count_if",
-}  # fmt: skip
-"""Syntax nodes and function names of the aggregates."""
-
-AGGREGATE_NAMES = sorted({*AGGREGATES.values(), "variance", "stddev", "mean"})
-"""What a user can call, for hints and completion."""
+from einsql.sql.typing.casts import WIDEST, cast_expr, decimal_of, whole
+from einsql.sql.typing.typed_expr import NULL, Decimal, Typed, choose, convert, protected
 
 
 @dataclass

@@ -7,7 +7,8 @@ beyond the arguments listed here would silently change nothing.
 from __future__ import annotations
 
 from sqlglot import exp
-from sqlglot.errors import ErrorLevel
+
+from einsql.sql.parser.sql_text import kind
 
 _ONE = frozenset({"this"})
 _PAIR = frozenset({"this", "expression"})
@@ -44,26 +45,3 @@ def surplus(node: exp.Expr) -> str | None:
         if name not in read and value and _HARMLESS.get(name) != value:
             return f"{kind(node)} with {_NAMES.get(name, name.upper())}"
     return None
-
-
-def kind(node: exp.Expr) -> str:
-    """A node's name in messages."""
-    if isinstance(node, exp.IgnoreNulls | exp.RespectNulls):
-        return "IGNORE NULLS" if isinstance(node, exp.IgnoreNulls) else "RESPECT NULLS"
-    return node.sql_names()[0] if isinstance(node, exp.Func) else node.key.upper()
-
-
-def text(node: exp.Expr) -> str:
-    """The start of a node's SQL, for messages."""
-    if isinstance(node, exp.IgnoreNulls | exp.RespectNulls):
-        return kind(node)
-    return as_sql(node)[:60]
-
-
-def as_sql(node: exp.Expr, normalize_functions: str = "upper") -> str:
-    """A node as DuckDB's SQL; what sqlglot has no way to write is left out in silence."""
-    return node.sql(
-        dialect="duckdb",
-        unsupported_level=ErrorLevel.IGNORE,
-        normalize_functions=normalize_functions,
-    )

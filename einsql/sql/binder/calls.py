@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlglot import exp
 
 from einsql.errors import ProgrammingError
-from einsql.sql.binder.aggregates import AGGREGATES
 from einsql.sql.binder.arguments import surplus
-from einsql.sql.binder.scalar import unsupported
+from einsql.sql.functions.aggregate_functions import AGGREGATES
+from einsql.sql.parser.positions import unsupported
 
 
 def is_aggregate(node: exp.Expr) -> bool:

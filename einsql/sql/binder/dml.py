@@ -9,14 +9,17 @@ from sqlglot import exp
 from einsql.core.schema import PRESENT, DType, valid
 from einsql.errors import Error, InternalError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Node, Output, operands_of
-from einsql.sql.binder.arguments import as_sql
+from einsql.sql.binder.bind_bounds import settle
+from einsql.sql.binder.context import Binder
 from einsql.sql.binder.from_clause import FromBinder, bind_joined
-from einsql.sql.binder.query import QueryBinder
-from einsql.sql.binder.scalar import ScalarBinder, locate, position, unsupported
-from einsql.sql.binder.scope import Relation, Source, read
+from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.select import SelectBinder
-from einsql.sql.binder.typed_expr import Typed, convert, truth
 from einsql.sql.parameters.runtime_bounds import Edge
+from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.parser.sql_text import as_sql
+from einsql.sql.scope.relation import Relation
+from einsql.sql.scope.scope import Source, read
+from einsql.sql.typing.typed_expr import Typed, convert, truth
 
 COUNT = ".count"
 """Output telling how many rows of FROM meet a target row."""
@@ -120,7 +123,7 @@ def target_of(tree: exp.Insert | exp.Update | exp.Delete) -> Target:
 # ---- UPDATE and DELETE
 
 
-def _scan(query: QueryBinder, target: Target) -> tuple[SelectBinder, Relation, list[str]]:
+def _scan(query: Binder, target: Target) -> tuple[SelectBinder, Relation, list[str]]:
     """A binder over the target's rows, the target, and the labels of its keys."""
     relation = query.catalog.relation(target.name)
     if relation is None:
@@ -131,7 +134,7 @@ def _scan(query: QueryBinder, target: Target) -> tuple[SelectBinder, Relation, l
     return select, relation, [labels[k.name] for k in relation.node.schema.keys]
 
 
-def bind_update(query: QueryBinder, target: Target, tree: exp.Update) -> Touch:
+def bind_update(query: Binder, target: Target, tree: exp.Update) -> Touch:
     """Binds UPDATE … SET … [FROM …] [WHERE …].
 
     Raises:
@@ -140,7 +143,7 @@ def bind_update(query: QueryBinder, target: Target, tree: exp.Update) -> Touch:
     return query.with_ctes(tree, lambda: _bind_update(query, target, tree))
 
 
-def _bind_update(query: QueryBinder, target: Target, tree: exp.Update) -> Touch:
+def _bind_update(query: Binder, target: Target, tree: exp.Update) -> Touch:
     if not tree.expressions:
         raise ProgrammingError("UPDATE needs SET", position=position(target.node))
     select, relation, keys = _scan(query, target)
@@ -198,12 +201,12 @@ def _assignment(
     return found.field, typed
 
 
-def bind_delete(query: QueryBinder, target: Target, tree: exp.Delete) -> Touch:
+def bind_delete(query: Binder, target: Target, tree: exp.Delete) -> Touch:
     """Binds DELETE FROM … [WHERE …]."""
     return query.with_ctes(tree, lambda: _bind_delete(query, target, tree))
 
 
-def _bind_delete(query: QueryBinder, target: Target, tree: exp.Delete) -> Touch:
+def _bind_delete(query: Binder, target: Target, tree: exp.Delete) -> Touch:
     select, _, keys = _scan(query, target)
     _where(select, tree)
     labels = [select.domain.find(k) for k in keys]
@@ -215,7 +218,7 @@ def _where(select: SelectBinder, tree: exp.Expr) -> None:
     if where is not None:
         select.clause = "WHERE"
         select.domain.require(truth(ScalarBinder(select).condition(where.this)))
-    select.domain.settle()
+    settle(select.domain)
 
 
 def _node(select: SelectBinder, labels: list[str], outputs: list[Output]) -> EinSum:
@@ -280,7 +283,7 @@ def insertion(tree: exp.Insert) -> Insertion:
     return Insertion(tree, target, columns, source, by_name, alternative == "REPLACE")
 
 
-def bind_insert(query: QueryBinder, statement: Insertion) -> Relation:
+def bind_insert(query: Binder, statement: Insertion) -> Relation:
     """Binds the SELECT of an INSERT."""
     return query.with_ctes(statement.tree, lambda: query.bind(statement.source))
 
@@ -293,7 +296,7 @@ class LiteralRow:
     positions: tuple[int | None, ...]
 
 
-def literal_rows(query: QueryBinder, values: exp.Values) -> list[LiteralRow]:
+def literal_rows(query: Binder, values: exp.Values) -> list[LiteralRow]:
     """Binds the rows of VALUES; each cell is a constant expression.
 
     Raises:

@@ -35,7 +35,6 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import can_raise, interval
 from einsql.ir.functions import Interval
-from einsql.sql.parameters.bind_bounds import settle
 from einsql.sql.parameters.host_expr import NeedsValuesError, folded, parameters_of
 from einsql.sql.parameters.parameter_use import Given
 from einsql.sql.parameters.runtime_bounds import Edge, edges_of
@@ -163,11 +162,6 @@ class Domain:
         if not any(isinstance(a, Label) for a in term.args):
             return term
         return Call(term.fn, tuple(map(folded, term.args)), term.dtype)
-
-    def settle(self) -> None:
-        """Takes bounds that parameters give to keys; every condition on them is known."""
-        if self.given.read:
-            settle(self)
 
     def edges_of(self, label: str) -> tuple[Edge | Window, ...]:
         """The bounds that parameters give to a label, one that merged labels share once."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
 
 from sqlglot import exp
 
@@ -17,114 +16,41 @@ from einsql.core.schema import DType
 from einsql.errors import (
     DataError,
     Error,
-    ForeignNameError,
     ProgrammingError,
     UnknownHere,
     suggest,
 )
 from einsql.ir.einsum.graph import FALSE, TRUE, Label
-from einsql.sql.binder.arguments import as_sql
-from einsql.sql.binder.domain import Domain
-from einsql.sql.binder.einsum_call import bind_einsum
-from einsql.sql.binder.scalar import Environment, ScalarBinder, locate, position, unsupported
-from einsql.sql.binder.scope import (
-    Relation,
-    Scope,
-    Source,
-    TileRelation,
-    as_elements,
-    deduplicated,
-    read,
-)
-from einsql.sql.binder.typed_expr import Typed, apply, truth
+from einsql.sql.binder.context import Binder, Joining
+from einsql.sql.binder.scalar import ScalarBinder
+from einsql.sql.binder.syntax import alias_columns, check_syntax, renamed
+from einsql.sql.macros.macros import MAY_CROSS
 from einsql.sql.parameters.runtime_bounds import Edge
-from einsql.sql.tiles import names as tile_names
-
-if TYPE_CHECKING:
-    from einsql.sql.binder.query import QueryBinder
+from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.parser.sql_text import as_sql
+from einsql.sql.scope.relation import Relation, TileRelation, as_elements, deduplicated
+from einsql.sql.scope.scope import Scope, Source, read
+from einsql.sql.typing.typed_expr import Typed, apply, truth
 
 MAX_BOUND = 2**62
 """Bounds of a key; sums and differences of two of them still fit BIGINT."""
 
-TABLE_FUNCTIONS = (
-    "range", "generate_series", "einsum", "gradient", "read_tensor", *tile_names.TABLE_FUNCTIONS
-)  # fmt: skip
-
-TABLE_MACROS = ("attention", "layer_norm", "log_softmax", "rms_norm", "softmax")
-"""Built-in macros that stand in FROM."""
-
-MAY_CROSS = "may_cross"
-"""Marks a NATURAL JOIN that joins all with all where no column is common, as standard SQL has it.
-
-Built-in macros use it: a statistic of a tensor with one key has no key.
-"""
-
-_ACCEPTED: dict[type[exp.Expr], set[str]] = {
-    exp.From: {"this"},
-    exp.Table: {"this", "alias", "joins", "db", "catalog"},
-    exp.Subquery: {"this", "alias", "joins", "with_"},
-    exp.TableAlias: {"this", "columns"},
-    exp.Join: {"this", "kind", "side", "method", "on", "using"},
-    exp.With: {"expressions", "recursive"},
-    exp.CTE: {"this", "alias", "materialized"},
-    exp.Star: {"except_", "replace", "rename"},
-}
-"""What may hang on a syntax node; sqlglot parses much more than einsql gives a meaning."""
-_NAMES = {
-    "sample": "TABLESAMPLE", "when": "AT (…)", "version": "FOR VERSION or TIMESTAMP",
-    "ordinality": "WITH ORDINALITY", "hints": "A table hint", "hint": "A join hint",
-    "pivots": "PIVOT", "key_expressions": "USING KEY", "ilike": "* ILIKE", "order": "ORDER BY",
-}  # fmt: skip
-
-
-class Joining(Environment, Protocol):
-    """The SELECT whose FROM is bound: what its conditions see and narrow."""
-
-    scope: Scope
-    clause: str
-
-    @property
-    def domain(self) -> Domain:
-        """The points FROM ranges over."""
-
-    def knows(self, name: str, table: str | None) -> bool:
-        """True if this SELECT or one around it has the column."""
-
-
-def check_syntax(node: exp.Expr) -> None:
-    """Refuses a part of a FROM item, WITH or `*` that would be ignored.
-
-    Raises:
-        NotSupportedError: It names the part.
-    """
-    for arg, value in node.args.items():
-        if value and arg not in _ACCEPTED[type(node)]:
-            raise unsupported(_NAMES.get(arg, arg.upper().replace("_", " ")), node)
-
-
-def alias_columns(item: exp.Expr) -> list[str]:
-    """The column names of an alias such as x(i, j).
-
-    Raises:
-        Error: They have types, or something else stands in the alias.
-    """
-    alias = item.args.get("alias")
-    if alias is None:
-        return []
-    check_syntax(alias)
-    for column in alias.args.get("columns") or []:
-        if not isinstance(column, exp.Identifier):
-            raise ProgrammingError(
-                "The columns of an alias are names without types", position=position(column)
-            )
-    return [c.name for c in alias.args.get("columns") or []]
-
 
 def bind_from(binder: FromBinder, node: exp.Select) -> None:
-    """Adds every FROM item and join condition of a SELECT, left to right."""
+    """Adds every FROM item and join condition of a SELECT, left to right.
+
+    Raises:
+        Error: An item or a condition is wrong; it has a position.
+    """
     first = node.args.get("from_")
-    if first is not None:
-        bind_joined(binder, first, node.args.get("joins") or [])
+    binder.query.joining.append(binder.select)
+    try:
+        if first is not None:
+            bind_joined(binder, first, node.args.get("joins") or [])
+    except Error as error:
+        raise locate(error, node) from None
+    finally:
+        binder.query.joining.pop()
 
 
 def bind_joined(binder: FromBinder, clause: exp.Expr, joins: Sequence[exp.Join] = ()) -> None:
@@ -133,95 +59,11 @@ def bind_joined(binder: FromBinder, clause: exp.Expr, joins: Sequence[exp.Join] 
     binder.bind(clause.this, [*(clause.this.args.get("joins") or []), *joins])
 
 
-def find_relation(query: QueryBinder, name: str) -> Relation | TileRelation | None:
-    """Resolves a relation by name: WITH, then view, then tensor or array."""
-    for level in reversed(query.ctes):
-        if name.lower() in level:
-            return level[name.lower()]
-    if query.ctes and name.lower() in query.changing:  # a view does not see the names of WITH
-        raise ProgrammingError(
-            f'"{name}" changes a tensor and gives no rows',
-            hint="Read the tensor by its own name: every part of a statement reads what was there "
-            "before it. What it will hold can be a SELECT of WITH that both parts read.",
-        )
-    if name.lower() in query.foreign:
-        error = ForeignNameError(f'"{name}" is outside the tensor fragment')
-        error.name, error.why = name, query.refused.get(name.lower())
-        raise error
-    return query.view(name) or query.catalog.relation(name)
-
-
-def named_relation(query: QueryBinder, name: str, at: exp.Expr) -> Relation | TileRelation:
-    """Resolves a relation by name.
-
-    Raises:
-        ProgrammingError: There is none.
-        Error: An array or table of that name is no tensor.
-    """
-    try:
-        found = find_relation(query, name)
-    except Error as error:
-        raise locate(error, at) from None
-    if found is None:
-        known = [n for level in query.ctes for n in level] + query.catalog.names()
-        raise UnknownHere(
-            f'There is no tensor "{name}"',
-            hint=suggest(name, known, "tensors"),
-            position=position(at),
-        )
-    return found
-
-
-def call_function(query: QueryBinder, call: exp.Func) -> Relation | TileRelation:
-    """Binds a table function or a table macro.
-
-    Raises:
-        Error: There is none of that name, or its arguments are wrong.
-    """
-    if not isinstance(call, exp.Anonymous):
-        raise unsupported(f"The table function {call.sql_name()}", call)
-    name = str(call.this)
-    if name.lower() == "einsum":
-        return bind_einsum(query, call)
-    if name.lower() == "gradient":
-        from einsql.sql.binder.gradient_call import bind_gradient  # few statements need it
-
-        return bind_gradient(query, call)
-    if name.lower() == "read_tensor":
-        return _read_tensor(query, call)
-    if name.lower() in tile_names.TABLE_FUNCTIONS:
-        from einsql.sql.tiles.functions import bind_function  # as tiles.select
-
-        return bind_function(query, call)
-    found = query.macro(name, call)
-    if found is None:
-        raise UnknownHere(
-            f"There is no table function {name}",
-            hint=suggest(name, [*TABLE_FUNCTIONS, *TABLE_MACROS], "table functions"),
-            position=position(call),
-        )
-    return found
-
-
-def _read_tensor(query: QueryBinder, call: exp.Anonymous) -> Relation:
-    """read_tensor(file) and read_tensor(file, name): an array of a file that may have several."""
-    texts = [a.name for a in call.expressions if isinstance(a, exp.Literal) and a.is_string]
-    if len(texts) != len(call.expressions) or len(texts) not in (1, 2):
-        raise ProgrammingError(
-            "read_tensor() takes a file name and the name of an array in it, both as text",
-            position=position(call),
-        )
-    try:
-        return query.catalog.file(*texts)
-    except Error as error:
-        raise locate(error, call) from None
-
-
 @dataclass
 class FromBinder:
     """Binds one FROM clause; every method gives the scope of the part it binds."""
 
-    query: QueryBinder
+    query: Binder
     select: Joining
     unnamed: int = 0
 
@@ -268,7 +110,7 @@ class FromBinder:
         elif isinstance(item.this, exp.GenerateSeries):
             source = self._range(item, item.this, left)
         elif isinstance(item.this, exp.Func):
-            relation = call_function(self.query, item.this)
+            relation = self.query.table_function(item.this)
             source = self._scan(relation, item, item.alias or item.this.name)
         else:
             relation = self._named(item)
@@ -281,7 +123,7 @@ class FromBinder:
         return "unnamed_subquery" + (str(self.unnamed) if self.unnamed > 1 else "")
 
     def _scan(self, given: Relation | TileRelation, item: exp.Expr, name: str) -> Source:
-        relation = self.query.renamed(as_elements(given, f"{name} in FROM", item), item)
+        relation = renamed(as_elements(given, f"{name} in FROM", item), item)
         number, labels = self.select.domain.scan(relation.node)
         for key, e in relation.edges:
             if isinstance(e, Edge):  # a window is known by the node
@@ -296,7 +138,7 @@ class FromBinder:
         if not is_path:
             return self.query.named(name, item)
         try:
-            found = find_relation(self.query, name)
+            found = self.query.find(name)
             if found is None and self.query.catalog.is_table_file(name):
                 raise UnknownHere(
                     f"'{name}' is a table, which has rows",

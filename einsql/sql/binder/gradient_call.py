@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from sqlglot import exp
 
@@ -16,17 +16,23 @@ from einsql.errors import (
 )
 from einsql.ir.autodiff import Backward
 from einsql.ir.einsum.graph import EinSum, Input, Node, walk
-from einsql.sql.binder.arguments import as_sql
-from einsql.sql.binder.scalar import locate, position
-from einsql.sql.binder.scope import Column, Relation, as_elements, known_bounds
+from einsql.sql.binder.context import Binder
 from einsql.sql.parameters.host_expr import NeedsValuesError
+from einsql.sql.parser.positions import locate, position
+from einsql.sql.parser.sql_text import as_sql
+from einsql.sql.scope.relation import Column, Relation, as_elements, known_bounds
 
-if TYPE_CHECKING:
-    from einsql.sql.binder.query import QueryBinder
 
-
-def bind_gradient(query: QueryBinder, call: exp.Anonymous) -> Relation:
+def bind_gradient(
+    query: Binder, call: exp.Anonymous, passes: dict[tuple[int, str], Backward]
+) -> Relation:
     """Binds GRADIENT(loss, w): a row for each of w's, with w's keys and float columns.
+
+    Args:
+        query: The statement's binder.
+        call: The call.
+        passes: The statement's backward passes by the node and the field of their losses; a new
+            one is added.
 
     Raises:
         ProgrammingError: The loss is no single float, does not read w, w has no float
@@ -47,10 +53,10 @@ def bind_gradient(query: QueryBinder, call: exp.Anonymous) -> Relation:
     field = _loss_field(loss, args[0])
     columns = _columns(source, args[1])
     known = (id(loss.node), field)
-    if known not in query.backward:
-        query.backward[known] = Backward(loss.node, field)
-    backward = query.backward[known]
-    if not _reads(query, backward, source.node):
+    if known not in passes:
+        passes[known] = Backward(loss.node, field)
+    backward = passes[known]
+    if not _reads(passes, backward, source.node):
         raise _not_read(loss, args)
     part = next(
         (n for n in walk(loss.node) if isinstance(n, Input) and n.name in query.catalog.made), None
@@ -68,17 +74,17 @@ def bind_gradient(query: QueryBinder, call: exp.Anonymous) -> Relation:
     return Relation(node, columns)
 
 
-def _reads(query: QueryBinder, backward: Backward, source: Node) -> bool:
+def _reads(passes: Mapping[tuple[int, str], Backward], backward: Backward, source: Node) -> bool:
     """True if a loss reads a source, though maybe by a gradient that is the same everywhere."""
     if backward.reads(source):
         return True
     return any(
-        other is not backward and backward.uses(other) and _reads(query, other, source)
-        for other in query.backward.values()
+        other is not backward and backward.uses(other) and _reads(passes, other, source)
+        for other in passes.values()
     )
 
 
-def _relation(query: QueryBinder, arg: exp.Expr) -> Relation:
+def _relation(query: Binder, arg: exp.Expr) -> Relation:
     """What an argument names."""
     try:
         if isinstance(arg, exp.Subquery):
@@ -94,7 +100,7 @@ def _relation(query: QueryBinder, arg: exp.Expr) -> Relation:
     )
 
 
-def _no_tensor_work(query: QueryBinder, error: NotSupportedError | UnknownHere) -> ProgrammingError:
+def _no_tensor_work(query: Binder, error: NotSupportedError | UnknownHere) -> ProgrammingError:
     """The error for what only DuckDB could run, or for a name that means no tensor.
 
     It stays one that tables may answer where the name itself was looked for.

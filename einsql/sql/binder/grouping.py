@@ -11,11 +11,12 @@ from einsql.core.schema import DType
 from einsql.errors import Error
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Label, Output, labels_of
 from einsql.sql.binder.domain import Domain, affine
-from einsql.sql.binder.names import column_name
-from einsql.sql.binder.scalar import ScalarBinder, unsupported
-from einsql.sql.binder.scope import Scope
-from einsql.sql.binder.typed_expr import Decimal, Typed, convert
+from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.parser.column_names import column_name
+from einsql.sql.parser.positions import unsupported
+from einsql.sql.scope.scope import Scope
+from einsql.sql.typing.typed_expr import Decimal, Typed, convert
 
 Probe = Callable[[EinSum], tuple[int, int]]
 """Finds `[lo, hi)` of an expression in the data."""

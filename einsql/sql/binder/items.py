@@ -9,10 +9,10 @@ from sqlglot import exp
 
 from einsql.errors import Error, ProgrammingError
 from einsql.sql.binder.calls import is_aggregate
-from einsql.sql.binder.names import column_name
-from einsql.sql.binder.scalar import locate, position
-from einsql.sql.binder.scope import Scope
 from einsql.sql.binder.star import expand_star
+from einsql.sql.parser.column_names import column_name
+from einsql.sql.parser.positions import locate, position
+from einsql.sql.scope.scope import Scope
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from einsql.core.schema import PRESENT, DType, valid
 from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Const, Label, Output
 from einsql.sql.binder.domain import Domain
-from einsql.sql.binder.scalar import unsupported
-from einsql.sql.binder.scope import Column, Relation
-from einsql.sql.binder.typed_expr import Decimal, Typed
+from einsql.sql.parser.positions import unsupported
+from einsql.sql.scope.relation import Column, Relation
+from einsql.sql.typing.typed_expr import Decimal, Typed
 
 
 def project(

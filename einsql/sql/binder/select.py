@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -13,20 +12,22 @@ from einsql.core.schema import PRESENT, DType, valid
 from einsql.errors import Error, ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Label, Value, conj, renumber
 from einsql.sql.binder.aggregates import Aggregation
-from einsql.sql.binder.arguments import as_sql, kind
+from einsql.sql.binder.bind_bounds import settle
 from einsql.sql.binder.calls import aggregate_arguments, aggregate_name, aggregates_in, is_aggregate
+from einsql.sql.binder.context import Binder
 from einsql.sql.binder.domain import Domain
+from einsql.sql.binder.from_clause import FromBinder, bind_from
 from einsql.sql.binder.grouping import Grouping, check_group, key_label
 from einsql.sql.binder.hints import bind_hint
 from einsql.sql.binder.items import Item, expand, find_alias, has_window, keys_of_all
-from einsql.sql.binder.names import column_name
 from einsql.sql.binder.project import project
-from einsql.sql.binder.scalar import ScalarBinder, locate, position, unsupported
-from einsql.sql.binder.scope import Relation, Scope
-from einsql.sql.binder.typed_expr import Typed, truth
-
-if TYPE_CHECKING:
-    from einsql.sql.binder.query import QueryBinder
+from einsql.sql.binder.scalar import ScalarBinder
+from einsql.sql.parser.column_names import column_name
+from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.parser.sql_text import as_sql, kind
+from einsql.sql.scope.relation import Relation
+from einsql.sql.scope.scope import Scope
+from einsql.sql.typing.typed_expr import Typed, truth
 
 _HANDLED = {
     "expressions", "from_", "joins", "where", "group", "having", "qualify", "with_", "hint",
@@ -42,7 +43,7 @@ _NAMES = {
 class SelectBinder:
     """Binds a SELECT; also the environment its expressions are bound in."""
 
-    def __init__(self, query: QueryBinder, parent: SelectBinder | None = None) -> None:
+    def __init__(self, query: Binder, parent: SelectBinder | None = None) -> None:
         self.query = query
         self.parent = parent
         self.scope: Scope = Scope()
@@ -71,15 +72,15 @@ class SelectBinder:
         """
         check_clauses(select)
         self.select = select
-        self.query.bind_from(self, select)
-        self.select = select = self.query.expanded(self, select)
+        bind_from(FromBinder(self.query, self), select)
+        self.select = select = self.query.macros.expanded(self, select)
         where, having, qualify = (select.args.get(c) for c in ("where", "having", "qualify"))
         self.items = expand(select, self.scope)
         if where is not None:
             self._require("WHERE", where.this)
-        self.domain.settle()
+        settle(self.domain)
         with self._within("a hint", len(self.items)):
-            self.domain.hint = bind_hint(self, select)
+            self.domain.hint = bind_hint(self, select, self.query.catalog.sites)
         if self._is_grouped(select):
             self._group(select)
         if having is not None:
@@ -101,7 +102,7 @@ class SelectBinder:
     def _require(self, clause: str, condition: exp.Expr) -> None:
         with self._within(clause, len(self.items)):
             self.domain.require(truth(ScalarBinder(self).condition(condition)))
-            self.domain.settle()
+            settle(self.domain)
 
     @contextmanager
     def _within(self, clause: str, aliases: int | None) -> Iterator[None]:
@@ -363,7 +364,7 @@ class SelectBinder:
 
     def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
         """The expansion of a scalar macro."""
-        return self.query.scalar_macro(name, args, self)
+        return self.query.macros.scalar(name, args, self)
 
 
 def check_clauses(select: exp.Select) -> None:

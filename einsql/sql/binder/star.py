@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from einsql.errors import Error, ProgrammingError
-from einsql.sql.binder.arguments import as_sql
-from einsql.sql.binder.from_clause import check_syntax
-from einsql.sql.binder.scalar import locate, position
-from einsql.sql.binder.scope import Scope, Source
+from einsql.sql.binder.syntax import check_syntax
+from einsql.sql.parser.positions import locate, position
+from einsql.sql.parser.sql_text import as_sql
+from einsql.sql.scope.scope import Scope, Source
 
 
 @dataclass(frozen=True, slots=True)

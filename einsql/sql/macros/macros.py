@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from sqlglot import exp
-from sqlglot.errors import ParseError
 
-from einsql.errors import ProgrammingError, suggest
-from einsql.sql.binder.aggregates import AGGREGATES
-from einsql.sql.binder.from_clause import TABLE_FUNCTIONS
-from einsql.sql.binder.functions import NAMED
-from einsql.sql.binder.scalar import position
-from einsql.sql.parser.dialect import EinSQL, parsed
-from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
+from einsql.sql.parser.dialect import EinSQL
+
+MAY_CROSS = "may_cross"
+"""Marks a NATURAL JOIN that joins all with all where no column is common, as standard SQL has it.
+
+Built-in macros use it: a statistic of a tensor with one key has no key.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,39 +96,3 @@ class Macro:
 
 
 # ---- definition
-
-
-def is_function(name: str, arity: int, is_table: bool) -> bool:
-    """True if a call of that name means a function, so that a macro would never be called."""
-    known = TABLE_FUNCTIONS if is_table else {*NAMED, *AGGREGATES, *_INLINED, *TILE_FUNCTIONS}
-    if name.lower() in known:
-        return True
-    word = name if re.fullmatch(r"\w+", name) else exp.to_identifier(name, quoted=True).sql()
-    call = f"{word}({', '.join(f'a{n}' for n in range(arity))})"
-    try:
-        tree = parsed(f"SELECT {'* FROM ' * is_table}{call}")
-    except ParseError:  # it is a function of another arity, or a keyword
-        return True
-    found = tree.args["from_"].this.this if is_table else tree.expressions[0]
-    return not isinstance(found, exp.Anonymous)
-
-
-_INLINED = ("sigmoid", "square", "stop_gradient")
-"""Functions the scalar binder spells out itself."""
-
-
-def check_parameters(body: exp.Expr, parameters: tuple[str, ...]) -> None:
-    """Requires that an expression reads its parameters only; subqueries have columns too.
-
-    Raises:
-        ProgrammingError: A column is no parameter.
-    """
-    known = {p.lower() for p in parameters}
-    for node in body.walk(prune=lambda n: isinstance(n, exp.Query)):
-        if isinstance(node, exp.Column) and (node.table or node.name).lower() not in known:
-            name = node.table or node.name
-            raise ProgrammingError(
-                f'There is no parameter "{name}"',
-                hint=suggest(name, parameters, "parameters"),
-                position=position(node),
-            )

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from sqlglot import exp
 
 from einsql.errors import ProgrammingError
-from einsql.sql.binder.scalar import position, unsupported
 from einsql.sql.macros.macros import Macro, is_passed_on
+from einsql.sql.parser.positions import position, unsupported
 
 OF_MACRO = "of_macro"
 """Marks columns and subqueries of a scalar macro's body with the macros they came through."""

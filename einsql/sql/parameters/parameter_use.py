@@ -27,8 +27,6 @@ from einsql.ir.einsum.graph import (
     map_exprs,
     rewrite,
 )
-from einsql.sql.binder.casts import cast_expr
-from einsql.sql.binder.typed_expr import NULL, Typed, integer
 from einsql.sql.parameters.host_expr import (
     BUCKET,
     FIELD,
@@ -45,6 +43,8 @@ from einsql.sql.parameters.host_expr import (
 )
 from einsql.sql.parameters.runtime_inputs import Feed, Scalar, feeding
 from einsql.sql.parameters.runtime_windows import View, Views
+from einsql.sql.typing.casts import cast_expr
+from einsql.sql.typing.typed_expr import NULL, Typed, integer
 
 
 def bind_parameter(value: object) -> Typed:

@@ -11,7 +11,7 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, Expr, Label, call
 from einsql.sql.parameters.host_expr import FIELD, computable, parameters_of, source
-from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.parameters.plan_parameters import PlanParameters
 
 FAR = 2**62
 """Beyond every key."""
@@ -44,7 +44,7 @@ class Edge:
         beyond = self.strict != self.upper
         return f"({source(self.value)} + 1)" if beyond else source(self.value)
 
-    def narrowed(self, given: Given, lo: int, hi: int) -> tuple[tuple[int, int], Expr]:
+    def narrowed(self, given: PlanParameters, lo: int, hi: int) -> tuple[tuple[int, int], Expr]:
         """The bounds of the label in a plan for many values, and the condition that is left.
 
         A plan is for values that leave the label at least one of its own. Its bounds follow the
@@ -74,7 +74,7 @@ class Edge:
         most = Const(hi - 1 - self.strict, DType.BIGINT)
         return (lo, hi), call(fn, DType.BOOLEAN, call("least", DType.BIGINT, value, most), label)
 
-    def end(self, given: Given, axis: int) -> Cut:
+    def end(self, given: PlanParameters, axis: int) -> Cut:
         """Where it ends a key of a result.
 
         Args:

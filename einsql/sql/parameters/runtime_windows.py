@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import proxy
 
 import numpy as np
@@ -33,9 +33,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.layout import Tiles
 from einsql.sql.parameters.host_expr import FIELD, NeedsValuesError, parameters_of, shown, source
-
-if TYPE_CHECKING:
-    from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.parameters.plan_parameters import PlanParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class Window:
         """The parameters that its start depends on."""
         return parameters_of(self.start)
 
-    def within(self, given: Given, lo: int, hi: int) -> None:
+    def within(self, given: PlanParameters, lo: int, hi: int) -> None:
         """Makes the plan one for windows that lie within bounds.
 
         Raises:
@@ -73,7 +71,7 @@ class Window:
         given.require(f"{lo} <= {self.text}", self.numbers)
         given.require(f"{self.text} + {self.extent} <= {hi}", self.numbers)
 
-    def end(self, given: Given, axis: int) -> Shift:
+    def end(self, given: PlanParameters, axis: int) -> Shift:
         """Where it begins as a key of a result.
 
         Args:
@@ -129,8 +127,8 @@ class View:
 class Views:
     """The windows that are read in one statement, each made once."""
 
-    def __init__(self, given: Given) -> None:
-        self._given: Given = proxy(given)  # which has these: a cycle would keep its arrays
+    def __init__(self, given: PlanParameters) -> None:
+        self._given: PlanParameters = proxy(given)  # which has these: a cycle would keep its arrays
         self._made: dict[object, Node] = {}
         self._windows: dict[int, tuple[Node, dict[int, Window]]] = {}
         self.inputs: list[View] = []

@@ -8,7 +8,7 @@ from sqlglot import TokenType, exp
 
 from einsql.core.schema import DType
 from einsql.errors import NotSupportedError, ProgrammingError
-from einsql.sql.macros.macros import check_parameters, is_function
+from einsql.sql.parser.macro_checks import check_parameters, is_function
 from einsql.sql.parser.sqlglot_trees import TreeReader
 from einsql.sql.parser.syntax import (
     ColumnDef,

@@ -13,11 +13,11 @@ from dataclasses import asdict
 from sqlglot import TokenType, exp
 
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
-from einsql.sql.binder.scalar import unsupported
 from einsql.sql.parser.definitions import DefinitionReader
 from einsql.sql.parser.explain_options import explain_options
 from einsql.sql.parser.grammar import check_grammar
 from einsql.sql.parser.loops import read_loop
+from einsql.sql.parser.positions import unsupported
 from einsql.sql.parser.sqlglot_trees import as_query, changing
 from einsql.sql.parser.syntax import (
     Backup,
@@ -68,7 +68,7 @@ def parse(sql: str) -> tuple[Statement, Error | None]:
         if not tokens:
             raise ProgrammingError("The statement is empty")
         if word_of(tokens[0]) == "FOR":
-            return read_loop(sql), None
+            return read_loop(sql, parse), None
         reader = Reader(sql, tokens)
         return reader.statement(), reader.doubt
     except Error as error:

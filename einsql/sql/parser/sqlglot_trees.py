@@ -9,11 +9,11 @@ from sqlglot import exp
 from sqlglot.errors import ParseError
 
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
-from einsql.sql.binder.hints import numbered, placed
-from einsql.sql.parameters.parameters import mark, place
 from einsql.sql.parser.dialect import parsed
 from einsql.sql.parser.grammar import check_grammar, spaced
 from einsql.sql.parser.long_literals import without_long_literals
+from einsql.sql.parser.parameter_marks import mark, place
+from einsql.sql.parser.partition_hints import numbered, placed
 from einsql.sql.parser.tokens import TokenReader, did_you_mean
 
 

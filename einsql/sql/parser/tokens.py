@@ -9,9 +9,9 @@ from sqlglot import Token, TokenType
 from sqlglot.errors import TokenError
 
 from einsql.errors import ProgrammingError, nearest
-from einsql.sql.parameters.parameters import mark
 from einsql.sql.parser.dialect import EinSQL
 from einsql.sql.parser.long_literals import without_long_literals
+from einsql.sql.parser.parameter_marks import mark
 
 _WORD = re.compile(r"[^\W\d][\w$]*")
 

@@ -24,7 +24,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.kernels import VALUE, Kernel, Tile, element_axes, operand
-from einsql.sql.binder.typed_expr import Typed
+from einsql.sql.typing.typed_expr import Typed
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,20 +18,23 @@ from einsql.errors import Error, ProgrammingError, suggest
 from einsql.ir.einsum.graph import TRUE, Call, Expr, Label, call, labels_of, operands_of
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.kernels import VALUE
+from einsql.sql.binder.context import Binder
+from einsql.sql.binder.from_clause import bind_from
 from einsql.sql.binder.grouping import check_group
 from einsql.sql.binder.items import Item, expand, find_alias
-from einsql.sql.binder.scalar import ScalarBinder, locate, position, unsupported
-from einsql.sql.binder.scope import Scope, TileColumn, TileRelation, deduplicated
+from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.select import check_clauses
-from einsql.sql.binder.typed_expr import Decimal, Typed, truth
+from einsql.sql.functions.tile_functions import FUNCTIONS, PREFIX, suffix
+from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.scope.relation import TileColumn, TileRelation, deduplicated
+from einsql.sql.scope.scope import Scope
 from einsql.sql.tiles.calls import Calls, aggregates
 from einsql.sql.tiles.kernels import Leaf, Leaves
 from einsql.sql.tiles.keys import KeyDomain, filtered, over_positions
-from einsql.sql.tiles.names import FUNCTIONS, PREFIX, suffix
 from einsql.sql.tiles.sources import TileFrom
+from einsql.sql.typing.typed_expr import Decimal, Typed, truth
 
 if TYPE_CHECKING:
-    from einsql.sql.binder.query import QueryBinder
     from einsql.sql.binder.select import SelectBinder
 
 
@@ -40,7 +43,7 @@ class TileSelect:
 
     parent: SelectBinder | None = None
 
-    def __init__(self, query: QueryBinder) -> None:
+    def __init__(self, query: Binder) -> None:
         self.query = query
         self.scope = Scope()
         self.domain = KeyDomain()
@@ -78,8 +81,8 @@ class TileSelect:
                 "TILES(x, 4, 2) says into how many parts keys are cut.",
             )
         self.select = select
-        self.query.bind_from(self, select, TileFrom)
-        self.select = select = self.query.expanded(self, select)
+        bind_from(TileFrom(self.query, self), select)
+        self.select = select = self.query.macros.expanded(self, select)
         self.items = expand(select, self.scope)
         where = select.args.get("where")
         try:
@@ -331,4 +334,4 @@ class TileSelect:
 
     def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
         """The expansion of a scalar macro."""
-        return self.query.scalar_macro(name, args, self)
+        return self.query.macros.scalar(name, args, self)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sqlglot import exp
 
 from einsql.core.schema import DType
@@ -11,19 +9,19 @@ from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import Label, Value
 from einsql.ir.tra.kernels import VALUE
 from einsql.sql.binder.from_clause import FromBinder
-from einsql.sql.binder.scalar import position
-from einsql.sql.binder.scope import Relation, Scope, Source, TileRelation
-from einsql.sql.binder.typed_expr import Typed
+from einsql.sql.binder.syntax import renamed
+from einsql.sql.parser.positions import position
+from einsql.sql.scope.relation import Relation, TileRelation
+from einsql.sql.scope.scope import Scope, Source
+from einsql.sql.tiles.context import TileBlock
 from einsql.sql.tiles.kernels import Leaf
-
-if TYPE_CHECKING:
-    from einsql.sql.tiles.select import TileSelect
+from einsql.sql.typing.typed_expr import Typed
 
 
 class TileFrom(FromBinder):
     """Binds the FROM of a SELECT over tiles."""
 
-    select: TileSelect
+    select: TileBlock
 
     def _scan(self, given: Relation | TileRelation, item: exp.Expr, name: str) -> Source:
         if isinstance(given, Relation):
@@ -32,7 +30,7 @@ class TileFrom(FromBinder):
                 hint="TILES(…) cuts a tensor into tiles, ELEMENTS(…) reads tiles as a tensor.",
                 position=position(item),
             )
-        relation = self.query.renamed(given, item)
+        relation = renamed(given, item)
         domain, leaves = self.select.domain, self.select.leaves
         schema = relation.node.schema
         labels = [domain.fresh(k, 0, b) for k, b in zip(relation.keys, schema.bounds, strict=True)]

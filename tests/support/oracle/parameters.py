@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import einsql
-from einsql.sql.binder.query import QueryBinder
 from einsql.sql.parser.lexical import QUIET
+from einsql.sql.query_binder import QueryBinder
 from tests.support.oracle.changes import stored
 from tests.support.oracle.choices import Choices
 from tests.support.oracle.data import random_database

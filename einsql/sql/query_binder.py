@@ -3,100 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlglot import exp
 
-from einsql.core.schema import Schema
-from einsql.errors import Error, ProgrammingError
-from einsql.ir.einsum.graph import EinSum, Input
-from einsql.sql.binder.from_clause import (
-    FromBinder,
-    Joining,
-    alias_columns,
-    bind_from,
-    check_syntax,
-    named_relation,
-)
-from einsql.sql.binder.scalar import ScalarBinder, locate, position, unsupported
-from einsql.sql.binder.scope import Relation, TileRelation, as_elements, deduplicated
+from einsql.errors import Error, ForeignNameError, ProgrammingError, UnknownHere, suggest
+from einsql.sql.binder.context import Catalog, Joining
+from einsql.sql.binder.einsum_call import bind_einsum
+from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.select import SelectBinder
-from einsql.sql.binder.typed_expr import Typed
-from einsql.sql.macros.expansion import Block, count_expansion, expand_calls, expanded
-from einsql.sql.macros.macros import Macro
-from einsql.sql.macros.substitution import expand, selects
+from einsql.sql.binder.syntax import check_syntax, renamed
+from einsql.sql.functions import tile_functions
+from einsql.sql.functions.table_functions import TABLE_FUNCTIONS, TABLE_MACROS
+from einsql.sql.macros.expansion import MacroExpander
+from einsql.sql.macros.substitution import selects
 from einsql.sql.parameters.parameter_use import Given
-from einsql.sql.tiles.recognise import over_tiles
+from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.scope.relation import Relation, TileRelation, as_elements
+from einsql.sql.tiles.recognise import TileQueries
+from einsql.sql.typing.typed_expr import Typed
 
 if TYPE_CHECKING:
     from einsql.ir.autodiff import Backward
 
 T = TypeVar("T")
-Named = TypeVar("Named", Relation, TileRelation)
 
 REENTRIES = 8
 """How often a view or table macro may stand inside itself before it counts as recursive."""
 
 
-class Catalog(Protocol):
-    """What the binder asks about the world outside the statement."""
-
-    @property
-    def float_stays(self) -> bool:
-        """True if FLOAT arithmetic stays FLOAT."""
-
-    @property
-    def sites(self) -> int:
-        """Over how many sites the statement is to be cut."""
-
-    def relation(self, name: str) -> Relation | None:
-        """A stored tensor or an array in scope."""
-
-    def view(self, name: str) -> exp.Query | None:
-        """The query of a view."""
-
-    def macro(self, name: str) -> Macro | None:
-        """A macro."""
-
-    @property
-    def has_table(self) -> Callable[[str], bool]:
-        """Whether DuckDB has a table of a name."""
-
-    def is_table_file(self, path: str) -> bool:
-        """True if a path means a table, which is not the binder's to read."""
-
-    def file(self, path: str, member: str | None = None) -> Relation:
-        """A tensor file named in FROM, or one of the arrays in it."""
-
-    def probe(self, node: EinSum) -> tuple[int, int]:
-        """Runs a node with outputs lo, hi and some; returns `[lo, hi)`, (0, 0) if empty."""
-
-    def names(self) -> list[str]:
-        """Names of tensors, views and arrays, for hints."""
-
-    @property
-    def made(self) -> Mapping[str, Relation | TileRelation]:
-        """What parts of the statement in one algebra compute for the other, by input."""
-
-    def part(self, made: Relation | TileRelation, schema: Schema) -> Input:
-        """An input of one algebra that a part of the statement in the other one computes."""
-
-
 @dataclass
 class Argument:
-    """A SELECT given to a table macro, which is bound once and where the call stands.
+    """A SELECT that is an argument of a table macro; it is bound once, in the caller's scope.
 
     Attributes:
-        ctes, active, foreign: As the binder has them there.
-        made: What it is, once it is read.
+        ctes, active, foreign: The binder's, at the call.
+        relation: The bound SELECT; None before the macro's body reads it.
     """
 
     query: exp.Select
     ctes: list[dict[str, Relation | TileRelation]]
     active: list[str]
     foreign: frozenset[str]
-    made: Relation | TileRelation | None = None
+    relation: Relation | TileRelation | None = None
 
 
 @dataclass
@@ -118,18 +68,20 @@ class QueryBinder:
     """Why these are none, where that is known."""
     backward: dict[tuple[int, str], Backward] = field(default_factory=dict)
     """Backward passes by the node and the field of their losses."""
-    expanded_nodes: int = 0
-    """How many syntax nodes macros have added."""
-    expansions: dict[int, tuple[exp.Anonymous, exp.Expr]] = field(default_factory=dict)
-    """Calls of table macros by id, and what they stand for."""
     arguments: dict[int, Argument] = field(default_factory=dict)
     """By id the SELECTs that are arguments of these calls."""
-    recognised: dict[int, tuple[exp.Expr, bool]] = field(default_factory=dict)
-    """Queries by id, and whether they are over tiles."""
     change: Callable[[exp.CTE], None] | None = None
     """Takes the names of the statement's own WITH that change tensors, where it may have such."""
     changing: set[str] = field(default_factory=set)
     """These names, in small letters."""
+    macros: MacroExpander = field(init=False)
+    """The expansion of the statement's macro calls."""
+    tile_queries: TileQueries = field(init=False)
+    """Tells queries over tiles from those over elements."""
+
+    def __post_init__(self) -> None:
+        self.macros = MacroExpander(self.catalog.macro)
+        self.tile_queries = TileQueries(self.catalog, self.macros)
 
     def bind(self, query: exp.Expr) -> Relation:
         """Binds a query to a relation of elements.
@@ -156,21 +108,21 @@ class QueryBinder:
             return self.with_ctes(query, lambda: self._select(select))
         raise unsupported(query.key.upper(), query)
 
-    def _argument(self, given: Argument) -> Relation | TileRelation:
-        """What a SELECT given to a macro is, wherever the macro reads it."""
-        if given.made is None:
+    def _argument(self, argument: Argument) -> Relation | TileRelation:
+        """The relation of a SELECT that is a macro's argument."""
+        if argument.relation is None:
             before = self.ctes, self.active, self.foreign, self.joining
-            self.ctes, self.active, self.foreign = given.ctes, given.active, given.foreign
-            self.joining = []
+            self.ctes, self.active = argument.ctes, argument.active
+            self.foreign, self.joining = argument.foreign, []
             try:
-                query = given.query
-                given.made = self.with_ctes(query, lambda: self._select(query))
+                query = argument.query
+                argument.relation = self.with_ctes(query, lambda: self._select(query))
             finally:
                 self.ctes, self.active, self.foreign, self.joining = before
-        return given.made
+        return argument.relation
 
     def _select(self, select: exp.Select) -> Relation | TileRelation:
-        if not over_tiles(self, select):
+        if not self.tile_queries.over_tiles(select, self.ctes):
             return SelectBinder(self).bind(select)
         from einsql.sql.tiles.select import TileSelect  # 10 ms, and few statements need it
 
@@ -202,11 +154,11 @@ class QueryBinder:
                 names.add(name.lower())
                 if name.lower() not in read:
                     continue
-                made = self.bind_any(cte.this)
-                if isinstance(made, Relation):
-                    self.ctes[-1][name.lower()] = self.renamed(made, cte)
+                relation = self.bind_any(cte.this)
+                if isinstance(relation, Relation):
+                    self.ctes[-1][name.lower()] = renamed(relation, cte)
                 else:
-                    self.ctes[-1][name.lower()] = self.renamed(made, cte)
+                    self.ctes[-1][name.lower()] = renamed(relation, cte)
             return run()
         finally:
             self.ctes.pop()
@@ -221,32 +173,85 @@ class QueryBinder:
         self.change(cte)
         self.changing.add(cte.alias.lower())
 
-    def renamed(self, relation: Named, item: exp.Expr) -> Named:
-        """Names columns by an item's alias, such as x(i, j), and makes the names distinct.
-
-        A shorter list names the first columns.
-
-        Raises:
-            ProgrammingError: The list is longer than the columns.
-        """
-        names = alias_columns(item)
-        if len(names) > len(relation.columns):
+    def find(self, name: str) -> Relation | TileRelation | None:
+        """Resolves a relation by name: WITH, then view, then tensor or array."""
+        for level in reversed(self.ctes):
+            if name.lower() in level:
+                return level[name.lower()]
+        if self.ctes and name.lower() in self.changing:  # a view does not see the names of WITH
             raise ProgrammingError(
-                f"{len(names)} column names for {len(relation.columns)} columns",
-                hint="Columns are " + ", ".join(c.name for c in relation.columns) + ".",
-                position=position(item),
+                f'"{name}" changes a tensor and gives no rows',
+                hint="Read the tensor by its own name: every part of a statement reads what was "
+                "there before it. What it will hold can be a SELECT of WITH that both parts read.",
             )
-        names += [c.name for c in relation.columns[len(names) :]]
-        columns = zip(deduplicated(names), relation.columns, strict=True)
-        return replace(relation, columns=tuple(replace(c, name=name) for name, c in columns))
+        if name.lower() in self.foreign:
+            error = ForeignNameError(f'"{name}" is outside the tensor fragment')
+            error.name, error.why = name, self.refused.get(name.lower())
+            raise error
+        return self.view(name) or self.catalog.relation(name)
 
     def named(self, name: str, at: exp.Expr) -> Relation | TileRelation:
-        """Resolves a relation by name: WITH, then view, then tensor or array.
+        """Resolves a relation by name.
 
         Raises:
             ProgrammingError: There is none.
+            Error: An array or table of that name is no tensor.
         """
-        return named_relation(self, name, at)
+        try:
+            relation = self.find(name)
+        except Error as error:
+            raise locate(error, at) from None
+        if relation is None:
+            known = [n for level in self.ctes for n in level] + self.catalog.names()
+            raise UnknownHere(
+                f'There is no tensor "{name}"',
+                hint=suggest(name, known, "tensors"),
+                position=position(at),
+            )
+        return relation
+
+    def table_function(self, call: exp.Func) -> Relation | TileRelation:
+        """Binds a table function or a table macro.
+
+        Raises:
+            Error: There is none of that name, or its arguments are wrong.
+        """
+        if not isinstance(call, exp.Anonymous):
+            raise unsupported(f"The table function {call.sql_name()}", call)
+        name = str(call.this)
+        if name.lower() == "einsum":
+            return bind_einsum(self, call)
+        if name.lower() == "gradient":
+            from einsql.sql.binder.gradient_call import bind_gradient  # few statements need it
+
+            return bind_gradient(self, call, self.backward)
+        if name.lower() == "read_tensor":
+            return self._read_tensor(call)
+        if name.lower() in tile_functions.TABLE_FUNCTIONS:
+            from einsql.sql.tiles.functions import bind_function  # as tiles.select
+
+            return bind_function(self, call)
+        relation = self.macro(name, call)
+        if relation is None:
+            raise UnknownHere(
+                f"There is no table function {name}",
+                hint=suggest(name, [*TABLE_FUNCTIONS, *TABLE_MACROS], "table functions"),
+                position=position(call),
+            )
+        return relation
+
+    def _read_tensor(self, call: exp.Anonymous) -> Relation:
+        """read_tensor(file) and read_tensor(file, name): an array of a file with one or several."""
+        texts = [a.name for a in call.expressions if isinstance(a, exp.Literal) and a.is_string]
+        if len(texts) != len(call.expressions) or len(texts) not in (1, 2):
+            raise ProgrammingError(
+                "read_tensor() takes a file name and the name of an array in it, both as text",
+                position=position(call),
+            )
+        try:
+            return self.catalog.file(*texts)
+        except Error as error:
+            raise locate(error, call) from None
 
     def view(self, name: str) -> Relation | TileRelation | None:
         """Binds a view once per statement."""
@@ -278,36 +283,14 @@ class QueryBinder:
             if not macro.is_table:
                 raise ProgrammingError(f"{name} is a scalar macro; FROM needs a table macro")
             assert isinstance(at, exp.Anonymous)
-            count_expansion(self, macro, at)
-            body = self.expansion(macro, at)
+            self.macros.count(macro, at)
+            body = self.macros.body(macro, at)
             for query in selects(at):  # one that is passed on is bound where it was first given
-                given = Argument(query, list(self.ctes), list(self.active), self.foreign)
-                self.arguments.setdefault(id(query), given)
+                argument = Argument(query, list(self.ctes), list(self.active), self.foreign)
+                self.arguments.setdefault(id(query), argument)
             return self.nested(f"macro {macro.name}", lambda: self.bind_any(body))
         except Error as error:
             raise locate(error, at) from None
-
-    def expansion(self, macro: Macro, call: exp.Anonymous) -> exp.Expr:
-        """What a call of a table macro stands for, made once.
-
-        Raises:
-            ProgrammingError: The arguments do not fit.
-        """
-        if id(call) not in self.expansions:  # kept with the call, so that its id stays its own
-            self.expansions[id(call)] = call, expand(macro, call, lambda value: value)
-        return self.expansions[id(call)][1]
-
-    def scalar_macro(self, name: str, args: list[exp.Expr], binder: Block) -> exp.Expr | None:
-        """Expands a scalar macro, or gives None if there is none of that name."""
-        if self.catalog.macro(name) is None:
-            return None
-        written = args[0].parent if args else None  # it knows where it stands
-        call = exp.Anonymous(this=name) if written is None else written.copy()
-        return expand_calls(binder, call)
-
-    def expanded(self, binder: Block, select: exp.Select) -> exp.Select:
-        """A SELECT without calls of scalar macros, once its FROM is bound."""
-        return expanded(binder, select)
 
     def scalar(self, node: exp.Expr) -> Typed:
         """Binds an expression without columns, such as a DEFAULT."""
@@ -325,18 +308,6 @@ class QueryBinder:
         finally:
             self.active.pop()
             self.joining = joining
-
-    def bind_from(
-        self, select: Joining, node: exp.Select, binder: type[FromBinder] = FromBinder
-    ) -> None:
-        """Adds the FROM items of a SELECT to its domain and scope."""
-        self.joining.append(select)
-        try:
-            bind_from(binder(self, select), node)
-        except Error as error:
-            raise locate(error, node) from None
-        finally:
-            self.joining.pop()
 
 
 _CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)

@@ -12,9 +12,9 @@ from sqlglot import exp
 from einsql.core.schema import DType
 from einsql.errors import DataError, NotSupportedError, ProgrammingError
 from einsql.ir.einsum.graph import FALSE, TRUE, Const
-from einsql.sql.binder.arguments import as_sql
-from einsql.sql.binder.casts import WIDEST, Decimal, SqlType, fits, held, whole
-from einsql.sql.binder.typed_expr import Typed, convert, integer
+from einsql.sql.parser.sql_text import as_sql
+from einsql.sql.typing.casts import WIDEST, Decimal, SqlType, fits, held, whole
+from einsql.sql.typing.typed_expr import Typed, convert, integer
 
 _TYPES = {
     "BOOLEAN": DType.BOOLEAN, "TINYINT": DType.TINYINT, "INT": DType.INTEGER,

@@ -12,7 +12,7 @@ from einsql.errors import NotSupportedError, ProgrammingError
 from einsql.ir.einsum.graph import FALSE, TRUE, Call, Const, Expr, call, conj, disj, negate
 from einsql.ir.functions import SCALARS
 from einsql.ir.functions.casts import cast_failure
-from einsql.sql.binder.casts import (
+from einsql.sql.typing.casts import (
     WIDEST,
     SqlType,
     cast,
@@ -23,7 +23,7 @@ from einsql.sql.binder.casts import (
     held,
     within,
 )
-from einsql.sql.binder.casts import Decimal as Decimal
+from einsql.sql.typing.casts import Decimal as Decimal
 
 
 @dataclass(frozen=True, slots=True)

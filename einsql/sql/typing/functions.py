@@ -10,8 +10,8 @@ from einsql.core.schema import DType
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.graph import Const, call, conj, disj, negate
 from einsql.ir.functions import REDUCTIONS
-from einsql.sql.binder.casts import held
-from einsql.sql.binder.typed_expr import (
+from einsql.sql.typing.casts import held
+from einsql.sql.typing.typed_expr import (
     NULL,
     Typed,
     apply,
@@ -22,13 +22,6 @@ from einsql.sql.binder.typed_expr import (
     meet,
     truth,
 )
-
-NAMED: dict[str, tuple[str, int]] = {
-    "erf": ("erf", 1), "lgamma": ("lgamma", 1), "isfinite": ("isfinite", 1), "add": ("add", 2),
-    "subtract": ("sub", 2), "multiply": ("mul", 2), "divide": ("idiv", 2), "fmod": ("fmod", 2),
-    "mod": ("mod", 2), "log2": ("log2", 1), "ceiling": ("ceil", 1),
-}  # fmt: skip
-"""Functions sqlglot has no node for: their function in the algebra and their arity."""
 
 
 def case(tests: Sequence[Typed], values: Sequence[Typed], otherwise: Typed) -> Typed:

@@ -13,7 +13,7 @@ from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 
 from einsql.core.quoting import in_quotes, literal
-from einsql.sql.binder.arguments import as_sql
+from einsql.sql.parser.sql_text import as_sql
 
 _OPERATORS: dict[type[exp.Expr], str] = {
     exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.IntDiv: "//", exp.Mod: "%",

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, Expr, Label, call, conjuncts
+from einsql.sql.binder.domain import Domain
 from einsql.sql.parameters.host_expr import NeedsValuesError
 from einsql.sql.parameters.runtime_bounds import Edge, edges_of
 from einsql.sql.parameters.runtime_windows import Window
-
-if TYPE_CHECKING:
-    from einsql.sql.binder.domain import Domain
 
 
 def settle(domain: Domain) -> None:
     """Makes windows and edges of the conditions on keys that only parameters decide.
 
+    All conditions on the keys must be known; without parameters that are read nothing changes.
     A key with a bound from below and one from above is read within a window, whose extent the
     plan is for. Any other bound stays a condition.
 
     Raises:
         NeedsValuesError: Values leave a key none of its own, or a window lies beyond it.
     """
-    found: dict[str, list[tuple[Expr, tuple[Edge, ...]]]] = {}
+    if not domain.given.read:
+        return
+    by_label: dict[str, list[tuple[Expr, tuple[Edge, ...]]]] = {}
     guards: list[Expr] = []
     for term in (t for g in domain.guards for t in conjuncts(domain.canonical(g))):
         edges = () if term in domain.settled else edges_of(term)
         if not edges or edges[0].label in domain.outer:
             guards.append(term)
         else:
-            found.setdefault(edges[0].label, []).append((term, edges))
-    for label, terms in found.items():
+            by_label.setdefault(edges[0].label, []).append((term, edges))
+    for label, terms in by_label.items():
         guards += _bounded(domain, label, terms)
     domain.guards = guards
     _follow(domain)
