@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REENTRIES = 8
-"""How often a view or table macro may stand inside itself before it counts as recursive."""
+"""Nested expansions of one view or table macro that are allowed before it counts as recursive."""
 
 
 @dataclass
@@ -63,17 +63,17 @@ class QueryBinder:
     active: list[str] = field(default_factory=list)
     """Views and table macros that are being bound, outermost first."""
     foreign: frozenset[str] = frozenset()
-    """Names of WITH around the query, in small letters, that are no tensor work."""
+    """Lower-case names of the surrounding WITH that only DuckDB can compute."""
     refused: Mapping[str, Error] = field(default_factory=dict)
-    """Why these are none, where that is known."""
+    """The errors that say why, by name."""
     backward: dict[tuple[int, str], Backward] = field(default_factory=dict)
     """Backward passes by the node and the field of their losses."""
     arguments: dict[int, Argument] = field(default_factory=dict)
-    """By id the SELECTs that are arguments of these calls."""
+    """The SELECTs that are arguments of table macros, by id."""
     change: Callable[[exp.CTE], None] | None = None
-    """Takes the names of the statement's own WITH that change tensors, where it may have such."""
+    """Called for each part of the statement's own WITH that changes a tensor; None refuses them."""
     changing: set[str] = field(default_factory=set)
-    """These names, in small letters."""
+    """Lower-case names of such parts."""
     macros: MacroExpander = field(init=False)
     """The expansion of the statement's macro calls."""
     tile_queries: TileQueries = field(init=False)
@@ -92,7 +92,7 @@ class QueryBinder:
         return as_elements(self.bind_any(query), "A SELECT over tiles", query)
 
     def bind_any(self, query: exp.Expr) -> Relation | TileRelation:
-        """Binds a query over elements or over tiles; its FROM says which it is.
+        """Binds a query over elements or over tiles, depending on its FROM.
 
         Raises:
             Error: It is wrong, or outside the tensor fragment.
@@ -129,7 +129,7 @@ class QueryBinder:
         return TileSelect(self).bind(select)
 
     def with_ctes(self, query: exp.Expr, run: Callable[[], T]) -> T:
-        """Binds what is read of the WITH clause, then runs with its names in reach.
+        """Binds the parts of a WITH clause that are read, then runs with their names in reach.
 
         A part that nothing reads is not bound, so an unknown column in it is no error, as in
         DuckDB.
@@ -311,7 +311,7 @@ class QueryBinder:
 
 
 _CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
-"""Parts of WITH that run whether or not something reads them."""
+"""Statements in WITH that run even if nothing reads them."""
 
 
 def _names_read(query: exp.Expr, clause: exp.With) -> set[str]:

@@ -93,7 +93,7 @@ class Aggregation:
         field_ = self._output(name, tuple(values), result, selected)
         shown = first.type if isinstance(first.type, Decimal) else result
         if isinstance(shown, Decimal) and name == "sum":
-            shown = Decimal(WIDEST, shown.scale)  # a sum outgrows what it sums
+            shown = Decimal(WIDEST, shown.scale)  # a sum has more digits than its terms
         return Typed(Value(0, field_, result), shown, self._found(selected))
 
     def _summable(self, name: str, t: Typed) -> tuple[Typed, DType]:
@@ -131,7 +131,7 @@ class Aggregation:
         assert t.type is not None
         exact = decimal_of(t.type)
         raw, unit = convert(t, exact).value, 10**exact.scale
-        count, found = self._count(selected), self._found(selected)
+        count, any_selected = self._count(selected), self._found(selected)
         fits_count = self._points * unit <= _EXACT
         divisor = _whole("mul", count.value, whole(unit)) if fits_count else count.value
         if self._reach(t.value) <= _EXACT and fits_count:
@@ -141,7 +141,7 @@ class Aggregation:
             mean = call("ratio", DType.DOUBLE, *self._parts_of_sum(raw, selected), divisor)
         if not fits_count:
             mean = call("div", DType.DOUBLE, mean, Const(float(unit), DType.DOUBLE))
-        return Typed(protected(mean, found), DType.DOUBLE, found)
+        return Typed(protected(mean, any_selected), DType.DOUBLE, any_selected)
 
     def _parts_of_sum(self, value: Expr, selected: Expr) -> tuple[Expr, Expr]:
         """Sums h and l with h·2^32 + l = SUM(value), which may exceed BIGINT itself."""
@@ -175,9 +175,9 @@ class Aggregation:
             return self._logsumexp(convert(t, real), real, selected)
         x = _doubled(convert(t, t.type).value) if stays else convert(t, DType.DOUBLE).value
         total, count = self._sum(x, selected), self._count(selected)
-        mean, found = _quotient(total, count.value), self._found(selected)
+        mean, any_selected = _quotient(total, count.value), self._found(selected)
         if name == "avg":
-            return _rounded(mean, found, stays)
+            return _rounded(mean, any_selected, stays)
         spread = self._spread(x, _first_pass(mean), selected, self._is_exact_sum(t))
         degrees, several = count.value, call("lt", DType.BOOLEAN, whole(1), count.value)
         sample = name.endswith("samp")
@@ -188,7 +188,7 @@ class Aggregation:
             value = call("sqrt", DType.DOUBLE, value)
         # One row has no spread, even where its distance to itself is NaN; nor has it a slope.
         value = call("if", DType.DOUBLE, several, value, Const(0.0, DType.DOUBLE))
-        return _rounded(value, conj(found, several) if sample else found, stays)
+        return _rounded(value, conj(any_selected, several) if sample else any_selected, stays)
 
     def _sum(self, value: Expr, selected: Expr) -> Expr:
         return Value(0, self._output("sum", (value,), value.dtype, selected), value.dtype)
@@ -314,7 +314,7 @@ _EXACT = 2**53
 """DOUBLE holds every integer up to this."""
 
 _FIRST_PASS = -1
-"""Operand number of the first pass inside the second, until `finish` knows it."""
+"""Stands for the operand number of the first pass in the second, until `finish` sets it."""
 
 
 def _first_pass(expr: Expr) -> Expr:

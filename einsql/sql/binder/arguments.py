@@ -28,18 +28,27 @@ _READ: dict[type[exp.Expr], frozenset[str]] = {
     **dict.fromkeys((exp.Nullif, exp.Log, exp.Atan2, exp.Filter, exp.ArgMin, exp.ArgMax), _PAIR),
 }
 _HARMLESS = {
-    "typed": False, "safe": False, "big_int": True, "ignore_nulls": True, "over": "OVER",
-}  # fmt: skip
-"""What DuckDB's parser sets by itself, saying nothing."""
+    "typed": False,
+    "safe": False,
+    "big_int": True,
+    "ignore_nulls": True,
+    "over": "OVER",
+}
+"""Arguments with values that sqlglot sets by default."""
 _NAMES = {
-    "expression": "a second argument", "expressions": "several arguments",
-    "decimals": "digits", "count": "a count", "db": "a schema name", "field": "a bare value",
-    "query": "a subquery", "default": "a DEFAULT",
-}  # fmt: skip
+    "expression": "a second argument",
+    "expressions": "several arguments",
+    "decimals": "digits",
+    "count": "a count",
+    "db": "a schema name",
+    "field": "a bare value",
+    "query": "a subquery",
+    "default": "a DEFAULT",
+}
 
 
 def surplus(node: exp.Expr) -> str | None:
-    """Names what a node carries besides what is read of its kind, or gives None."""
+    """The name of an argument that a node has and the binder does not read, or None."""
     read = _READ.get(type(node), _PAIR if isinstance(node, exp.Binary) else _ONE)
     for name, value in node.args.items():
         if name not in read and value and _HARMLESS.get(name) != value:

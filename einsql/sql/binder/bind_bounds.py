@@ -20,7 +20,7 @@ def settle(domain: Domain) -> None:
     Raises:
         NeedsValuesError: Values leave a key none of its own, or a window lies beyond it.
     """
-    if not domain.given.read:
+    if not domain.parameters.read:
         return
     by_label: dict[str, list[tuple[Expr, tuple[Edge, ...]]]] = {}
     guards: list[Expr] = []
@@ -36,9 +36,7 @@ def settle(domain: Domain) -> None:
     _follow(domain)
 
 
-def _bounded(
-    domain: Domain, label: str, terms: list[tuple[Expr, tuple[Edge, ...]]]
-) -> list[Expr]:  # fmt: skip
+def _bounded(domain: Domain, label: str, terms: list[tuple[Expr, tuple[Edge, ...]]]) -> list[Expr]:
     """Bounds a label; gives the conditions that are left."""
     window, used = None, list[Expr]()
     if label not in domain.defines and domain.window_of(label) is None:
@@ -51,7 +49,7 @@ def _bounded(
             continue
         edges += own
         if alone and len(own) == 1:
-            domain.axes[label], term = own[0].narrowed(domain.given, *domain.axes[label])
+            domain.axes[label], term = own[0].narrowed(domain.parameters, *domain.axes[label])
         domain.settled.add(term)
         left.append(term)
     domain.edges[label] = (*domain.edges.get(label, ()), *edges)
@@ -61,8 +59,8 @@ def _bounded(
 def _window(
     domain: Domain, label: str, terms: list[tuple[Expr, tuple[Edge, ...]]]
 ) -> tuple[Window | None, list[Expr]]:
-    """The window that conditions on a label make, and which of them it stands for."""
-    given, (lo, hi) = domain.given, domain.axes[label]
+    """The window that conditions on a label form, and the conditions that it replaces."""
+    parameters, (lo, hi) = domain.parameters, domain.axes[label]
     equal = next(((t, es[0]) for t, es in terms if len(es) == 2), None)
     below = next(((t, es[0]) for t, es in terms if len(es) == 1 and not es[0].upper), None)
     above = next(((t, es[0]) for t, es in terms if len(es) == 1 and es[0].upper), None)
@@ -72,7 +70,7 @@ def _window(
         least, most = below[1], above[1]
         numbers = least.numbers | most.numbers
         # The last batch of many may be short: it ends where the key does.
-        extent = given.depend(f"min({most.text}, {hi}) - {least.text}", numbers)
+        extent = parameters.depend(f"min({most.text}, {hi}) - {least.text}", numbers)
         if extent <= 0:
             raise NeedsValuesError(numbers)
         start = least.value
@@ -81,7 +79,7 @@ def _window(
         window, used = Window(start, extent, lo, hi), [below[0], above[0]]
     else:
         return None, []
-    window.within(given, lo, hi)
+    window.within(parameters, lo, hi)
     return window, used
 
 
@@ -106,5 +104,5 @@ def _follow(domain: Domain) -> None:
             start = call("add", DType.BIGINT, wide, Const(offset, DType.BIGINT))
         lo, hi = domain.axes[label]
         moved = Window(start, window.extent, lo, hi)
-        moved.within(domain.given, lo, hi)
+        moved.within(domain.parameters, lo, hi)
         domain.edges[label] = (moved,)

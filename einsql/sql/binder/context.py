@@ -1,4 +1,4 @@
-"""What binders know of each other: the SELECT an expression is in, the statement, its catalog."""
+"""Protocols between binders: the environment of an expression, a SELECT, the statement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Environment(Protocol):
-    """What surrounds an expression: columns, aggregates, windows and subqueries."""
+    """The environment of an expression: columns, aggregates, windows and subqueries."""
 
     float_stays: bool
     parameters: Given
@@ -46,7 +46,7 @@ class Environment(Protocol):
 
 
 class Joining(Environment, Protocol):
-    """The SELECT whose FROM is bound: what its conditions see and narrow."""
+    """The SELECT whose FROM is bound, with the scope and domain of its conditions."""
 
     scope: Scope
     clause: str
@@ -60,7 +60,7 @@ class Joining(Environment, Protocol):
 
 
 class Catalog(Protocol):
-    """What the binder asks about the world outside the statement."""
+    """The names outside a statement, and their relations."""
 
     @property
     def float_stays(self) -> bool:
@@ -97,7 +97,7 @@ class Catalog(Protocol):
 
     @property
     def made(self) -> Mapping[str, Relation | TileRelation]:
-        """What parts of the statement in one algebra compute for the other, by input."""
+        """Relations computed by parts of the statement in the other algebra, by input."""
 
     def part(self, made: Relation | TileRelation, schema: Schema) -> Input:
         """An input of one algebra that a part of the statement in the other one computes."""

@@ -22,7 +22,7 @@ from einsql.sql.scope.scope import Source, read
 from einsql.sql.typing.typed_expr import Typed, convert, truth
 
 COUNT = ".count"
-"""Output telling how many rows of FROM meet a target row."""
+"""Output that counts the rows of FROM that match a target row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,18 @@ _ALLOWED: dict[type[exp.Expr], frozenset[str]] = {
     exp.TableAlias: frozenset({"this"}),
     exp.Values: frozenset({"expressions"}),
 }
-"""Everything of these nodes that is bound; whatever else a statement says is refused."""
+"""The arguments of each node that are bound; any other is refused."""
 
 _CLAUSES = {
-    "order": "ORDER BY", "conflict": "ON CONFLICT", "default": "DEFAULT VALUES",
-    "exists": "IF EXISTS", "joins": "Changing several tables at once",
-    "tables": "DELETE with names before FROM", "columns": "A column list after the alias",
+    "order": "ORDER BY",
+    "conflict": "ON CONFLICT",
+    "default": "DEFAULT VALUES",
+    "exists": "IF EXISTS",
+    "joins": "Changing several tables at once",
+    "tables": "DELETE with names before FROM",
+    "columns": "A column list after the alias",
     "alias": "VALUES with an alias",
-}  # fmt: skip
+}
 
 
 _HINTS = {
@@ -70,7 +74,7 @@ _HINTS = {
 
 
 def _check_clauses(node: exp.Expr) -> None:
-    """Refuses what a node says beyond `_ALLOWED`."""
+    """Refuses arguments of a node that are not in `_ALLOWED`."""
     if isinstance(node, exp.Table) and node.args.get("db") is not None:
         raise ProgrammingError(f"einsql has no schemas: {as_sql(node)}", position=position(node))
     for arg, value in node.args.items():
@@ -187,18 +191,18 @@ def _assignment(
     if item.expression == exp.column("DEFAULT"):
         raise unsupported("DEFAULT as a value", item, "Write the value itself.")
     wanted = item.this.name
-    found = next((c for c in relation.columns if c.name.lower() == wanted.lower()), None)
-    if found is None or found.field is None:
+    column = next((c for c in relation.columns if c.name.lower() == wanted.lower()), None)
+    if column is None or column.field is None:
         values = [c.name for c in relation.columns if c.field is not None]
-        reason = f"{wanted} is a key and cannot be SET" if found else f'No column "{wanted}"'
+        reason = f"{wanted} is a key and cannot be SET" if column else f'No column "{wanted}"'
         raise ProgrammingError(
             reason, hint=suggest(wanted, values, "value columns"), position=position(item)
         )
     try:
-        typed = convert(ScalarBinder(select).bind(item.expression), found.dtype)
+        typed = convert(ScalarBinder(select).bind(item.expression), column.dtype)
     except Error as error:
         raise locate(error, item) from None
-    return found.field, typed
+    return column.field, typed
 
 
 def bind_delete(query: Binder, target: Target, tree: exp.Delete) -> Touch:
@@ -290,7 +294,7 @@ def bind_insert(query: Binder, statement: Insertion) -> Relation:
 
 @dataclass(frozen=True, slots=True)
 class LiteralRow:
-    """A row of VALUES: its bound cells and where each stands in the text."""
+    """A row of VALUES: its bound cells and their positions in the text."""
 
     cells: tuple[Typed, ...]
     positions: tuple[int | None, ...]

@@ -43,8 +43,8 @@ def bind_einsum(query: Binder, call: exp.Anonymous) -> Relation:
         if isinstance(arg, exp.Subquery):
             relations.append(query.bind(arg))
         elif isinstance(arg, exp.Column) and not arg.table:
-            found = query.named(arg.name, arg)
-            relations.append(as_elements(found, f"{arg.name} in EINSUM", arg))
+            relation = query.named(arg.name, arg)
+            relations.append(as_elements(relation, f"{arg.name} in EINSUM", arg))
         else:
             raise ProgrammingError(
                 "EINSUM takes names of tensors or subqueries", position=position(arg) or at
@@ -113,6 +113,6 @@ def einsum_relation(spec: Spec, relations: Sequence[Relation], float_stays: bool
         else o
         for o in node.outputs
     )
-    made = domain.node(output, renamed)
+    summed = domain.node(output, renamed)
     columns = [Column(_column(k, output), DType.BIGINT, key=k) for k in output]
-    return Relation(made, (*columns, Column("val", made.schema.dtype("val"), field="val")))
+    return Relation(summed, (*columns, Column("val", summed.schema.dtype("val"), field="val")))

@@ -54,7 +54,7 @@ def bind_from(binder: FromBinder, node: exp.Select) -> None:
 
 
 def bind_joined(binder: FromBinder, clause: exp.Expr, joins: Sequence[exp.Join] = ()) -> None:
-    """Adds the item of a FROM clause, with the joins that hang on it and on the statement."""
+    """Adds the item of a FROM clause, with its own joins and those of the statement."""
     check_syntax(clause)
     binder.bind(clause.this, [*(clause.this.args.get("joins") or []), *joins])
 
@@ -104,17 +104,17 @@ class FromBinder:
             inner = type(self)(self.query, self.select)._tree(item.this, left)
             return Scope([_as_one(inner, item)], left=left)
         if isinstance(item, exp.Subquery):
-            source = self._scan(self.query.bind_any(item), item, item.alias or self._unnamed())
+            source = self.scan(self.query.bind_any(item), item, item.alias or self._unnamed())
         elif item.args.get("db") is not None:
             raise UnknownHere(f"einsql has no schemas: {as_sql(item)}", position=position(item))
         elif isinstance(item.this, exp.GenerateSeries):
-            source = self._range(item, item.this, left)
+            source = self.key_range(item, item.this, left)
         elif isinstance(item.this, exp.Func):
             relation = self.query.table_function(item.this)
-            source = self._scan(relation, item, item.alias or item.this.name)
+            source = self.scan(relation, item, item.alias or item.this.name)
         else:
             relation = self._named(item)
-            source = self._scan(relation, item, item.alias or item.name)
+            source = self.scan(relation, item, item.alias or item.name)
         return Scope([source], left=left)
 
     def _unnamed(self) -> str:
@@ -122,8 +122,9 @@ class FromBinder:
         self.unnamed += 1
         return "unnamed_subquery" + (str(self.unnamed) if self.unnamed > 1 else "")
 
-    def _scan(self, given: Relation | TileRelation, item: exp.Expr, name: str) -> Source:
-        relation = renamed(as_elements(given, f"{name} in FROM", item), item)
+    def scan(self, bound: Relation | TileRelation, item: exp.Expr, name: str) -> Source:
+        """Adds the relation of an item to the domain, as an operand with labels of its own."""
+        relation = renamed(as_elements(bound, f"{name} in FROM", item), item)
         number, labels = self.select.domain.scan(relation.node)
         for key, e in relation.edges:
             if isinstance(e, Edge):  # a window is known by the node
@@ -138,17 +139,17 @@ class FromBinder:
         if not is_path:
             return self.query.named(name, item)
         try:
-            found = self.query.find(name)
-            if found is None and self.query.catalog.is_table_file(name):
+            relation = self.query.find(name)
+            if relation is None and self.query.catalog.is_table_file(name):
                 raise UnknownHere(
                     f"'{name}' is a table, which has rows",
                     hint="read_tensor(…) makes a tensor of a file's rows; so does COPY … FROM.",
                 )
-            return found or self.query.catalog.file(name)
+            return relation or self.query.catalog.file(name)
         except Error as error:
             raise locate(error, item) from None
 
-    def _range(self, item: exp.Table, call: exp.GenerateSeries, left: Scope) -> Source:
+    def key_range(self, item: exp.Table, call: exp.GenerateSeries, left: Scope) -> Source:
         """range(n) and range(lo, hi): a key without data."""
         exclusive = call.args.get("is_end_exclusive")
         function = "range" if exclusive else "generate_series"
@@ -187,17 +188,17 @@ class FromBinder:
         bound = replace(bound, value=self.select.parameters.constants(bound.value))
         if bound.type is None or bound.valid == FALSE:
             return None
-        whole = isinstance(bound.type, DType) and bound.type.is_integer
-        found = self.select.domain.interval(bound.value) if whole else None
-        if found is None or found[0] != found[1] or bound.valid != TRUE:
+        is_integer = isinstance(bound.type, DType) and bound.type.is_integer
+        bounds = self.select.domain.interval(bound.value) if is_integer else None
+        if bounds is None or bounds[0] != bounds[1] or bound.valid != TRUE:
             raise ProgrammingError(
                 f"{function}() needs constant integers as bounds", position=position(node)
             )
-        return found[0]
+        return bounds[0]
 
     def _join(self, tree: Scope, join: exp.Join) -> Scope:
         method = _join_method(join)
-        self.select.scope = tree  # what a subquery to the right might mean to read
+        self.select.scope = tree  # a LATERAL subquery to the right would read it
         right = self._tree(join.this, tree)
         both = tree.joined(right, join)
         names = [n.name for n in join.args.get("using") or []]
@@ -283,7 +284,7 @@ def _join_method(join: exp.Join) -> str:
 
 def _owners(left: Scope, right: Scope, name: str) -> tuple[Source, Source]:
     """The sources whose columns USING (name) equates."""
-    found = []
+    owners = []
     for side, scope in (("left", left), ("right", right)):
         owner = scope.owner(name)
         if owner is None:
@@ -291,8 +292,8 @@ def _owners(left: Scope, right: Scope, name: str) -> tuple[Source, Source]:
                 f'No table on the {side} has a column "{name}"',
                 hint=suggest(name, [n for s in scope.sources for n, _ in s.columns], "columns"),
             )
-        found.append(owner)
-    return found[0], found[1]
+        owners.append(owner)
+    return owners[0], owners[1]
 
 
 def _as_one(inner: Scope, item: exp.Subquery) -> Source:

@@ -1,4 +1,4 @@
-"""GRADIENT(loss, w): the derivative of a loss by the elements of what it reads."""
+"""GRADIENT(loss, w): the derivative of a loss by the elements of a tensor that it reads."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def bind_gradient(
         )
     loss, source = _relation(query, args[0]), known_bounds(_relation(query, args[1]))
     within = query.parameters.views.over(source.node)
-    if within:  # what is read through a window is another node, to which no gradient leads
+    if within:  # a windowed read is another node, and the gradient does not reach this one
         raise NeedsValuesError(within)
     field = _loss_field(loss, args[0])
     columns = _columns(source, args[1])
@@ -85,7 +85,7 @@ def _reads(passes: Mapping[tuple[int, str], Backward], backward: Backward, sourc
 
 
 def _relation(query: Binder, arg: exp.Expr) -> Relation:
-    """What an argument names."""
+    """The relation of an argument."""
     try:
         if isinstance(arg, exp.Subquery):
             return query.bind(arg)
@@ -101,7 +101,7 @@ def _relation(query: Binder, arg: exp.Expr) -> Relation:
 
 
 def _no_tensor_work(query: Binder, error: NotSupportedError | UnknownHere) -> ProgrammingError:
-    """The error for what only DuckDB could run, or for a name that means no tensor.
+    """The error for a query that only DuckDB can run, or for a name that is no tensor.
 
     It stays one that tables may answer where the name itself was looked for.
     """
@@ -159,14 +159,14 @@ def _some_value(relation: Relation) -> str:
 
 def _columns(source: Relation, at: exp.Expr) -> tuple[Column, ...]:
     """The columns of a gradient: keys and floats of the source."""
-    found = []
+    columns = []
     for c in source.columns:
         if c.field is None:
-            found.append(c)
+            columns.append(c)
         elif c.dtype.is_float:
             dtype = DType.FLOAT if c.dtype.is_short else c.dtype
-            found.append(Column(c.name, dtype, field=c.field))
-    if all(c.field is None for c in found):
+            columns.append(Column(c.name, dtype, field=c.field))
+    if all(c.field is None for c in columns):
         types = ", ".join(dict.fromkeys(c.dtype.value for c in source.columns if c.field))
         raise ProgrammingError(
             f"{as_sql(at)} has no float values to take a gradient by"
@@ -174,7 +174,7 @@ def _columns(source: Relation, at: exp.Expr) -> tuple[Column, ...]:
             hint="CAST them to FLOAT in a WITH query that the loss reads.",
             position=position(at),
         )
-    return tuple(found)
+    return tuple(columns)
 
 
 def _not_read(loss: Relation, args: list[exp.Expr]) -> ProgrammingError:

@@ -50,7 +50,7 @@ def key_label(
         NotSupportedError: The expression is no integer, may be NULL, or may be BIGINT's greatest
             value, behind which a key has no bound.
     """
-    bound = replace(bound, value=domain.given.constants(bound.value))
+    bound = replace(bound, value=domain.parameters.constants(bound.value))
     value = domain.canonical(bound.value)
     exact = isinstance(bound.type, DType) and not bound.type.is_float
     if isinstance(value, Const) and bound.valid == TRUE and not isinstance(bound.type, Decimal):
@@ -85,10 +85,10 @@ def _check_bounds(lo: int, hi: int, node: exp.Expr, clause: str) -> None:
 def _bounds(domain: Domain, value: Expr, probe: Probe) -> tuple[int, int]:
     """`[lo, hi)` of an integer expression: proven from it, else found in the data."""
     domain.refuse_edges(value)
-    found = domain.interval(value)
+    proven = domain.interval(value)
     lo, hi = domain.limits(value)
-    if found is not None:
-        lo, hi = max(lo, found[0]), min(hi, found[1] + 1)
+    if proven is not None:
+        lo, hi = max(lo, proven[0]), min(hi, proven[1] + 1)
     if hi - lo <= 2**20:  # no mere range of a type
         return int(lo), max(int(lo), int(hi))
     outputs = [
@@ -165,7 +165,7 @@ def _from_key(label: str, bound: Typed) -> Typed:
 
 @dataclass
 class _Rows:
-    """The rows before grouping, as an environment that knows their columns alone."""
+    """The rows before grouping, as an environment with their columns only."""
 
     scope: Scope
     float_stays: bool
@@ -175,10 +175,10 @@ class _Rows:
         return None
 
     def column(self, node: exp.Column) -> Typed:
-        found = self.scope.find(node.name, node.table or None)
-        if found is None:
+        typed = self.scope.find(node.name, node.table or None)
+        if typed is None:
             raise self.scope.unknown(node.name, node.table or None)
-        return found
+        return typed
 
     def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
         raise unsupported("An aggregate", node)

@@ -32,13 +32,13 @@ def project(
         NotSupportedError: A column is a DECIMAL.
     """
     shown: dict[int, str] = {}
-    whole = {n: domain.canonical(t.value) for n, (_, t, _) in enumerate(columns) if _is_key(t)}
-    for n, value in whole.items():
+    key_values = {n: domain.canonical(t.value) for n, (_, t, _) in enumerate(columns) if _is_key(t)}
+    for n, value in key_values.items():
         if not isinstance(value, Label) or value.name not in domain.free:
             continue
         if value.name not in shown.values():
             shown[n] = value.name
-    for n, value in whole.items():
+    for n, value in key_values.items():
         shift = domain.shift(value) if n not in shown else None
         taken = {*shown.values(), *correlated}
         if shift is not None and shift[0] in domain.free and shift[0] not in taken:
@@ -56,10 +56,10 @@ def project(
     keys = visible + [label for label in domain.free if label not in visible]
 
     outputs: list[Output] = []
-    result: list[Column] = []
+    shown_columns: list[Column] = []
     for n, (name, typed, node) in enumerate(columns):
         if n in shown:
-            result.append(Column(name, DType.BIGINT, key=shown[n]))
+            shown_columns.append(Column(name, DType.BIGINT, key=shown[n]))
             continue
         typed = _storable(typed, node)
         assert isinstance(typed.type, DType)
@@ -67,18 +67,18 @@ def project(
         outputs.append(Output(field, (typed.value,), typed.type))
         if typed.valid != TRUE:
             outputs.append(Output(valid(field), (typed.valid,), DType.BOOLEAN))
-        result.append(Column(name, typed.type, field=field))
+        shown_columns.append(Column(name, typed.type, field=field))
     if not domain.total:
         outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
     elif not outputs:
         outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN))
     edges = tuple((k, e) for k in keys if k not in single for e in domain.edges_of(k))
-    made = domain.given.views.without(domain.node(keys, outputs), single)
-    return Relation(made, tuple(result), edges)
+    projected = domain.parameters.views.without(domain.node(keys, outputs), single)
+    return Relation(projected, tuple(shown_columns), edges)
 
 
 def _is_key(typed: Typed) -> bool:
-    """Whether a value can be a key: a DECIMAL is scaled, and a NULL stands for anything."""
+    """Whether a value can be a key: a BIGINT that is never NULL."""
     return typed.type is DType.BIGINT and typed.valid == TRUE
 
 
@@ -96,7 +96,7 @@ def _storable(typed: Typed, node: exp.Expr) -> Typed:
 
 def _unused(name: str, taken: set[str]) -> str:
     base = name.lstrip(".") or "column"
-    found, n = base, 1
-    while found in taken:
-        found, n = f"{base}_{n}", n + 1
-    return found
+    candidate, n = base, 1
+    while candidate in taken:
+        candidate, n = f"{base}_{n}", n + 1
+    return candidate

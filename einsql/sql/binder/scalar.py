@@ -243,7 +243,7 @@ class ScalarBinder:
         if isinstance(node.this, exp.Literal) and node.this.is_string:
             return read_text(node.this.name, target)
         bound = self.bind(node.this)
-        if isinstance(target, Decimal):  # what DECIMAL holds is proven from constants
+        if isinstance(target, Decimal):  # the digits of a DECIMAL are proven from constants
             bound = replace(bound, value=self.env.parameters.constants(bound.value))
         return replace(convert(bound, target), literal=False)
 

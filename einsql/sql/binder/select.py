@@ -30,14 +30,29 @@ from einsql.sql.scope.scope import Scope
 from einsql.sql.typing.typed_expr import Typed, truth
 
 _HANDLED = {
-    "expressions", "from_", "joins", "where", "group", "having", "qualify", "with_", "hint",
-    "kind", "operation_modifiers",
-}  # fmt: skip
+    "expressions",
+    "from_",
+    "joins",
+    "where",
+    "group",
+    "having",
+    "qualify",
+    "with_",
+    "hint",
+    "kind",
+    "operation_modifiers",
+}
 _NAMES = {
-    "order": "ORDER BY", "limit": "LIMIT", "offset": "OFFSET", "distinct": "DISTINCT",
-    "sample": "SAMPLE", "windows": "WINDOW", "laterals": "LATERAL", "pivots": "PIVOT",
+    "order": "ORDER BY",
+    "limit": "LIMIT",
+    "offset": "OFFSET",
+    "distinct": "DISTINCT",
+    "sample": "SAMPLE",
+    "windows": "WINDOW",
+    "laterals": "LATERAL",
+    "pivots": "PIVOT",
     "into": "INTO",
-}  # fmt: skip
+}
 
 
 class SelectBinder:
@@ -47,12 +62,12 @@ class SelectBinder:
         self.query = query
         self.parent = parent
         self.scope: Scope = Scope()
-        self.domain = Domain(given=query.parameters)
+        self.domain = Domain(parameters=query.parameters)
         self.clause = "FROM"
         self.float_stays = query.catalog.float_stays
         self.parameters = query.parameters
         self.correlated: dict[str, str] = {}
-        """Label here → label of the enclosing SELECT that it stands for."""
+        """Label here → the label of the enclosing SELECT that it equals."""
         self.select = exp.Select()
         self.items: list[Item] = []
         self.grouping: Grouping | None = None
@@ -140,9 +155,12 @@ class SelectBinder:
         axes = {k: self.domain.axes[k] for k in keys}
         hint = {k: parts for k, parts in self.domain.hint.items() if k in axes}
         groups = Domain(
-            axes, outer=frozenset(self.correlated), hint=hint, given=self.parameters,
+            axes,
+            outer=frozenset(self.correlated),
+            hint=hint,
+            parameters=self.parameters,
             edges={k: self.domain.edges_of(k) for k in keys},
-        )  # fmt: skip
+        )
         if aggregation.grouped or aggregation.outputs:
             first, *later = aggregation.finish()
             groups.attach(first, keys)
@@ -151,7 +169,7 @@ class SelectBinder:
         self.domain, self.grouping = groups, grouping
 
     def _group_nodes(self, select: exp.Select) -> list[tuple[exp.Expr, int | None]]:
-        """What GROUP BY names, each with how many items' aliases it may use."""
+        """The expressions of GROUP BY, each with how many items' aliases it may use."""
         group = select.args.get("group")
         if group is None:
             return []
@@ -166,7 +184,7 @@ class SelectBinder:
         return grouping.add(node, bound, self.query.catalog.probe)
 
     def _resolve_group(self, node: exp.Expr) -> tuple[exp.Expr, int | None]:
-        """Ordinals and aliases of SELECT items stand for the items."""
+        """Replaces ordinals and aliases of SELECT items by the items."""
         if isinstance(node, exp.Paren):
             return self._resolve_group(node.this)
         number = node.this if isinstance(node, exp.Neg) else node
@@ -184,9 +202,9 @@ class SelectBinder:
                 known = self.scope.find(node.name, None)
             except Error as error:
                 raise locate(error, node) from None
-            found = find_alias(self.items, node.name)
-            if known is None and found is not None:
-                return self.items[found].node, found
+            alias = find_alias(self.items, node.name)
+            if known is None and alias is not None:
+                return self.items[alias].node, alias
         return node, None
 
     def _bind_aggregates(
@@ -232,20 +250,20 @@ class SelectBinder:
     def column(self, node: exp.Column) -> Typed:
         """Resolves a column here, as a SELECT alias, or as a key of the outer SELECT."""
         name, table = node.name, node.table or None
-        found = self.scope.find(name, table)
-        if found is not None:
+        resolved = self.scope.find(name, table)
+        if resolved is not None:
             self._reads_own = True
             if self.grouping is None:
-                return found
-            grouped = self.grouping.column(found)
+                return resolved
+            grouped = self.grouping.column(resolved)
             if grouped is not None:
                 return grouped
         # In HAVING alone an alias hides a column that is not grouped by.
-        if table is None and (found is None or self.clause == "HAVING"):
+        if table is None and (resolved is None or self.clause == "HAVING"):
             alias = self._alias(name)
             if alias is not None:
                 return alias
-        if found is None:
+        if resolved is None:
             return self._outer(node, name, table)
         assert self.grouping is not None
         if not self.grouping.groups and not self.aggregates:
@@ -257,15 +275,15 @@ class SelectBinder:
 
     def _alias(self, name: str) -> Typed | None:
         """The item of an alias; items see the aliases of earlier ones only."""
-        found = None if self._aliases is None else find_alias(self.items, name)
-        if found is None or self._aliases is None:
+        index = None if self._aliases is None else find_alias(self.items, name)
+        if index is None or self._aliases is None:
             return None
-        if found >= self._aliases:
+        if index >= self._aliases:
             raise ProgrammingError(
                 f'"{name}" is the alias of a later item', hint="Put that item first."
             )
-        with self._within(self.clause, found):
-            return ScalarBinder(self).bind(self.items[found].node)
+        with self._within(self.clause, index):
+            return ScalarBinder(self).bind(self.items[index].node)
 
     def _outer(self, node: exp.Column, name: str, table: str | None) -> Typed:
         if self.parent is None or not self.parent.knows(name, table):
@@ -322,7 +340,7 @@ class SelectBinder:
             typed = self._bind_aggregate(aggregation, call)
         # Each row of the outer SELECT has rows, and windows over them, of its own.
         keys = aggregation.keys = tuple(dict.fromkeys((*labels, *self.correlated)))
-        numbers = {n: self.domain.lookup(made, keys) for n, made in enumerate(aggregation.finish())}
+        numbers = {n: self.domain.lookup(s, keys) for n, s in enumerate(aggregation.finish())}
         return replace(
             typed, value=renumber(typed.value, numbers), valid=renumber(typed.valid, numbers)
         )
@@ -331,8 +349,8 @@ class SelectBinder:
         free = set(self.domain.free)
         probe = self.query.catalog.probe
         bound = [(node, ScalarBinder(self).bind(node)) for node in nodes]
-        found = (key_label(self.domain, b, n, "PARTITION BY", probe, free) for n, b in bound)
-        return [label for label in found if label is not None]
+        labels = (key_label(self.domain, b, n, "PARTITION BY", probe, free) for n, b in bound)
+        return [label for label in labels if label is not None]
 
     def subquery(self, node: exp.Expr) -> Typed:
         """A scalar subquery: an operand without keys, or keyed by the outer labels."""

@@ -23,12 +23,19 @@ _ACCEPTED: dict[type[exp.Expr], set[str]] = {
     exp.CTE: {"this", "alias", "materialized"},
     exp.Star: {"except_", "replace", "rename"},
 }
-"""What may hang on a syntax node; sqlglot parses much more than einsql gives a meaning."""
+"""Arguments of syntax nodes that einsql binds; sqlglot parses many more."""
 _NAMES = {
-    "sample": "TABLESAMPLE", "when": "AT (…)", "version": "FOR VERSION or TIMESTAMP",
-    "ordinality": "WITH ORDINALITY", "hints": "A table hint", "hint": "A join hint",
-    "pivots": "PIVOT", "key_expressions": "USING KEY", "ilike": "* ILIKE", "order": "ORDER BY",
-}  # fmt: skip
+    "sample": "TABLESAMPLE",
+    "when": "AT (…)",
+    "version": "FOR VERSION or TIMESTAMP",
+    "ordinality": "WITH ORDINALITY",
+    "hints": "A table hint",
+    "hint": "A join hint",
+    "pivots": "PIVOT",
+    "key_expressions": "USING KEY",
+    "ilike": "* ILIKE",
+    "order": "ORDER BY",
+}
 
 
 def check_syntax(node: exp.Expr) -> None:

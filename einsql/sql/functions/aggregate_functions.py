@@ -15,4 +15,4 @@ AGGREGATES: dict[type[exp.Expr] | str, str] = {
 """Syntax nodes and function names of the aggregates."""
 
 AGGREGATE_NAMES = sorted({*AGGREGATES.values(), "variance", "stddev", "mean"})
-"""What a user can call, for hints and completion."""
+"""Names of aggregates, for hints and completion."""

@@ -1,4 +1,4 @@
-"""What was meant by a function that DuckDB does not know: its hint knows nothing of einsql's."""
+"""Hints for functions that DuckDB does not have; DuckDB's own hints omit einsql's functions."""
 
 from __future__ import annotations
 

@@ -20,10 +20,18 @@ FUNCTION_OF_NODE: dict[type[exp.Expr], str] = {
 """Syntax nodes that are one function of the algebra over their arguments."""
 
 NAMED: dict[str, tuple[str, int]] = {
-    "erf": ("erf", 1), "lgamma": ("lgamma", 1), "isfinite": ("isfinite", 1), "add": ("add", 2),
-    "subtract": ("sub", 2), "multiply": ("mul", 2), "divide": ("idiv", 2), "fmod": ("fmod", 2),
-    "mod": ("mod", 2), "log2": ("log2", 1), "ceiling": ("ceil", 1),
-}  # fmt: skip
+    "erf": ("erf", 1),
+    "lgamma": ("lgamma", 1),
+    "isfinite": ("isfinite", 1),
+    "add": ("add", 2),
+    "subtract": ("sub", 2),
+    "multiply": ("mul", 2),
+    "divide": ("idiv", 2),
+    "fmod": ("fmod", 2),
+    "mod": ("mod", 2),
+    "log2": ("log2", 1),
+    "ceiling": ("ceil", 1),
+}
 """Functions sqlglot has no node for: their function in the algebra and their arity."""
 
 SCALAR_MACROS = ("adam", "gelu", "relu", "silu")
@@ -33,7 +41,23 @@ FUNCTION_NAMES = sorted(
     {c.key for c in FUNCTION_OF_NODE} & set(SCALARS)
     | set(NAMED)
     | set(SCALAR_MACROS)
-    | {"round", "greatest", "least", "coalesce", "nullif", "if", "log", "log10", "pow", "power",
-       "sigmoid", "square", "stop_gradient", "pi", "cast", "ln"}
-)  # fmt: skip
-"""What a user can call in an expression; used for hints and completion."""
+    | {
+        "round",
+        "greatest",
+        "least",
+        "coalesce",
+        "nullif",
+        "if",
+        "log",
+        "log10",
+        "pow",
+        "power",
+        "sigmoid",
+        "square",
+        "stop_gradient",
+        "pi",
+        "cast",
+        "ln",
+    }
+)
+"""Names of functions in expressions, for hints and completion."""

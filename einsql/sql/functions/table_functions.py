@@ -1,13 +1,18 @@
-"""Functions and built-in macros that stand in FROM."""
+"""Functions and built-in macros of FROM."""
 
 from __future__ import annotations
 
 from einsql.sql.functions import tile_functions
 
 TABLE_FUNCTIONS = (
-    "range", "generate_series", "einsum", "gradient", "read_tensor", *tile_functions.TABLE_FUNCTIONS
-)  # fmt: skip
+    "range",
+    "generate_series",
+    "einsum",
+    "gradient",
+    "read_tensor",
+    *tile_functions.TABLE_FUNCTIONS,
+)
 """Functions that give a relation."""
 
 TABLE_MACROS = ("attention", "layer_norm", "log_softmax", "rms_norm", "softmax")
-"""Built-in macros that stand in FROM."""
+"""Built-in table macros."""

@@ -27,6 +27,6 @@ FUNCTIONS = sorted(
 
 
 def suffix(name: str) -> str | None:
-    """What follows `tensor_` in the name of a function of tiles, or None."""
+    """The name of a function of tiles without `tensor_`, or None."""
     low = name.lower()
     return low[len(PREFIX) :] if low in FUNCTIONS else None

@@ -17,14 +17,14 @@ Built-in macros use it: a statistic of a tensor with one key has no key.
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a macro's body names, all in small letters.
+    """The names in a macro's body, in lower case.
 
     Attributes:
-        tables: What FROM reads by name.
-        aliases: What FROM and WITH call what they read.
-        local: The names of WITH.
-        columns: The columns whose place an argument may take that is copied, one for each time.
-        size: Of how many syntax nodes it is.
+        tables: Tables that FROM reads by name.
+        aliases: Aliases in FROM and WITH.
+        local: Names that WITH defines.
+        columns: Each occurrence of a column that an argument may replace by a copy.
+        size: The number of syntax nodes.
     """
 
     tables: frozenset[str]
@@ -41,7 +41,7 @@ def is_passed_on(column: exp.Column) -> bool:
 
 
 def names_in(body: exp.Expr) -> Names:
-    """What a macro's body names."""
+    """The names in a macro's body."""
     nodes = list(body.walk())
     tables = [t for t in nodes if isinstance(t, exp.Table)]
     aliased = [n for n in nodes if isinstance(n, exp.Table | exp.Subquery | exp.CTE)]
@@ -65,8 +65,8 @@ class Macro:
     Attributes:
         body: An expression, or a query for a table macro.
         text: The CREATE MACRO statement's text.
-        defaults: What the last parameters are where a call does not say it.
-        names: What the body names.
+        defaults: Default values of the last parameters.
+        names: The names in the body.
     """
 
     name: str

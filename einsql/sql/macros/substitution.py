@@ -60,7 +60,7 @@ def _copy(node: exp.Expr) -> exp.Expr:
 def _rebuilt(
     node: exp.Expr, change: Callable[[exp.Expr], exp.Expr], meta: dict[str, object]
 ) -> exp.Expr:
-    """A node of the same kind over what becomes of each node below it."""
+    """A node of the same kind over the changed children."""
     new = node.__class__()
     for key, value in node.args.items():
         if isinstance(value, exp.Expr):
@@ -90,7 +90,7 @@ class _Expansion:
         self.chain = (*call.meta.get("chain", ()), macro.name.lower())
 
     def copied(self, node: exp.Expr) -> exp.Expr:
-        """What becomes of a node of the body and of all below it."""
+        """A copy of a node of the body with arguments in place of parameters."""
         new = self._substitute(node)
         if new is not None:
             return new
@@ -107,7 +107,7 @@ class _Expansion:
         return _rebuilt(node, self.copied, meta)
 
     def _substitute(self, node: exp.Expr) -> exp.Expr | None:
-        """What takes the place of a node as a whole; None where it stays."""
+        """The replacement of a whole node, or None."""
         if isinstance(node, exp.Table):
             known = isinstance(node.this, exp.Identifier) and node.name.lower() in self.tables
             return self._table(node) if known else None
@@ -200,7 +200,7 @@ class _Expansion:
         return name not in self.aliases or self._renames(node)
 
     def _is_in_query(self, node: exp.Expr) -> bool:
-        """True if a node of the body stands in a query of it."""
+        """True if a node of the body is inside a query of the body."""
         here: exp.Expr | None = node
         while here is not None and not isinstance(here, exp.Query):
             here = None if here is self.macro.body else here.parent
@@ -239,7 +239,7 @@ class _Expansion:
 def _arguments(macro: Macro, call: exp.Anonymous) -> dict[str, exp.Expr]:
     """The argument of each parameter, by its name in lower case."""
     parameters = [p.lower() for p in macro.parameters]
-    found: dict[str, exp.Expr] = {}
+    arguments: dict[str, exp.Expr] = {}
     for arg in call.expressions:
         at = position(arg) or position(call)
         if isinstance(arg, exp.Star | exp.Distinct | exp.Order | exp.Kwarg):
@@ -247,27 +247,27 @@ def _arguments(macro: Macro, call: exp.Anonymous) -> dict[str, exp.Expr]:
         name, value = "", arg
         if isinstance(arg, exp.PropertyEQ):
             name, value = arg.this.name.lower(), arg.expression
-        elif len(found) < len(parameters):
-            name = parameters[len(found)]
-        if name not in parameters or name in found:
+        elif len(arguments) < len(parameters):
+            name = parameters[len(arguments)]
+        if name not in parameters or name in arguments:
             if isinstance(arg, exp.PropertyEQ):
-                what = "twice" if name in found else "there is none of that name"
+                what = "twice" if name in arguments else "there is none of that name"
                 raise ProgrammingError(f"{macro.call} gets {arg.this.name}: {what}", position=at)
             raise _wrong_number(macro, call)
-        found[name] = value
+        arguments[name] = value
     first = len(parameters) - len(macro.defaults)
     for name, value in zip(parameters[first:], macro.defaults, strict=True):
-        found.setdefault(name, value.copy())
-    if len(found) < len(parameters):
+        arguments.setdefault(name, value.copy())
+    if len(arguments) < len(parameters):
         raise _wrong_number(macro, call)
-    return found
+    return arguments
 
 
 def _wrong_number(macro: Macro, call: exp.Anonymous) -> ProgrammingError:
-    most, given = len(macro.parameters), len(call.expressions)
+    most, passed = len(macro.parameters), len(call.expressions)
     least = most - len(macro.defaults)
     count = f"{least} to {most}" if macro.defaults else f"{most}"
     return ProgrammingError(
-        f"{macro.call} takes {count} argument{'s' * (count != '1')}, not {given}",
+        f"{macro.call} takes {count} argument{'s' * (count != '1')}, not {passed}",
         position=position(call),
     )

@@ -9,7 +9,7 @@ from einsql.ir.einsum.graph import EinSum
 
 
 class PlanParameters(Protocol):
-    """Notes for which parameter values a plan is, and what it reads of them."""
+    """Records the parameter values that a plan is made for, and the scalars it reads."""
 
     inputs: dict[str, Any]
     """Fields of the scalars and views that have been made, by input."""
@@ -20,7 +20,7 @@ class PlanParameters(Protocol):
     def extent(self, text: str, most: int, numbers: set[int]) -> int:
         """The extent of a key in the plan, where values leave only a part of it."""
 
-    def tell(self, text: str) -> str:
+    def scalar_name(self, text: str) -> str:
         """The name of a BIGINT scalar with the value of an expression."""
 
     def lowered(self, node: EinSum) -> EinSum:

@@ -44,14 +44,16 @@ class Edge:
         beyond = self.strict != self.upper
         return f"({source(self.value)} + 1)" if beyond else source(self.value)
 
-    def narrowed(self, given: PlanParameters, lo: int, hi: int) -> tuple[tuple[int, int], Expr]:
+    def narrowed(
+        self, parameters: PlanParameters, lo: int, hi: int
+    ) -> tuple[tuple[int, int], Expr]:
         """The bounds of the label in a plan for many values, and the condition that is left.
 
         A plan is for values that leave the label at least one of its own. Its bounds follow the
         values in few and large steps.
 
         Args:
-            given: The parameters.
+            parameters: Those of the statement.
             lo: The least value of the label.
             hi: The value behind its last one.
 
@@ -62,27 +64,27 @@ class Edge:
         label, value = Label(self.label), _wide(self.value)
         fn = "lt" if self.strict else "le"
         if self.upper:
-            given.require(f"{lo} < {self.text}", numbers)
-            hi = min(hi, lo + given.extent(f"{self.text} - {lo}", hi - lo, numbers))
+            parameters.require(f"{lo} < {self.text}", numbers)
+            hi = min(hi, lo + parameters.extent(f"{self.text} - {lo}", hi - lo, numbers))
             # Written so that the least value of the label provably meets it.
             least = Const(lo + self.strict, DType.BIGINT)
             return (lo, hi), call(
                 fn, DType.BOOLEAN, label, call("greatest", DType.BIGINT, value, least)
             )
-        given.require(f"{self.text} < {hi}", numbers)
-        lo = max(lo, hi - given.extent(f"{hi} - {self.text}", hi - lo, numbers))
+        parameters.require(f"{self.text} < {hi}", numbers)
+        lo = max(lo, hi - parameters.extent(f"{hi} - {self.text}", hi - lo, numbers))
         most = Const(hi - 1 - self.strict, DType.BIGINT)
         return (lo, hi), call(fn, DType.BOOLEAN, call("least", DType.BIGINT, value, most), label)
 
-    def end(self, given: PlanParameters, axis: int) -> Cut:
+    def end(self, parameters: PlanParameters, axis: int) -> Cut:
         """Where it ends a key of a result.
 
         Args:
-            given: The parameters.
+            parameters: Those of the statement.
             axis: The number of the key.
         """
         text = f"min(max({self.text}, {-FAR}), {FAR})"  # no key lies beyond
-        return Cut(axis, self.upper, given.tell(text))
+        return Cut(axis, self.upper, parameters.scalar_name(text))
 
 
 @dataclass(frozen=True, slots=True)

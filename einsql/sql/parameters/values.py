@@ -14,38 +14,42 @@ _PLACEHOLDER = re.compile(r"\?(?!\d)")
 _PREPARE = re.compile(r"\s*PREPARE\b", re.IGNORECASE)
 
 
-def values_by_name(sql: str, given: Mapping[str, object]) -> tuple[object, ...]:
+def values_by_name(sql: str, values: Mapping[str, object]) -> tuple[object, ...]:
     """Values by their parameters' numbers; `$1` takes that of "1", and case does not matter.
 
     Raises:
         ProgrammingError: A name has no value, or a value no name.
     """
     marked = _marked(sql)
-    known = {str(name).lower(): value for name, value in given.items()}
+    known = {str(name).lower(): value for name, value in values.items()}
     wanted = marked.names or {str(n): n for n in sorted(set(marked.numbers.values()))}
     if marked.numbers and not marked.names and _PLACEHOLDER.match(sql, min(marked.numbers)):
         raise ProgrammingError(
             "? takes its values in their order, not by names",
             hint="Give a list, or write $name in the statement.",
-            position=min(marked.numbers), sql=sql,
-        )  # fmt: skip
+            position=min(marked.numbers),
+            sql=sql,
+        )
     for at, number in sorted(marked.numbers.items()):
         name = next(n for n, known_number in wanted.items() if known_number == number)
         if name not in known:
-            told = nearest(name, [n for n in map(str, given) if n.lower() not in wanted])
-            were = ", ".join(map(str, given)) or "none"
+            meant = nearest(name, [n for n in map(str, values) if n.lower() not in wanted])
+            were = ", ".join(map(str, values)) or "none"
             raise ProgrammingError(
                 f"Parameter ${name} has no value",
-                hint=f"Did you mean {told}? " * (told is not None) + f"Values given: {were}.",
-                position=at, sql=sql,
-            )  # fmt: skip
-    surplus = next((str(n) for n in given if str(n).lower() not in wanted), None)
+                hint=f"Did you mean {meant}? " * (meant is not None) + f"Values given: {were}.",
+                position=at,
+                sql=sql,
+            )
+    surplus = next((str(n) for n in values if str(n).lower() not in wanted), None)
     if surplus is not None:
         have = ", ".join(f"${n}" for n in wanted) or "none"
         raise ProgrammingError(
             f"The statement has no parameter ${surplus}",
-            hint=f"Its parameters: {have}.", position=0, sql=sql,
-        )  # fmt: skip
+            hint=f"Its parameters: {have}.",
+            position=0,
+            sql=sql,
+        )
     return tuple(known[name] for name in wanted)
 
 
@@ -71,8 +75,9 @@ def refuse_names(sql: str) -> None:
         raise ProgrammingError(
             "Parameters with names take their values by them",
             hint=f"Give a dict: {{{shown}}}.",
-            position=min(marked.numbers), sql=sql,
-        )  # fmt: skip
+            position=min(marked.numbers),
+            sql=sql,
+        )
 
 
 def check_given(sql: str, given: int) -> None:

@@ -1,8 +1,8 @@
-"""FOR … DO … END FOR: its reading.
+"""Reads FOR … DO … END FOR.
 
-The variable of a loop is a parameter in the body, with a number after those that the caller
-gives. So the text of a statement there has `$n` wherever the variable stands, and is read, planned
-and run like any other; positions of its errors are brought back to what was written.
+The variable of a loop is a parameter of the statements in its body, numbered after the caller's
+parameters. Each use of the variable becomes `$n` in the text of a statement, which is then
+parsed, planned and run like any other. Positions of errors are mapped back to the original text.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class _Loops:
 def _uses(
     statement: st.Statement, tokens: list[Token], variables: Mapping[str, int]
 ) -> Iterator[tuple[int, int, str]]:
-    """Where variables stand in a statement, and the parameters that they are."""
+    """The uses of variables in a statement: start, end, and the parameter that replaces each."""
     if isinstance(statement, st.Foreign):
         yield from _written(tokens, variables)
         return
@@ -175,7 +175,7 @@ def _uses(
 
 
 def _is_value(column: exp.Column) -> bool:
-    """True of an unqualified name where a value may stand."""
+    """True if a column reference is an unqualified name in the place of a value."""
     if column.table or isinstance(column.parent, exp.Star) or "start" not in column.this.meta:
         return False
     parent = column.parent
@@ -185,7 +185,7 @@ def _is_value(column: exp.Column) -> bool:
 
 
 def _written(tokens: list[Token], variables: Mapping[str, int]) -> Iterator[tuple[int, int, str]]:
-    """Where variables stand in a statement that only DuckDB reads: by its words alone."""
+    """The uses of variables in a statement that only DuckDB parses, from its tokens."""
     for n, token in enumerate(tokens):
         number = variables.get(token.text.lower())
         if number is None or token.token_type in (TokenType.STRING, TokenType.IDENTIFIER):

@@ -30,8 +30,8 @@ def is_function(name: str, arity: int, is_table: bool) -> bool:
         tree = parsed(f"SELECT {'* FROM ' * is_table}{call}")
     except ParseError:  # it is a function of another arity, or a keyword
         return True
-    found = tree.args["from_"].this.this if is_table else tree.expressions[0]
-    return not isinstance(found, exp.Anonymous)
+    callee = tree.args["from_"].this.this if is_table else tree.expressions[0]
+    return not isinstance(callee, exp.Anonymous)
 
 
 def check_parameters(body: exp.Expr, parameters: tuple[str, ...]) -> None:

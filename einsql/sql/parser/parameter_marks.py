@@ -58,26 +58,26 @@ def mark(sql: str) -> Marked:
         return Marked(sql, numbers)
     parts, last = [], 0
     forms = set()
-    for found in _PARTS.finditer(sql):
-        at = found.start()
-        if found["mark"]:
+    for match in _PARTS.finditer(sql):
+        at = match.start()
+        if match["mark"]:
             raise ProgrammingError("The character U+E000 is no SQL", position=at)
-        if not found["parameter"] and not found["named"]:
+        if not match["parameter"] and not match["named"]:
             continue
-        if (at and _FOLLOWED.match(sql, at - 1)) or _FOLLOWED.match(sql, found.end()):
+        if (at and _FOLLOWED.match(sql, at - 1)) or _FOLLOWED.match(sql, match.end()):
             raise ProgrammingError(
                 "Syntax error: a parameter needs a blank beside a word", position=at
             )
-        forms.add("named" if found["named"] else "numbered" if found["digits"] else "?")
+        forms.add("named" if match["named"] else "numbered" if match["digits"] else "?")
         if len(forms) > 1:
             shown = " and ".join(sorted(forms))
             raise ProgrammingError(f"{shown} parameters cannot be mixed", hint=_HINT, position=at)
-        if found["named"]:
-            numbers[at] = names.setdefault(found["name"].lower(), len(names) + 1)
+        if match["named"]:
+            numbers[at] = names.setdefault(match["name"].lower(), len(names) + 1)
         else:
-            numbers[at] = _number(found["digits"], len(numbers) + 1, at)
-        parts += [sql[last:at], _MARK * len(found[0])]
-        last = found.end()
+            numbers[at] = _number(match["digits"], len(numbers) + 1, at)
+        parts += [sql[last:at], _MARK * len(match[0])]
+        last = match.end()
     return Marked("".join(parts) + sql[last:], numbers, names)
 
 

@@ -1,8 +1,8 @@
 """The reading of PARTITION hints: into how many parts a SELECT cuts some of its keys.
 
 `SELECT /*+ PARTITION(i=2, b.k=4) */ …`: sqlglot keeps such a comment as text without a
-position, so hints are read here from the statement's own tokens. sqlglot sees their
-numbers instead, and what was read takes the numbers' place in the tree.
+position, so hints are read here from the statement's own tokens. sqlglot parses a number in
+the place of each hint, and the hint then replaces the number in the tree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FORM = "Hints are PARTITION(key=parts, …), as in /*+ PARTITION(i=2, b.k=4) */
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A hint: where it stands, and equalities of a column and a number."""
+    """A hint: its position, and an equality of a column and a number for each key."""
 
     position: int
     items: list[exp.Expr]
@@ -44,9 +44,9 @@ def numbered(text: str, offset: int) -> tuple[str, list[Hint]]:
         return text, []
     hints: list[Hint] = []
     parts, last = [], 0
-    for found in _HINTS.finditer(text):
-        inside = found.start() + len(_OPEN), found.end() - len(_CLOSE)
-        if found["hint"] is None or not text[slice(*inside)].strip():
+    for match in _HINTS.finditer(text):
+        inside = match.start() + len(_OPEN), match.end() - len(_CLOSE)
+        if match["hint"] is None or not text[slice(*inside)].strip():
             continue
         parts += [text[last : inside[0]], str(len(hints)).ljust(inside[1] - inside[0])]
         last = inside[1]
@@ -55,25 +55,25 @@ def numbered(text: str, offset: int) -> tuple[str, list[Hint]]:
         except ProgrammingError as error:
             error.hint = _FORM
             raise
-        hints.append(Hint(offset + found.start(), items))
+        hints.append(Hint(offset + match.start(), items))
     return "".join(parts) + text[last:], hints
 
 
 def _read(text: str, offset: int) -> list[exp.Expr]:
     inside = " " * offset + text
     reader = TokenReader(inside, tokenize(inside))
-    found: list[exp.Expr] = []
+    equalities: list[exp.Expr] = []
     while not reader.ended:
         if reader.word() != "PARTITION" or reader.word(1) != "(":
             raise reader.error("Expected PARTITION(")
         reader.take("PARTITION", "(")
         while True:
-            found.append(_equality(reader))
+            equalities.append(_equality(reader))
             if not reader.take(","):
                 break
         reader.expect(")", "behind a hint")
         reader.take(",")
-    return found
+    return equalities
 
 
 def _equality(reader: TokenReader) -> exp.Expr:
@@ -98,7 +98,7 @@ def _word(reader: TokenReader) -> str:
 
 
 def placed(tree: exp.Expr, hints: Sequence[Hint]) -> None:
-    """Puts what was read in the place of the numbers in a tree.
+    """Replaces the numbers in a tree by the hints they mean.
 
     Raises:
         ProgrammingError: A hint does not stand behind SELECT.

@@ -9,10 +9,10 @@ from einsql.errors import Error, NotSupportedError
 
 def position(node: exp.Expr) -> int | None:
     """Offset of the first token of a syntax node that sqlglot remembers."""
-    found: list[int] = [
+    starts: list[int] = [
         n.meta["start"] for n in node.walk() if isinstance(n, exp.Expr) and "start" in n.meta
     ]
-    return min(found) if found else None
+    return min(starts) if starts else None
 
 
 def locate(error: Error, node: exp.Expr) -> Error:

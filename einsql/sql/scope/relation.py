@@ -40,7 +40,7 @@ class Relation:
     node: Node
     columns: tuple[Column, ...]
     edges: tuple[tuple[str, Edge | Window], ...] = ()
-    """Keys of the node with bounds that parameters give them, where no tuple lies beyond."""
+    """Keys of the node with bounds from parameters; no tuple is beyond them."""
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class TileRelation:
 
 
 def known_bounds(relation: Relation) -> Relation:
-    """The relation, if the bounds of its keys depend on no parameter.
+    """Requires that the bounds of a relation's keys depend on no parameter.
 
     Raises:
         NeedsValuesError: Parameters give some of them.
@@ -83,7 +83,7 @@ def known_bounds(relation: Relation) -> Relation:
 
 
 def as_elements(relation: Relation | TileRelation, what: str, at: exp.Expr) -> Relation:
-    """The relation, if it is one of elements.
+    """Requires a relation of elements.
 
     Raises:
         ProgrammingError: It is one of tiles.
@@ -100,11 +100,11 @@ def as_elements(relation: Relation | TileRelation, what: str, at: exp.Expr) -> R
 def deduplicated(names: Sequence[str]) -> list[str]:
     """The names with `_1`, `_2`, … behind every repetition, in any letter case."""
     taken: set[str] = set()
-    result: list[str] = []
+    distinct: list[str] = []
     for name in names:
-        found, n = name, 1
-        while found.lower() in taken:
-            found, n = f"{name}_{n}", n + 1
-        taken.add(found.lower())
-        result.append(found)
-    return result
+        unique, n = name, 1
+        while unique.lower() in taken:
+            unique, n = f"{name}_{n}", n + 1
+        taken.add(unique.lower())
+        distinct.append(unique)
+    return distinct

@@ -38,17 +38,17 @@ class Source:
 
 def read(relation: Relation, number: int, labels: dict[str, str]) -> list[tuple[str, Typed]]:
     """A relation's columns as typed values when it is operand `number`."""
-    found: list[tuple[str, Typed]] = []
+    columns: list[tuple[str, Typed]] = []
     for c in relation.columns:
         if c.key is not None:
-            found.append((c.name, Typed(Label(labels[c.key]), DType.BIGINT)))
+            columns.append((c.name, Typed(Label(labels[c.key]), DType.BIGINT)))
         else:
             assert c.field is not None
             known: Expr = TRUE
             if relation.node.schema.has(valid(c.field)):
                 known = Value(number, valid(c.field), DType.BOOLEAN)
-            found.append((c.name, Typed(Value(number, c.field, c.dtype), c.dtype, known)))
-    return found
+            columns.append((c.name, Typed(Value(number, c.field, c.dtype), c.dtype, known)))
+    return columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Scope:
 
     Attributes:
         merged: Columns of these sources that an unqualified name means as one.
-        left: What stands further left in FROM; searched after everything here.
+        left: The scope of the items further left in FROM; searched last.
     """
 
     sources: list[Source] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Scope:
         return both
 
     def merge(self, name: str, left: Source, right: Source) -> None:
-        """Makes one column of two sources' columns and of what was merged with them before."""
+        """Merges the columns of two sources, with the columns already merged into them."""
         owners: list[Source] = []
         for source in (left, right):
             old = next((m for m in self.merged if m.holds(source, name)), None)
@@ -118,7 +118,7 @@ class Scope:
         A merged column is shown once, where the first of its owners stands that is not
         skipped; `table.*` shows every column of the table.
         """
-        found: list[tuple[Source, str, Typed]] = []
+        shown: list[tuple[Source, str, Typed]] = []
         seen: list[Merged] = []
         for source in self.sources:
             if table is not None and not source.answers_to(table):
@@ -131,8 +131,8 @@ class Scope:
                     if any(m is merged for m in seen):
                         continue
                     seen.append(merged)
-                found.append((source, name, typed))
-        return found
+                shown.append((source, name, typed))
+        return shown
 
     def owner(self, name: str) -> Source | None:
         """The source whose column an unqualified name means.
@@ -159,8 +159,8 @@ class Scope:
             Error: The name is ambiguous or means a whole row, or the table is known and
                 lacks it.
         """
-        found = self.resolve(name, table)
-        return None if found is None else found[1]
+        column = self.resolve(name, table)
+        return None if column is None else column[1]
 
     def resolve(self, name: str, table: str | None) -> tuple[str, Typed] | None:
         """A column as its table spells it, with its value; see `find`."""
@@ -200,7 +200,7 @@ class Scope:
             return ProgrammingError(
                 f'There is no table "{table}" in FROM', hint=suggest(table, tables, "tables")
             )
-        # What begins with # has its name from a macro that is there from the start.
+        # Names that begin with # come from built-in macros.
         names = [n for s in sources for n, _ in s.columns if not n.startswith("#")]
         return ProgrammingError(
             f'There is no column "{name}"', hint=suggest(name, names, "columns")

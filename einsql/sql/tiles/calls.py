@@ -113,8 +113,8 @@ class Calls:
         with self.select.within("an aggregate"):
             typed = ScalarBinder(self.select).bind(first)
         rows = self.select.rows(typed, first)
-        made = self._stack(rows, node) if name == "stack" else self._merge(rows, AGGREGATES[name])
-        return self.select.leaves.value(made)
+        leaf = self._stack(rows, node) if name == "stack" else self._merge(rows, AGGREGATES[name])
+        return self.select.leaves.value(leaf)
 
     def _merge(self, rows: Leaf, reduce: str) -> Leaf:
         groups = self.select.groups
@@ -155,5 +155,5 @@ class Calls:
             place = len(groups)
         else:
             place = rows.labels.index(key.name)
-        made = ra.Stack(rows.node, place, int(dimension.name))
-        return Leaf(made, (*rows.labels[:place], *rows.labels[place + 1 :]))
+        stacked = ra.Stack(rows.node, place, int(dimension.name))
+        return Leaf(stacked, (*rows.labels[:place], *rows.labels[place + 1 :]))

@@ -67,11 +67,11 @@ def _source(query: Binder, arg: exp.Expr, name: str) -> Relation | TileRelation:
 
 def _count(query: Binder, arg: exp.Expr, name: str) -> int:
     bound = ScalarBinder(SelectBinder(query)).bind(arg)
-    whole = isinstance(bound.type, DType) and bound.type.is_integer and bound.valid == TRUE
-    found = interval(bound.value, {}) if whole else None
-    if found is None or found[0] != found[1]:
+    is_integer = isinstance(bound.type, DType) and bound.type.is_integer and bound.valid == TRUE
+    bounds = interval(bound.value, {}) if is_integer else None
+    if bounds is None or bounds[0] != bounds[1]:
         raise ProgrammingError(f"{name} takes whole constants", position=position(arg))
-    return found[0]
+    return bounds[0]
 
 
 # ---- TILES
@@ -102,7 +102,7 @@ def _check_parts(parts: Sequence[int], keys: Sequence[str]) -> None:
 
 
 def _tensor(query: Binder, source: Relation) -> Input:
-    """What a Scan reads: a dense stored tensor itself, anything else computed beforehand."""
+    """The input of a Scan: a dense stored tensor itself; anything else is computed first."""
     schema = source.node.schema
     values = [c for c in source.columns if c.field is not None]
     if source.hidden:

@@ -1,4 +1,4 @@
-"""What a SELECT does to arrays: leaves that expressions read, and the kernels over them.
+"""The arrays of a SELECT: leaves that expressions read, and the kernels over them.
 
 An expression over tiles is bound as one over their elements, `Value(n)` being the array
 of leaf n. Where it has to become arrays of its own, its leaves are joined on the labels

@@ -1,4 +1,4 @@
-"""Tells a SELECT over tiles from one over elements by its text and the names in reach."""
+"""Finds SELECTs over tiles, by their syntax and the names in reach, before they are bound."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.scope.relation import Relation, TileRelation
 
 WITHIN = 8
-"""How often a macro is looked into inside itself: it may read its own result."""
+"""Nested expansions of one macro, which may read its own result."""
 
 MOST = 200
-"""Views and macros that are looked into; with more, binding will say what is wrong."""
+"""The most views and macros that are expanded; beyond it, binding reports the error."""
 
 
 @dataclass
 class TileQueries:
-    """Tells for each query of a statement whether it is over tiles; nothing is bound.
+    """Finds out which queries of a statement are over tiles, without binding them.
 
     Attributes:
         known: Queries by id, and whether they are over tiles.
@@ -59,7 +59,7 @@ class _Look:
     opened: int = 0
 
     def query(self, node: exp.Expr, names: Mapping[str, bool]) -> bool:
-        """Whether a query is over tiles, given what the WITH clauses around it hold."""
+        """Whether a query is over tiles, given those names of WITH around it that are."""
         known = self.queries.known.get(id(node))
         if known is None:
             known = node, self._query(node, names)
@@ -100,7 +100,7 @@ class _Look:
         try:
             return self.query(self.queries.macros.body(macro, call), names)
         except Error:
-            return False  # binding will say what is wrong with the call
+            return False  # binding reports the error of the call
 
     def _name(self, name: str, names: Mapping[str, bool]) -> bool:
         low = name.lower()

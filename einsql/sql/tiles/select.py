@@ -133,8 +133,8 @@ class TileSelect:
             covered = frozenset[int]().union(*(leaf.items for leaf in read))
             also = [self.leaves.all[n] for n in sorted(self._everything - covered)]
             leaf = self.leaves.arrays(expr, also)
-            made = filtered(leaf.node, leaf.labels, self.late)
-            self._rows[expr] = Leaf(made, leaf.labels, leaf.items)
+            selected = filtered(leaf.node, leaf.labels, self.late)
+            self._rows[expr] = Leaf(selected, leaf.labels, leaf.items)
         return self._rows[expr]
 
     def array(self, typed: Typed, node: exp.Expr) -> Expr:
@@ -183,7 +183,7 @@ class TileSelect:
         return [self._group_node(node) for node in group.expressions]
 
     def _group_node(self, node: exp.Expr) -> exp.Expr:
-        """Ordinals stand for SELECT items."""
+        """Replaces an ordinal by its SELECT item."""
         if isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit():
             if not 1 <= int(node.name) <= len(self.items):
                 raise ProgrammingError(
@@ -200,8 +200,8 @@ class TileSelect:
         Raises:
             ProgrammingError: It reads arrays, or is no integer.
         """
-        whole = isinstance(typed.type, DType) and typed.type.is_integer and typed.valid == TRUE
-        if operands_of(typed.value) or not whole:
+        is_integer = isinstance(typed.type, DType) and typed.type.is_integer and typed.valid == TRUE
+        if operands_of(typed.value) or not is_integer:
             raise ProgrammingError(
                 f"A key of blocks is an integer computed from keys, which {node.sql()} is not",
                 position=position(node),
@@ -255,14 +255,14 @@ class TileSelect:
         typed, node = arrays[0]
         try:
             leaf = self.rows(typed, node) if self.groups is None else self._grouped(typed, node)
-            made = leaf.node
+            blocks = leaf.node
             if keys != [Label(x) for x in leaf.labels]:
-                made = ra.ReKey(made, tuple(over_positions(k, leaf.labels) for k in keys))
+                blocks = ra.ReKey(blocks, tuple(over_positions(k, leaf.labels) for k in keys))
         except Error as error:
             raise locate(error, self.select) from None
         names = deduplicated([i.name for i in self.items])
         columns = (TileColumn(name, n) for name, n in zip(names, numbers, strict=True))
-        return TileRelation(made, tuple(columns))
+        return TileRelation(blocks, tuple(columns))
 
     def _grouped(self, typed: Typed, node: exp.Expr) -> Leaf:
         """The arrays of an expression over aggregates."""
@@ -296,9 +296,9 @@ class TileSelect:
     def column(self, node: exp.Column) -> Typed:
         """Resolves a column, in GROUP BY an alias too."""
         name, table = node.name, node.table or None
-        found = self.scope.find(name, table)
-        if found is not None:
-            return found
+        typed = self.scope.find(name, table)
+        if typed is not None:
+            return typed
         alias = find_alias(self.items, name) if self.clause == "GROUP BY" else None
         if alias is None or table is not None:
             raise self.scope.unknown(name, table)

@@ -1,4 +1,4 @@
-"""FROM over tiles: what a FROM over elements does, with keys of blocks and arrays as columns."""
+"""FROM over tiles: as over elements, with keys of blocks and arrays as columns."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ class TileFrom(FromBinder):
 
     select: TileBlock
 
-    def _scan(self, given: Relation | TileRelation, item: exp.Expr, name: str) -> Source:
-        if isinstance(given, Relation):
+    def scan(self, bound: Relation | TileRelation, item: exp.Expr, name: str) -> Source:
+        """Adds a relation of tiles to the domain, with a label for each key of its blocks."""
+        if isinstance(bound, Relation):
             raise ProgrammingError(
                 f"{name} holds elements, and its FROM holds tiles too",
                 hint="TILES(…) cuts a tensor into tiles, ELEMENTS(…) reads tiles as a tensor.",
                 position=position(item),
             )
-        relation = renamed(given, item)
+        relation = renamed(bound, item)
         domain, leaves = self.select.domain, self.select.leaves
         schema = relation.node.schema
         labels = [domain.fresh(k, 0, b) for k, b in zip(relation.keys, schema.bounds, strict=True)]
@@ -45,7 +46,9 @@ class TileFrom(FromBinder):
         ]
         return Source(name, columns)
 
-    def _range(self, item: exp.Table, call: exp.GenerateSeries, left: Scope) -> Source:
+    def key_range(self, item: exp.Table, call: exp.GenerateSeries, left: Scope) -> Source:
+        """Refuses range(), which gives elements."""
+        """Refuses range(), which gives elements."""
         raise ProgrammingError(
             "A range holds elements, and its FROM holds tiles too",
             hint="TILES((SELECT i, i AS val FROM range(n) AS r(i)), parts) cuts it into tiles.",

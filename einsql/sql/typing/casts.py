@@ -68,7 +68,7 @@ def fits(n: int, dtype: DType) -> bool:
 
 
 def _refuse_oversized(e: Expr, *types: DType | Decimal) -> None:
-    """Refuses what 64 bits cannot hold: a literal, or the unit of a type's last digit."""
+    """Refuses a literal, or the unit of a type's last digit, that exceeds 64 bits."""
     large = isinstance(e, Const) and e.dtype is DType.BIGINT and not fits(int(e.value), e.dtype)
     if large or any(isinstance(t, Decimal) and t.scale > 18 for t in types):
         raise NotSupportedError(

@@ -49,7 +49,7 @@ def nullif(a: Typed, b: Typed) -> Typed:
 
 
 def extreme(fn: str, items: Sequence[Typed]) -> Typed:
-    """GREATEST or LEAST, which skip NULLs: what loses against everything stands for them."""
+    """GREATEST or LEAST; a NULL is replaced by a value that loses every comparison."""
     met = meet(list(items), fn.upper(), truths=True)
     if met is None:
         return NULL
@@ -123,15 +123,15 @@ def rounded(x: Typed, digits: Typed | None, float_stays: bool) -> Typed:
             "ROUND to digits that are no whole literal is outside the tensor fragment",
             hint="ROUND(x * 100) / 100 rounds to two digits.",
         )
-    whole = apply("round", [x], float_stays)
-    if n == 0 or (n > 0 and isinstance(whole.type, DType) and whole.type.is_integer):
-        return whole
-    if not (isinstance(whole.type, DType) and whole.type.is_float):
+    to_integer = apply("round", [x], float_stays)
+    if n == 0 or (n > 0 and isinstance(to_integer.type, DType) and to_integer.type.is_integer):
+        return to_integer
+    if not (isinstance(to_integer.type, DType) and to_integer.type.is_float):
         raise NotSupportedError(
             "ROUND of an integer to digits left of the point is outside the tensor fragment",
             hint="CAST it to DOUBLE first.",
         )
-    return _rounded_float(convert(x, DType.DOUBLE), n, whole.type)
+    return _rounded_float(convert(x, DType.DOUBLE), n, to_integer.type)
 
 
 def _rounded_float(x: Typed, n: int, dtype: DType) -> Typed:

@@ -114,8 +114,8 @@ def _meet_decimal(x: DType | Decimal, y: DType | Decimal) -> SqlType:
 
 
 def _is_tiny(t: Typed) -> bool:
-    whole = isinstance(t.type, DType) and t.type.is_integer
-    return whole and isinstance(t.value, Const) and fits(int(t.value.value), DType.TINYINT)
+    is_integer = isinstance(t.type, DType) and t.type.is_integer
+    return is_integer and isinstance(t.value, Const) and fits(int(t.value.value), DType.TINYINT)
 
 
 # Casts, protected where NULL
