@@ -78,23 +78,23 @@ class Aggregation:
     def _base(self, name: str, args: list[Typed], selected: Expr) -> Typed:
         first = args[0]
         if name in ("sum", "product"):
-            first, result = self._summable(name, first)
+            first, dtype = self._summable(name, first)
         elif name in ("bool_and", "bool_or"):
             if first.type is not DType.BOOLEAN:
                 raise ProgrammingError(
                     f"{name.upper()}() needs a BOOLEAN", hint="Compare first, as in val > 0."
                 )
-            result = DType.BOOLEAN
+            dtype = DType.BOOLEAN
         else:
-            result = first.value.dtype
+            dtype = first.value.dtype
         values = [first.value]
         if name in ("arg_min", "arg_max"):
             values.append(args[1].value)
-        field_ = self._output(name, tuple(values), result, selected)
-        shown = first.type if isinstance(first.type, Decimal) else result
+        field_ = self._output(name, tuple(values), dtype, selected)
+        shown = first.type if isinstance(first.type, Decimal) else dtype
         if isinstance(shown, Decimal) and name == "sum":
             shown = Decimal(WIDEST, shown.scale)  # a sum has more digits than its terms
-        return Typed(Value(0, field_, result), shown, self._found(selected))
+        return Typed(Value(0, field_, dtype), shown, self._found(selected))
 
     def _summable(self, name: str, t: Typed) -> tuple[Typed, DType]:
         if isinstance(t.type, Decimal):
@@ -106,8 +106,8 @@ class Aggregation:
             t = convert(t, DType.FLOAT)
         assert isinstance(t.type, DType)
         if t.type.is_float:
-            result = t.type if self.float_stays else DType.DOUBLE
-            return convert(t, result), result
+            dtype = t.type if self.float_stays else DType.DOUBLE
+            return convert(t, dtype), dtype
         if name == "product":
             if t.type is DType.BOOLEAN:
                 raise ProgrammingError(

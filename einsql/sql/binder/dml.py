@@ -284,7 +284,14 @@ def insertion(tree: exp.Insert) -> Insertion:
             "INSERT BY NAME takes a SELECT and no column list", position=position(target.node)
         )
     columns = [(c.name, c) for c in listed]
-    return Insertion(tree, target, columns, source, by_name, alternative == "REPLACE")
+    return Insertion(
+        tree=tree,
+        target=target,
+        columns=columns,
+        source=source,
+        by_name=by_name,
+        replaces=alternative == "REPLACE",
+    )
 
 
 def bind_insert(query: Binder, statement: Insertion) -> Relation:

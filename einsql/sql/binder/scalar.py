@@ -186,8 +186,8 @@ class ScalarBinder:
 
     def same(self, node: exp.Expr) -> Typed:
         """IS [NOT] DISTINCT FROM."""
-        result = functions.not_distinct(*self._all(node.this, node.expression))
-        return logical_not(result) if isinstance(node, exp.NullSafeNEQ) else result
+        equal = functions.not_distinct(*self._all(node.this, node.expression))
+        return logical_not(equal) if isinstance(node, exp.NullSafeNEQ) else equal
 
     def if_(self, node: exp.Expr) -> Typed:
         """IF(condition, then, otherwise)."""

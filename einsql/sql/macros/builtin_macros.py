@@ -71,5 +71,10 @@ def _read(low: str) -> Macro:
     for join in macro.body.find_all(exp.Join):
         join.meta[MAY_CROSS] = True
     return Macro(
-        macro.name, macro.parameters, macro.body, macro.is_table, macro.text, macro.defaults
+        name=macro.name,
+        parameters=macro.parameters,
+        body=macro.body,
+        is_table=macro.is_table,
+        text=macro.text,
+        defaults=macro.defaults,
     )

@@ -46,15 +46,17 @@ def names_in(body: exp.Expr) -> Names:
     tables = [t for t in nodes if isinstance(t, exp.Table)]
     aliased = [n for n in nodes if isinstance(n, exp.Table | exp.Subquery | exp.CTE)]
     return Names(
-        frozenset(
+        tables=frozenset(
             t.name.lower()
             for t in tables
             if isinstance(t.this, exp.Identifier) and t.args.get("db") is None
         ),
-        frozenset(n.alias_or_name.lower() for n in aliased),
-        frozenset(n.alias.lower() for n in nodes if isinstance(n, exp.CTE)),
-        tuple(n.name.lower() for n in nodes if isinstance(n, exp.Column) and not is_passed_on(n)),
-        len(nodes),
+        aliases=frozenset(n.alias_or_name.lower() for n in aliased),
+        local=frozenset(n.alias.lower() for n in nodes if isinstance(n, exp.CTE)),
+        columns=tuple(
+            n.name.lower() for n in nodes if isinstance(n, exp.Column) and not is_passed_on(n)
+        ),
+        size=len(nodes),
     )
 
 

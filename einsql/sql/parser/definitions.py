@@ -83,7 +83,14 @@ class DefinitionReader(TreeReader):
                 partition = self.partition()
             elif self.take("DEFAULT"):
                 default = self.default()
-        statement = CreateTensor(name, replace, if_not_exists, tuple(columns), partition, default)
+        statement = CreateTensor(
+            name,
+            replace,
+            if_not_exists,
+            columns=tuple(columns),
+            partition=partition,
+            default=default,
+        )
         if self.take("AS"):
             if default is not None and not columns:
                 raise self.error("A DEFAULT needs the tensor's columns")

@@ -146,13 +146,13 @@ def _as_float(e: Expr, source: Decimal, target: DType) -> Expr:
     if isinstance(e, Const):
         return cast_expr(Const(int(e.value) / unit, real), target)
     divisor = Const(float(unit), real)
-    result = call("div", real, cast_expr(e, real), divisor)
+    quotient = call("div", real, cast_expr(e, real), divisor)
     if 10**source.width > _EXACT and source.scale:
         above = call("le", DType.BOOLEAN, whole(-_EXACT), e)
         below = call("le", DType.BOOLEAN, e, whole(_EXACT))
         exact = call("and", DType.BOOLEAN, above, below)
-        result = call("if", real, exact, result, _in_parts(e, unit))
-    return cast_expr(result, target)
+        quotient = call("if", real, exact, quotient, _in_parts(e, unit))
+    return cast_expr(quotient, target)
 
 
 def _in_parts(raw: Expr, unit: int) -> Expr:

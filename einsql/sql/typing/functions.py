@@ -27,19 +27,19 @@ from einsql.sql.typing.typed_expr import (
 def case(tests: Sequence[Typed], values: Sequence[Typed], otherwise: Typed) -> Typed:
     """The value of the first test that holds; DuckDB types ELSE first."""
     met = meet([otherwise, *values], "CASE", truths=True)
-    result = convert(otherwise, met)
+    chosen = convert(otherwise, met)
     for test, value in reversed(list(zip(tests, values, strict=True))):
-        result = choose(truth(test), value, result, met)
-    return replace(result, literal=False)
+        chosen = choose(truth(test), value, chosen, met)
+    return replace(chosen, literal=False)
 
 
 def coalesce(items: Sequence[Typed]) -> Typed:
     """The first argument that is not NULL."""
     met = meet(list(items), "COALESCE", truths=True)
-    result = convert(items[-1], met)
+    chosen = convert(items[-1], met)
     for item in reversed(items[:-1]):
-        result = choose(item.valid, item, result, met)
-    return result
+        chosen = choose(item.valid, item, chosen, met)
+    return chosen
 
 
 def nullif(a: Typed, b: Typed) -> Typed:
@@ -57,10 +57,10 @@ def extreme(fn: str, items: Sequence[Typed]) -> Typed:
     loser = REDUCTIONS["max" if fn == "greatest" else "min"].identity(dtype)
     nothing = Typed(Const(loser, dtype), met)
     values = [choose(t.valid, t, nothing, met).value for t in items]
-    result = values[0]
+    extremum = values[0]
     for value in values[1:]:
-        result = call(fn, dtype, result, value)
-    return Typed(result, met, disj(*(t.valid for t in items)))
+        extremum = call(fn, dtype, extremum, value)
+    return Typed(extremum, met, disj(*(t.valid for t in items)))
 
 
 def between(x: Typed, low: Typed, high: Typed) -> Typed:
@@ -139,8 +139,8 @@ def _rounded_float(x: Typed, n: int, dtype: DType) -> Typed:
     power = math.pow(10, abs(n)) if abs(n) < 309 else math.inf
     unit = Typed(Const(power, DType.DOUBLE), DType.DOUBLE)
     scale, back = ("mul", "div") if n > 0 else ("div", "mul")
-    result = apply(back, [apply("round", [apply(scale, [x, unit], True)], True), unit], True)
+    rescaled = apply(back, [apply("round", [apply(scale, [x, unit], True)], True), unit], True)
     nothing = Typed(Const(0.0, DType.DOUBLE), DType.DOUBLE)
     far = x if n > 0 else choose(apply("isfinite", [x], True).value, nothing, x, x.type)
-    finite = apply("isfinite", [result], True).value
-    return convert(choose(finite, result, far, x.type), dtype)
+    finite = apply("isfinite", [rescaled], True).value
+    return convert(choose(finite, rescaled, far, x.type), dtype)
