@@ -65,7 +65,7 @@ class QueryBinder:
     foreign: frozenset[str] = frozenset()
     """Lower-case names of the surrounding WITH that only DuckDB can compute."""
     refused: Mapping[str, Error] = field(default_factory=dict)
-    """The errors that say why, by name."""
+    """The errors that explain it, by name."""
     backward: dict[tuple[int, str], Backward] = field(default_factory=dict)
     """Backward passes by the node and the field of their losses."""
     arguments: dict[int, Argument] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class QueryBinder:
     macros: MacroExpander = field(init=False)
     """The expansion of the statement's macro calls."""
     tile_queries: TileQueries = field(init=False)
-    """Tells queries over tiles from those over elements."""
+    """Finds the queries over tiles."""
 
     def __post_init__(self) -> None:
         self.macros = MacroExpander(self.catalog.macro)
@@ -178,7 +178,7 @@ class QueryBinder:
         for level in reversed(self.ctes):
             if name.lower() in level:
                 return level[name.lower()]
-        if self.ctes and name.lower() in self.changing:  # a view does not see the names of WITH
+        if self.ctes and name.lower() in self.changing:  # a view cannot read names of WITH
             raise ProgrammingError(
                 f'"{name}" changes a tensor and gives no rows',
                 hint="Read the tensor by its own name: every part of a statement reads what was "
@@ -285,7 +285,8 @@ class QueryBinder:
             assert isinstance(at, exp.Anonymous)
             self.macros.count(macro, at)
             body = self.macros.body(macro, at)
-            for query in selects(at):  # one that is passed on is bound where it was first given
+            # A SELECT that a macro passes on is bound in the scope of the first call.
+            for query in selects(at):
                 argument = Argument(query, list(self.ctes), list(self.active), self.foreign)
                 self.arguments.setdefault(id(query), argument)
             return self.nested(f"macro {macro.name}", lambda: self.bind_any(body))
@@ -297,7 +298,7 @@ class QueryBinder:
         return ScalarBinder(SelectBinder(self)).bind(node)
 
     def nested(self, name: str, run: Callable[[], T]) -> T:
-        """Binds the view or table macro of a name, which must not be inside itself."""
+        """Runs the binding of a view or table macro, and refuses recursion."""
         # A macro may read its own result: al((SELECT * FROM al(x))) is no recursion.
         if self.active.count(name) >= REENTRIES:
             raise ProgrammingError(f"The {name} refers to itself")
@@ -315,7 +316,7 @@ _CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
 
 
 def _names_read(query: exp.Expr, clause: exp.With) -> set[str]:
-    """Identifiers, in small letters, of a query and of the parts of its WITH that it reads."""
+    """Lower-case identifiers of a query and of the parts of its WITH that it reads."""
     words = {n.name.lower() for n in query.walk(prune=lambda n: n is clause) if _is_word(n)}
     for cte in reversed(clause.expressions):
         if cte.alias.lower() in words or isinstance(cte.this, _CHANGES):

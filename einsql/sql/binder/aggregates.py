@@ -1,4 +1,4 @@
-"""Aggregates, spelled with the algebra's base reductions over a domain.
+"""Aggregates, expressed by the base reductions of the algebra over a domain.
 
 COUNT is a SUM of ones, AVG a SUM over a COUNT (integers are summed as integers, FLOATs in
 DOUBLE), VARIANCE a second pass over the squared distances from the mean and LOGSUMEXP a second
@@ -186,7 +186,7 @@ class Aggregation:
         value = _quotient(spread, degrees)
         if name.startswith("stddev"):
             value = call("sqrt", DType.DOUBLE, value)
-        # One row has no spread, even where its distance to itself is NaN; nor has it a slope.
+        # The spread of one row is 0 and has no derivative, even if its distance to itself is NaN.
         value = call("if", DType.DOUBLE, several, value, Const(0.0, DType.DOUBLE))
         return _rounded(value, conj(any_selected, several) if sample else any_selected, stays)
 
@@ -194,7 +194,7 @@ class Aggregation:
         return Value(0, self._output("sum", (value,), value.dtype, selected), value.dtype)
 
     def _is_exact_sum(self, t: Typed) -> bool:
-        """True if the mean of equal values is that value: their sum is not rounded."""
+        """True if a sum is not rounded, so that the mean of equal values is that value."""
         if isinstance(t.type, DType) and t.type.is_float:
             # Digits of FLOAT, as many as a count may add to them in DOUBLE.
             plain = t.type is not DType.DOUBLE and not _is_product(t.value)
@@ -222,7 +222,7 @@ class Aggregation:
         return call("settled", DType.DOUBLE, spread, low, high)
 
     def _logsumexp(self, x: Typed, real: DType, selected: Expr) -> Typed:
-        # The sum is the same whatever it is shifted by, so gradients take that for a constant.
+        # The shift does not change the sum, so gradients treat it as a constant.
         highest = Value(0, self._output("max", (x.value,), real, selected), real)
         top = call("stop_gradient", real, highest)
         shifted = call("exp", real, call("sub", real, x.value, _first_pass(top)))

@@ -1,7 +1,7 @@
-"""Which arguments of each kind of syntax node the binder reads; any other is refused.
+"""The arguments of each kind of syntax node that the binder reads; any other is refused.
 
-sqlglot parses more than einsql binds and more than DuckDB has. What a node carries
-beyond the arguments listed here would silently change nothing.
+sqlglot parses more than einsql binds and more than DuckDB has. Without this check, any other
+argument of a node would be ignored.
 """
 
 from __future__ import annotations

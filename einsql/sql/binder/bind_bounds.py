@@ -1,4 +1,4 @@
-"""Conditions of a domain that bound keys by parameters: windows, or guards over scalars."""
+"""Turns conditions that bound keys by parameters into windows, or into guards over scalars."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def settle(domain: Domain) -> None:
 
 
 def _bounded(domain: Domain, label: str, terms: list[tuple[Expr, tuple[Edge, ...]]]) -> list[Expr]:
-    """Bounds a label; gives the conditions that are left."""
+    """Bounds a label; returns the remaining conditions."""
     window, used = None, list[Expr]()
     if label not in domain.defines and domain.window_of(label) is None:
         window, used = _window(domain, label, terms)
@@ -69,7 +69,7 @@ def _window(
     elif below is not None and above is not None:
         least, most = below[1], above[1]
         numbers = least.numbers | most.numbers
-        # The last batch of many may be short: it ends where the key does.
+        # The last of several batches may be shorter: it ends with the key.
         extent = parameters.depend(f"min({most.text}, {hi}) - {least.text}", numbers)
         if extent <= 0:
             raise NeedsValuesError(numbers)
@@ -84,7 +84,7 @@ def _window(
 
 
 def _follow(domain: Domain) -> None:
-    """Gives windows to labels that are another one's value plus a constant: `y.i = x.i + 1`."""
+    """Gives windows to labels equal to another label plus a constant, as in `y.i = x.i + 1`."""
     for label, define in domain.defines.items():
         define = domain.canonical(define)
         base, offset = define, 0

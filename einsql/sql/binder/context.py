@@ -27,7 +27,7 @@ class Environment(Protocol):
     parameters: Given
 
     def match(self, node: exp.Expr) -> Typed | None:
-        """The value of a whole expression that is already known, as a GROUP BY item is."""
+        """The value of an expression that is already bound, such as a GROUP BY item."""
 
     def column(self, node: exp.Column) -> Typed:
         """Resolves a column reference."""
@@ -68,7 +68,7 @@ class Catalog(Protocol):
 
     @property
     def sites(self) -> int:
-        """Over how many sites the statement is to be cut."""
+        """The number of sites over which the statement is cut."""
 
     def relation(self, name: str) -> Relation | None:
         """A stored tensor or an array in scope."""
@@ -77,14 +77,14 @@ class Catalog(Protocol):
         """The query of a view."""
 
     def macro(self, name: str) -> Macro | None:
-        """A macro."""
+        """The macro of a name."""
 
     @property
     def has_table(self) -> Callable[[str], bool]:
-        """Whether DuckDB has a table of a name."""
+        """A function that tells whether DuckDB has a table of a name."""
 
     def is_table_file(self, path: str) -> bool:
-        """True if a path means a table, which is not the binder's to read."""
+        """True if a path is a table's, which DuckDB reads."""
 
     def file(self, path: str, member: str | None = None) -> Relation:
         """A tensor file named in FROM, or one of the arrays in it."""
@@ -100,11 +100,11 @@ class Catalog(Protocol):
         """Relations computed by parts of the statement in the other algebra, by input."""
 
     def part(self, made: Relation | TileRelation, schema: Schema) -> Input:
-        """An input of one algebra that a part of the statement in the other one computes."""
+        """Adds an input that a part of the statement in the other algebra computes."""
 
 
 class Binder(Protocol):
-    """The binder of a statement, as its parts see it."""
+    """The binder of a statement, as a protocol for the binders of its parts."""
 
     parameters: Given
     notices: list[str]
@@ -129,7 +129,7 @@ class Binder(Protocol):
         """Resolves a relation by name: WITH, then view, then tensor or array."""
 
     def named(self, name: str, at: exp.Expr) -> Relation | TileRelation:
-        """Resolves a relation by name; an unknown name is an error at a syntax node."""
+        """Resolves a relation by name, and raises an error at a syntax node if there is none."""
 
     def table_function(self, call: exp.Func) -> Relation | TileRelation:
         """Binds a call of a table function or a table macro."""

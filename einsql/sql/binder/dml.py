@@ -27,13 +27,13 @@ COUNT = ".count"
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """The rows a statement changes.
+    """The rows that a statement changes.
 
     Attributes:
-        node: Keyed by some labels; its PRESENT output, if any, tells the touched rows.
+        node: Keyed by some labels; its PRESENT output, if any, is true for the changed rows.
         labels: The label of each of the target's keys; a diagonal repeats one.
         columns: The changed value columns; the node has an output for each.
-        edges: Where parameters end the node's keys, each with the key's number.
+        edges: Bounds of the node's keys from parameters, each with the key's number.
     """
 
     node: Node
@@ -92,11 +92,11 @@ def _statement_name(node: exp.Expr) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The tensor a statement names.
+    """The tensor that a statement changes.
 
     Attributes:
-        alias: What the statement's expressions call it.
-        node: Where it stands.
+        alias: Its name in the statement's expressions.
+        node: Its syntax.
     """
 
     name: str
@@ -245,7 +245,7 @@ def _edges(select: SelectBinder, labels: list[str]) -> tuple[tuple[int, Edge], .
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """An INSERT whose clauses are known to be einsql's.
+    """An INSERT whose clauses einsql supports.
 
     Attributes:
         columns: The listed columns, each with its node; empty without a list.

@@ -1,9 +1,9 @@
 """The points a SELECT ranges over: labels with bounds, operands, and conditions solved.
 
-A condition that is an equality of keys merges labels, a comparison of a key with a
-constant narrows its bounds, an equality of a key with an expression makes the label
-derived (a gather or an index computation), and the rest becomes the guard. A definition
-that may raise is evaluated only where the conditions known before it hold.
+An equality of keys merges labels. A comparison of a key with a constant narrows its bounds. An
+equality of a key with an expression makes the label derived (a gather or an index computation).
+Any other condition becomes part of the guard. A definition that may raise is evaluated only
+where the conditions before it are true.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Domain:
     outer: frozenset[str] = frozenset()
     """Labels of an enclosing SELECT; they must stay free here."""
     hint: dict[str, int] = field(default_factory=dict)
-    """Into how many parts labels are to be cut over several sites."""
+    """The number of parts into which labels are cut over several sites."""
     parameters: Given = field(default_factory=Given)
     """The parameters that expressions may read."""
     edges: dict[str, tuple[Edge | Window, ...]] = field(default_factory=dict)
-    """Bounds that parameters give to raw labels, besides `axes`."""
+    """Bounds of raw labels from parameters, in addition to `axes`."""
     settled: set[Expr] = field(default_factory=set)
-    """Conditions that are such bounds and stay."""
+    """Conditions that became such bounds and stay guards."""
 
     def fresh(self, hint: str, lo: int, hi: int) -> str:
         """Adds a label named after `hint` with bounds `[lo, hi)` and returns its name."""
@@ -104,7 +104,7 @@ class Domain:
         return relabel(expr, {raw: self.find(raw) for raw in self.merged}) if self.merged else expr
 
     def bounds(self) -> dict[str, tuple[int, int]]:
-        """Bounds of every raw label, as intervals.py wants them."""
+        """Bounds of every raw label, as `intervals.interval` takes them."""
         merged = {raw: self.axes[self.find(raw)] for raw in self.merged}
         return {**self.axes, **merged}
 
@@ -164,7 +164,7 @@ class Domain:
         return Call(term.fn, tuple(map(folded, term.args)), term.dtype)
 
     def edges_of(self, label: str) -> tuple[Edge | Window, ...]:
-        """The bounds that parameters give to a label, one that merged labels share once."""
+        """The bounds of a label from parameters, without duplicates of merged labels."""
         if not self.edges:
             return ()
         edges = (e for raw, es in self.edges.items() if self.find(raw) == label for e in es)
@@ -297,7 +297,7 @@ class Domain:
 
     @property
     def guard(self) -> Expr:
-        """Every condition that could not be solved, those that may raise behind the others."""
+        """Every condition that is not solved; those that may raise come last."""
         terms = [t for g in self.guards for t in conjuncts(self.canonical(g))]
         bounds = self.bounds()
         return conj(*sorted(terms, key=lambda t: can_raise(t, bounds)))
@@ -374,7 +374,7 @@ class Domain:
         return {self.find(n) for n in labels_of(expr)} | self._indexes(expr)
 
     def _protected(self, order: list[str], guard: Expr) -> dict[str, Expr]:
-        """Definitions, those that may raise only where the guard's earlier terms hold."""
+        """Definitions; one that may raise is evaluated only where earlier guard terms are true."""
         terms = list(conjuncts(guard))
         protected: dict[str, Expr] = {}
         for n, label in enumerate(order):
@@ -383,7 +383,7 @@ class Domain:
             define = self.canonical(self.defines[label])
             if self._may_raise(label):
                 known = conj(*(t for t in terms if self._direct(t) <= set(order[:n])))
-                if known != TRUE:  # elsewhere no point exists, so any number will do
+                if known != TRUE:  # elsewhere no point exists, so the number is not used
                     nothing = Const(0, define.dtype)
                     define = call("if", define.dtype, known, define, nothing)
             protected[label] = define
@@ -391,7 +391,7 @@ class Domain:
 
 
 FAR = 2**40
-"""Offsets beyond this stay arithmetic, so that its overflow is checked."""
+"""Larger offsets stay arithmetic, so that its overflow is checked."""
 
 
 def affine(expr: Expr) -> tuple[str, int, int] | None:

@@ -1,8 +1,7 @@
 """FROM: tensors, subqueries, table functions and the joins between them.
 
-An item with the joins behind it is a tree, and commas stand between trees. NATURAL and
-USING see their own tree only; ON and the arguments of table functions also see what
-stands further left.
+An item with its joins is a tree; commas separate trees. NATURAL and USING see their own tree
+only. ON and the arguments of table functions also see the items further left.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ class FromBinder:
         relation = renamed(as_elements(bound, f"{name} in FROM", item), item)
         number, labels = self.select.domain.scan(relation.node)
         for key, e in relation.edges:
-            if isinstance(e, Edge):  # a window is known by the node
+            if isinstance(e, Edge):  # the node already has its windows
                 edges = self.select.domain.edges
                 edges[labels[key]] = (*edges.get(labels[key], ()), e)
         return Source(name, read(relation, number, labels))
@@ -178,7 +177,7 @@ class FromBinder:
             )
         name = names[0] if names else item.alias or function
         typed = Typed(Label(self.select.domain.fresh(name, lo, hi)), DType.BIGINT)
-        # The key of range(n) AS t is shown as t, but still answers to range.
+        # The key of range(n) AS t is listed as t, but can also be named range.
         unlisted = [(function, typed)] if item.alias and not names else []
         return Source(item.alias or function, [(name, typed)], unlisted)
 
@@ -248,7 +247,7 @@ class FromBinder:
 
 
 def _is_comma(join: exp.Join) -> bool:
-    # sqlglot looks for a PIVOT behind every written JOIN, never behind a comma.
+    # sqlglot sets more arguments for a written JOIN, such as pivots.
     return set(join.args) <= {"this"}
 
 

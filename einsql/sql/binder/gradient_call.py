@@ -75,7 +75,7 @@ def bind_gradient(
 
 
 def _reads(passes: Mapping[tuple[int, str], Backward], backward: Backward, source: Node) -> bool:
-    """True if a loss reads a source, though maybe by a gradient that is the same everywhere."""
+    """True if a loss reads a source, also through a gradient that is constant."""
     if backward.reads(source):
         return True
     return any(

@@ -1,4 +1,4 @@
-"""GROUP BY and PARTITION BY: expressions become labels, and are known again afterwards."""
+"""GROUP BY and PARTITION BY: turns expressions into labels, and finds them in later clauses."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _bounds(domain: Domain, value: Expr, probe: Probe) -> tuple[int, int]:
     lo, hi = domain.limits(value)
     if proven is not None:
         lo, hi = max(lo, proven[0]), min(hi, proven[1] + 1)
-    if hi - lo <= 2**20:  # no mere range of a type
+    if hi - lo <= 2**20:  # tighter than the range of a type
         return int(lo), max(int(lo), int(hi))
     outputs = [
         Output("lo", (value,), DType.BIGINT, "min"),

@@ -1,4 +1,4 @@
-"""Binds one SELECT block: FROM and WHERE give a domain, the rest outputs over it."""
+"""Binds one SELECT block: a domain from FROM and WHERE, then outputs over it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class SelectBinder:
         """The rows and GROUP BY items, once the domain is that of the groups."""
         self.aggregates: dict[exp.Expr, Typed] = {}
         self._aliases: int | None = None
-        """How many of the items have aliases that may be used; None where none may."""
+        """The number of items whose aliases may be used; None forbids aliases."""
         self._reads_own = self._reads_outer = False
 
     # ---- the SELECT, in the order SQL evaluates it
@@ -149,7 +149,7 @@ class SelectBinder:
         for clause in ("having", "qualify"):
             if select.args.get(clause) is not None:
                 self._bind_aggregates(aggregation, select.args[clause].this, None)
-        # Only now is every label of the outer SELECT known that the aggregates depend on.
+        # The aggregates are bound, so all labels of the outer SELECT that they use are known.
         known = [label for label in labels if label is not None]
         keys = aggregation.keys = tuple(dict.fromkeys((*known, *self.correlated)))
         axes = {k: self.domain.axes[k] for k in keys}
@@ -338,7 +338,7 @@ class SelectBinder:
             labels = self._partition_labels(node.args.get("partition_by") or [])
             aggregation = Aggregation(self.domain, (), True, self.float_stays)
             typed = self._bind_aggregate(aggregation, call)
-        # Each row of the outer SELECT has rows, and windows over them, of its own.
+        # The keys of the outer SELECT separate its windows.
         keys = aggregation.keys = tuple(dict.fromkeys((*labels, *self.correlated)))
         numbers = {n: self.domain.lookup(s, keys) for n, s in enumerate(aggregation.finish())}
         return replace(

@@ -101,7 +101,8 @@ def _listed(scope: Scope, table: str | None, entries: list[Entry]) -> list[tuple
         replaced = entry("REPLACE", source, name)
         renamed = entry("RENAME", source, name)
         if replaced is not None:
-            if replaced not in known:  # of equal names, the first is replaced, the rest go
+            # Of equal names the first is replaced, the others are dropped.
+            if replaced not in known:
                 items.append((replaced.node.alias, replaced.node.this))
             continue
         column = exp.column(

@@ -1,4 +1,4 @@
-"""FROM items, WITH and `*`: the parts of their syntax that have a meaning, and their aliases."""
+"""Checks the syntax of FROM items, WITH and `*`, and reads their aliases."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NAMES = {
 
 
 def check_syntax(node: exp.Expr) -> None:
-    """Refuses a part of a FROM item, WITH or `*` that would be ignored.
+    """Refuses parts of a FROM item, WITH or `*` that einsql does not bind.
 
     Raises:
         NotSupportedError: It names the part.

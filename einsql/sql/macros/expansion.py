@@ -73,7 +73,7 @@ class MacroExpander:
         Raises:
             ProgrammingError: The arguments do not fit.
         """
-        if id(call) not in self.bodies:  # kept with the call, so that its id stays its own
+        if id(call) not in self.bodies:  # the reference keeps the id unique
             self.bodies[id(call)] = call, expand(macro, call, lambda value: value)
         return self.bodies[id(call)][1]
 
@@ -81,7 +81,7 @@ class MacroExpander:
         """Expands a call of a scalar macro; None if there is no macro of that name."""
         if self.find(name) is None:
             return None
-        written = args[0].parent if args else None  # it knows where it stands
+        written = args[0].parent if args else None  # it has the position
         call = exp.Anonymous(this=name) if written is None else written.copy()
         return self.expand_calls(block, call)
 
@@ -200,7 +200,7 @@ def _has(block: Block, column: exp.Column) -> bool:
 
 
 def qualified(block: Block, value: exp.Expr) -> exp.Expr:
-    """An argument with the caller's table before each column, so that no other can take it.
+    """Qualifies each column of an argument with the caller's table, so that it cannot be captured.
 
     Raises:
         Error: There is no such column in the caller's FROM.

@@ -84,7 +84,7 @@ class Macro:
 
     @property
     def call(self) -> str:
-        """How it is called, as `layer_norm(x, axis, eps := 0.00001)`."""
+        """Its signature, such as `layer_norm(x, axis, eps := 0.00001)`."""
         first = len(self.parameters) - len(self.defaults)
         shown = list(self.parameters)
         for n, value in enumerate(self.defaults, first):
@@ -93,7 +93,7 @@ class Macro:
 
     @property
     def table_parameters(self) -> tuple[str, ...]:
-        """The parameters from which its body reads in FROM."""
+        """The parameters that its body reads as tables in FROM."""
         return tuple(p for p in self.parameters if p.lower() in self.names.tables)
 
 

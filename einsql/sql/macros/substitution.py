@@ -1,4 +1,4 @@
-"""Calls of macros: the body with arguments in place of parameters, in the syntax tree."""
+"""Expands calls of macros: replaces parameters by arguments in a copy of the body."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def expand(macro: Macro, call: exp.Anonymous, qualify: Callable[[exp.Expr], exp.
 
 
 def expanded_size(macro: Macro, call: exp.Anonymous) -> int:
-    """How many syntax nodes the expansion of a call has, about."""
+    """Estimates the number of syntax nodes in the expansion of a call."""
     sizes = {
         p.lower(): sum(1 for _ in arg.walk())
         for p, arg in zip(macro.parameters, call.expressions, strict=False)
@@ -53,7 +53,7 @@ def selects(call: exp.Anonymous) -> Iterator[exp.Select]:
 
 
 def _copy(node: exp.Expr) -> exp.Expr:
-    """A copy of its own; sqlglot's, which is for deeper trees, takes many times as long."""
+    """A copy; many times faster than sqlglot's, which supports deeper trees."""
     return _rebuilt(node, _copy, dict(node.meta))
 
 
@@ -172,7 +172,7 @@ class _Expansion:
         return value
 
     def _identifier(self, node: exp.Identifier) -> exp.Expr | None:
-        """A parameter that names: in USING, EXCLUDE, an alias, or before a column."""
+        """The replacement of a parameter in USING, EXCLUDE, an alias, or before a column."""
         parent = node.parent
         if isinstance(parent, exp.Join):
             return self._name(node)
@@ -186,12 +186,12 @@ class _Expansion:
         return new
 
     def _renames(self, node: exp.Identifier) -> bool:
-        """True if a name gives way to a name."""
+        """True if an argument that is a name replaces a name."""
         value = self.values[node.name.lower()]
         return self.macro.is_table and isinstance(value, exp.Column) and not value.table
 
     def _is_callers(self, node: exp.Identifier | None) -> bool:
-        """True for the name of a table, before a column, that is the caller's."""
+        """True if the table of a column is the caller's."""
         name = "" if node is None else node.name.lower()
         if node is None or node.arg_key != "table" or name not in self.values:
             return False

@@ -29,7 +29,7 @@ Evaluate = Callable[[Values], tuple[Any, ...]]
 
 
 class NeedsValuesError(Exception):
-    """Binding cannot go on without the values of some parameters: it begins anew with them."""
+    """Raised when binding needs the values of some parameters; it is then repeated with them."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def _quotient(a: int, b: int) -> int:
 
 def _remainder(a: int, b: int, most: int) -> int:
     quotient = _quotient(a, b)
-    if quotient > most:  # of the least integer by -1: it raises as the division does
+    if quotient > most:  # the least integer divided by -1: raises as the division does
         raise OverflowError
     return a - b * quotient
 
@@ -80,7 +80,7 @@ def _as_float(n: Any, source: str, name: str) -> Any:
 
 
 def bucket(extent: int) -> int:
-    """An extent of few different values that is at least the given one and at most twice it."""
+    """Rounds an extent up to BUCKET or a power of two, so that few plans cover all extents."""
     return BUCKET if extent <= BUCKET else 1 << (extent - 1).bit_length()
 
 
@@ -145,7 +145,7 @@ def source(e: Expr) -> str:
 
 
 def folded(e: Expr) -> Expr:
-    """An integer expression of constants alone as one, where it does not raise."""
+    """Folds an integer expression of constants, unless it raises."""
     if not isinstance(e, Call) or not _whole(e) or parameters_of(e):
         return e
     try:

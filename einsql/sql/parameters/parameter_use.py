@@ -119,7 +119,7 @@ class Use:
             return None
         if not self.fixed:
             return computed[:count]
-        # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
+        # By their repr, because 0.0 == -0.0 and NaN != NaN.
         return (*computed[:count], *(repr(values[n - 1]) for n in self.fixed))
 
     def feed(self, values: Values, inputs: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The parameters of a statement, as its bounds and windows see them while it is bound."""
+"""The parameters of a statement, as a protocol for its bounds and windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds that parameters give to keys: `key <= ?` holds for a range that is known at run time."""
+"""Bounds of keys from parameters: the range of `key <= ?` is known at run time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Edge:
 
     @property
     def text(self) -> str:
-        """The first value that is no more within the bound, or the first one that is."""
+        """The exclusive upper bound, or the inclusive lower bound."""
         beyond = self.strict != self.upper
         return f"({source(self.value)} + 1)" if beyond else source(self.value)
 
@@ -66,7 +66,7 @@ class Edge:
         if self.upper:
             parameters.require(f"{lo} < {self.text}", numbers)
             hi = min(hi, lo + parameters.extent(f"{self.text} - {lo}", hi - lo, numbers))
-            # Written so that the least value of the label provably meets it.
+            # With `greatest`, the least value of the label provably satisfies it.
             least = Const(lo + self.strict, DType.BIGINT)
             return (lo, hi), call(
                 fn, DType.BOOLEAN, label, call("greatest", DType.BIGINT, value, least)
@@ -77,7 +77,7 @@ class Edge:
         return (lo, hi), call(fn, DType.BOOLEAN, call("least", DType.BIGINT, value, most), label)
 
     def end(self, parameters: PlanParameters, axis: int) -> Cut:
-        """Where it ends a key of a result.
+        """The cut of a result's key at this bound.
 
         Args:
             parameters: Those of the statement.
@@ -89,7 +89,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a parameter ends a key of a result.
+    """The bound of a result's key by a parameter.
 
     Attributes:
         axis: The number of the key.
@@ -116,7 +116,7 @@ def _wide(e: Expr) -> Expr:
 
 
 def edges_of(term: Expr) -> tuple[Edge, ...]:
-    """A condition as an edge, an equality as two of them; none if it is anything else."""
+    """The edges of a condition: two for an equality, none if it is no bound by parameters."""
     if not isinstance(term, Call) or term.fn not in ("lt", "le", "eq"):
         return ()
     a, b = term.args

@@ -71,7 +71,7 @@ class Window:
         parameters.require(f"{self.text} + {self.extent} <= {hi}", self.numbers)
 
     def end(self, parameters: PlanParameters, axis: int) -> Shift:
-        """Where it begins as a key of a result.
+        """The shift of a result's key by the window's start.
 
         Args:
             parameters: Those of the statement.
@@ -124,7 +124,7 @@ class View:
 
 
 class Views:
-    """The windows that are read in one statement, each made once."""
+    """The views through windows in one statement, each made once."""
 
     def __init__(self, parameters: PlanParameters) -> None:
         # A proxy, because the parameters have these views: a cycle would keep arrays alive.
@@ -140,16 +140,16 @@ class Views:
         return {} if known is None else known[1]
 
     def over(self, node: Node) -> frozenset[int]:
-        """Numbers of the parameters between which a node has been read somewhere."""
+        """Numbers of the parameters of all windows through which a node is read."""
         return frozenset[int]().union(*(numbers for n, numbers in self._bases if n is node))
 
     def note(self, node: Node, windows: Mapping[int, Window]) -> None:
-        """Notes that keys of a node count from the starts of windows."""
+        """Records that keys of a node count from the starts of windows."""
         if windows:
             self._windows[id(node)] = node, dict(windows)
 
     def through(self, node: Node, windows: Mapping[int, Window]) -> Node:
-        """A node read within windows of some of its keys, which then count from their starts.
+        """Reads a node within windows of some of its keys, which then count from their starts.
 
         Raises:
             NeedsValuesError: It cannot be read so.
@@ -287,7 +287,7 @@ def _lying(node: Input, windows: Mapping[int, Window]) -> Input | None:
 
 
 def _base(node: EinSum, axis: Axis) -> str | None:
-    """The free label that a derived one is, or is with a constant added."""
+    """The free label that a derived one equals, up to an added constant."""
     define = axis.define
     if (
         isinstance(define, Call)
@@ -318,7 +318,7 @@ def part_of(view: View, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _box(view: View, at: Sequence[slice]) -> npt.NDArray[np.int64]:
-    """The bounds of the part of a view's base that slices of its windows leave."""
+    """The bounds of the part of a view's base that the slices select."""
     box = np.array(view.bounds, np.int64)
     for n, _, _ in view.spans:
         box[n] = box[n, 0] + (at[n].start, at[n].stop)

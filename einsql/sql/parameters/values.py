@@ -60,7 +60,7 @@ def _marked(sql: str) -> Marked:
         raise error.locate(sql) from None
 
 
-@lru_cache(maxsize=512)  # of texts that have none; one that is repeated is long
+@lru_cache(maxsize=512)  # only of texts without names
 def refuse_names(sql: str) -> None:
     """Requires that no parameter has a name, for values in an order.
 

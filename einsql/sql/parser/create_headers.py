@@ -59,7 +59,7 @@ def head_of(text: str) -> Head | None:
 
 
 def _closing(text: str, start: int) -> int | None:
-    """Where the parenthesis that is open ends."""
+    """The offset behind the `)` of an open parenthesis."""
     depth = 1
     for mark in _MARK.finditer(text, start):
         depth += {"(": 1, ")": -1}.get(mark["paren"] or "", 0)

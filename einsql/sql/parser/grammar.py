@@ -78,7 +78,7 @@ def _position(text: str, message: str) -> int | None:
 
 
 def spaced(text: str) -> tuple[str, list[int]]:
-    """The text as sqlglot reads it right: longer by one character at some places.
+    """The text with characters inserted where sqlglot would misread it.
 
     A blank follows every exponent before a sign, for sqlglot takes `2e0+1` for one number.
     A zero precedes `+1` in GROUP BY, which is no SELECT item's number; sqlglot drops the

@@ -30,7 +30,7 @@ _LONG = re.compile(
 
 
 def without_long_literals(sql: str) -> str:
-    """The text with calls in place of long lists and long texts; offsets stay."""
+    """The text with long lists and long texts replaced by calls of the same length."""
     if len(sql) < _SHORTEST:
         return sql
     parts: list[str] = []

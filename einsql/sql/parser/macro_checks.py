@@ -1,4 +1,4 @@
-"""Definitions of macros: names and columns that they must not have."""
+"""Checks of macro definitions: names that functions have, columns that are no parameters."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from einsql.sql.parser.dialect import parsed
 from einsql.sql.parser.positions import position
 
 _INLINED = ("sigmoid", "square", "stop_gradient")
-"""Functions the scalar binder spells out itself."""
+"""Functions that the scalar binder expands itself."""
 
 
 def is_function(name: str, arity: int, is_table: bool) -> bool:
-    """True if a call of that name means a function, so that a macro would never be called."""
+    """True if a call of that name is parsed as a function and never reaches a macro."""
     known = TABLE_FUNCTIONS if is_table else {*NAMED, *AGGREGATES, *_INLINED, *TILE_FUNCTIONS}
     if name.lower() in known:
         return True

@@ -1,4 +1,4 @@
-"""Text to statements: a syntax tree for each statement.
+"""Parses text to statements.
 
 sqlglot parses queries and data changes; what it does not know (CREATE TENSOR, EXPLAIN
 with options, SHOW …) is read here from its tokens. Positions always count from the
@@ -98,7 +98,7 @@ def parse(sql: str) -> tuple[Statement, Error | None]:
 
 
 def is_qualified(words: Sequence[str], at: int) -> bool:
-    """True if words go on with a name that names its schema as well."""
+    """True if the next word begins a name with a schema."""
     while words[at : at + 1] in (["IF"], ["NOT"], ["EXISTS"]):
         at += 1
     return words[at + 1 : at + 2] == ["."]
@@ -108,7 +108,7 @@ class Reader(DefinitionReader):
     """Reads one statement."""
 
     def statement(self) -> Statement:
-        """Reads the statement its first word announces."""
+        """Reads the statement, depending on its first word."""
         word = self.word()
         if word in _QUERY:
             at, position = self.at, self.position()

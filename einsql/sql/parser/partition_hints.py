@@ -1,4 +1,4 @@
-"""The reading of PARTITION hints: into how many parts a SELECT cuts some of its keys.
+"""Reads PARTITION hints: the number of parts into which a SELECT cuts some of its keys.
 
 `SELECT /*+ PARTITION(i=2, b.k=4) */ …`: sqlglot keeps such a comment as text without a
 position, so hints are read here from the statement's own tokens. sqlglot parses a number in

@@ -16,7 +16,7 @@ def position(node: exp.Expr) -> int | None:
 
 
 def locate(error: Error, node: exp.Expr) -> Error:
-    """Gives an error the node's position unless it has one already."""
+    """Sets an error's position to the node's, unless it has one already."""
     if error.position is None:
         error.position = position(node)
     return error

@@ -1,4 +1,4 @@
-"""Syntax nodes as text: as SQL, and as messages name them."""
+"""Syntax nodes as SQL text, and as names in messages."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ class For:
 
     @property
     def speaker(self) -> int | None:
-        """Which statement of the body gives the loop's rows: the last SELECT."""
+        """The index of the statement whose rows the loop returns: the last SELECT."""
         for n in reversed(range(len(self.body))):
             match self.body[n].statement:
                 case Query() | Change(tree=exp.Query()):

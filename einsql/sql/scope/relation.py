@@ -35,7 +35,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A node with the columns SQL sees; keys that are no column are hidden, not lost."""
+    """A node with the columns SQL sees; the other keys are hidden, but stay in the node."""
 
     node: Node
     columns: tuple[Column, ...]
@@ -51,7 +51,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class TileColumn:
-    """A column of a relation of tiles: one of its keys by number, or its arrays (None)."""
+    """A column of a relation of tiles: the number of a key, or None for its arrays."""
 
     name: str
     key: int | None = None
@@ -59,7 +59,7 @@ class TileColumn:
 
 @dataclass(frozen=True, slots=True)
 class TileRelation:
-    """A tensor relation with the columns SQL sees: each of its keys, and its arrays once."""
+    """A relation of tiles with the columns SQL sees: its keys, and its arrays."""
 
     node: ra.Node
     columns: tuple[TileColumn, ...]

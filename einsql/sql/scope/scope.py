@@ -25,14 +25,14 @@ class Source:
     """Columns that can be named, but that `*` and NATURAL do not see."""
 
     def get(self, name: str) -> Typed | None:
-        """The column of that name, in any letter case."""
+        """The column of that name; case does not matter."""
         for n, t in (*self.columns, *self.unlisted):
             if n.lower() == name.lower():
                 return t
         return None
 
     def answers_to(self, table: str) -> bool:
-        """True if the alias is that name, in any letter case."""
+        """True if the alias is that name; case does not matter."""
         return self.alias.lower() == table.lower()
 
 
@@ -53,7 +53,7 @@ def read(relation: Relation, number: int, labels: dict[str, str]) -> list[tuple[
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A column that USING or NATURAL made one out of several sources' columns."""
+    """A column that USING or NATURAL merged from columns of several sources."""
 
     name: str
     owners: tuple[Source, ...]
@@ -65,7 +65,7 @@ class Merged:
 
 @dataclass
 class Scope:
-    """The sources within reach of an expression, in FROM order.
+    """The sources that an expression can read, in FROM order.
 
     Attributes:
         merged: Columns of these sources that an unqualified name means as one.
@@ -163,7 +163,7 @@ class Scope:
         return None if column is None else column[1]
 
     def resolve(self, name: str, table: str | None) -> tuple[str, Typed] | None:
-        """A column as its table spells it, with its value; see `find`."""
+        """The name of a column as its table spells it, and its value; see `find`."""
         if table is not None:
             source = next((s for s in self.sources if s.answers_to(table)), None)
             if source is not None and source.get(name) is None:

@@ -1,4 +1,4 @@
-"""The SELECT over tiles, as the binders of its FROM and of its calls see it."""
+"""The SELECT over tiles, as a protocol for the binders of its FROM and its calls."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class TileBlock(Joining, Protocol):
 
     leaves: Leaves
     groups: dict[str, Expr] | None
-    """Label and expression of each GROUP BY item; None where nothing is grouped."""
+    """Label and expression of each GROUP BY item; None without groups."""
 
     @property
     def domain(self) -> KeyDomain:
         """The keys of the blocks that FROM brings together."""
 
     def within(self, clause: str) -> AbstractContextManager[None]:
-        """Binds in a clause."""
+        """Sets the clause that error messages name."""
 
     def rows(self, typed: Typed, node: exp.Expr) -> Leaf:
         """The arrays of an expression, one for each row of FROM and WHERE."""
 
     def array(self, typed: Typed, node: exp.Expr) -> Expr:
-        """The expression of an array."""
+        """The value of an expression that is an array."""
 
     def key(self, typed: Typed, node: exp.Expr) -> Expr:
         """A key computed from keys."""

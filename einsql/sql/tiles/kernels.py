@@ -62,7 +62,7 @@ class Leaves:
         return Typed(Value(known, VALUE, dtype), dtype)
 
     def read(self, expr: Expr) -> list[Leaf]:
-        """The leaves an expression reads."""
+        """The leaves that an expression reads."""
         return [self.all[n] for n in sorted(operands_of(expr))]
 
     def arrays(self, expr: Expr, also: Sequence[Leaf] = ()) -> Leaf:

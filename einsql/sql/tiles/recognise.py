@@ -63,7 +63,7 @@ class _Look:
         known = self.queries.known.get(id(node))
         if known is None:
             known = node, self._query(node, names)
-            self.queries.known[id(node)] = known  # kept, so that its id stays its own
+            self.queries.known[id(node)] = known  # the reference keeps the id unique
         return known[1]
 
     def _query(self, node: exp.Expr, names: Mapping[str, bool]) -> bool:
@@ -132,7 +132,7 @@ def _items(select: exp.Select) -> Iterator[exp.Expr]:
 
 
 def _with_joins(item: exp.Expr) -> Iterator[exp.Expr]:
-    """A FROM item and those joined to it in parentheses."""
+    """A FROM item and the items of its nested joins."""
     yield item
     for join in item.args.get("joins") or []:
         yield from _with_joins(join.this)

@@ -54,7 +54,7 @@ class TileSelect:
         self.leaves = Leaves()
         self.items: list[Item] = []
         self.groups: dict[str, Expr] | None = None
-        """Label and expression of each GROUP BY item; None where nothing is grouped."""
+        """Label and expression of each GROUP BY item; None without groups."""
         self.late: list[Expr] = []
         """Conditions on the keys of several FROM items."""
         self._everything: frozenset[int] = frozenset()
@@ -100,7 +100,7 @@ class TileSelect:
 
     @contextmanager
     def within(self, clause: str) -> Iterator[None]:
-        """Binds in a clause."""
+        """Sets the clause that error messages name."""
         before, self.clause = self.clause, clause
         try:
             yield
@@ -110,7 +110,7 @@ class TileSelect:
     # ---- rows
 
     def _solve(self) -> None:
-        """Every condition is known: FROM items get the labels of joined keys and filters."""
+        """Gives FROM items the labels of joined keys, and their filters."""
         waiting = [self.domain.canonical(g) for g in self.domain.guards]
         for n, leaf in enumerate(self.leaves.all):
             labels = [self.domain.find(x) for x in leaf.labels]

@@ -48,7 +48,6 @@ class TileFrom(FromBinder):
 
     def key_range(self, item: exp.Table, call: exp.GenerateSeries, left: Scope) -> Source:
         """Refuses range(), which gives elements."""
-        """Refuses range(), which gives elements."""
         raise ProgrammingError(
             "A range holds elements, and its FROM holds tiles too",
             hint="TILES((SELECT i, i AS val FROM range(n) AS r(i)), parts) cuts it into tiles.",
