@@ -20,9 +20,9 @@ from einsql.planner.plan import Dependency, Plan
 from einsql.planner.planner import BinderCatalog
 from einsql.planner.queries import Bound, plan_query, query_binder
 from einsql.planner.rebind import current_inputs
-from einsql.sql.binder.query import QueryBinder
-from einsql.sql.binder.scope import Relation
 from einsql.sql.macros.macros import Macro
+from einsql.sql.query_binder import QueryBinder
+from einsql.sql.scope.relation import Relation
 from einsql.storage.duckdb.operands import Named, Tables
 from einsql.storage.duckdb.streams import stream
 from einsql.storage.objects import Definition

@@ -26,14 +26,13 @@ from einsql.hybrid.split.statement import query_of, split_statement
 from einsql.ir.functions import SCALARS
 from einsql.planner.outcome import Rows
 from einsql.planner.queries import query_binder
-from einsql.sql.binder.from_clause import TABLE_FUNCTIONS
-from einsql.sql.binder.function_hints import function_hint
-from einsql.sql.binder.query import QueryBinder
-from einsql.sql.binder.scope import Relation
-from einsql.sql.macros.expansion import count_expansion
+from einsql.sql.functions.hints import function_hint
+from einsql.sql.functions.table_functions import TABLE_FUNCTIONS
+from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
 from einsql.sql.macros.substitution import expand
 from einsql.sql.parser.dialect import EinSQL
-from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
+from einsql.sql.query_binder import QueryBinder
+from einsql.sql.scope.relation import Relation
 from einsql.storage.duckdb.failures import is_stopped, place, translate
 from einsql.storage.duckdb.operands import Tables
 from einsql.storage.duckdb.streams import no_rows
@@ -175,7 +174,7 @@ def _expanded(binder: QueryBinder, call: exp.Anonymous) -> str | None:
     macro = binder.catalog.macro(call.name)
     if macro is None or not macro.is_table:
         return None
-    count_expansion(binder, macro, call)
+    binder.macros.count(macro, call)
     return expand(macro, call, lambda value: value).sql(dialect=EinSQL)
 
 

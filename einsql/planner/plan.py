@@ -13,10 +13,10 @@ from einsql.core.schema import Schema
 from einsql.engine.executor import Program, Tick
 from einsql.optimizer import Optimized
 from einsql.planner.bounds_probe import Probe
-from einsql.sql.binder.scope import Relation
 from einsql.sql.parameters.parameter_use import NOTHING, Use
 from einsql.sql.parameters.runtime_bounds import Cut, within
 from einsql.sql.parameters.runtime_windows import Shift, shifted
+from einsql.sql.scope.relation import Relation
 from einsql.storage.array_ownership import owner, show
 from einsql.storage.database.stored import StoredFields
 from einsql.storage.memory import Memory

@@ -9,10 +9,10 @@ from typing import Generic, Protocol, TypeVar
 from sqlglot import exp
 
 from einsql.errors import Error
-from einsql.sql.binder.query import QueryBinder
-from einsql.sql.binder.scope import Relation, TileRelation
 from einsql.sql.parameters.host_expr import NeedsValuesError
 from einsql.sql.parameters.parameter_use import Use, kind
+from einsql.sql.query_binder import QueryBinder
+from einsql.sql.scope.relation import Relation, TileRelation
 
 MOST = 512
 """Plans that are kept for what a statement makes of its parameters in one way."""

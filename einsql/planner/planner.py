@@ -20,10 +20,10 @@ from einsql.optimizer import check_rules, optimize
 from einsql.planner.bounds_probe import Probe, bounds_in
 from einsql.planner.compile import check_domains, compiled
 from einsql.planner.plan import Dependency, Plan
-from einsql.sql.binder.scope import Column, Relation, TileRelation, known_bounds
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.scope.relation import Column, Relation, TileRelation, known_bounds
 from einsql.storage.database.stored import StoredFields
 from einsql.storage.files.tables import is_table, may_be_table
 from einsql.storage.host_arrays import array_relation, file_relation

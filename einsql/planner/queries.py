@@ -19,9 +19,9 @@ from einsql.planner.plan import Plan
 from einsql.planner.plan_variants import bind_late
 from einsql.planner.planner import BinderCatalog, make_plan, make_tile_plan
 from einsql.planner.rebind import current_inputs
-from einsql.sql.binder.query import QueryBinder
-from einsql.sql.binder.scope import Relation, TileRelation
 from einsql.sql.parameters.parameter_use import Given, Use
+from einsql.sql.query_binder import QueryBinder
+from einsql.sql.scope.relation import Relation, TileRelation
 from einsql.storage.relation import Fields
 from einsql.storage.results.result import Result
 

@@ -17,7 +17,7 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.errors import DataError, InterfaceError, ProgrammingError
 from einsql.planner.outcome import Changed, Listing, Outcome, Rows
-from einsql.sql.parameters.parameters import refuse_names, values_by_name
+from einsql.sql.parameters.values import refuse_names, values_by_name
 from einsql.storage.error_boundary import boundary
 from einsql.storage.results.result import Result
 

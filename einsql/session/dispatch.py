@@ -16,8 +16,8 @@ from einsql.planner.queries import query_binder
 from einsql.session import statements
 from einsql.session.statements import ddl
 from einsql.session.statements.target import changes_tables
-from einsql.sql.binder.scalar import unsupported
 from einsql.sql.parser import syntax as st
+from einsql.sql.parser.positions import unsupported
 from einsql.sql.parser.tokens import tokenize
 from einsql.storage import files
 

@@ -15,9 +15,9 @@ from einsql.planner.plan import Plan
 from einsql.planner.planner import make_plan, result_columns
 from einsql.planner.queries import catalog_of, query_binder
 from einsql.planner.rebind import current_inputs
-from einsql.sql.binder.scope import Relation
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
+from einsql.sql.scope.relation import Relation
 from einsql.storage.relation import Fields
 from einsql.storage.results.result import Result
 

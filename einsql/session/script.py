@@ -14,7 +14,7 @@ from einsql.planner.context import Context
 from einsql.planner.outcome import Outcome
 from einsql.planner.prepared import PreparedStatement
 from einsql.planner.queries import Bound, PreparedQuery, bind_query, plan_query
-from einsql.sql.parameters.parameters import check_given
+from einsql.sql.parameters.values import check_given
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parser import parse

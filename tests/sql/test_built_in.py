@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.sql.binder.from_clause import TABLE_MACROS
-from einsql.sql.binder.scalar import SCALAR_MACROS
+from einsql.sql.functions.scalar_functions import SCALAR_MACROS
+from einsql.sql.functions.table_functions import TABLE_MACROS
 from einsql.sql.macros.builtin_macros import built_in
 
 Array = np.ndarray[Any, Any]

@@ -14,7 +14,7 @@ from einsql.ir.einsum.interpreter import evaluate_blocks
 from einsql.ir.functions import INTERNAL, SCALARS
 from einsql.planner.queries import query_binder
 from einsql.planner.tile_plan import TilePlan, scanned
-from einsql.sql.binder.scope import TileRelation
+from einsql.sql.scope.relation import TileRelation
 from einsql.storage.objects import Tensor
 from tests.ir.test_tra import CORNERS, EXAMPLES, B, U
 from tests.support.plans import cached, tree_of

@@ -25,7 +25,7 @@ from einsql.planner import queries
 from einsql.planner.plan import Plan
 from einsql.planner.planner import BinderCatalog, make_plan
 from einsql.planner.tile_plan import compiled_kernel
-from einsql.sql.binder.scope import Relation
+from einsql.sql.scope.relation import Relation
 from einsql.storage.block_relation import assemble, run_blocks
 from einsql.storage.session_store import Store
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from einsql.sql.binder.aggregates import AGGREGATE_NAMES
-from einsql.sql.binder.from_clause import TABLE_FUNCTIONS as SOURCES
-from einsql.sql.binder.from_clause import TABLE_MACROS
-from einsql.sql.binder.scalar import FUNCTION_NAMES
-from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
+from einsql.sql.functions.aggregate_functions import AGGREGATE_NAMES
+from einsql.sql.functions.scalar_functions import FUNCTION_NAMES
+from einsql.sql.functions.table_functions import TABLE_FUNCTIONS as SOURCES
+from einsql.sql.functions.table_functions import TABLE_MACROS
+from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
 
 KEYWORDS = [
     "ALL", "ANALYZE", "AND", "AS", "ASC", "BACKUP", "BEGIN", "BETWEEN", "BFLOAT16", "BIGINT",

@@ -23,9 +23,9 @@ from einsql.frontends.duckdb.tables import read_table
 from einsql.planner.context import CallerScope
 from einsql.planner.queries import bind_query, plan_query
 from einsql.session.connection import Connection
-from einsql.sql.parameters.parameters import mark
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.lexical import scan
+from einsql.sql.parser.parameter_marks import mark
 from einsql.sql.parser.parser import parse
 from einsql.storage.host_arrays import array_in_scope
 from einsql.storage.objects import Tensor

@@ -17,7 +17,7 @@ from einsql.frontends.duckdb import kernels
 from einsql.frontends.duckdb.kernels import Put
 from einsql.frontends.duckdb.results import Tiles
 from einsql.frontends.duckdb.tiles import Column, numbers, read, read_lists, reshaped
-from einsql.sql.tiles.names import AGGREGATES, FUNCTIONS, PREFIX, suffix
+from einsql.sql.functions.tile_functions import AGGREGATES, FUNCTIONS, PREFIX, suffix
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

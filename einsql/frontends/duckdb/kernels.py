@@ -20,10 +20,10 @@ from einsql.ir.functions import SCALARS
 from einsql.ir.tra import kernels
 from einsql.ir.tra.kernels import VALUE, Tile
 from einsql.planner.tile_plan import compiled_kernel
-from einsql.sql.binder import functions
-from einsql.sql.binder.casts import Decimal
-from einsql.sql.binder.typed_expr import Typed, apply, integer
-from einsql.sql.tiles.names import AGGREGATES, PREFIX
+from einsql.sql.functions.tile_functions import AGGREGATES, PREFIX
+from einsql.sql.typing import functions
+from einsql.sql.typing.casts import Decimal
+from einsql.sql.typing.typed_expr import Typed, apply, integer
 from einsql.storage.out_of_memory import enough_memory, require
 
 AT_ONCE = 2**22

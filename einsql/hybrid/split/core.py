@@ -12,8 +12,8 @@ from einsql.core.quoting import in_quotes
 from einsql.hybrid.split.blocks import Block, Range
 from einsql.hybrid.split.edits import Edits
 from einsql.hybrid.split.split import Scope, Splitter, Why, changed, shown
-from einsql.sql.binder.aggregates import AGGREGATES
-from einsql.sql.binder.names import column_name
+from einsql.sql.functions.aggregate_functions import AGGREGATES
+from einsql.sql.parser.column_names import column_name
 from einsql.sql.parser.dialect import parsed
 
 _NAMES = frozenset(

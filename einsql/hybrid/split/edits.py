@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from einsql.sql.parameters.parameters import mark
+from einsql.sql.parser.parameter_marks import mark
 
 
 @dataclass

@@ -11,9 +11,9 @@ from einsql.core.quoting import in_quotes
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.hybrid.split.blocks import STARTS, Block, Cte, QueryText, Range, Reference, Structure
 from einsql.hybrid.split.edits import Edited, Edits
-from einsql.sql.binder.query import REENTRIES
 from einsql.sql.parser.sqlglot_trees import parse_tree
 from einsql.sql.parser.tokens import is_parameter, tokenize
+from einsql.sql.query_binder import REENTRIES
 
 PREFIX = "__einsql_"
 """What names of fragments begin with in DuckDB."""

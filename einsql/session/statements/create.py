@@ -16,8 +16,8 @@ from einsql.planner.plan import owners
 from einsql.planner.queries import query_binder, select
 from einsql.session.statements.insert import insert_rows, result_table
 from einsql.session.statements.target import as_declared, constant, refuse_null, rows
-from einsql.sql.binder.typed_expr import convert
 from einsql.sql.parser.syntax import CreateTensor
+from einsql.sql.typing.typed_expr import convert
 from einsql.storage.array_ownership import owned
 from einsql.storage.objects import Tensor, is_local, kind_of
 from einsql.storage.relation import PlacedFields, Relation

@@ -14,12 +14,12 @@ from einsql.errors import Error, OperationalError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import described
 from einsql.planner.queries import query_binder
-from einsql.sql.binder.scope import Relation, TileRelation
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parser.create_headers import head_of
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import CreateMacro, CreateView, Drop, Show
+from einsql.sql.scope.relation import Relation, TileRelation
 from einsql.storage.objects import Body, Definition, Tensor, is_local, kind_of
 from einsql.storage.relation import PlacedFields, lies
 

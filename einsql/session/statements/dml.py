@@ -43,14 +43,14 @@ from einsql.sql.binder.dml import (
     literal_rows,
     target_of,
 )
-from einsql.sql.binder.query import QueryBinder
-from einsql.sql.binder.scalar import position, unsupported
-from einsql.sql.binder.scope import Relation
 from einsql.sql.parameters.host_expr import FIELD, NeedsValuesError
 from einsql.sql.parameters.parameter_use import Use
 from einsql.sql.parameters.runtime_bounds import Cut, within
 from einsql.sql.parameters.runtime_windows import Shift, shifted
+from einsql.sql.parser.positions import position, unsupported
 from einsql.sql.parser.sqlglot_trees import changing
+from einsql.sql.query_binder import QueryBinder
+from einsql.sql.scope.relation import Relation
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import Fields, PlacedFields
 from einsql.storage.results.result import Result, ResultColumn

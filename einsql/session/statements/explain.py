@@ -14,8 +14,8 @@ from einsql.planner.plan import Plan
 from einsql.planner.queries import bind_query, plan_query
 from einsql.session.statements.explain_dml import explain_change
 from einsql.session.statements.target import changes_tables
-from einsql.sql.binder.scalar import unsupported
 from einsql.sql.parser import syntax as st
+from einsql.sql.parser.positions import unsupported
 from einsql.storage.relation import Fields
 
 if TYPE_CHECKING:

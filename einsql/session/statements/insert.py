@@ -17,9 +17,9 @@ from einsql.ir.functions.casts import cast_array, cast_failure
 from einsql.session.statements.target import changed, constant
 from einsql.session.statements.write_set import Made, Write
 from einsql.sql.binder.dml import Insertion, LiteralRow
-from einsql.sql.binder.scalar import position
-from einsql.sql.binder.scope import Relation
-from einsql.sql.binder.typed_expr import convert
+from einsql.sql.parser.positions import position
+from einsql.sql.scope.relation import Relation
+from einsql.sql.typing.typed_expr import convert
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import PlacedFields, distinct
 from einsql.storage.results.result import Result, ResultColumn

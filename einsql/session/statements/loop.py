@@ -18,9 +18,9 @@ from einsql.errors import (
 )
 from einsql.planner.outcome import Changed, Listing, Outcome, Rows
 from einsql.planner.queries import evaluate, query_binder
-from einsql.sql.binder.scalar import locate
-from einsql.sql.binder.scope import deduplicated
 from einsql.sql.parser import syntax as st
+from einsql.sql.parser.positions import locate
+from einsql.sql.scope.relation import deduplicated
 from einsql.storage.results.rows_result import RowsResult
 
 if TYPE_CHECKING:

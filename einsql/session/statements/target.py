@@ -14,9 +14,9 @@ from einsql.errors import DataError, Error, ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Const
 from einsql.planner.queries import evaluate
 from einsql.sql.binder.dml import Target
-from einsql.sql.binder.scalar import locate
-from einsql.sql.binder.typed_expr import Typed
+from einsql.sql.parser.positions import locate
 from einsql.sql.parser.sqlglot_trees import changing
+from einsql.sql.typing.typed_expr import Typed
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import Fields, PlacedFields, Relation, Term, count, distinct
 

@@ -1,4 +1,4 @@
-"""Aggregates, spelled with the algebra's base reductions over a domain.
+"""Aggregates, expressed by the base reductions of the algebra over a domain.
 
 COUNT is a SUM of ones, AVG a SUM over a COUNT (integers are summed as integers, FLOATs in
 DOUBLE), VARIANCE a second pass over the squared distances from the mean and LOGSUMEXP a second
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import inf, prod
-
-from sqlglot import exp
 
 from einsql.core.schema import PRESENT, DType
 from einsql.errors import ProgrammingError
@@ -29,22 +27,9 @@ from einsql.ir.einsum.graph import (
     renumber,
 )
 from einsql.ir.einsum.intervals import fits
-from einsql.sql.binder.casts import WIDEST, cast_expr, decimal_of, whole
 from einsql.sql.binder.domain import Domain
-from einsql.sql.binder.typed_expr import NULL, Decimal, Typed, choose, convert, protected
-
-AGGREGATES: dict[type[exp.Expr] | str, str] = {
-    exp.Sum: "sum", exp.Min: "min", exp.Max: "max", exp.Avg: "avg", exp.Count: "count",
-    exp.CountIf: "count_if", exp.Variance: "var_samp", exp.VariancePop: "var_pop",
-    exp.Stddev: "stddev_samp", exp.StddevSamp: "stddev_samp", exp.StddevPop: "stddev_pop",
-    exp.LogicalAnd: "bool_and", exp.LogicalOr: "bool_or", exp.ArgMin: "arg_min",
-    exp.ArgMax: "arg_max", "product": "product", "mean": "avg", "logsumexp": "logsumexp",
-    "var_samp": "var_samp", "countif": "count_if",
-}  # fmt: skip
-"""Syntax nodes and function names of the aggregates."""
-
-AGGREGATE_NAMES = sorted({*AGGREGATES.values(), "variance", "stddev", "mean"})
-"""What a user can call, for hints and completion."""
+from einsql.sql.typing.casts import WIDEST, Decimal, cast_expr, decimal_of, whole
+from einsql.sql.typing.typed_expr import NULL, Typed, choose, convert, protected
 
 
 @dataclass
@@ -93,23 +78,23 @@ class Aggregation:
     def _base(self, name: str, args: list[Typed], selected: Expr) -> Typed:
         first = args[0]
         if name in ("sum", "product"):
-            first, result = self._summable(name, first)
+            first, dtype = self._summable(name, first)
         elif name in ("bool_and", "bool_or"):
             if first.type is not DType.BOOLEAN:
                 raise ProgrammingError(
                     f"{name.upper()}() needs a BOOLEAN", hint="Compare first, as in val > 0."
                 )
-            result = DType.BOOLEAN
+            dtype = DType.BOOLEAN
         else:
-            result = first.value.dtype
+            dtype = first.value.dtype
         values = [first.value]
         if name in ("arg_min", "arg_max"):
             values.append(args[1].value)
-        field_ = self._output(name, tuple(values), result, selected)
-        shown = first.type if isinstance(first.type, Decimal) else result
+        field_ = self._output(name, tuple(values), dtype, selected)
+        shown = first.type if isinstance(first.type, Decimal) else dtype
         if isinstance(shown, Decimal) and name == "sum":
-            shown = Decimal(WIDEST, shown.scale)  # a sum outgrows what it sums
-        return Typed(Value(0, field_, result), shown, self._found(selected))
+            shown = Decimal(WIDEST, shown.scale)  # a sum has more digits than its terms
+        return Typed(Value(0, field_, dtype), shown, self._found(selected))
 
     def _summable(self, name: str, t: Typed) -> tuple[Typed, DType]:
         if isinstance(t.type, Decimal):
@@ -121,8 +106,8 @@ class Aggregation:
             t = convert(t, DType.FLOAT)
         assert isinstance(t.type, DType)
         if t.type.is_float:
-            result = t.type if self.float_stays else DType.DOUBLE
-            return convert(t, result), result
+            dtype = t.type if self.float_stays else DType.DOUBLE
+            return convert(t, dtype), dtype
         if name == "product":
             if t.type is DType.BOOLEAN:
                 raise ProgrammingError(
@@ -146,7 +131,7 @@ class Aggregation:
         assert t.type is not None
         exact = decimal_of(t.type)
         raw, unit = convert(t, exact).value, 10**exact.scale
-        count, found = self._count(selected), self._found(selected)
+        count, any_selected = self._count(selected), self._found(selected)
         fits_count = self._points * unit <= _EXACT
         divisor = _whole("mul", count.value, whole(unit)) if fits_count else count.value
         if self._reach(t.value) <= _EXACT and fits_count:
@@ -156,7 +141,7 @@ class Aggregation:
             mean = call("ratio", DType.DOUBLE, *self._parts_of_sum(raw, selected), divisor)
         if not fits_count:
             mean = call("div", DType.DOUBLE, mean, Const(float(unit), DType.DOUBLE))
-        return Typed(protected(mean, found), DType.DOUBLE, found)
+        return Typed(protected(mean, any_selected), DType.DOUBLE, any_selected)
 
     def _parts_of_sum(self, value: Expr, selected: Expr) -> tuple[Expr, Expr]:
         """Sums h and l with h·2^32 + l = SUM(value), which may exceed BIGINT itself."""
@@ -190,9 +175,9 @@ class Aggregation:
             return self._logsumexp(convert(t, real), real, selected)
         x = _doubled(convert(t, t.type).value) if stays else convert(t, DType.DOUBLE).value
         total, count = self._sum(x, selected), self._count(selected)
-        mean, found = _quotient(total, count.value), self._found(selected)
+        mean, any_selected = _quotient(total, count.value), self._found(selected)
         if name == "avg":
-            return _rounded(mean, found, stays)
+            return _rounded(mean, any_selected, stays)
         spread = self._spread(x, _first_pass(mean), selected, self._is_exact_sum(t))
         degrees, several = count.value, call("lt", DType.BOOLEAN, whole(1), count.value)
         sample = name.endswith("samp")
@@ -201,15 +186,15 @@ class Aggregation:
         value = _quotient(spread, degrees)
         if name.startswith("stddev"):
             value = call("sqrt", DType.DOUBLE, value)
-        # One row has no spread, even where its distance to itself is NaN; nor has it a slope.
+        # The spread of one row is 0 and has no derivative, even if its distance to itself is NaN.
         value = call("if", DType.DOUBLE, several, value, Const(0.0, DType.DOUBLE))
-        return _rounded(value, conj(found, several) if sample else found, stays)
+        return _rounded(value, conj(any_selected, several) if sample else any_selected, stays)
 
     def _sum(self, value: Expr, selected: Expr) -> Expr:
         return Value(0, self._output("sum", (value,), value.dtype, selected), value.dtype)
 
     def _is_exact_sum(self, t: Typed) -> bool:
-        """True if the mean of equal values is that value: their sum is not rounded."""
+        """True if a sum is not rounded, so that the mean of equal values is that value."""
         if isinstance(t.type, DType) and t.type.is_float:
             # Digits of FLOAT, as many as a count may add to them in DOUBLE.
             plain = t.type is not DType.DOUBLE and not _is_product(t.value)
@@ -237,7 +222,7 @@ class Aggregation:
         return call("settled", DType.DOUBLE, spread, low, high)
 
     def _logsumexp(self, x: Typed, real: DType, selected: Expr) -> Typed:
-        # The sum is the same whatever it is shifted by, so gradients take that for a constant.
+        # The shift does not change the sum, so gradients treat it as a constant.
         highest = Value(0, self._output("max", (x.value,), real, selected), real)
         top = call("stop_gradient", real, highest)
         shifted = call("exp", real, call("sub", real, x.value, _first_pass(top)))
@@ -329,7 +314,7 @@ _EXACT = 2**53
 """DOUBLE holds every integer up to this."""
 
 _FIRST_PASS = -1
-"""Operand number of the first pass inside the second, until `finish` knows it."""
+"""Stands for the operand number of the first pass in the second, until `finish` sets it."""
 
 
 def _first_pass(expr: Expr) -> Expr:

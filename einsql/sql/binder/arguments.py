@@ -1,13 +1,14 @@
-"""Which arguments of each kind of syntax node the binder reads; any other is refused.
+"""The arguments of each kind of syntax node that the binder reads; any other is refused.
 
-sqlglot parses more than einsql binds and more than DuckDB has. What a node carries
-beyond the arguments listed here would silently change nothing.
+sqlglot parses more than einsql binds and more than DuckDB has. Without this check, any other
+argument of a node would be ignored.
 """
 
 from __future__ import annotations
 
 from sqlglot import exp
-from sqlglot.errors import ErrorLevel
+
+from einsql.sql.parser.sql_text import kind
 
 _ONE = frozenset({"this"})
 _PAIR = frozenset({"this", "expression"})
@@ -27,43 +28,29 @@ _READ: dict[type[exp.Expr], frozenset[str]] = {
     **dict.fromkeys((exp.Nullif, exp.Log, exp.Atan2, exp.Filter, exp.ArgMin, exp.ArgMax), _PAIR),
 }
 _HARMLESS = {
-    "typed": False, "safe": False, "big_int": True, "ignore_nulls": True, "over": "OVER",
-}  # fmt: skip
-"""What DuckDB's parser sets by itself, saying nothing."""
+    "typed": False,
+    "safe": False,
+    "big_int": True,
+    "ignore_nulls": True,
+    "over": "OVER",
+}
+"""Arguments with values that sqlglot sets by default."""
 _NAMES = {
-    "expression": "a second argument", "expressions": "several arguments",
-    "decimals": "digits", "count": "a count", "db": "a schema name", "field": "a bare value",
-    "query": "a subquery", "default": "a DEFAULT",
-}  # fmt: skip
+    "expression": "a second argument",
+    "expressions": "several arguments",
+    "decimals": "digits",
+    "count": "a count",
+    "db": "a schema name",
+    "field": "a bare value",
+    "query": "a subquery",
+    "default": "a DEFAULT",
+}
 
 
 def surplus(node: exp.Expr) -> str | None:
-    """Names what a node carries besides what is read of its kind, or gives None."""
+    """The name of an argument that a node has and the binder does not read, or None."""
     read = _READ.get(type(node), _PAIR if isinstance(node, exp.Binary) else _ONE)
     for name, value in node.args.items():
         if name not in read and value and _HARMLESS.get(name) != value:
             return f"{kind(node)} with {_NAMES.get(name, name.upper())}"
     return None
-
-
-def kind(node: exp.Expr) -> str:
-    """A node's name in messages."""
-    if isinstance(node, exp.IgnoreNulls | exp.RespectNulls):
-        return "IGNORE NULLS" if isinstance(node, exp.IgnoreNulls) else "RESPECT NULLS"
-    return node.sql_names()[0] if isinstance(node, exp.Func) else node.key.upper()
-
-
-def text(node: exp.Expr) -> str:
-    """The start of a node's SQL, for messages."""
-    if isinstance(node, exp.IgnoreNulls | exp.RespectNulls):
-        return kind(node)
-    return as_sql(node)[:60]
-
-
-def as_sql(node: exp.Expr, normalize_functions: str = "upper") -> str:
-    """A node as DuckDB's SQL; what sqlglot has no way to write is left out in silence."""
-    return node.sql(
-        dialect="duckdb",
-        unsupported_level=ErrorLevel.IGNORE,
-        normalize_functions=normalize_functions,
-    )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlglot import exp
 
 from einsql.errors import ProgrammingError
-from einsql.sql.binder.aggregates import AGGREGATES
 from einsql.sql.binder.arguments import surplus
-from einsql.sql.binder.scalar import unsupported
+from einsql.sql.functions.aggregate_functions import AGGREGATES
+from einsql.sql.parser.positions import unsupported
 
 
 def is_aggregate(node: exp.Expr) -> bool:
@@ -66,7 +66,7 @@ def aggregates_in(node: exp.Expr) -> list[exp.Expr]:
 
     A window's own call is none of them, but its arguments may hold some.
     """
-    found: list[exp.Expr] = []
+    calls: list[exp.Expr] = []
     stack: list[exp.Expr] = [node]
     while stack:
         n = stack.pop()
@@ -80,7 +80,7 @@ def aggregates_in(node: exp.Expr) -> list[exp.Expr]:
             stack.extend(call.iter_expressions())
             stack.extend(n.args.get("partition_by") or [])
         elif is_aggregate(n):
-            found.append(n)
+            calls.append(n)
         else:
             stack.extend(n.iter_expressions())
-    return found
+    return calls

@@ -9,28 +9,31 @@ from sqlglot import exp
 from einsql.core.schema import PRESENT, DType, valid
 from einsql.errors import Error, InternalError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Node, Output, operands_of
-from einsql.sql.binder.arguments import as_sql
+from einsql.sql.binder.bind_bounds import settle
+from einsql.sql.binder.context import Binder
 from einsql.sql.binder.from_clause import FromBinder, bind_joined
-from einsql.sql.binder.query import QueryBinder
-from einsql.sql.binder.scalar import ScalarBinder, locate, position, unsupported
-from einsql.sql.binder.scope import Relation, Source, read
+from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.select import SelectBinder
-from einsql.sql.binder.typed_expr import Typed, convert, truth
 from einsql.sql.parameters.runtime_bounds import Edge
+from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.parser.sql_text import as_sql
+from einsql.sql.scope.relation import Relation
+from einsql.sql.scope.scope import Source, read
+from einsql.sql.typing.typed_expr import Typed, convert, truth
 
 COUNT = ".count"
-"""Output telling how many rows of FROM meet a target row."""
+"""Output that counts the rows of FROM that match a target row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """The rows a statement changes.
+    """The rows that a statement changes.
 
     Attributes:
-        node: Keyed by some labels; its PRESENT output, if any, tells the touched rows.
+        node: Keyed by some labels; its PRESENT output, if any, is true for the changed rows.
         labels: The label of each of the target's keys; a diagonal repeats one.
         columns: The changed value columns; the node has an output for each.
-        edges: Where parameters end the node's keys, each with the key's number.
+        edges: Bounds of the node's keys from parameters, each with the key's number.
     """
 
     node: Node
@@ -50,14 +53,18 @@ _ALLOWED: dict[type[exp.Expr], frozenset[str]] = {
     exp.TableAlias: frozenset({"this"}),
     exp.Values: frozenset({"expressions"}),
 }
-"""Everything of these nodes that is bound; whatever else a statement says is refused."""
+"""The arguments of each node that are bound; any other is refused."""
 
 _CLAUSES = {
-    "order": "ORDER BY", "conflict": "ON CONFLICT", "default": "DEFAULT VALUES",
-    "exists": "IF EXISTS", "joins": "Changing several tables at once",
-    "tables": "DELETE with names before FROM", "columns": "A column list after the alias",
+    "order": "ORDER BY",
+    "conflict": "ON CONFLICT",
+    "default": "DEFAULT VALUES",
+    "exists": "IF EXISTS",
+    "joins": "Changing several tables at once",
+    "tables": "DELETE with names before FROM",
+    "columns": "A column list after the alias",
     "alias": "VALUES with an alias",
-}  # fmt: skip
+}
 
 
 _HINTS = {
@@ -67,7 +74,7 @@ _HINTS = {
 
 
 def _check_clauses(node: exp.Expr) -> None:
-    """Refuses what a node says beyond `_ALLOWED`."""
+    """Refuses arguments of a node that are not in `_ALLOWED`."""
     if isinstance(node, exp.Table) and node.args.get("db") is not None:
         raise ProgrammingError(f"einsql has no schemas: {as_sql(node)}", position=position(node))
     for arg, value in node.args.items():
@@ -85,11 +92,11 @@ def _statement_name(node: exp.Expr) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The tensor a statement names.
+    """The tensor that a statement changes.
 
     Attributes:
-        alias: What the statement's expressions call it.
-        node: Where it stands.
+        alias: Its name in the statement's expressions.
+        node: Its syntax.
     """
 
     name: str
@@ -120,7 +127,7 @@ def target_of(tree: exp.Insert | exp.Update | exp.Delete) -> Target:
 # ---- UPDATE and DELETE
 
 
-def _scan(query: QueryBinder, target: Target) -> tuple[SelectBinder, Relation, list[str]]:
+def _scan(query: Binder, target: Target) -> tuple[SelectBinder, Relation, list[str]]:
     """A binder over the target's rows, the target, and the labels of its keys."""
     relation = query.catalog.relation(target.name)
     if relation is None:
@@ -131,7 +138,7 @@ def _scan(query: QueryBinder, target: Target) -> tuple[SelectBinder, Relation, l
     return select, relation, [labels[k.name] for k in relation.node.schema.keys]
 
 
-def bind_update(query: QueryBinder, target: Target, tree: exp.Update) -> Touch:
+def bind_update(query: Binder, target: Target, tree: exp.Update) -> Touch:
     """Binds UPDATE … SET … [FROM …] [WHERE …].
 
     Raises:
@@ -140,7 +147,7 @@ def bind_update(query: QueryBinder, target: Target, tree: exp.Update) -> Touch:
     return query.with_ctes(tree, lambda: _bind_update(query, target, tree))
 
 
-def _bind_update(query: QueryBinder, target: Target, tree: exp.Update) -> Touch:
+def _bind_update(query: Binder, target: Target, tree: exp.Update) -> Touch:
     if not tree.expressions:
         raise ProgrammingError("UPDATE needs SET", position=position(target.node))
     select, relation, keys = _scan(query, target)
@@ -184,26 +191,26 @@ def _assignment(
     if item.expression == exp.column("DEFAULT"):
         raise unsupported("DEFAULT as a value", item, "Write the value itself.")
     wanted = item.this.name
-    found = next((c for c in relation.columns if c.name.lower() == wanted.lower()), None)
-    if found is None or found.field is None:
+    column = next((c for c in relation.columns if c.name.lower() == wanted.lower()), None)
+    if column is None or column.field is None:
         values = [c.name for c in relation.columns if c.field is not None]
-        reason = f"{wanted} is a key and cannot be SET" if found else f'No column "{wanted}"'
+        reason = f"{wanted} is a key and cannot be SET" if column else f'No column "{wanted}"'
         raise ProgrammingError(
             reason, hint=suggest(wanted, values, "value columns"), position=position(item)
         )
     try:
-        typed = convert(ScalarBinder(select).bind(item.expression), found.dtype)
+        typed = convert(ScalarBinder(select).bind(item.expression), column.dtype)
     except Error as error:
         raise locate(error, item) from None
-    return found.field, typed
+    return column.field, typed
 
 
-def bind_delete(query: QueryBinder, target: Target, tree: exp.Delete) -> Touch:
+def bind_delete(query: Binder, target: Target, tree: exp.Delete) -> Touch:
     """Binds DELETE FROM … [WHERE …]."""
     return query.with_ctes(tree, lambda: _bind_delete(query, target, tree))
 
 
-def _bind_delete(query: QueryBinder, target: Target, tree: exp.Delete) -> Touch:
+def _bind_delete(query: Binder, target: Target, tree: exp.Delete) -> Touch:
     select, _, keys = _scan(query, target)
     _where(select, tree)
     labels = [select.domain.find(k) for k in keys]
@@ -215,7 +222,7 @@ def _where(select: SelectBinder, tree: exp.Expr) -> None:
     if where is not None:
         select.clause = "WHERE"
         select.domain.require(truth(ScalarBinder(select).condition(where.this)))
-    select.domain.settle()
+    settle(select.domain)
 
 
 def _node(select: SelectBinder, labels: list[str], outputs: list[Output]) -> EinSum:
@@ -238,7 +245,7 @@ def _edges(select: SelectBinder, labels: list[str]) -> tuple[tuple[int, Edge], .
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """An INSERT whose clauses are known to be einsql's.
+    """An INSERT whose clauses einsql supports.
 
     Attributes:
         columns: The listed columns, each with its node; empty without a list.
@@ -277,23 +284,30 @@ def insertion(tree: exp.Insert) -> Insertion:
             "INSERT BY NAME takes a SELECT and no column list", position=position(target.node)
         )
     columns = [(c.name, c) for c in listed]
-    return Insertion(tree, target, columns, source, by_name, alternative == "REPLACE")
+    return Insertion(
+        tree=tree,
+        target=target,
+        columns=columns,
+        source=source,
+        by_name=by_name,
+        replaces=alternative == "REPLACE",
+    )
 
 
-def bind_insert(query: QueryBinder, statement: Insertion) -> Relation:
+def bind_insert(query: Binder, statement: Insertion) -> Relation:
     """Binds the SELECT of an INSERT."""
     return query.with_ctes(statement.tree, lambda: query.bind(statement.source))
 
 
 @dataclass(frozen=True, slots=True)
 class LiteralRow:
-    """A row of VALUES: its bound cells and where each stands in the text."""
+    """A row of VALUES: its bound cells and their positions in the text."""
 
     cells: tuple[Typed, ...]
     positions: tuple[int | None, ...]
 
 
-def literal_rows(query: QueryBinder, values: exp.Values) -> list[LiteralRow]:
+def literal_rows(query: Binder, values: exp.Values) -> list[LiteralRow]:
     """Binds the rows of VALUES; each cell is a constant expression.
 
     Raises:

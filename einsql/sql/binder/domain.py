@@ -1,9 +1,9 @@
 """The points a SELECT ranges over: labels with bounds, operands, and conditions solved.
 
-A condition that is an equality of keys merges labels, a comparison of a key with a
-constant narrows its bounds, an equality of a key with an expression makes the label
-derived (a gather or an index computation), and the rest becomes the guard. A definition
-that may raise is evaluated only where the conditions known before it hold.
+An equality of keys merges labels. A comparison of a key with a constant narrows its bounds. An
+equality of a key with an expression makes the label derived (a gather or an index computation).
+Any other condition becomes part of the guard. A definition that may raise is evaluated only
+where the conditions before it are true.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import can_raise, interval
 from einsql.ir.functions import Interval
-from einsql.sql.parameters.bind_bounds import settle
 from einsql.sql.parameters.host_expr import NeedsValuesError, folded, parameters_of
 from einsql.sql.parameters.parameter_use import Given
 from einsql.sql.parameters.runtime_bounds import Edge, edges_of
@@ -54,13 +53,13 @@ class Domain:
     outer: frozenset[str] = frozenset()
     """Labels of an enclosing SELECT; they must stay free here."""
     hint: dict[str, int] = field(default_factory=dict)
-    """Into how many parts labels are to be cut over several sites."""
-    given: Given = field(default_factory=Given)
+    """The number of parts into which labels are cut over several sites."""
+    parameters: Given = field(default_factory=Given)
     """The parameters that expressions may read."""
     edges: dict[str, tuple[Edge | Window, ...]] = field(default_factory=dict)
-    """Bounds that parameters give to raw labels, besides `axes`."""
+    """Bounds of raw labels from parameters, in addition to `axes`."""
     settled: set[Expr] = field(default_factory=set)
-    """Conditions that are such bounds and stay."""
+    """Conditions that became such bounds and stay guards."""
 
     def fresh(self, hint: str, lo: int, hi: int) -> str:
         """Adds a label named after `hint` with bounds `[lo, hi)` and returns its name."""
@@ -72,7 +71,7 @@ class Domain:
 
     def scan(self, node: Node) -> tuple[int, dict[str, str]]:
         """Adds an operand with fresh labels; returns its number and key → label."""
-        windows = self.given.views.of(node)
+        windows = self.parameters.views.of(node)
         labels: dict[str, str] = {}
         for n, k in enumerate(node.schema.keys):
             w = windows.get(n)
@@ -105,16 +104,16 @@ class Domain:
         return relabel(expr, {raw: self.find(raw) for raw in self.merged}) if self.merged else expr
 
     def bounds(self) -> dict[str, tuple[int, int]]:
-        """Bounds of every raw label, as intervals.py wants them."""
-        found = {raw: self.axes[self.find(raw)] for raw in self.merged}
-        return {**self.axes, **found}
+        """Bounds of every raw label, as `intervals.interval` takes them."""
+        merged = {raw: self.axes[self.find(raw)] for raw in self.merged}
+        return {**self.axes, **merged}
 
     def interval(self, expr: Expr) -> Interval:
         """Inclusive interval of an integer expression over this domain."""
         return interval(expr, self.bounds())
 
     def limits(self, value: Expr) -> tuple[float, float]:
-        """`[lo, hi)` of an integer expression as conditions on it say, else infinite."""
+        """`[lo, hi)` of an integer expression by the conditions on it; infinite without any."""
         lo, hi = -math.inf, math.inf
         for term in conjuncts(self.guard):
             if not isinstance(term, Call) or term.fn not in ("eq", "lt", "le"):
@@ -129,12 +128,12 @@ class Domain:
         return lo, hi
 
     def _about(self, term: Call, value: Expr) -> Call:
-        """A comparison with the values of parameters, if it is one of an expression then."""
+        """A comparison with parameters replaced by values, if it then compares an expression."""
         if not parameters_of(term):
             return term
-        known = replace(self.given, fixed=set()).constants(term)
+        known = replace(self.parameters, fixed=set()).constants(term)
         if isinstance(known, Call) and value in known.args:
-            self.given.constants(term)
+            self.parameters.constants(term)
             return known
         return term
 
@@ -147,7 +146,7 @@ class Domain:
     def _solve(self, term: Expr) -> bool:
         if not isinstance(term, Call) or term.fn not in ("eq", "lt", "le"):
             return False
-        if self.given.values:
+        if self.parameters.values:
             term = self._known(term)
         a, b = term.args
         if term.fn == "eq":
@@ -159,22 +158,17 @@ class Domain:
         return False
 
     def _known(self, term: Call) -> Call:
-        """A comparison of a key, with the value of what it is compared with if that is known."""
+        """A comparison of a key, with its other side folded to a constant where possible."""
         if not any(isinstance(a, Label) for a in term.args):
             return term
         return Call(term.fn, tuple(map(folded, term.args)), term.dtype)
 
-    def settle(self) -> None:
-        """Takes bounds that parameters give to keys; every condition on them is known."""
-        if self.given.read:
-            settle(self)
-
     def edges_of(self, label: str) -> tuple[Edge | Window, ...]:
-        """The bounds that parameters give to a label, one that merged labels share once."""
+        """The bounds of a label from parameters, without duplicates of merged labels."""
         if not self.edges:
             return ()
-        found = (e for raw, es in self.edges.items() if self.find(raw) == label for e in es)
-        return tuple(dict.fromkeys(found))
+        edges = (e for raw, es in self.edges.items() if self.find(raw) == label for e in es)
+        return tuple(dict.fromkeys(edges))
 
     def window_of(self, label: str) -> Window | None:
         """The window of a label, which counts from its start once a node is built.
@@ -182,10 +176,10 @@ class Domain:
         Raises:
             NeedsValuesError: There are several.
         """
-        found = {e for e in self.edges_of(label) if isinstance(e, Window)}
-        if len(found) > 1:
-            raise NeedsValuesError(set().union(*(w.numbers for w in found)))
-        return found.pop() if found else None
+        windows = {e for e in self.edges_of(label) if isinstance(e, Window)}
+        if len(windows) > 1:
+            raise NeedsValuesError(set().union(*(w.numbers for w in windows)))
+        return windows.pop() if windows else None
 
     def refuse_edges(self, expr: Expr) -> None:
         """Requires that bounds of an expression's labels are known.
@@ -213,10 +207,10 @@ class Domain:
             return self._narrow(a.name, int(b.value), int(b.value) + 1)
         if isinstance(b, Label):
             return a.name == b.name or self._merge(a.name, b.name) or self._merge(b.name, a.name)
-        if self.given.read and edges_of(Call("eq", (a, b), DType.BOOLEAN)):
+        if self.parameters.read and edges_of(Call("eq", (a, b), DType.BOOLEAN)):
             return False  # it is a window once all conditions are known
-        whole = b.dtype.is_integer and a.name not in self.outer
-        if not whole or a.name in self.defines or a.name in self.reach(b):
+        may_define = b.dtype.is_integer and a.name not in self.outer
+        if not may_define or a.name in self.defines or a.name in self.reach(b):
             return False
         self.defines[a.name] = b
         return True
@@ -249,15 +243,15 @@ class Domain:
 
     def reach(self, expr: Expr) -> set[str]:
         """Labels an expression depends on, through definitions."""
-        found: set[str] = set()
+        labels: set[str] = set()
         todo = self._direct(expr)
         while todo:
             label = todo.pop()
-            found.add(label)
+            labels.add(label)
             define = self.defines.get(label)
             if define is not None:
-                todo |= self._direct(define) - found
-        return found
+                todo |= self._direct(define) - labels
+        return labels
 
     def _indexes(self, expr: Expr) -> set[str]:
         """Labels that index the operands an expression reads."""
@@ -274,11 +268,11 @@ class Domain:
         """As `affine`; the values of parameters in such an expression are then fixed."""
         if not parameters_of(expr):
             return affine(expr)
-        probe = replace(self.given, fixed=set())
-        found = affine(probe.constants(expr))
-        if found is not None:
-            self.given.constants(expr)
-        return found
+        probe = replace(self.parameters, fixed=set())
+        form = affine(probe.constants(expr))
+        if form is not None:
+            self.parameters.constants(expr)
+        return form
 
     def rekey(self, label: str, sign: int, offset: int, hint: str) -> str:
         """Replaces a free label l by a free label o = sign · l + offset; l follows from o."""
@@ -303,7 +297,7 @@ class Domain:
 
     @property
     def guard(self) -> Expr:
-        """Every condition that could not be solved, those that may raise behind the others."""
+        """Every condition that is not solved; those that may raise come last."""
         terms = [t for g in self.guards for t in conjuncts(self.canonical(g))]
         bounds = self.bounds()
         return conj(*sorted(terms, key=lambda t: can_raise(t, bounds)))
@@ -314,23 +308,23 @@ class Domain:
         return self.guard == TRUE and all(self._proven(label) for label in self.defines)
 
     def _proven(self, label: str) -> bool:
-        found = self.interval(self.canonical(self.defines[label]))
+        bounds = self.interval(self.canonical(self.defines[label]))
         lo, hi = self.axes[label]
-        return found is not None and lo <= found[0] and found[1] < hi
+        return bounds is not None and lo <= bounds[0] and bounds[1] < hi
 
     def copy(self) -> Domain:
         """An independent copy over the same nodes."""
         return Domain(
-            dict(self.axes),
-            list(self.operands),
-            dict(self.defines),
-            list(self.guards),
-            dict(self.merged),
-            self.outer,
-            dict(self.hint),
-            self.given,
-            dict(self.edges),
-            set(self.settled),
+            axes=dict(self.axes),
+            operands=list(self.operands),
+            defines=dict(self.defines),
+            guards=list(self.guards),
+            merged=dict(self.merged),
+            outer=self.outer,
+            hint=dict(self.hint),
+            parameters=self.parameters,
+            edges=dict(self.edges),
+            settled=set(self.settled),
         )
 
     def node(self, keys: Iterable[str], outputs: Iterable[Output]) -> EinSum:
@@ -353,14 +347,14 @@ class Domain:
             for o in outputs
         )
         hint = tuple((n, parts) for n, parts in self.hint.items() if n in self.axes)
-        made = EinSum(axes, operands, guard, tuple(keys), changed, hint)
+        node = EinSum(axes, operands, guard, tuple(keys), changed, hint)
         if not self.edges:
-            return self.given.lowered(made)
+            return self.parameters.lowered(node)
         windows = {n: w for n in order if (w := self.window_of(n)) is not None}
-        return self.given.views.within(made, windows)
+        return self.parameters.views.within(node, windows)
 
     def _ordered(self) -> list[str]:
-        """Free labels first, then derived ones after what they depend on.
+        """Free labels first, then derived ones after the labels they depend on.
 
         Definitions that may raise come as late as possible: the more is known before them.
         """
@@ -380,30 +374,30 @@ class Domain:
         return {self.find(n) for n in labels_of(expr)} | self._indexes(expr)
 
     def _protected(self, order: list[str], guard: Expr) -> dict[str, Expr]:
-        """Definitions, those that may raise only where the guard's earlier terms hold."""
+        """Definitions; one that may raise is evaluated only where earlier guard terms are true."""
         terms = list(conjuncts(guard))
-        found: dict[str, Expr] = {}
+        protected: dict[str, Expr] = {}
         for n, label in enumerate(order):
             if label not in self.defines:
                 continue
             define = self.canonical(self.defines[label])
             if self._may_raise(label):
                 known = conj(*(t for t in terms if self._direct(t) <= set(order[:n])))
-                if known != TRUE:  # elsewhere no point exists, so any number will do
+                if known != TRUE:  # elsewhere no point exists, so the number is not used
                     nothing = Const(0, define.dtype)
                     define = call("if", define.dtype, known, define, nothing)
-            found[label] = define
-        return found
+            protected[label] = define
+        return protected
 
 
 FAR = 2**40
-"""Offsets beyond this stay arithmetic, so that its overflow is checked."""
+"""Larger offsets stay arithmetic, so that its overflow is checked."""
 
 
 def affine(expr: Expr) -> tuple[str, int, int] | None:
     """(label, ±1, offset) of an expression ±label + offset with a modest offset, or None."""
-    found = _affine(expr)
-    return found if found is not None and abs(found[2]) < FAR else None
+    form = _affine(expr)
+    return form if form is not None and abs(form[2]) < FAR else None
 
 
 def _affine(expr: Expr) -> tuple[str, int, int] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -12,13 +11,11 @@ from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Expr, Output, Value
 from einsql.ir.einsum.notation import Spec, parse_spec
 from einsql.sql.binder.aggregates import Aggregation
+from einsql.sql.binder.context import Binder
 from einsql.sql.binder.domain import Domain
-from einsql.sql.binder.scalar import position
-from einsql.sql.binder.scope import Column, Relation, as_elements, known_bounds
-from einsql.sql.binder.typed_expr import Typed, apply
-
-if TYPE_CHECKING:
-    from einsql.sql.binder.query import QueryBinder
+from einsql.sql.parser.positions import position
+from einsql.sql.scope.relation import Column, Relation, as_elements, known_bounds
+from einsql.sql.typing.typed_expr import Typed, apply
 
 
 def _column(label: str, output: Sequence[str]) -> str:
@@ -31,7 +28,7 @@ def _column(label: str, output: Sequence[str]) -> str:
     return name
 
 
-def bind_einsum(query: QueryBinder, call: exp.Anonymous) -> Relation:
+def bind_einsum(query: Binder, call: exp.Anonymous) -> Relation:
     """Binds EINSUM(spec, tensor, …): the sum of products, one row per output key.
 
     Raises:
@@ -46,8 +43,8 @@ def bind_einsum(query: QueryBinder, call: exp.Anonymous) -> Relation:
         if isinstance(arg, exp.Subquery):
             relations.append(query.bind(arg))
         elif isinstance(arg, exp.Column) and not arg.table:
-            found = query.named(arg.name, arg)
-            relations.append(as_elements(found, f"{arg.name} in EINSUM", arg))
+            relation = query.named(arg.name, arg)
+            relations.append(as_elements(relation, f"{arg.name} in EINSUM", arg))
         else:
             raise ProgrammingError(
                 "EINSUM takes names of tensors or subqueries", position=position(arg) or at
@@ -116,6 +113,6 @@ def einsum_relation(spec: Spec, relations: Sequence[Relation], float_stays: bool
         else o
         for o in node.outputs
     )
-    made = domain.node(output, renamed)
+    summed = domain.node(output, renamed)
     columns = [Column(_column(k, output), DType.BIGINT, key=k) for k in output]
-    return Relation(made, (*columns, Column("val", made.schema.dtype("val"), field="val")))
+    return Relation(summed, (*columns, Column("val", summed.schema.dtype("val"), field="val")))

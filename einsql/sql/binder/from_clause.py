@@ -1,15 +1,13 @@
 """FROM: tensors, subqueries, table functions and the joins between them.
 
-An item with the joins behind it is a tree, and commas stand between trees. NATURAL and
-USING see their own tree only; ON and the arguments of table functions also see what
-stands further left.
+An item with its joins is a tree; commas separate trees. NATURAL and USING see their own tree
+only. ON and the arguments of table functions also see the items further left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
 
 from sqlglot import exp
 
@@ -17,211 +15,54 @@ from einsql.core.schema import DType
 from einsql.errors import (
     DataError,
     Error,
-    ForeignNameError,
     ProgrammingError,
     UnknownHere,
     suggest,
 )
 from einsql.ir.einsum.graph import FALSE, TRUE, Label
-from einsql.sql.binder.arguments import as_sql
-from einsql.sql.binder.domain import Domain
-from einsql.sql.binder.einsum_call import bind_einsum
-from einsql.sql.binder.scalar import Environment, ScalarBinder, locate, position, unsupported
-from einsql.sql.binder.scope import (
-    Relation,
-    Scope,
-    Source,
-    TileRelation,
-    as_elements,
-    deduplicated,
-    read,
-)
-from einsql.sql.binder.typed_expr import Typed, apply, truth
+from einsql.sql.binder.context import Binder, Joining
+from einsql.sql.binder.scalar import ScalarBinder
+from einsql.sql.binder.syntax import alias_columns, check_syntax, renamed
+from einsql.sql.macros.macros import MAY_CROSS
 from einsql.sql.parameters.runtime_bounds import Edge
-from einsql.sql.tiles import names as tile_names
-
-if TYPE_CHECKING:
-    from einsql.sql.binder.query import QueryBinder
+from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.parser.sql_text import as_sql
+from einsql.sql.scope.relation import Relation, TileRelation, as_elements, deduplicated
+from einsql.sql.scope.scope import Scope, Source, read
+from einsql.sql.typing.typed_expr import Typed, apply, truth
 
 MAX_BOUND = 2**62
 """Bounds of a key; sums and differences of two of them still fit BIGINT."""
 
-TABLE_FUNCTIONS = (
-    "range", "generate_series", "einsum", "gradient", "read_tensor", *tile_names.TABLE_FUNCTIONS
-)  # fmt: skip
-
-TABLE_MACROS = ("attention", "layer_norm", "log_softmax", "rms_norm", "softmax")
-"""Built-in macros that stand in FROM."""
-
-MAY_CROSS = "may_cross"
-"""Marks a NATURAL JOIN that joins all with all where no column is common, as standard SQL has it.
-
-Built-in macros use it: a statistic of a tensor with one key has no key.
-"""
-
-_ACCEPTED: dict[type[exp.Expr], set[str]] = {
-    exp.From: {"this"},
-    exp.Table: {"this", "alias", "joins", "db", "catalog"},
-    exp.Subquery: {"this", "alias", "joins", "with_"},
-    exp.TableAlias: {"this", "columns"},
-    exp.Join: {"this", "kind", "side", "method", "on", "using"},
-    exp.With: {"expressions", "recursive"},
-    exp.CTE: {"this", "alias", "materialized"},
-    exp.Star: {"except_", "replace", "rename"},
-}
-"""What may hang on a syntax node; sqlglot parses much more than einsql gives a meaning."""
-_NAMES = {
-    "sample": "TABLESAMPLE", "when": "AT (…)", "version": "FOR VERSION or TIMESTAMP",
-    "ordinality": "WITH ORDINALITY", "hints": "A table hint", "hint": "A join hint",
-    "pivots": "PIVOT", "key_expressions": "USING KEY", "ilike": "* ILIKE", "order": "ORDER BY",
-}  # fmt: skip
-
-
-class Joining(Environment, Protocol):
-    """The SELECT whose FROM is bound: what its conditions see and narrow."""
-
-    scope: Scope
-    clause: str
-
-    @property
-    def domain(self) -> Domain:
-        """The points FROM ranges over."""
-
-    def knows(self, name: str, table: str | None) -> bool:
-        """True if this SELECT or one around it has the column."""
-
-
-def check_syntax(node: exp.Expr) -> None:
-    """Refuses a part of a FROM item, WITH or `*` that would be ignored.
-
-    Raises:
-        NotSupportedError: It names the part.
-    """
-    for arg, value in node.args.items():
-        if value and arg not in _ACCEPTED[type(node)]:
-            raise unsupported(_NAMES.get(arg, arg.upper().replace("_", " ")), node)
-
-
-def alias_columns(item: exp.Expr) -> list[str]:
-    """The column names of an alias such as x(i, j).
-
-    Raises:
-        Error: They have types, or something else stands in the alias.
-    """
-    alias = item.args.get("alias")
-    if alias is None:
-        return []
-    check_syntax(alias)
-    for column in alias.args.get("columns") or []:
-        if not isinstance(column, exp.Identifier):
-            raise ProgrammingError(
-                "The columns of an alias are names without types", position=position(column)
-            )
-    return [c.name for c in alias.args.get("columns") or []]
-
 
 def bind_from(binder: FromBinder, node: exp.Select) -> None:
-    """Adds every FROM item and join condition of a SELECT, left to right."""
+    """Adds every FROM item and join condition of a SELECT, left to right.
+
+    Raises:
+        Error: An item or a condition is wrong; it has a position.
+    """
     first = node.args.get("from_")
-    if first is not None:
-        bind_joined(binder, first, node.args.get("joins") or [])
+    binder.query.joining.append(binder.select)
+    try:
+        if first is not None:
+            bind_joined(binder, first, node.args.get("joins") or [])
+    except Error as error:
+        raise locate(error, node) from None
+    finally:
+        binder.query.joining.pop()
 
 
 def bind_joined(binder: FromBinder, clause: exp.Expr, joins: Sequence[exp.Join] = ()) -> None:
-    """Adds the item of a FROM clause, with the joins that hang on it and on the statement."""
+    """Adds the item of a FROM clause, with its own joins and those of the statement."""
     check_syntax(clause)
     binder.bind(clause.this, [*(clause.this.args.get("joins") or []), *joins])
-
-
-def find_relation(query: QueryBinder, name: str) -> Relation | TileRelation | None:
-    """Resolves a relation by name: WITH, then view, then tensor or array."""
-    for level in reversed(query.ctes):
-        if name.lower() in level:
-            return level[name.lower()]
-    if query.ctes and name.lower() in query.changing:  # a view does not see the names of WITH
-        raise ProgrammingError(
-            f'"{name}" changes a tensor and gives no rows',
-            hint="Read the tensor by its own name: every part of a statement reads what was there "
-            "before it. What it will hold can be a SELECT of WITH that both parts read.",
-        )
-    if name.lower() in query.foreign:
-        error = ForeignNameError(f'"{name}" is outside the tensor fragment')
-        error.name, error.why = name, query.refused.get(name.lower())
-        raise error
-    return query.view(name) or query.catalog.relation(name)
-
-
-def named_relation(query: QueryBinder, name: str, at: exp.Expr) -> Relation | TileRelation:
-    """Resolves a relation by name.
-
-    Raises:
-        ProgrammingError: There is none.
-        Error: An array or table of that name is no tensor.
-    """
-    try:
-        found = find_relation(query, name)
-    except Error as error:
-        raise locate(error, at) from None
-    if found is None:
-        known = [n for level in query.ctes for n in level] + query.catalog.names()
-        raise UnknownHere(
-            f'There is no tensor "{name}"',
-            hint=suggest(name, known, "tensors"),
-            position=position(at),
-        )
-    return found
-
-
-def call_function(query: QueryBinder, call: exp.Func) -> Relation | TileRelation:
-    """Binds a table function or a table macro.
-
-    Raises:
-        Error: There is none of that name, or its arguments are wrong.
-    """
-    if not isinstance(call, exp.Anonymous):
-        raise unsupported(f"The table function {call.sql_name()}", call)
-    name = str(call.this)
-    if name.lower() == "einsum":
-        return bind_einsum(query, call)
-    if name.lower() == "gradient":
-        from einsql.sql.binder.gradient_call import bind_gradient  # few statements need it
-
-        return bind_gradient(query, call)
-    if name.lower() == "read_tensor":
-        return _read_tensor(query, call)
-    if name.lower() in tile_names.TABLE_FUNCTIONS:
-        from einsql.sql.tiles.functions import bind_function  # as tiles.select
-
-        return bind_function(query, call)
-    found = query.macro(name, call)
-    if found is None:
-        raise UnknownHere(
-            f"There is no table function {name}",
-            hint=suggest(name, [*TABLE_FUNCTIONS, *TABLE_MACROS], "table functions"),
-            position=position(call),
-        )
-    return found
-
-
-def _read_tensor(query: QueryBinder, call: exp.Anonymous) -> Relation:
-    """read_tensor(file) and read_tensor(file, name): an array of a file that may have several."""
-    texts = [a.name for a in call.expressions if isinstance(a, exp.Literal) and a.is_string]
-    if len(texts) != len(call.expressions) or len(texts) not in (1, 2):
-        raise ProgrammingError(
-            "read_tensor() takes a file name and the name of an array in it, both as text",
-            position=position(call),
-        )
-    try:
-        return query.catalog.file(*texts)
-    except Error as error:
-        raise locate(error, call) from None
 
 
 @dataclass
 class FromBinder:
     """Binds one FROM clause; every method gives the scope of the part it binds."""
 
-    query: QueryBinder
+    query: Binder
     select: Joining
     unnamed: int = 0
 
@@ -262,17 +103,17 @@ class FromBinder:
             inner = type(self)(self.query, self.select)._tree(item.this, left)
             return Scope([_as_one(inner, item)], left=left)
         if isinstance(item, exp.Subquery):
-            source = self._scan(self.query.bind_any(item), item, item.alias or self._unnamed())
+            source = self.scan(self.query.bind_any(item), item, item.alias or self._unnamed())
         elif item.args.get("db") is not None:
             raise UnknownHere(f"einsql has no schemas: {as_sql(item)}", position=position(item))
         elif isinstance(item.this, exp.GenerateSeries):
-            source = self._range(item, item.this, left)
+            source = self.key_range(item, item.this, left)
         elif isinstance(item.this, exp.Func):
-            relation = call_function(self.query, item.this)
-            source = self._scan(relation, item, item.alias or item.this.name)
+            relation = self.query.table_function(item.this)
+            source = self.scan(relation, item, item.alias or item.this.name)
         else:
             relation = self._named(item)
-            source = self._scan(relation, item, item.alias or item.name)
+            source = self.scan(relation, item, item.alias or item.name)
         return Scope([source], left=left)
 
     def _unnamed(self) -> str:
@@ -280,11 +121,12 @@ class FromBinder:
         self.unnamed += 1
         return "unnamed_subquery" + (str(self.unnamed) if self.unnamed > 1 else "")
 
-    def _scan(self, given: Relation | TileRelation, item: exp.Expr, name: str) -> Source:
-        relation = self.query.renamed(as_elements(given, f"{name} in FROM", item), item)
+    def scan(self, bound: Relation | TileRelation, item: exp.Expr, name: str) -> Source:
+        """Adds the relation of an item to the domain, as an operand with labels of its own."""
+        relation = renamed(as_elements(bound, f"{name} in FROM", item), item)
         number, labels = self.select.domain.scan(relation.node)
         for key, e in relation.edges:
-            if isinstance(e, Edge):  # a window is known by the node
+            if isinstance(e, Edge):  # the node already has its windows
                 edges = self.select.domain.edges
                 edges[labels[key]] = (*edges.get(labels[key], ()), e)
         return Source(name, read(relation, number, labels))
@@ -296,17 +138,17 @@ class FromBinder:
         if not is_path:
             return self.query.named(name, item)
         try:
-            found = find_relation(self.query, name)
-            if found is None and self.query.catalog.is_table_file(name):
+            relation = self.query.find(name)
+            if relation is None and self.query.catalog.is_table_file(name):
                 raise UnknownHere(
                     f"'{name}' is a table, which has rows",
                     hint="read_tensor(…) makes a tensor of a file's rows; so does COPY … FROM.",
                 )
-            return found or self.query.catalog.file(name)
+            return relation or self.query.catalog.file(name)
         except Error as error:
             raise locate(error, item) from None
 
-    def _range(self, item: exp.Table, call: exp.GenerateSeries, left: Scope) -> Source:
+    def key_range(self, item: exp.Table, call: exp.GenerateSeries, left: Scope) -> Source:
         """range(n) and range(lo, hi): a key without data."""
         exclusive = call.args.get("is_end_exclusive")
         function = "range" if exclusive else "generate_series"
@@ -335,7 +177,7 @@ class FromBinder:
             )
         name = names[0] if names else item.alias or function
         typed = Typed(Label(self.select.domain.fresh(name, lo, hi)), DType.BIGINT)
-        # The key of range(n) AS t is shown as t, but still answers to range.
+        # The key of range(n) AS t is listed as t, but can also be named range.
         unlisted = [(function, typed)] if item.alias and not names else []
         return Source(item.alias or function, [(name, typed)], unlisted)
 
@@ -345,17 +187,17 @@ class FromBinder:
         bound = replace(bound, value=self.select.parameters.constants(bound.value))
         if bound.type is None or bound.valid == FALSE:
             return None
-        whole = isinstance(bound.type, DType) and bound.type.is_integer
-        found = self.select.domain.interval(bound.value) if whole else None
-        if found is None or found[0] != found[1] or bound.valid != TRUE:
+        is_integer = isinstance(bound.type, DType) and bound.type.is_integer
+        bounds = self.select.domain.interval(bound.value) if is_integer else None
+        if bounds is None or bounds[0] != bounds[1] or bound.valid != TRUE:
             raise ProgrammingError(
                 f"{function}() needs constant integers as bounds", position=position(node)
             )
-        return found[0]
+        return bounds[0]
 
     def _join(self, tree: Scope, join: exp.Join) -> Scope:
         method = _join_method(join)
-        self.select.scope = tree  # what a subquery to the right might mean to read
+        self.select.scope = tree  # a LATERAL subquery to the right would read it
         right = self._tree(join.this, tree)
         both = tree.joined(right, join)
         names = [n.name for n in join.args.get("using") or []]
@@ -405,7 +247,7 @@ class FromBinder:
 
 
 def _is_comma(join: exp.Join) -> bool:
-    # sqlglot looks for a PIVOT behind every written JOIN, never behind a comma.
+    # sqlglot sets more arguments for a written JOIN, such as pivots.
     return set(join.args) <= {"this"}
 
 
@@ -441,7 +283,7 @@ def _join_method(join: exp.Join) -> str:
 
 def _owners(left: Scope, right: Scope, name: str) -> tuple[Source, Source]:
     """The sources whose columns USING (name) equates."""
-    found = []
+    owners = []
     for side, scope in (("left", left), ("right", right)):
         owner = scope.owner(name)
         if owner is None:
@@ -449,8 +291,8 @@ def _owners(left: Scope, right: Scope, name: str) -> tuple[Source, Source]:
                 f'No table on the {side} has a column "{name}"',
                 hint=suggest(name, [n for s in scope.sources for n, _ in s.columns], "columns"),
             )
-        found.append(owner)
-    return found[0], found[1]
+        owners.append(owner)
+    return owners[0], owners[1]
 
 
 def _as_one(inner: Scope, item: exp.Subquery) -> Source:

@@ -1,8 +1,8 @@
-"""GRADIENT(loss, w): the derivative of a loss by the elements of what it reads."""
+"""GRADIENT(loss, w): the derivative of a loss by the elements of a tensor that it reads."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from sqlglot import exp
 
@@ -16,17 +16,23 @@ from einsql.errors import (
 )
 from einsql.ir.autodiff import Backward
 from einsql.ir.einsum.graph import EinSum, Input, Node, walk
-from einsql.sql.binder.arguments import as_sql
-from einsql.sql.binder.scalar import locate, position
-from einsql.sql.binder.scope import Column, Relation, as_elements, known_bounds
+from einsql.sql.binder.context import Binder
 from einsql.sql.parameters.host_expr import NeedsValuesError
+from einsql.sql.parser.positions import locate, position
+from einsql.sql.parser.sql_text import as_sql
+from einsql.sql.scope.relation import Column, Relation, as_elements, known_bounds
 
-if TYPE_CHECKING:
-    from einsql.sql.binder.query import QueryBinder
 
-
-def bind_gradient(query: QueryBinder, call: exp.Anonymous) -> Relation:
+def bind_gradient(
+    query: Binder, call: exp.Anonymous, passes: dict[tuple[int, str], Backward]
+) -> Relation:
     """Binds GRADIENT(loss, w): a row for each of w's, with w's keys and float columns.
+
+    Args:
+        query: The statement's binder.
+        call: The call.
+        passes: The statement's backward passes by the node and the field of their losses; a new
+            one is added.
 
     Raises:
         ProgrammingError: The loss is no single float, does not read w, w has no float
@@ -42,15 +48,15 @@ def bind_gradient(query: QueryBinder, call: exp.Anonymous) -> Relation:
         )
     loss, source = _relation(query, args[0]), known_bounds(_relation(query, args[1]))
     within = query.parameters.views.over(source.node)
-    if within:  # what is read through a window is another node, to which no gradient leads
+    if within:  # a windowed read is another node, and the gradient does not reach this one
         raise NeedsValuesError(within)
     field = _loss_field(loss, args[0])
     columns = _columns(source, args[1])
     known = (id(loss.node), field)
-    if known not in query.backward:
-        query.backward[known] = Backward(loss.node, field)
-    backward = query.backward[known]
-    if not _reads(query, backward, source.node):
+    if known not in passes:
+        passes[known] = Backward(loss.node, field)
+    backward = passes[known]
+    if not _reads(passes, backward, source.node):
         raise _not_read(loss, args)
     part = next(
         (n for n in walk(loss.node) if isinstance(n, Input) and n.name in query.catalog.made), None
@@ -68,18 +74,18 @@ def bind_gradient(query: QueryBinder, call: exp.Anonymous) -> Relation:
     return Relation(node, columns)
 
 
-def _reads(query: QueryBinder, backward: Backward, source: Node) -> bool:
-    """True if a loss reads a source, though maybe by a gradient that is the same everywhere."""
+def _reads(passes: Mapping[tuple[int, str], Backward], backward: Backward, source: Node) -> bool:
+    """True if a loss reads a source, also through a gradient that is constant."""
     if backward.reads(source):
         return True
     return any(
-        other is not backward and backward.uses(other) and _reads(query, other, source)
-        for other in query.backward.values()
+        other is not backward and backward.uses(other) and _reads(passes, other, source)
+        for other in passes.values()
     )
 
 
-def _relation(query: QueryBinder, arg: exp.Expr) -> Relation:
-    """What an argument names."""
+def _relation(query: Binder, arg: exp.Expr) -> Relation:
+    """The relation of an argument."""
     try:
         if isinstance(arg, exp.Subquery):
             return query.bind(arg)
@@ -94,8 +100,8 @@ def _relation(query: QueryBinder, arg: exp.Expr) -> Relation:
     )
 
 
-def _no_tensor_work(query: QueryBinder, error: NotSupportedError | UnknownHere) -> ProgrammingError:
-    """The error for what only DuckDB could run, or for a name that means no tensor.
+def _no_tensor_work(query: Binder, error: NotSupportedError | UnknownHere) -> ProgrammingError:
+    """The error for a query that only DuckDB can run, or for a name that is no tensor.
 
     It stays one that tables may answer where the name itself was looked for.
     """
@@ -153,14 +159,14 @@ def _some_value(relation: Relation) -> str:
 
 def _columns(source: Relation, at: exp.Expr) -> tuple[Column, ...]:
     """The columns of a gradient: keys and floats of the source."""
-    found = []
+    columns = []
     for c in source.columns:
         if c.field is None:
-            found.append(c)
+            columns.append(c)
         elif c.dtype.is_float:
             dtype = DType.FLOAT if c.dtype.is_short else c.dtype
-            found.append(Column(c.name, dtype, field=c.field))
-    if all(c.field is None for c in found):
+            columns.append(Column(c.name, dtype, field=c.field))
+    if all(c.field is None for c in columns):
         types = ", ".join(dict.fromkeys(c.dtype.value for c in source.columns if c.field))
         raise ProgrammingError(
             f"{as_sql(at)} has no float values to take a gradient by"
@@ -168,7 +174,7 @@ def _columns(source: Relation, at: exp.Expr) -> tuple[Column, ...]:
             hint="CAST them to FLOAT in a WITH query that the loss reads.",
             position=position(at),
         )
-    return tuple(found)
+    return tuple(columns)
 
 
 def _not_read(loss: Relation, args: list[exp.Expr]) -> ProgrammingError:

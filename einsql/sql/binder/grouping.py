@@ -1,4 +1,4 @@
-"""GROUP BY and PARTITION BY: expressions become labels, and are known again afterwards."""
+"""GROUP BY and PARTITION BY: turns expressions into labels, and finds them in later clauses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from einsql.core.schema import DType
 from einsql.errors import Error
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Label, Output, labels_of
 from einsql.sql.binder.domain import Domain, affine
-from einsql.sql.binder.names import column_name
-from einsql.sql.binder.scalar import ScalarBinder, unsupported
-from einsql.sql.binder.scope import Scope
-from einsql.sql.binder.typed_expr import Decimal, Typed, convert
+from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.parser.column_names import column_name
+from einsql.sql.parser.positions import unsupported
+from einsql.sql.scope.scope import Scope
+from einsql.sql.typing.casts import Decimal
+from einsql.sql.typing.typed_expr import Typed, convert
 
 Probe = Callable[[EinSum], tuple[int, int]]
 """Finds `[lo, hi)` of an expression in the data."""
@@ -49,7 +51,7 @@ def key_label(
         NotSupportedError: The expression is no integer, may be NULL, or may be BIGINT's greatest
             value, behind which a key has no bound.
     """
-    bound = replace(bound, value=domain.given.constants(bound.value))
+    bound = replace(bound, value=domain.parameters.constants(bound.value))
     value = domain.canonical(bound.value)
     exact = isinstance(bound.type, DType) and not bound.type.is_float
     if isinstance(value, Const) and bound.valid == TRUE and not isinstance(bound.type, Decimal):
@@ -84,11 +86,11 @@ def _check_bounds(lo: int, hi: int, node: exp.Expr, clause: str) -> None:
 def _bounds(domain: Domain, value: Expr, probe: Probe) -> tuple[int, int]:
     """`[lo, hi)` of an integer expression: proven from it, else found in the data."""
     domain.refuse_edges(value)
-    found = domain.interval(value)
+    proven = domain.interval(value)
     lo, hi = domain.limits(value)
-    if found is not None:
-        lo, hi = max(lo, found[0]), min(hi, found[1] + 1)
-    if hi - lo <= 2**20:  # no mere range of a type
+    if proven is not None:
+        lo, hi = max(lo, proven[0]), min(hi, proven[1] + 1)
+    if hi - lo <= 2**20:  # tighter than the range of a type
         return int(lo), max(int(lo), int(hi))
     outputs = [
         Output("lo", (value,), DType.BIGINT, "min"),
@@ -164,7 +166,7 @@ def _from_key(label: str, bound: Typed) -> Typed:
 
 @dataclass
 class _Rows:
-    """The rows before grouping, as an environment that knows their columns alone."""
+    """The rows before grouping, as an environment with their columns only."""
 
     scope: Scope
     float_stays: bool
@@ -174,10 +176,10 @@ class _Rows:
         return None
 
     def column(self, node: exp.Column) -> Typed:
-        found = self.scope.find(node.name, node.table or None)
-        if found is None:
+        typed = self.scope.find(node.name, node.table or None)
+        if typed is None:
             raise self.scope.unknown(node.name, node.table or None)
-        return found
+        return typed
 
     def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
         raise unsupported("An aggregate", node)

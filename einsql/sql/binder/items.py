@@ -9,10 +9,10 @@ from sqlglot import exp
 
 from einsql.errors import Error, ProgrammingError
 from einsql.sql.binder.calls import is_aggregate
-from einsql.sql.binder.names import column_name
-from einsql.sql.binder.scalar import locate, position
-from einsql.sql.binder.scope import Scope
 from einsql.sql.binder.star import expand_star
+from einsql.sql.parser.column_names import column_name
+from einsql.sql.parser.positions import locate, position
+from einsql.sql.scope.scope import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ def _name(node: exp.Expr, scope: Scope) -> str:
     """The name of an item without an alias; a column's is spelled as its table does."""
     if isinstance(node, exp.Column):
         try:
-            found = scope.resolve(node.name, node.table or None)
+            column = scope.resolve(node.name, node.table or None)
         except Error as error:
             raise locate(error, node) from None
-        if found is not None:
-            return found[0]
+        if column is not None:
+            return column[0]
     return column_name(node)
 
 
@@ -85,13 +85,13 @@ def has_window(node: exp.Expr) -> bool:
 
 def keys_of_all(items: Sequence[Item], scope: Scope) -> list[int]:
     """The items GROUP BY ALL means: those that read columns, and aggregate none of them."""
-    found: list[int] = []
+    keys: list[int] = []
     for n in range(len(items)):
         nodes = list(_meaning(items, n, scope))
         aggregated = any(isinstance(x, exp.Window) or is_aggregate(x) for x in nodes)
         if not aggregated and any(isinstance(x, exp.Column | exp.Query) for x in nodes):
-            found.append(n)
-    return found
+            keys.append(n)
+    return keys
 
 
 def _meaning(items: Sequence[Item], n: int, scope: Scope) -> Iterator[exp.Expr]:

@@ -10,9 +10,10 @@ from einsql.core.schema import PRESENT, DType, valid
 from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Const, Label, Output
 from einsql.sql.binder.domain import Domain
-from einsql.sql.binder.scalar import unsupported
-from einsql.sql.binder.scope import Column, Relation
-from einsql.sql.binder.typed_expr import Decimal, Typed
+from einsql.sql.parser.positions import unsupported
+from einsql.sql.scope.relation import Column, Relation
+from einsql.sql.typing.casts import Decimal
+from einsql.sql.typing.typed_expr import Typed
 
 
 def project(
@@ -32,13 +33,13 @@ def project(
         NotSupportedError: A column is a DECIMAL.
     """
     shown: dict[int, str] = {}
-    whole = {n: domain.canonical(t.value) for n, (_, t, _) in enumerate(columns) if _is_key(t)}
-    for n, value in whole.items():
+    key_values = {n: domain.canonical(t.value) for n, (_, t, _) in enumerate(columns) if _is_key(t)}
+    for n, value in key_values.items():
         if not isinstance(value, Label) or value.name not in domain.free:
             continue
         if value.name not in shown.values():
             shown[n] = value.name
-    for n, value in whole.items():
+    for n, value in key_values.items():
         shift = domain.shift(value) if n not in shown else None
         taken = {*shown.values(), *correlated}
         if shift is not None and shift[0] in domain.free and shift[0] not in taken:
@@ -56,10 +57,10 @@ def project(
     keys = visible + [label for label in domain.free if label not in visible]
 
     outputs: list[Output] = []
-    result: list[Column] = []
+    shown_columns: list[Column] = []
     for n, (name, typed, node) in enumerate(columns):
         if n in shown:
-            result.append(Column(name, DType.BIGINT, key=shown[n]))
+            shown_columns.append(Column(name, DType.BIGINT, key=shown[n]))
             continue
         typed = _storable(typed, node)
         assert isinstance(typed.type, DType)
@@ -67,18 +68,18 @@ def project(
         outputs.append(Output(field, (typed.value,), typed.type))
         if typed.valid != TRUE:
             outputs.append(Output(valid(field), (typed.valid,), DType.BOOLEAN))
-        result.append(Column(name, typed.type, field=field))
+        shown_columns.append(Column(name, typed.type, field=field))
     if not domain.total:
         outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
     elif not outputs:
         outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN))
     edges = tuple((k, e) for k in keys if k not in single for e in domain.edges_of(k))
-    made = domain.given.views.without(domain.node(keys, outputs), single)
-    return Relation(made, tuple(result), edges)
+    projected = domain.parameters.views.without(domain.node(keys, outputs), single)
+    return Relation(projected, tuple(shown_columns), edges)
 
 
 def _is_key(typed: Typed) -> bool:
-    """Whether a value can be a key: a DECIMAL is scaled, and a NULL stands for anything."""
+    """Whether a value can be a key: a BIGINT that is never NULL."""
     return typed.type is DType.BIGINT and typed.valid == TRUE
 
 
@@ -96,7 +97,7 @@ def _storable(typed: Typed, node: exp.Expr) -> Typed:
 
 def _unused(name: str, taken: set[str]) -> str:
     base = name.lstrip(".") or "column"
-    found, n = base, 1
-    while found in taken:
-        found, n = f"{base}_{n}", n + 1
-    return found
+    candidate, n = base, 1
+    while candidate in taken:
+        candidate, n = f"{base}_{n}", n + 1
+    return candidate

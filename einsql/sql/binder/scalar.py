@@ -5,21 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from sqlglot import exp
 
 from einsql.core.schema import DType
-from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere, suggest
+from einsql.errors import Error, ProgrammingError, UnknownHere, suggest
 from einsql.ir.einsum.graph import FALSE, TRUE, Const, negate
-from einsql.ir.functions import SCALARS
-from einsql.sql.binder import functions
-from einsql.sql.binder.aggregates import AGGREGATES
-from einsql.sql.binder.arguments import surplus, text
-from einsql.sql.binder.functions import NAMED
-from einsql.sql.binder.typed_expr import (
+from einsql.sql.binder.arguments import surplus
+from einsql.sql.binder.context import Environment
+from einsql.sql.functions.aggregate_functions import AGGREGATES
+from einsql.sql.functions.scalar_functions import FUNCTION_NAMES, FUNCTION_OF_NODE, NAMED
+from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
+from einsql.sql.parser.long_literals import LEAST, STAND_IN
+from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.parser.sql_text import text
+from einsql.sql.typing import functions
+from einsql.sql.typing.casts import Decimal
+from einsql.sql.typing.literals import negated, number, parse_type, read_text, whole_number
+from einsql.sql.typing.typed_expr import (
     NULL,
-    Decimal,
     Typed,
     apply,
     convert,
@@ -28,89 +32,14 @@ from einsql.sql.binder.typed_expr import (
     logical_or,
     truth,
 )
-from einsql.sql.parameters.parameter_use import Given
-from einsql.sql.parser.literals import negated, number, parse_type, read_text, whole_number
-from einsql.sql.parser.long_literals import LEAST, STAND_IN
-from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
-
-_FUNCTIONS: dict[type[exp.Expr], str] = {
-    exp.Add: "add", exp.Sub: "sub", exp.Mul: "mul", exp.Div: "div", exp.IntDiv: "idiv",
-    exp.Mod: "mod", exp.Pow: "pow", exp.EQ: "eq", exp.NEQ: "ne", exp.LT: "lt", exp.LTE: "le",
-    exp.Atan2: "atan2", exp.BitwiseAnd: "bitand", exp.BitwiseOr: "bitor", exp.BitwiseXor: "xor",
-    exp.Abs: "abs", exp.Sign: "sign", exp.Floor: "floor", exp.Ceil: "ceil", exp.Trunc: "trunc",
-    exp.Exp: "exp", exp.Ln: "ln", exp.Sqrt: "sqrt", exp.Cbrt: "cbrt", exp.Sin: "sin",
-    exp.Cos: "cos", exp.Tan: "tan", exp.Asin: "asin", exp.Acos: "acos", exp.Atan: "atan",
-    exp.Sinh: "sinh", exp.Cosh: "cosh", exp.Tanh: "tanh", exp.Asinh: "asinh",
-    exp.Acosh: "acosh", exp.Atanh: "atanh", exp.Degrees: "degrees", exp.Radians: "radians",
-    exp.IsNan: "isnan", exp.IsInf: "isinf",
-}  # fmt: skip
-"""Syntax nodes that are one function of the algebra over their arguments."""
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 
-SCALAR_MACROS = ("adam", "gelu", "relu", "silu")
-"""Built-in macros that are expressions."""
-
-FUNCTION_NAMES = sorted(
-    {c.key for c in _FUNCTIONS} & set(SCALARS)
-    | set(NAMED)
-    | set(SCALAR_MACROS)
-    | {"round", "greatest", "least", "coalesce", "nullif", "if", "log", "log10", "pow", "power",
-       "sigmoid", "square", "stop_gradient", "pi", "cast", "ln"}
-)  # fmt: skip
-"""What a user can call in an expression; used for hints and completion."""
 
 _HINTS = {
     "IN with a subquery": "Join with the subquery instead.",
     "ATAN with a second argument": "ATAN2(y, x) takes two.",
 }
-
-
-class Environment(Protocol):
-    """What surrounds an expression: columns, aggregates, windows and subqueries."""
-
-    float_stays: bool
-    parameters: Given
-
-    def match(self, node: exp.Expr) -> Typed | None:
-        """The value of a whole expression that is already known, as a GROUP BY item is."""
-
-    def column(self, node: exp.Column) -> Typed:
-        """Resolves a column reference."""
-
-    def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
-        """Binds an aggregate call with its FILTER."""
-
-    def window(self, node: exp.Window) -> Typed:
-        """Binds an aggregate over a window."""
-
-    def subquery(self, node: exp.Expr) -> Typed:
-        """Binds a scalar subquery."""
-
-    def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
-        """The expansion of a scalar macro, or None."""
-
-
-def position(node: exp.Expr) -> int | None:
-    """Offset of the first token of a syntax node that sqlglot remembers."""
-    found: list[int] = [
-        n.meta["start"] for n in node.walk() if isinstance(n, exp.Expr) and "start" in n.meta
-    ]
-    return min(found) if found else None
-
-
-def locate(error: Error, node: exp.Expr) -> Error:
-    """Gives an error the node's position unless it has one already."""
-    if error.position is None:
-        error.position = position(node)
-    return error
-
-
-def unsupported(what: str, node: exp.Expr, hint: str = "") -> NotSupportedError:
-    """The error for SQL that is no tensor work."""
-    return NotSupportedError(
-        f"{what} is outside the tensor fragment", hint=hint, position=position(node)
-    )
 
 
 @dataclass
@@ -139,7 +68,7 @@ class ScalarBinder:
         return bound
 
     def _bind(self, node: exp.Expr) -> Typed:
-        handler, fn = _HANDLERS.get(type(node)), _FUNCTIONS.get(type(node))
+        handler, fn = _HANDLERS.get(type(node)), FUNCTION_OF_NODE.get(type(node))
         if type(node) in AGGREGATES or _anonymous_aggregate(node):
             return self.env.aggregate(node, None)
         if handler is None and fn is None:
@@ -257,8 +186,8 @@ class ScalarBinder:
 
     def same(self, node: exp.Expr) -> Typed:
         """IS [NOT] DISTINCT FROM."""
-        result = functions.not_distinct(*self._all(node.this, node.expression))
-        return logical_not(result) if isinstance(node, exp.NullSafeNEQ) else result
+        equal = functions.not_distinct(*self._all(node.this, node.expression))
+        return logical_not(equal) if isinstance(node, exp.NullSafeNEQ) else equal
 
     def if_(self, node: exp.Expr) -> Typed:
         """IF(condition, then, otherwise)."""
@@ -314,7 +243,7 @@ class ScalarBinder:
         if isinstance(node.this, exp.Literal) and node.this.is_string:
             return read_text(node.this.name, target)
         bound = self.bind(node.this)
-        if isinstance(target, Decimal):  # what DECIMAL holds is proven from constants
+        if isinstance(target, Decimal):  # the digits of a DECIMAL are proven from constants
             bound = replace(bound, value=self.env.parameters.constants(bound.value))
         return replace(convert(bound, target), literal=False)
 

@@ -1,11 +1,10 @@
-"""Binds one SELECT block: FROM and WHERE give a domain, the rest outputs over it."""
+"""Binds one SELECT block: a domain from FROM and WHERE, then outputs over it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -13,52 +12,69 @@ from einsql.core.schema import PRESENT, DType, valid
 from einsql.errors import Error, ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Label, Value, conj, renumber
 from einsql.sql.binder.aggregates import Aggregation
-from einsql.sql.binder.arguments import as_sql, kind
+from einsql.sql.binder.bind_bounds import settle
 from einsql.sql.binder.calls import aggregate_arguments, aggregate_name, aggregates_in, is_aggregate
+from einsql.sql.binder.context import Binder
 from einsql.sql.binder.domain import Domain
+from einsql.sql.binder.from_clause import FromBinder, bind_from
 from einsql.sql.binder.grouping import Grouping, check_group, key_label
 from einsql.sql.binder.hints import bind_hint
 from einsql.sql.binder.items import Item, expand, find_alias, has_window, keys_of_all
-from einsql.sql.binder.names import column_name
 from einsql.sql.binder.project import project
-from einsql.sql.binder.scalar import ScalarBinder, locate, position, unsupported
-from einsql.sql.binder.scope import Relation, Scope
-from einsql.sql.binder.typed_expr import Typed, truth
-
-if TYPE_CHECKING:
-    from einsql.sql.binder.query import QueryBinder
+from einsql.sql.binder.scalar import ScalarBinder
+from einsql.sql.parser.column_names import column_name
+from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.parser.sql_text import as_sql, kind
+from einsql.sql.scope.relation import Relation
+from einsql.sql.scope.scope import Scope
+from einsql.sql.typing.typed_expr import Typed, truth
 
 _HANDLED = {
-    "expressions", "from_", "joins", "where", "group", "having", "qualify", "with_", "hint",
-    "kind", "operation_modifiers",
-}  # fmt: skip
+    "expressions",
+    "from_",
+    "joins",
+    "where",
+    "group",
+    "having",
+    "qualify",
+    "with_",
+    "hint",
+    "kind",
+    "operation_modifiers",
+}
 _NAMES = {
-    "order": "ORDER BY", "limit": "LIMIT", "offset": "OFFSET", "distinct": "DISTINCT",
-    "sample": "SAMPLE", "windows": "WINDOW", "laterals": "LATERAL", "pivots": "PIVOT",
+    "order": "ORDER BY",
+    "limit": "LIMIT",
+    "offset": "OFFSET",
+    "distinct": "DISTINCT",
+    "sample": "SAMPLE",
+    "windows": "WINDOW",
+    "laterals": "LATERAL",
+    "pivots": "PIVOT",
     "into": "INTO",
-}  # fmt: skip
+}
 
 
 class SelectBinder:
     """Binds a SELECT; also the environment its expressions are bound in."""
 
-    def __init__(self, query: QueryBinder, parent: SelectBinder | None = None) -> None:
+    def __init__(self, query: Binder, parent: SelectBinder | None = None) -> None:
         self.query = query
         self.parent = parent
         self.scope: Scope = Scope()
-        self.domain = Domain(given=query.parameters)
+        self.domain = Domain(parameters=query.parameters)
         self.clause = "FROM"
         self.float_stays = query.catalog.float_stays
         self.parameters = query.parameters
         self.correlated: dict[str, str] = {}
-        """Label here → label of the enclosing SELECT that it stands for."""
+        """Label here → the label of the enclosing SELECT that it equals."""
         self.select = exp.Select()
         self.items: list[Item] = []
         self.grouping: Grouping | None = None
         """The rows and GROUP BY items, once the domain is that of the groups."""
         self.aggregates: dict[exp.Expr, Typed] = {}
         self._aliases: int | None = None
-        """How many of the items have aliases that may be used; None where none may."""
+        """The number of items whose aliases may be used; None forbids aliases."""
         self._reads_own = self._reads_outer = False
 
     # ---- the SELECT, in the order SQL evaluates it
@@ -71,15 +87,15 @@ class SelectBinder:
         """
         check_clauses(select)
         self.select = select
-        self.query.bind_from(self, select)
-        self.select = select = self.query.expanded(self, select)
+        bind_from(FromBinder(self.query, self), select)
+        self.select = select = self.query.macros.expanded(self, select)
         where, having, qualify = (select.args.get(c) for c in ("where", "having", "qualify"))
         self.items = expand(select, self.scope)
         if where is not None:
             self._require("WHERE", where.this)
-        self.domain.settle()
+        settle(self.domain)
         with self._within("a hint", len(self.items)):
-            self.domain.hint = bind_hint(self, select)
+            self.domain.hint = bind_hint(self, select, self.query.catalog.sites)
         if self._is_grouped(select):
             self._group(select)
         if having is not None:
@@ -101,7 +117,7 @@ class SelectBinder:
     def _require(self, clause: str, condition: exp.Expr) -> None:
         with self._within(clause, len(self.items)):
             self.domain.require(truth(ScalarBinder(self).condition(condition)))
-            self.domain.settle()
+            settle(self.domain)
 
     @contextmanager
     def _within(self, clause: str, aliases: int | None) -> Iterator[None]:
@@ -133,15 +149,18 @@ class SelectBinder:
         for clause in ("having", "qualify"):
             if select.args.get(clause) is not None:
                 self._bind_aggregates(aggregation, select.args[clause].this, None)
-        # Only now is every label of the outer SELECT known that the aggregates depend on.
+        # The aggregates are bound, so all labels of the outer SELECT that they use are known.
         known = [label for label in labels if label is not None]
         keys = aggregation.keys = tuple(dict.fromkeys((*known, *self.correlated)))
         axes = {k: self.domain.axes[k] for k in keys}
         hint = {k: parts for k, parts in self.domain.hint.items() if k in axes}
         groups = Domain(
-            axes, outer=frozenset(self.correlated), hint=hint, given=self.parameters,
+            axes,
+            outer=frozenset(self.correlated),
+            hint=hint,
+            parameters=self.parameters,
             edges={k: self.domain.edges_of(k) for k in keys},
-        )  # fmt: skip
+        )
         if aggregation.grouped or aggregation.outputs:
             first, *later = aggregation.finish()
             groups.attach(first, keys)
@@ -150,7 +169,7 @@ class SelectBinder:
         self.domain, self.grouping = groups, grouping
 
     def _group_nodes(self, select: exp.Select) -> list[tuple[exp.Expr, int | None]]:
-        """What GROUP BY names, each with how many items' aliases it may use."""
+        """The expressions of GROUP BY, each with how many items' aliases it may use."""
         group = select.args.get("group")
         if group is None:
             return []
@@ -165,7 +184,7 @@ class SelectBinder:
         return grouping.add(node, bound, self.query.catalog.probe)
 
     def _resolve_group(self, node: exp.Expr) -> tuple[exp.Expr, int | None]:
-        """Ordinals and aliases of SELECT items stand for the items."""
+        """Replaces ordinals and aliases of SELECT items by the items."""
         if isinstance(node, exp.Paren):
             return self._resolve_group(node.this)
         number = node.this if isinstance(node, exp.Neg) else node
@@ -183,9 +202,9 @@ class SelectBinder:
                 known = self.scope.find(node.name, None)
             except Error as error:
                 raise locate(error, node) from None
-            found = find_alias(self.items, node.name)
-            if known is None and found is not None:
-                return self.items[found].node, found
+            alias = find_alias(self.items, node.name)
+            if known is None and alias is not None:
+                return self.items[alias].node, alias
         return node, None
 
     def _bind_aggregates(
@@ -231,20 +250,20 @@ class SelectBinder:
     def column(self, node: exp.Column) -> Typed:
         """Resolves a column here, as a SELECT alias, or as a key of the outer SELECT."""
         name, table = node.name, node.table or None
-        found = self.scope.find(name, table)
-        if found is not None:
+        resolved = self.scope.find(name, table)
+        if resolved is not None:
             self._reads_own = True
             if self.grouping is None:
-                return found
-            grouped = self.grouping.column(found)
+                return resolved
+            grouped = self.grouping.column(resolved)
             if grouped is not None:
                 return grouped
         # In HAVING alone an alias hides a column that is not grouped by.
-        if table is None and (found is None or self.clause == "HAVING"):
+        if table is None and (resolved is None or self.clause == "HAVING"):
             alias = self._alias(name)
             if alias is not None:
                 return alias
-        if found is None:
+        if resolved is None:
             return self._outer(node, name, table)
         assert self.grouping is not None
         if not self.grouping.groups and not self.aggregates:
@@ -256,15 +275,15 @@ class SelectBinder:
 
     def _alias(self, name: str) -> Typed | None:
         """The item of an alias; items see the aliases of earlier ones only."""
-        found = None if self._aliases is None else find_alias(self.items, name)
-        if found is None or self._aliases is None:
+        index = None if self._aliases is None else find_alias(self.items, name)
+        if index is None or self._aliases is None:
             return None
-        if found >= self._aliases:
+        if index >= self._aliases:
             raise ProgrammingError(
                 f'"{name}" is the alias of a later item', hint="Put that item first."
             )
-        with self._within(self.clause, found):
-            return ScalarBinder(self).bind(self.items[found].node)
+        with self._within(self.clause, index):
+            return ScalarBinder(self).bind(self.items[index].node)
 
     def _outer(self, node: exp.Column, name: str, table: str | None) -> Typed:
         if self.parent is None or not self.parent.knows(name, table):
@@ -319,9 +338,9 @@ class SelectBinder:
             labels = self._partition_labels(node.args.get("partition_by") or [])
             aggregation = Aggregation(self.domain, (), True, self.float_stays)
             typed = self._bind_aggregate(aggregation, call)
-        # Each row of the outer SELECT has rows, and windows over them, of its own.
+        # The keys of the outer SELECT separate its windows.
         keys = aggregation.keys = tuple(dict.fromkeys((*labels, *self.correlated)))
-        numbers = {n: self.domain.lookup(made, keys) for n, made in enumerate(aggregation.finish())}
+        numbers = {n: self.domain.lookup(s, keys) for n, s in enumerate(aggregation.finish())}
         return replace(
             typed, value=renumber(typed.value, numbers), valid=renumber(typed.valid, numbers)
         )
@@ -330,8 +349,8 @@ class SelectBinder:
         free = set(self.domain.free)
         probe = self.query.catalog.probe
         bound = [(node, ScalarBinder(self).bind(node)) for node in nodes]
-        found = (key_label(self.domain, b, n, "PARTITION BY", probe, free) for n, b in bound)
-        return [label for label in found if label is not None]
+        labels = (key_label(self.domain, b, n, "PARTITION BY", probe, free) for n, b in bound)
+        return [label for label in labels if label is not None]
 
     def subquery(self, node: exp.Expr) -> Typed:
         """A scalar subquery: an operand without keys, or keyed by the outer labels."""
@@ -363,7 +382,7 @@ class SelectBinder:
 
     def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
         """The expansion of a scalar macro."""
-        return self.query.scalar_macro(name, args, self)
+        return self.query.macros.scalar(name, args, self)
 
 
 def check_clauses(select: exp.Select) -> None:

@@ -1,4 +1,4 @@
-"""`*` and `table.*` with EXCLUDE, REPLACE and RENAME become the columns they stand for."""
+"""Expands `*` and `table.*` with EXCLUDE, REPLACE and RENAME to columns."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from einsql.errors import Error, ProgrammingError
-from einsql.sql.binder.arguments import as_sql
-from einsql.sql.binder.from_clause import check_syntax
-from einsql.sql.binder.scalar import locate, position
-from einsql.sql.binder.scope import Scope, Source
+from einsql.sql.binder.syntax import check_syntax
+from einsql.sql.parser.positions import locate, position
+from einsql.sql.parser.sql_text import as_sql
+from einsql.sql.scope.scope import Scope, Source
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of EXCLUDE, REPLACE or RENAME: the column it names, and what it says of it."""
+    """An entry of EXCLUDE, REPLACE or RENAME: its clause, the column it names and its syntax."""
 
     clause: str
     table: str
@@ -34,7 +34,7 @@ class Entry:
 
 
 def expand_star(scope: Scope, node: exp.Expr) -> list[tuple[str, exp.Expr]]:
-    """Names and expressions of the columns that `*` or `table.*` stands for.
+    """Names and expressions of the columns of `*` or `table.*`.
 
     Raises:
         ProgrammingError: An entry names no column or is given twice, or there is no such
@@ -55,10 +55,10 @@ def expand_star(scope: Scope, node: exp.Expr) -> list[tuple[str, exp.Expr]]:
 def _entries(star: exp.Expr) -> list[Entry]:
     entries: list[Entry] = []
     for arg, clause in (("except_", "EXCLUDE"), ("replace", "REPLACE"), ("rename", "RENAME")):
-        given = star.args.get(arg)
-        if given == []:
+        nodes = star.args.get(arg)
+        if nodes == []:
             raise ProgrammingError(f"{clause} names no columns", position=position(star))
-        for node in given or []:
+        for node in nodes or []:
             entry = _entry(clause, node)
             for known in entries:
                 if entry.overlaps(known):
@@ -88,9 +88,9 @@ def _listed(scope: Scope, table: str | None, entries: list[Entry]) -> list[tuple
     used: set[Entry] = set()
 
     def entry(clause: str, source: Source, name: str) -> Entry | None:
-        found = next((e for e in entries if e.clause == clause and e.fits(source, name)), None)
-        used.update([] if found is None else [found])
-        return found
+        match = next((e for e in entries if e.clause == clause and e.fits(source, name)), None)
+        used.update([] if match is None else [match])
+        return match
 
     def excluded(source: Source, name: str) -> bool:
         return entry("EXCLUDE", source, name) is not None
@@ -101,7 +101,8 @@ def _listed(scope: Scope, table: str | None, entries: list[Entry]) -> list[tuple
         replaced = entry("REPLACE", source, name)
         renamed = entry("RENAME", source, name)
         if replaced is not None:
-            if replaced not in known:  # of equal names, the first is replaced, the rest go
+            # Of equal names the first is replaced, the others are dropped.
+            if replaced not in known:
                 items.append((replaced.node.alias, replaced.node.this))
             continue
         column = exp.column(

@@ -9,9 +9,11 @@ from functools import lru_cache
 
 from sqlglot import exp
 
-from einsql.sql.binder.from_clause import MAY_CROSS, TABLE_MACROS
-from einsql.sql.binder.scalar import SCALAR_MACROS
-from einsql.sql.macros.macros import Macro
+from einsql.sql.functions.scalar_functions import SCALAR_MACROS
+from einsql.sql.functions.table_functions import TABLE_MACROS
+from einsql.sql.macros.macros import MAY_CROSS, Macro
+from einsql.sql.parser.parser import parse
+from einsql.sql.parser.syntax import CreateMacro
 
 # Columns of their own have names that no key has by chance.
 _TEXTS = (
@@ -63,12 +65,16 @@ def built_in(name: str) -> Macro | None:
 
 @lru_cache(maxsize=len(_TEXTS))
 def _read(low: str) -> Macro:
-    from einsql.sql.parser.parser import parse  # which reads macros of the user's, too
-    from einsql.sql.parser.syntax import CreateMacro
-
     text = next(t for t in _TEXTS if t.startswith(f"CREATE MACRO {low}("))
-    made, _ = parse(text)
-    assert isinstance(made, CreateMacro)
-    for join in made.body.find_all(exp.Join):
+    macro, _ = parse(text)
+    assert isinstance(macro, CreateMacro)
+    for join in macro.body.find_all(exp.Join):
         join.meta[MAY_CROSS] = True
-    return Macro(made.name, made.parameters, made.body, made.is_table, made.text, made.defaults)
+    return Macro(
+        name=macro.name,
+        parameters=macro.parameters,
+        body=macro.body,
+        is_table=macro.is_table,
+        text=macro.text,
+        defaults=macro.defaults,
+    )

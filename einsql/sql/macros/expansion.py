@@ -1,31 +1,31 @@
-"""Scalar macros in a SELECT: expanded before it is bound, for they may hold aggregates."""
+"""Calls of macros: those of scalar macros are expanded before a SELECT is bound.
+
+The body of a scalar macro may have aggregates, so they have to be known before GROUP BY is bound.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from sqlglot import exp
 
 from einsql.errors import Error, ProgrammingError
-from einsql.sql.binder.names import column_name
-from einsql.sql.binder.scalar import locate, unsupported
-from einsql.sql.binder.scope import Scope
 from einsql.sql.macros.macros import Macro
 from einsql.sql.macros.substitution import OF_MACRO, expand, expanded_size
-
-if TYPE_CHECKING:
-    from einsql.sql.binder.query import QueryBinder
+from einsql.sql.parser.column_names import column_name
+from einsql.sql.parser.positions import locate, unsupported
+from einsql.sql.scope.scope import Scope
 
 MAX_EXPANDED = 50_000
 """Syntax nodes that macros may add to a statement; two that double each other reach any number."""
 
+_CLAUSES = ("expressions", "where", "group", "having", "qualify")
+
 
 class Block(Protocol):
     """What is read of the SELECT that calls a macro."""
-
-    @property
-    def query(self) -> QueryBinder:
-        """The statement's binder."""
 
     @property
     def scope(self) -> Scope:
@@ -40,39 +40,131 @@ class Block(Protocol):
         """The SELECT around it."""
 
 
-_CLAUSES = ("expressions", "where", "group", "having", "qualify")
+@dataclass
+class MacroExpander:
+    """Expands the macro calls of one statement.
 
-
-def expanded(binder: Block, select: exp.Select) -> exp.Select:
-    """The SELECT without calls of scalar macros; items keep the names they were written with.
-
-    Raises:
-        Error: A call is wrong, or a macro refers to itself.
+    Attributes:
+        find: The macro of a name, or None.
+        added_nodes: How many syntax nodes macros have added to the statement.
+        bodies: Calls of table macros by id, and what they stand for.
     """
-    if binder.query.expanded_nodes:
-        _check_columns(binder, select)
-    if not any(_calls(binder.query, root) for root in _roots(select)):
+
+    find: Callable[[str], Macro | None]
+    added_nodes: int = 0
+    bodies: dict[int, tuple[exp.Anonymous, exp.Expr]] = field(default_factory=dict)
+
+    def count(self, macro: Macro, call: exp.Anonymous) -> None:
+        """Counts what a call will add to the statement.
+
+        Raises:
+            ProgrammingError: It is too much.
+        """
+        self.added_nodes += expanded_size(macro, call)
+        if self.added_nodes > MAX_EXPANDED:
+            raise ProgrammingError(
+                f"Macros make this statement more than {MAX_EXPANDED:,} nodes long",
+                hint="Name repeated parts in WITH.",
+            )
+
+    def body(self, macro: Macro, call: exp.Anonymous) -> exp.Expr:
+        """What a call of a table macro stands for, expanded once.
+
+        Raises:
+            ProgrammingError: The arguments do not fit.
+        """
+        if id(call) not in self.bodies:  # the reference keeps the id unique
+            self.bodies[id(call)] = call, expand(macro, call, lambda value: value)
+        return self.bodies[id(call)][1]
+
+    def scalar(self, name: str, args: list[exp.Expr], block: Block) -> exp.Expr | None:
+        """Expands a call of a scalar macro; None if there is no macro of that name."""
+        if self.find(name) is None:
+            return None
+        written = args[0].parent if args else None  # it has the position
+        call = exp.Anonymous(this=name) if written is None else written.copy()
+        return self.expand_calls(block, call)
+
+    def expanded(self, block: Block, select: exp.Select) -> exp.Select:
+        """The SELECT without calls of scalar macros; items keep the names they were written with.
+
+        Args:
+            block: The SELECT's binder, whose FROM is bound.
+            select: Its syntax.
+
+        Raises:
+            Error: A call is wrong, or a macro refers to itself.
+        """
+        if self.added_nodes:
+            _check_columns(block, select)
+        if not any(self._has_call(root) for root in _roots(select)):
+            return select
+        select = select.copy()
+        for item in select.expressions:
+            if not isinstance(item, exp.Alias | exp.Star) and self._has_call(item):
+                name = exp.to_identifier(column_name(item), quoted=True)
+                item.replace(exp.Alias(this=item.copy(), alias=name))
+        literals = [n for n in _group_items(select) if isinstance(n, exp.Literal)]
+        for root in _roots(select):
+            self.expand_calls(block, root)
+        for node in _group_items(select):
+            # A number in GROUP BY would count SELECT items; a macro's number is a mere constant.
+            if isinstance(node, exp.Literal) and not any(node is n for n in literals):
+                node.replace(exp.Add(this=node.copy(), expression=exp.Literal.number(0)))
         return select
-    select = select.copy()
-    for item in select.expressions:
-        if not isinstance(item, exp.Alias | exp.Star) and _calls(binder.query, item):
-            name = exp.to_identifier(column_name(item), quoted=True)
-            item.replace(exp.Alias(this=item.copy(), alias=name))
-    literals = [n for n in _group_items(select) if isinstance(n, exp.Literal)]
-    for root in _roots(select):
-        expand_calls(binder, root)
-    for node in _group_items(select):
-        # A number in GROUP BY would count SELECT items; a macro's number is a mere constant.
-        if isinstance(node, exp.Literal) and not any(node is n for n in literals):
-            node.replace(exp.Add(this=node.copy(), expression=exp.Literal.number(0)))
-    return select
+
+    def expand_calls(self, block: Block, root: exp.Expr) -> exp.Expr:
+        """Expands every call of a scalar macro below a node, in place; subqueries are left out.
+
+        Returns:
+            The node, or what it became.
+
+        Raises:
+            Error: A call is wrong, or a macro refers to itself.
+        """
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, exp.Query):
+                continue
+            macro = self._called(node)
+            if macro is None:
+                stack.extend(node.iter_expressions())
+                continue
+            assert isinstance(node, exp.Anonymous)
+            try:
+                self._check_call(macro, node)
+                body = expand(macro, node, lambda value: qualified(block, value))
+            except Error as error:
+                raise locate(error, node) from None
+            node.replace(body)
+            root = body if node is root else root
+            stack.append(body)
+        return root
+
+    def _has_call(self, root: exp.Expr) -> bool:
+        nodes = root.walk(prune=lambda n: isinstance(n, exp.Query))
+        return any(self._called(n) is not None for n in nodes)
+
+    def _called(self, node: exp.Expr) -> Macro | None:
+        return self.find(str(node.this)) if isinstance(node, exp.Anonymous) else None
+
+    def _check_call(self, macro: Macro, call: exp.Anonymous) -> None:
+        if macro.is_table:
+            raise ProgrammingError(f"{macro.name} is a table macro; it stands in FROM")
+        if macro.name.lower() in call.meta.get("chain", ()):
+            raise ProgrammingError(f"The macro {macro.name} refers to itself")
+        self.count(macro, call)
+        if call.arg_key == "this" and isinstance(call.parent, exp.Filter | exp.Window):
+            word = "FILTER" if isinstance(call.parent, exp.Filter) else "OVER"
+            raise unsupported(f"{word} behind a macro", call, f"Write {word} inside the macro.")
 
 
 def _roots(select: exp.Select) -> list[exp.Expr]:
     roots: list[exp.Expr] = []
     for clause in _CLAUSES:
-        found = select.args.get(clause)
-        roots += found if isinstance(found, list) else [] if found is None else [found]
+        nodes = select.args.get(clause)
+        roots += nodes if isinstance(nodes, list) else [] if nodes is None else [nodes]
     return roots
 
 
@@ -81,98 +173,34 @@ def _group_items(select: exp.Select) -> list[exp.Expr]:
     return [] if group is None else list(group.expressions)
 
 
-def _check_columns(binder: Block, select: exp.Select) -> None:
+def _check_columns(block: Block, select: exp.Select) -> None:
     """Refuses columns of a macro's subquery that only its caller has."""
     for root in _roots(select):
         for node in root.walk(prune=lambda n: isinstance(n, exp.Query)):
             if isinstance(node, exp.Column) and OF_MACRO in node.meta:
-                _check_column(binder, node)
+                _check_column(block, node)
 
 
-def _check_column(binder: Block, column: exp.Column) -> None:
-    here: Block | None = binder
+def _check_column(block: Block, column: exp.Column) -> None:
+    here: Block | None = block
     while here is not None and here.select.meta.get(OF_MACRO) == column.meta[OF_MACRO]:
         if _has(here, column):
             return
         here = here.parent
-    raise locate(binder.scope.unknown(column.name, column.table or None), column)
+    raise locate(block.scope.unknown(column.name, column.table or None), column)
 
 
-def _has(binder: Block, column: exp.Column) -> bool:
+def _has(block: Block, column: exp.Column) -> bool:
     """True if a SELECT has the column itself, or an item of that name."""
     name, table = column.name.lower(), column.table.lower()
     if table or isinstance(column.this, exp.Star):
-        return not table or any(s.alias.lower() == table for s in binder.scope.sources)
-    aliases = (e.alias.lower() for e in binder.select.expressions if isinstance(e, exp.Alias))
-    return name in aliases or any(s.get(name) is not None for s in binder.scope.sources)
+        return not table or any(s.alias.lower() == table for s in block.scope.sources)
+    aliases = (e.alias.lower() for e in block.select.expressions if isinstance(e, exp.Alias))
+    return name in aliases or any(s.get(name) is not None for s in block.scope.sources)
 
 
-def _calls(query: QueryBinder, root: exp.Expr) -> bool:
-    nodes = root.walk(prune=lambda n: isinstance(n, exp.Query))
-    return any(_macro(query, n) is not None for n in nodes)
-
-
-def _macro(query: QueryBinder, node: exp.Expr) -> Macro | None:
-    return query.catalog.macro(str(node.this)) if isinstance(node, exp.Anonymous) else None
-
-
-def expand_calls(binder: Block, root: exp.Expr) -> exp.Expr:
-    """Expands every call of a scalar macro below a node, in place; subqueries are left out.
-
-    Returns:
-        The node, or what it became.
-
-    Raises:
-        Error: A call is wrong, or a macro refers to itself.
-    """
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, exp.Query):
-            continue
-        macro = _macro(binder.query, node)
-        if macro is None:
-            stack.extend(node.iter_expressions())
-            continue
-        assert isinstance(node, exp.Anonymous)
-        try:
-            _check_call(binder.query, macro, node)
-            body = expand(macro, node, lambda value: qualified(binder, value))
-        except Error as error:
-            raise locate(error, node) from None
-        node.replace(body)
-        root = body if node is root else root
-        stack.append(body)
-    return root
-
-
-def _check_call(query: QueryBinder, macro: Macro, call: exp.Anonymous) -> None:
-    if macro.is_table:
-        raise ProgrammingError(f"{macro.name} is a table macro; it stands in FROM")
-    if macro.name.lower() in call.meta.get("chain", ()):
-        raise ProgrammingError(f"The macro {macro.name} refers to itself")
-    count_expansion(query, macro, call)
-    if call.arg_key == "this" and isinstance(call.parent, exp.Filter | exp.Window):
-        word = "FILTER" if isinstance(call.parent, exp.Filter) else "OVER"
-        raise unsupported(f"{word} behind a macro", call, f"Write {word} inside the macro.")
-
-
-def count_expansion(query: QueryBinder, macro: Macro, call: exp.Anonymous) -> None:
-    """Counts what a call will add to the statement.
-
-    Raises:
-        ProgrammingError: It is too much.
-    """
-    query.expanded_nodes += expanded_size(macro, call)
-    if query.expanded_nodes > MAX_EXPANDED:
-        raise ProgrammingError(
-            f"Macros make this statement more than {MAX_EXPANDED:,} nodes long",
-            hint="Name repeated parts in WITH.",
-        )
-
-
-def qualified(binder: Block, value: exp.Expr) -> exp.Expr:
-    """An argument with the caller's table before each column, so that no other can take it.
+def qualified(block: Block, value: exp.Expr) -> exp.Expr:
+    """Qualifies each column of an argument with the caller's table, so that it cannot be captured.
 
     Raises:
         Error: There is no such column in the caller's FROM.
@@ -180,7 +208,7 @@ def qualified(binder: Block, value: exp.Expr) -> exp.Expr:
     for column in list(value.find_all(exp.Column)):
         if column.table:
             continue
-        owner = _owner(binder, column)
+        owner = _owner(block, column)
         new = exp.Column(this=column.this, table=exp.to_identifier(owner, quoted=True))
         new.meta.update(column.meta)
         column.replace(new)
@@ -188,10 +216,10 @@ def qualified(binder: Block, value: exp.Expr) -> exp.Expr:
     return value
 
 
-def _owner(binder: Block, column: exp.Column) -> str:
+def _owner(block: Block, column: exp.Column) -> str:
     name = column.name.lower()
-    aliases = (e.alias.lower() for e in binder.select.expressions if isinstance(e, exp.Alias))
-    here: Block | None = binder
+    aliases = (e.alias.lower() for e in block.select.expressions if isinstance(e, exp.Alias))
+    here: Block | None = block
     while here is not None:
         scope: Scope | None = here.scope
         while scope is not None:
@@ -202,11 +230,11 @@ def _owner(binder: Block, column: exp.Column) -> str:
             if owner is not None:
                 return owner.alias
             scope = scope.left
-        if here is binder and name in aliases:
+        if here is block and name in aliases:
             raise unsupported(
                 "An alias as an argument of a macro with a subquery",
                 column,
                 "Write the expression itself.",
             )
         here = here.parent
-    raise locate(binder.scope.unknown(column.name, None), column)
+    raise locate(block.scope.unknown(column.name, None), column)

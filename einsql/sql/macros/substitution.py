@@ -1,4 +1,4 @@
-"""Calls of macros: the body with arguments in place of parameters, in the syntax tree."""
+"""Expands calls of macros: replaces parameters by arguments in a copy of the body."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from sqlglot import exp
 
 from einsql.errors import ProgrammingError
-from einsql.sql.binder.scalar import position, unsupported
 from einsql.sql.macros.macros import Macro, is_passed_on
+from einsql.sql.parser.positions import position, unsupported
 
 OF_MACRO = "of_macro"
 """Marks columns and subqueries of a scalar macro's body with the macros they came through."""
@@ -36,7 +36,7 @@ def expand(macro: Macro, call: exp.Anonymous, qualify: Callable[[exp.Expr], exp.
 
 
 def expanded_size(macro: Macro, call: exp.Anonymous) -> int:
-    """How many syntax nodes the expansion of a call has, about."""
+    """Estimates the number of syntax nodes in the expansion of a call."""
     sizes = {
         p.lower(): sum(1 for _ in arg.walk())
         for p, arg in zip(macro.parameters, call.expressions, strict=False)
@@ -53,14 +53,14 @@ def selects(call: exp.Anonymous) -> Iterator[exp.Select]:
 
 
 def _copy(node: exp.Expr) -> exp.Expr:
-    """A copy of its own; sqlglot's, which is for deeper trees, takes many times as long."""
+    """A copy; many times faster than sqlglot's, which supports deeper trees."""
     return _rebuilt(node, _copy, dict(node.meta))
 
 
 def _rebuilt(
     node: exp.Expr, change: Callable[[exp.Expr], exp.Expr], meta: dict[str, object]
 ) -> exp.Expr:
-    """A node of the same kind over what becomes of each node below it."""
+    """A node of the same kind over the changed children."""
     new = node.__class__()
     for key, value in node.args.items():
         if isinstance(value, exp.Expr):
@@ -90,7 +90,7 @@ class _Expansion:
         self.chain = (*call.meta.get("chain", ()), macro.name.lower())
 
     def copied(self, node: exp.Expr) -> exp.Expr:
-        """What becomes of a node of the body and of all below it."""
+        """A copy of a node of the body with arguments in place of parameters."""
         new = self._substitute(node)
         if new is not None:
             return new
@@ -107,7 +107,7 @@ class _Expansion:
         return _rebuilt(node, self.copied, meta)
 
     def _substitute(self, node: exp.Expr) -> exp.Expr | None:
-        """What takes the place of a node as a whole; None where it stays."""
+        """The replacement of a whole node, or None."""
         if isinstance(node, exp.Table):
             known = isinstance(node.this, exp.Identifier) and node.name.lower() in self.tables
             return self._table(node) if known else None
@@ -172,7 +172,7 @@ class _Expansion:
         return value
 
     def _identifier(self, node: exp.Identifier) -> exp.Expr | None:
-        """A parameter that names: in USING, EXCLUDE, an alias, or before a column."""
+        """The replacement of a parameter in USING, EXCLUDE, an alias, or before a column."""
         parent = node.parent
         if isinstance(parent, exp.Join):
             return self._name(node)
@@ -186,12 +186,12 @@ class _Expansion:
         return new
 
     def _renames(self, node: exp.Identifier) -> bool:
-        """True if a name gives way to a name."""
+        """True if an argument that is a name replaces a name."""
         value = self.values[node.name.lower()]
         return self.macro.is_table and isinstance(value, exp.Column) and not value.table
 
     def _is_callers(self, node: exp.Identifier | None) -> bool:
-        """True for the name of a table, before a column, that is the caller's."""
+        """True if the table of a column is the caller's."""
         name = "" if node is None else node.name.lower()
         if node is None or node.arg_key != "table" or name not in self.values:
             return False
@@ -200,7 +200,7 @@ class _Expansion:
         return name not in self.aliases or self._renames(node)
 
     def _is_in_query(self, node: exp.Expr) -> bool:
-        """True if a node of the body stands in a query of it."""
+        """True if a node of the body is inside a query of the body."""
         here: exp.Expr | None = node
         while here is not None and not isinstance(here, exp.Query):
             here = None if here is self.macro.body else here.parent
@@ -239,7 +239,7 @@ class _Expansion:
 def _arguments(macro: Macro, call: exp.Anonymous) -> dict[str, exp.Expr]:
     """The argument of each parameter, by its name in lower case."""
     parameters = [p.lower() for p in macro.parameters]
-    found: dict[str, exp.Expr] = {}
+    arguments: dict[str, exp.Expr] = {}
     for arg in call.expressions:
         at = position(arg) or position(call)
         if isinstance(arg, exp.Star | exp.Distinct | exp.Order | exp.Kwarg):
@@ -247,27 +247,27 @@ def _arguments(macro: Macro, call: exp.Anonymous) -> dict[str, exp.Expr]:
         name, value = "", arg
         if isinstance(arg, exp.PropertyEQ):
             name, value = arg.this.name.lower(), arg.expression
-        elif len(found) < len(parameters):
-            name = parameters[len(found)]
-        if name not in parameters or name in found:
+        elif len(arguments) < len(parameters):
+            name = parameters[len(arguments)]
+        if name not in parameters or name in arguments:
             if isinstance(arg, exp.PropertyEQ):
-                what = "twice" if name in found else "there is none of that name"
+                what = "twice" if name in arguments else "there is none of that name"
                 raise ProgrammingError(f"{macro.call} gets {arg.this.name}: {what}", position=at)
             raise _wrong_number(macro, call)
-        found[name] = value
+        arguments[name] = value
     first = len(parameters) - len(macro.defaults)
     for name, value in zip(parameters[first:], macro.defaults, strict=True):
-        found.setdefault(name, value.copy())
-    if len(found) < len(parameters):
+        arguments.setdefault(name, value.copy())
+    if len(arguments) < len(parameters):
         raise _wrong_number(macro, call)
-    return found
+    return arguments
 
 
 def _wrong_number(macro: Macro, call: exp.Anonymous) -> ProgrammingError:
-    most, given = len(macro.parameters), len(call.expressions)
+    most, passed = len(macro.parameters), len(call.expressions)
     least = most - len(macro.defaults)
     count = f"{least} to {most}" if macro.defaults else f"{most}"
     return ProgrammingError(
-        f"{macro.call} takes {count} argument{'s' * (count != '1')}, not {given}",
+        f"{macro.call} takes {count} argument{'s' * (count != '1')}, not {passed}",
         position=position(call),
     )

@@ -1,8 +1,8 @@
 """Integer expressions of parameters alone, which the host computes before a plan runs.
 
-They say for which values a plan is (an extent), whether it holds (an offset lies within
-bounds) and what it reads (a scalar). Where one overflows or divides by zero no plan that
-needs it holds; the statement is then planned for the values, and says what is wrong.
+A plan uses them as keys (an extent it is made for), as tests (an offset is within bounds) and
+as scalars that it reads. If one overflows or divides by zero, no plan that needs it is valid;
+the statement is then planned for the values themselves, and reports the error.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ FIRST = -(2**20)
 FIELD = "value"
 """The one field of a scalar."""
 BUCKET = 4096
-"""Extents up to this are not cut to what a one-sided condition leaves."""
+"""Keys with at most this extent keep it under a one-sided condition."""
 
 Values = Sequence[Any]
 Evaluate = Callable[[Values], tuple[Any, ...]]
 
 
 class NeedsValuesError(Exception):
-    """Binding cannot go on without the values of some parameters: it begins anew with them."""
+    """Raised when binding needs the values of some parameters; it is then repeated with them."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
         super().__init__()
@@ -48,8 +48,9 @@ def number_of(e: Expr) -> int | None:
 
 def parameters_of(e: Expr) -> set[int]:
     """Numbers of the parameters that an expression reads."""
-    return {FIRST - x.operand for x in subexpressions(e) if isinstance(x, Value) and
-            x.operand < FIRST}  # fmt: skip
+    return {
+        FIRST - x.operand for x in subexpressions(e) if isinstance(x, Value) and x.operand < FIRST
+    }
 
 
 def _fit(n: int, least: int, most: int) -> int:
@@ -64,35 +65,44 @@ def _quotient(a: int, b: int) -> int:
 
 def _remainder(a: int, b: int, most: int) -> int:
     quotient = _quotient(a, b)
-    if quotient > most:  # of the least integer by -1: it raises as the division does
+    if quotient > most:  # the least integer divided by -1: raises as the division does
         raise OverflowError
     return a - b * quotient
 
 
 def _as_float(n: Any, source: str, name: str) -> Any:
-    given, target = np.asarray(n, DType(source).carrier), DType(name)
+    number, target = np.asarray(n, DType(source).carrier), DType(name)
     failure = cast_failure(DType(source), target)
-    if failure is not None and failure.numpy(given).any():
+    if failure is not None and failure.numpy(number).any():
         raise OverflowError
     with np.errstate(all="ignore"):
-        return cast_array(given, target).item()
+        return cast_array(number, target).item()
 
 
 def bucket(extent: int) -> int:
-    """An extent of few different values that is at least the given one and at most twice it."""
+    """Rounds an extent up to BUCKET or a power of two, so that few plans cover all extents."""
     return BUCKET if extent <= BUCKET else 1 << (extent - 1).bit_length()
 
 
 KNOWN: dict[str, Any] = {
-    "fit": _fit, "quotient": _quotient, "remainder": _remainder, "as_float": _as_float,
-    "bucket": bucket, "__builtins__": {"int": int, "abs": abs, "min": min, "max": max},
-}  # fmt: skip
-"""What such expressions call."""
+    "fit": _fit,
+    "quotient": _quotient,
+    "remainder": _remainder,
+    "as_float": _as_float,
+    "bucket": bucket,
+    "__builtins__": {"int": int, "abs": abs, "min": min, "max": max},
+}
+"""Functions that the generated Python calls."""
 _SPELLED = {
-    "add": "({0} + {1})", "sub": "({0} - {1})", "mul": "({0} * {1})", "neg": "(-{0})",
-    "abs": "abs({0})", "idiv": "quotient({0}, {1})", "mod": "remainder({0}, {1}, {2})",
-}  # fmt: skip
-"""What is the same in Python, whose integers have no end, once the result is checked."""
+    "add": "({0} + {1})",
+    "sub": "({0} - {1})",
+    "mul": "({0} * {1})",
+    "neg": "(-{0})",
+    "abs": "abs({0})",
+    "idiv": "quotient({0}, {1})",
+    "mod": "remainder({0}, {1}, {2})",
+}
+"""Functions in Python, whose integers do not overflow; `fit` checks the range afterwards."""
 
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "idiv": "//", "mod": "%"}
@@ -119,7 +129,7 @@ def _whole(e: Expr) -> bool:
 
 
 def source(e: Expr) -> str:
-    """The Python expression of what is computable over `p`, the parameters' values."""
+    """A computable expression as Python over `p`, the values of the parameters."""
     number = number_of(e)
     if number is not None:
         return f"int(p[{number - 1}])" if e.dtype.is_integer else f"p[{number - 1}]"
@@ -135,7 +145,7 @@ def source(e: Expr) -> str:
 
 
 def folded(e: Expr) -> Expr:
-    """An integer expression of constants alone as one, where it does not raise."""
+    """Folds an integer expression of constants, unless it raises."""
     if not isinstance(e, Call) or not _whole(e) or parameters_of(e):
         return e
     try:
@@ -145,7 +155,7 @@ def folded(e: Expr) -> Expr:
 
 
 def shown(e: Expr) -> str:
-    """What is computable as EXPLAIN names it, as in `?1 + 1`."""
+    """A computable expression as EXPLAIN shows it, such as `?1 + 1`."""
     return _shown(e).removeprefix("(").removesuffix(")") if isinstance(e, Call) else _shown(e)
 
 
@@ -167,5 +177,5 @@ def evaluator(sources: Iterable[str]) -> Evaluate:
     It raises OverflowError or ZeroDivisionError where the statement would.
     """
     text = "".join(f"{s}, " for s in sources)
-    made: Evaluate = eval(f"lambda p: ({text})", dict(KNOWN))  # our own text, of numbers alone
-    return made
+    compute: Evaluate = eval(f"lambda p: ({text})", dict(KNOWN))  # our own text, of numbers alone
+    return compute

@@ -1,4 +1,4 @@
-"""The parameters of a statement: whose values its plan is for, and which it reads when it runs.
+"""The parameters of a statement: those a plan is made for, and those it reads at run time.
 
 A parameter that only takes part in arithmetic and comparisons is read at run time, as a
 scalar: an Input without keys. What must be known to plan (an extent, a divisor of keys, a
@@ -27,8 +27,6 @@ from einsql.ir.einsum.graph import (
     map_exprs,
     rewrite,
 )
-from einsql.sql.binder.casts import cast_expr
-from einsql.sql.binder.typed_expr import NULL, Typed, integer
 from einsql.sql.parameters.host_expr import (
     BUCKET,
     FIELD,
@@ -45,6 +43,8 @@ from einsql.sql.parameters.host_expr import (
 )
 from einsql.sql.parameters.runtime_inputs import Feed, Scalar, feeding
 from einsql.sql.parameters.runtime_windows import View, Views
+from einsql.sql.typing.casts import cast_expr
+from einsql.sql.typing.typed_expr import NULL, Typed, integer
 
 
 def bind_parameter(value: object) -> Typed:
@@ -77,7 +77,7 @@ def bind_parameter(value: object) -> Typed:
 
 
 def kind(value: object) -> object:
-    """What of a parameter a plan always depends on: its type, of an integer also its width."""
+    """The part of a parameter that every plan depends on: its type, and an integer's width."""
     if type(value) is int:
         small = -(2**31) <= value < 2**31
         return "INTEGER" if small else "BIGINT" if -(2**63) <= value < 2**63 else "HUGEINT"
@@ -86,13 +86,13 @@ def kind(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a plan makes of parameters.
+    """How a plan depends on parameters.
 
     Attributes:
-        fixed: Numbers of those whose values it is for.
-        keys: Expressions whose values it is for, as `host.source` spells them.
-        tests: Conditions that must hold, likewise.
-        scalars: What it reads at run time.
+        fixed: Numbers of the parameters whose values the plan is made for.
+        keys: Expressions whose values it is made for, as `host_expr.source` writes them.
+        tests: Conditions that must be true for the plan to be valid, written likewise.
+        scalars: Scalars that it reads at run time.
         views: Parts of other inputs that it reads.
     """
 
@@ -109,26 +109,26 @@ class Use:
         object.__setattr__(self, "_feed", feeding(self.scalars, self.views))
 
     def key(self, values: Values) -> object | None:
-        """What the plan depends on besides types, or None if it does not hold for the values."""
+        """The values a plan is made for, as a cache key; None if no such plan is valid for them."""
         try:
-            found = self._key(values)
+            computed = self._key(values)
         except (OverflowError, ZeroDivisionError):
             return None
         count = len(self.keys)
-        if not all(found[count:]):
+        if not all(computed[count:]):
             return None
         if not self.fixed:
-            return found[:count]
-        # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
-        return (*found[:count], *(repr(values[n - 1]) for n in self.fixed))
+            return computed[:count]
+        # By their repr, because 0.0 == -0.0 and NaN != NaN.
+        return (*computed[:count], *(repr(values[n - 1]) for n in self.fixed))
 
     def feed(self, values: Values, inputs: dict[str, Any]) -> None:
-        """Adds what the plan reads of the parameters, and through them, to its inputs."""
+        """Adds the scalars and views that the plan reads to its inputs."""
         self._feed(values, inputs)
 
 
 NOTHING = Use()
-"""What a statement without parameters makes of them."""
+"""The use of a statement without parameters."""
 
 
 @dataclass
@@ -136,10 +136,10 @@ class Given:
     """The parameters of one statement while it is bound.
 
     Attributes:
-        values: What was given, in the order of their numbers.
-        late: Whether any may be read at run time.
-        fixed: Numbers of those whose values the plan is for.
-        inputs: Fields of the scalars that have been made, for what runs while binding.
+        values: Their values, in the order of their numbers.
+        late: Whether a plan may read parameters at run time.
+        fixed: Numbers of the parameters whose values the plan is made for.
+        inputs: Fields of the scalars made so far, for nodes that run while binding.
     """
 
     values: Sequence[object] = ()
@@ -147,9 +147,9 @@ class Given:
     fixed: set[int] = field(default_factory=set)
     inputs: dict[str, Any] = field(default_factory=dict)
     read: bool = False
-    """Whether any has been read as a value that is not known."""
+    """Whether an expression reads one of them at run time."""
     views: Views = field(init=False)
-    """What is read within windows."""
+    """Nodes that are read within windows."""
     _scalars: dict[Expr, Input] = field(default_factory=dict)
     _texts: list[Scalar] = field(default_factory=list)
     _keys: dict[str, None] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class Given:
         return Typed(parameter(number, dtype), dtype)
 
     def constants(self, e: Expr) -> Expr:
-        """An expression with the values of its parameters, for which the plan is from now on."""
+        """An expression with parameters replaced by their values, which become fixed."""
         numbers = parameters_of(e)
         if not numbers:
             return e
@@ -203,7 +203,7 @@ class Given:
         """Makes the plan one for values that meet a condition.
 
         Args:
-            test: In Python, as `host.source` spells expressions.
+            test: The condition in Python, as `host_expr.source` writes expressions.
             numbers: The parameters it reads.
 
         Raises:
@@ -221,57 +221,60 @@ class Given:
         """Makes the plan one for the value of an expression, which it returns.
 
         Args:
-            text: In Python, as `host.source` spells expressions.
+            text: The expression in Python, as `host_expr.source` writes it.
             numbers: The parameters it reads.
 
         Raises:
             NeedsValuesError: With these values it has none.
         """
-        found = self._computed(text, numbers)
+        number = self._computed(text, numbers)
         self._keys[text] = None
-        return found
+        return number
 
     def _computed(self, text: str, numbers: set[int]) -> int:
         try:
-            (found,) = evaluator([text])(self.values)
+            (number,) = evaluator([text])(self.values)
         except (OverflowError, ZeroDivisionError):
             raise NeedsValuesError(numbers) from None
-        return int(found)
+        return int(number)
 
-    def tell(self, text: str) -> str:
+    def scalar_name(self, text: str) -> str:
         """The name of a BIGINT scalar that no expression reads.
 
         Args:
-            text: Its value as `host.source` spells it.
+            text: Its value in Python, as `host_expr.source` writes it.
         """
-        told = Scalar(f"?{text}", text, DType.BIGINT)
-        if told not in self._texts:
-            self._texts.append(told)
-            Use(scalars=(told,)).feed(self.values, self.inputs)
-        return told.name
+        scalar = Scalar(f"?{text}", text, DType.BIGINT)
+        if scalar not in self._texts:
+            self._texts.append(scalar)
+            Use(scalars=(scalar,)).feed(self.values, self.inputs)
+        return scalar.name
 
     def extent(self, text: str, most: int, numbers: set[int]) -> int:
-        """The extent that a plan has where values leave a key so many of its own.
+        """The extent of a key in a plan, where parameters leave only some of its values.
 
         Args:
-            text: How many they leave, at least 1.
-            most: How many there are.
+            text: How many values they leave, at least 1.
+            most: How many values the key has.
             numbers: The parameters that `text` reads.
         """
         return most if most <= BUCKET else self.depend(f"bucket({text})", numbers)
 
     @property
     def use(self) -> Use:
-        """What the statement makes of its parameters."""
+        """How the statement's plan depends on its parameters."""
         return Use(
-            tuple(sorted(self.fixed)), tuple(self._keys), tuple(self._tests), tuple(self._texts),
-            tuple(self.views.inputs),
-        )  # fmt: skip
+            fixed=tuple(sorted(self.fixed)),
+            keys=tuple(self._keys),
+            tests=tuple(self._tests),
+            scalars=tuple(self._texts),
+            views=tuple(self.views.inputs),
+        )
 
     # ---- scalars as operands
 
     def scalar(self, e: Expr) -> Input:
-        """The input of a parameter, or of what the host computes of some."""
+        """The scalar input for a parameter, or for an expression that the host computes."""
         if e not in self._scalars:
             name = shown(e)
             self._scalars[e] = Input(name, Schema((), (Field(FIELD, e.dtype),)))
@@ -284,25 +287,25 @@ class Given:
         if not any(parameters_of(e) for e in exprs(node)):
             return node
         lowering = _Lowering(self, list(node.operands))
-        made = map_exprs(node, lowering.expr)
-        return replace(made, operands=tuple(lowering.operands))
+        rewritten = map_exprs(node, lowering.expr)
+        return replace(rewritten, operands=tuple(lowering.operands))
 
 
 @dataclass
 class _Lowering:
-    """Puts scalars into the expressions of a node, one for all that the host can compute."""
+    """Replaces the largest expressions that the host can compute by scalar operands."""
 
-    given: Given
+    parameters: Given
     operands: list[Operand]
     _numbers: dict[Expr, int] = field(default_factory=dict)
 
     def expr(self, e: Expr) -> Expr:
         """An expression over operands."""
-        found, late = self._visit(e)
-        return self._read(found) if late else found
+        rewritten, late = self._visit(e)
+        return self._read(rewritten) if late else rewritten
 
     def _visit(self, e: Expr) -> tuple[Expr, bool]:
-        """What an expression becomes, or itself and True if it is to be a scalar as a whole."""
+        """The rewritten expression and False; or itself and True if it becomes one scalar."""
         if number_of(e) is not None:
             return e, True
         if not isinstance(e, Call):
@@ -318,7 +321,7 @@ class _Lowering:
         if isinstance(e, Call) and e.fn == "cast" and _widens(e):
             return Call("cast", (self._read(e.args[0]),), e.dtype)  # its bounds stay known
         try:
-            source = self.given.scalar(e)
+            source = self.parameters.scalar(e)
         except (OverflowError, ZeroDivisionError):
             raise NeedsValuesError(parameters_of(e)) from None
         if e not in self._numbers:

@@ -1,4 +1,4 @@
-"""Bounds that parameters give to keys: `key <= ?` holds for a range that is known at run time."""
+"""Bounds of keys from parameters: the range of `key <= ?` is known at run time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, Expr, Label, call
 from einsql.sql.parameters.host_expr import FIELD, computable, parameters_of, source
-from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.parameters.plan_parameters import PlanParameters
 
 FAR = 2**62
 """Beyond every key."""
@@ -40,18 +40,20 @@ class Edge:
 
     @property
     def text(self) -> str:
-        """The first value that is no more within the bound, or the first one that is."""
+        """The exclusive upper bound, or the inclusive lower bound."""
         beyond = self.strict != self.upper
         return f"({source(self.value)} + 1)" if beyond else source(self.value)
 
-    def narrowed(self, given: Given, lo: int, hi: int) -> tuple[tuple[int, int], Expr]:
+    def narrowed(
+        self, parameters: PlanParameters, lo: int, hi: int
+    ) -> tuple[tuple[int, int], Expr]:
         """The bounds of the label in a plan for many values, and the condition that is left.
 
         A plan is for values that leave the label at least one of its own. Its bounds follow the
         values in few and large steps.
 
         Args:
-            given: The parameters.
+            parameters: Those of the statement.
             lo: The least value of the label.
             hi: The value behind its last one.
 
@@ -62,32 +64,32 @@ class Edge:
         label, value = Label(self.label), _wide(self.value)
         fn = "lt" if self.strict else "le"
         if self.upper:
-            given.require(f"{lo} < {self.text}", numbers)
-            hi = min(hi, lo + given.extent(f"{self.text} - {lo}", hi - lo, numbers))
-            # Written so that the least value of the label provably meets it.
+            parameters.require(f"{lo} < {self.text}", numbers)
+            hi = min(hi, lo + parameters.extent(f"{self.text} - {lo}", hi - lo, numbers))
+            # With `greatest`, the least value of the label provably satisfies it.
             least = Const(lo + self.strict, DType.BIGINT)
             return (lo, hi), call(
                 fn, DType.BOOLEAN, label, call("greatest", DType.BIGINT, value, least)
             )
-        given.require(f"{self.text} < {hi}", numbers)
-        lo = max(lo, hi - given.extent(f"{hi} - {self.text}", hi - lo, numbers))
+        parameters.require(f"{self.text} < {hi}", numbers)
+        lo = max(lo, hi - parameters.extent(f"{hi} - {self.text}", hi - lo, numbers))
         most = Const(hi - 1 - self.strict, DType.BIGINT)
         return (lo, hi), call(fn, DType.BOOLEAN, call("least", DType.BIGINT, value, most), label)
 
-    def end(self, given: Given, axis: int) -> Cut:
-        """Where it ends a key of a result.
+    def end(self, parameters: PlanParameters, axis: int) -> Cut:
+        """The cut of a result's key at this bound.
 
         Args:
-            given: The parameters.
+            parameters: Those of the statement.
             axis: The number of the key.
         """
         text = f"min(max({self.text}, {-FAR}), {FAR})"  # no key lies beyond
-        return Cut(axis, self.upper, given.tell(text))
+        return Cut(axis, self.upper, parameters.scalar_name(text))
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a parameter ends a key of a result.
+    """The bound of a result's key by a parameter.
 
     Attributes:
         axis: The number of the key.
@@ -114,7 +116,7 @@ def _wide(e: Expr) -> Expr:
 
 
 def edges_of(term: Expr) -> tuple[Edge, ...]:
-    """A condition as an edge, an equality as two of them; none if it is anything else."""
+    """The edges of a condition: two for an equality, none if it is no bound by parameters."""
     if not isinstance(term, Call) or term.fn not in ("lt", "le", "eq"):
         return ()
     a, b = term.args

@@ -1,4 +1,4 @@
-"""What a plan reads of parameters, and through them: scalars, and parts of its other inputs."""
+"""The inputs that parameters give to a plan: scalars, and views of its other inputs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from einsql.sql.parameters.runtime_windows import View, part_of
 
 Inputs = dict[str, Any]
 Feed = Callable[[Values, Inputs], None]
-"""Adds what is read of the parameters' values to a plan's inputs."""
+"""Adds scalars and views to a plan's inputs, from the values of the parameters."""
 
 REPEATED = 3
-"""The time from which this is written out as one function."""
+"""The call from which a feed is compiled to one straight-line function."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """An input without keys and what it is.
+    """An input without keys, computed from parameters.
 
     Attributes:
-        name: Of the input.
-        text: Its value as a Python expression, as `host.source` spells it.
+        name: Its name as an input.
+        text: Its value as a Python expression, as `host_expr.source` writes it.
         dtype: Its type.
     """
 
@@ -37,7 +37,7 @@ class Scalar:
 
 
 def feeding(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
-    """What adds scalars and views to inputs.
+    """A function that adds scalars and views to inputs.
 
     It raises OverflowError or ZeroDivisionError where a scalar has no value.
     """
@@ -64,7 +64,7 @@ def feeding(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
 
 
 def _written(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
-    """The same as straight lines: a span is a slice, which several views share."""
+    """The same function as straight-line code; equal spans share a slice."""
     page = Page("")
     page.names |= {**KNOWN, "part_of": part_of, "slice": slice, "type": type, "dict": dict}
     values: dict[str, str] = {}
@@ -89,9 +89,9 @@ def _written(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
             f"if type({base}) is dict:",
             f"    inputs[{view.name!r}] = "
             f"{{name: array[{', '.join(index)}] for name, array in {base}.items()}}",
-            "else:",  # what lies elsewhere says itself what is a part
+            "else:",  # placed fields crop themselves
             f"    inputs[{view.name!r}] = part_of({page.held(view)}, inputs)",
         ]
     page.lines.append("return None")
-    made: Feed = page.function("feed(p, inputs)")
-    return made
+    feed: Feed = page.function("feed(p, inputs)")
+    return feed

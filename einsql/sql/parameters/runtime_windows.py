@@ -1,16 +1,15 @@
 """Windows: a key between two parameters has a known extent and an offset known at run time.
 
 `key BETWEEN ? AND ?` is planned for the extent. The label of such a key counts from the
-window's start, and where its value is used the start is added. What is read at that key is
-read through a view: of a stored tensor the part in the window, of a query that query within
-the window.
+window's start, and the start is added where the key's value is used. Operands are read through
+a view: the part of a stored tensor within the window, or a query restricted to the window.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import proxy
 
 import numpy as np
@@ -33,9 +32,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.layout import Tiles
 from einsql.sql.parameters.host_expr import FIELD, NeedsValuesError, parameters_of, shown, source
-
-if TYPE_CHECKING:
-    from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.parameters.plan_parameters import PlanParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +40,8 @@ class Window:
     """The values of a key between two parameters.
 
     Attributes:
-        start: The least one, an expression of parameters alone.
-        extent: How many there are.
+        start: The least value, an expression of parameters alone.
+        extent: The number of values.
         lo: The least value of the key anywhere.
         hi: The value behind its last one.
     """
@@ -56,7 +53,7 @@ class Window:
 
     @property
     def text(self) -> str:
-        """Its start, as `host.source` spells it."""
+        """Its start in Python, as `host_expr.source` writes it."""
         return source(self.start)
 
     @property
@@ -64,23 +61,23 @@ class Window:
         """The parameters that its start depends on."""
         return parameters_of(self.start)
 
-    def within(self, given: Given, lo: int, hi: int) -> None:
-        """Makes the plan one for windows that lie within bounds.
+    def within(self, parameters: PlanParameters, lo: int, hi: int) -> None:
+        """Makes the plan one for windows within bounds.
 
         Raises:
             NeedsValuesError: This one does not.
         """
-        given.require(f"{lo} <= {self.text}", self.numbers)
-        given.require(f"{self.text} + {self.extent} <= {hi}", self.numbers)
+        parameters.require(f"{lo} <= {self.text}", self.numbers)
+        parameters.require(f"{self.text} + {self.extent} <= {hi}", self.numbers)
 
-    def end(self, given: Given, axis: int) -> Shift:
-        """Where it begins as a key of a result.
+    def end(self, parameters: PlanParameters, axis: int) -> Shift:
+        """The shift of a result's key by the window's start.
 
         Args:
-            given: The parameters.
+            parameters: Those of the statement.
             axis: The number of the key.
         """
-        return Shift(axis, given.tell(self.text))
+        return Shift(axis, parameters.scalar_name(self.text))
 
     def value(self, label: Expr) -> Expr:
         """The value of a label that counts from the start."""
@@ -127,10 +124,11 @@ class View:
 
 
 class Views:
-    """The windows that are read in one statement, each made once."""
+    """The views through windows in one statement, each made once."""
 
-    def __init__(self, given: Given) -> None:
-        self._given: Given = proxy(given)  # which has these: a cycle would keep its arrays
+    def __init__(self, parameters: PlanParameters) -> None:
+        # A proxy, because the parameters have these views: a cycle would keep arrays alive.
+        self._parameters: PlanParameters = proxy(parameters)
         self._made: dict[object, Node] = {}
         self._windows: dict[int, tuple[Node, dict[int, Window]]] = {}
         self.inputs: list[View] = []
@@ -142,16 +140,16 @@ class Views:
         return {} if known is None else known[1]
 
     def over(self, node: Node) -> frozenset[int]:
-        """Numbers of the parameters between which a node has been read somewhere."""
+        """Numbers of the parameters of all windows through which a node is read."""
         return frozenset[int]().union(*(numbers for n, numbers in self._bases if n is node))
 
     def note(self, node: Node, windows: Mapping[int, Window]) -> None:
-        """Notes that keys of a node count from the starts of windows."""
+        """Records that keys of a node count from the starts of windows."""
         if windows:
             self._windows[id(node)] = node, dict(windows)
 
     def through(self, node: Node, windows: Mapping[int, Window]) -> Node:
-        """A node read within windows of some of its keys, which then count from their starts.
+        """Reads a node within windows of some of its keys, which then count from their starts.
 
         Raises:
             NeedsValuesError: It cannot be read so.
@@ -167,27 +165,27 @@ class Views:
             numbers = frozenset[int]().union(*(w.numbers for w in missing.values()))
             self._bases.append((node, numbers))
             view = self._input if isinstance(node, Input) else self._query
-            made = view(node, missing)  # type: ignore[arg-type]  # by its kind
-            self._made[known] = made
-            self.note(made, {**own, **missing})
+            windowed = view(node, missing)  # type: ignore[arg-type]  # by its kind
+            self._made[known] = windowed
+            self.note(windowed, {**own, **missing})
         return self._made[known]
 
     def _input(self, node: Input, windows: Mapping[int, Window]) -> Input:
-        base = self._given.inputs.get(node.name)
+        base = self._parameters.inputs.get(node.name)
         lies = _lying(node, windows)
         if base is None or node.sparse or lies is None:
             raise NeedsValuesError(set().union(*(w.numbers for w in windows.values())))
         keys, spans, parts = list(node.schema.keys), [], []
         for n, w in sorted(windows.items()):
             key = keys[n]
-            w.within(self._given, key.lo, key.hi)
-            spans.append((n, self._given.tell(w.text), w.extent))
+            w.within(self._parameters, key.lo, key.hi)
+            spans.append((n, self._parameters.scalar_name(w.text), w.extent))
             parts.append(f"{key.name} from {shown(w.start)} for {w.extent}")
             keys[n] = Key(key.name, 0, w.extent)
         bounds = tuple((k.lo, k.hi) for k in node.schema.keys)
         view = View(f"{node.name}({', '.join(parts)})", node.name, bounds, tuple(spans))
         self.inputs.append(view)
-        self._given.inputs[view.name] = part_of(view, self._given.inputs)
+        self._parameters.inputs[view.name] = part_of(view, self._parameters.inputs)
         return replace(lies, name=view.name, schema=Schema(tuple(keys), node.schema.fields))
 
     def _query(self, node: EinSum, windows: Mapping[int, Window]) -> EinSum:
@@ -204,16 +202,16 @@ class Views:
             labels: Free labels with their windows.
         """
         if not labels:
-            return self._given.lowered(node)
+            return self._parameters.lowered(node)
         axes: list[Axis] = []
         for a in node.axes:
             w = labels.get(a.label)
             if w is not None and a.define is not None:
                 if a.label not in node.keys and _base(node, a) in labels:
-                    continue  # what is read at it is read at the label it follows
+                    continue  # operands use the label that it follows
                 raise NeedsValuesError(w.numbers)
             if w is not None:
-                w.within(self._given, a.lo, a.hi)
+                w.within(self._parameters, a.lo, a.hi)
                 a = replace(a, lo=0, hi=w.extent)
             axes.append(a)
         operands = tuple(self._operand(node, o, labels) for o in node.operands)
@@ -228,9 +226,9 @@ class Views:
             return w.value(Label(names.get(e.name) or e.name))
 
         bare = replace(node, axes=tuple(axes), operands=operands)
-        made = self._given.lowered(map_exprs(bare, lambda e: rewrite(e, visit)))
-        self.note(made, {n: labels[k] for n, k in enumerate(node.keys) if k in labels})
-        return made
+        windowed = self._parameters.lowered(map_exprs(bare, lambda e: rewrite(e, visit)))
+        self.note(windowed, {n: labels[k] for n, k in enumerate(node.keys) if k in labels})
+        return windowed
 
     def without(self, node: EinSum, labels: Collection[str]) -> EinSum:
         """A node without keys of one value that count from the starts of windows.
@@ -246,10 +244,10 @@ class Views:
         single = [replace(a, define=first) for a in node.axes if a.label in labels]
         derived = [a for a in node.axes if a.define is not None]
         keys = tuple(k for k in node.keys if k not in labels)
-        made = replace(node, axes=(*free, *single, *derived), keys=keys)
+        reduced = replace(node, axes=(*free, *single, *derived), keys=keys)
         windows = {node.keys[n]: w for n, w in self.of(node).items()}
-        self.note(made, {n: windows[k] for n, k in enumerate(keys) if k in windows})
-        return made
+        self.note(reduced, {n: windows[k] for n, k in enumerate(keys) if k in windows})
+        return reduced
 
     def _operand(self, node: EinSum, o: Operand, labels: Mapping[str, Window]) -> Operand:
         windows = {n: labels[x] for n, x in enumerate(o.labels) if x in labels}
@@ -271,9 +269,9 @@ def shifted(schema: Schema, ends: Sequence[object], inputs: Mapping[str, Any]) -
 
 
 def _lying(node: Input, windows: Mapping[int, Window]) -> Input | None:
-    """An input as a part of it lies; None if blocks that were declared cut a window's key.
+    """An input with the placement of a part of it; None if declared blocks cut a window's key.
 
-    A part of tiles that cut such a key lies where it is read.
+    If its tiles cut such a key, the part is placed where it is read.
     """
     if node.lies is None:
         blocks = node.parts or ()
@@ -289,7 +287,7 @@ def _lying(node: Input, windows: Mapping[int, Window]) -> Input | None:
 
 
 def _base(node: EinSum, axis: Axis) -> str | None:
-    """The free label that a derived one is, or is with a constant added."""
+    """The free label that a derived one equals, up to an added constant."""
     define = axis.define
     if (
         isinstance(define, Call)
@@ -308,11 +306,11 @@ def part_of(view: View, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     for n, name, extent in view.spans:
         start = int(inputs[name][FIELD]) - view.bounds[n][0]
         at[n] = slice(start, start + extent)
-    within = getattr(fields, "within", None)  # what lies elsewhere says itself what is a part
+    within = getattr(fields, "within", None)  # placed fields crop themselves
     if within is not None:
-        found: Mapping[str, Any] = within(_box(view, at), [n for n, _, _ in view.spans])
-        return found
-    over = getattr(fields, "over", None)  # a payload file verifies what is read alone
+        part: Mapping[str, Any] = within(_box(view, at), [n for n, _, _ in view.spans])
+        return part
+    over = getattr(fields, "over", None)  # a payload file verifies only the part that is read
     if over is not None:
         fields = over(_box(view, at))
     index = tuple(at)
@@ -320,7 +318,7 @@ def part_of(view: View, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _box(view: View, at: Sequence[slice]) -> npt.NDArray[np.int64]:
-    """The bounds of the part of a view's base that slices of its windows leave."""
+    """The bounds of the part of a view's base that the slices select."""
     box = np.array(view.bounds, np.int64)
     for n, _, _ in view.spans:
         box[n] = box[n, 0] + (at[n].start, at[n].stop)

@@ -1,1 +1,1 @@
-"""SQL text to sqlglot trees, and what is read of a text without parsing it."""
+"""Parsing of SQL text to sqlglot trees, and scans of text that need no parser."""

@@ -1,4 +1,4 @@
-"""What the beginning of a CREATE VIEW or MACRO says, read without parsing the rest.
+"""Reads the head of a CREATE VIEW or CREATE MACRO without parsing the rest.
 
 A database holds definitions as text, and a text may be long: names are listed by this alone.
 """
@@ -22,9 +22,7 @@ _HEAD = re.compile(
 )
 _PARAMETERS = re.compile(rf"{_BLANK}* \(", re.VERBOSE | re.DOTALL)
 _MARK = re.compile(rf"{QUIET} | (?P<paren> [()] )", re.VERBOSE | re.DOTALL)
-_TABLE = re.compile(
-    rf"{_BLANK}* AS {_BLANK}+ TABLE \b", re.VERBOSE | re.DOTALL | re.IGNORECASE
-)  # fmt: skip
+_TABLE = re.compile(rf"{_BLANK}* AS {_BLANK}+ TABLE \b", re.VERBOSE | re.DOTALL | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class Head:
 
 
 def head_of(text: str) -> Head | None:
-    """What a text begins to define; None for any other text."""
+    """The head of a definition; None for any other text."""
     begun = _HEAD.match(text)
     if begun is None:
         return None
@@ -61,7 +59,7 @@ def head_of(text: str) -> Head | None:
 
 
 def _closing(text: str, start: int) -> int | None:
-    """Where the parenthesis that is open ends."""
+    """The offset behind the `)` of an open parenthesis."""
     depth = 1
     for mark in _MARK.finditer(text, start):
         depth += {"(": 1, ")": -1}.get(mark["paren"] or "", 0)

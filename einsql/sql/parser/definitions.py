@@ -1,4 +1,4 @@
-"""CREATE and DROP: their reading."""
+"""Reads CREATE and DROP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlglot import TokenType, exp
 
 from einsql.core.schema import DType
 from einsql.errors import NotSupportedError, ProgrammingError
-from einsql.sql.macros.macros import check_parameters, is_function
+from einsql.sql.parser.macro_checks import check_parameters, is_function
 from einsql.sql.parser.sqlglot_trees import TreeReader
 from einsql.sql.parser.syntax import (
     ColumnDef,
@@ -22,18 +22,25 @@ from einsql.sql.parser.tokens import did_you_mean
 
 TYPE_NAMES = {
     **{t.value: t for t in DType},
-    "BOOL": DType.BOOLEAN, "INT": DType.INTEGER, "INT4": DType.INTEGER, "INT8": DType.BIGINT,
-    "LONG": DType.BIGINT, "REAL": DType.FLOAT, "FLOAT4": DType.FLOAT, "FLOAT8": DType.DOUBLE,
-    "FLOAT16": DType.HALF, "INT1": DType.TINYINT,
-}  # fmt: skip
+    "BOOL": DType.BOOLEAN,
+    "INT": DType.INTEGER,
+    "INT4": DType.INTEGER,
+    "INT8": DType.BIGINT,
+    "LONG": DType.BIGINT,
+    "REAL": DType.FLOAT,
+    "FLOAT4": DType.FLOAT,
+    "FLOAT8": DType.DOUBLE,
+    "FLOAT16": DType.HALF,
+    "INT1": DType.TINYINT,
+}
 """Types of columns; DuckDB's other names for them too."""
 
 _KINDS = ("TENSOR", "VIEW", "MACRO", "TABLE", "SCHEMA", "SEQUENCE", "INDEX", "TYPE")
-"""What may be created and dropped, DuckDB's included."""
+"""Kinds of objects that CREATE and DROP accept, DuckDB's included."""
 
 
 class DefinitionReader(TreeReader):
-    """Reads what makes and removes tensors, views and macros."""
+    """Reads statements that create and drop tensors, views and macros."""
 
     def create(self) -> Statement:
         """CREATE [OR REPLACE] [TEMP] TENSOR | VIEW | MACRO."""
@@ -69,24 +76,33 @@ class DefinitionReader(TreeReader):
         if self.word() == "PARTITION":
             raise self.error("Expected PARTITION BY")
         while self.word() in ("PARTITION BY", "DEFAULT"):
-            given = default if self.word() == "DEFAULT" else partition
-            if given is not None:
+            earlier = default if self.word() == "DEFAULT" else partition
+            if earlier is not None:
                 raise self.error("A clause is given twice")
             if self.take("PARTITION BY"):
                 partition = self.partition()
             elif self.take("DEFAULT"):
                 default = self.default()
-        made = CreateTensor(name, replace, if_not_exists, tuple(columns), partition, default)
+        statement = CreateTensor(
+            name,
+            replace,
+            if_not_exists,
+            columns=tuple(columns),
+            partition=partition,
+            default=default,
+        )
         if self.take("AS"):
             if default is not None and not columns:
                 raise self.error("A DEFAULT needs the tensor's columns")
             start = self.position()
             query, refusal = self.query_or_text()
-            return replace_field(made, query=query, text=self.sql, start=start, refusal=refusal)
+            return replace_field(
+                statement, query=query, text=self.sql, start=start, refusal=refusal
+            )
         if not columns:
             raise self.error("Expected the tensor's columns or AS SELECT")
         self.end()
-        return made
+        return statement
 
     def column(self) -> ColumnDef:
         """Name DIM(n), or name type."""

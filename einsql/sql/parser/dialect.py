@@ -31,7 +31,7 @@ class EinSQL(DuckDB):
 
 _reading: ContextVar[bool] = ContextVar("reading", default=False)
 
-# sqlglot warns of what it cannot read, on stderr if nobody listens; such a text is refused here.
+# sqlglot logs a warning for text it cannot read; einsql raises an error instead.
 logging.getLogger("sqlglot").addFilter(lambda record: not _reading.get())
 
 

@@ -1,4 +1,4 @@
-"""Reads EXPLAIN's options: in what form a plan is shown, and for how many sites it is made."""
+"""Reads EXPLAIN's options, such as the output format and the number of sites."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _EXAMPLE = "Write EXPLAIN (SITES 8, FORMAT json) SELECT …."
 
 @dataclass(slots=True)
 class Options:
-    """What stands between EXPLAIN and its statement, as in `syntax.Explain`."""
+    """The options between EXPLAIN and its statement, as in `syntax.Explain`."""
 
     analyze: bool = False
     verbose: bool = False
@@ -64,13 +64,13 @@ def explain_options(reader: TokenReader, queries: Sequence[str]) -> Options:
 
 
 def _parenthesised(reader: TokenReader, options: Options) -> None:
-    given: set[str] = set()
+    options_read: set[str] = set()
     while not reader.take(")"):
         position = reader.position()
         option = reader.name("an EXPLAIN option").upper()
-        if option in given:
+        if option in options_read:
             raise ProgrammingError(f"{option} is given twice", position=position)
-        given.add(option)
+        options_read.add(option)
         _option(reader, option, position, options)
         if not reader.take(",") and reader.word() != ")":
             raise reader.error("Expected , or )")
@@ -99,14 +99,14 @@ def _option(reader: TokenReader, option: str, position: int, options: Options) -
 
 def _count(reader: TokenReader, what: str) -> int:
     at = reader.position()
-    found = reader.integer(f"the number of {what}", least=1)
-    if found > MOST_SITES:
+    count = reader.integer(f"the number of {what}", least=1)
+    if count > MOST_SITES:
         raise ProgrammingError(
-            f"{found:,} {what} are too many",
+            f"{count:,} {what} are too many",
             hint=f"There are at most {MOST_SITES:,}.",
             position=at,
         )
-    return found
+    return count
 
 
 def _quantity(reader: TokenReader, kind: Quantity) -> float:

@@ -1,4 +1,4 @@
-"""DuckDB's grammar decides what is SQL: sqlglot forgives what must not be run.
+"""Checks statements with DuckDB's grammar, because sqlglot accepts text that is no SQL.
 
 Half a statement may be a whole one to sqlglot (`DELETE FROM x WHERE v NOT IN`), and a
 stray comma nothing at all. DuckDB only parses here; it sees no table and runs nothing.
@@ -51,7 +51,7 @@ _parser = forks.PerProcess(_Parser)
 
 
 def check_grammar(text: str) -> None:
-    """Refuses what is no SQL statement.
+    """Requires that a text is SQL statements.
 
     Raises:
         ProgrammingError: With the position in the text.
@@ -70,15 +70,15 @@ def check_grammar(text: str) -> None:
 
 
 def _position(text: str, message: str) -> int | None:
-    found = _CARET.search(message)
-    if found is None:
+    caret = _CARET.search(message)
+    if caret is None:
         return None
-    column = len(found[3]) - len(f"LINE {found[1]}: ")
-    return pointed_at(text, int(found[1]), found[2], column)
+    column = len(caret[3]) - len(f"LINE {caret[1]}: ")
+    return pointed_at(text, int(caret[1]), caret[2], column)
 
 
 def spaced(text: str) -> tuple[str, list[int]]:
-    """The text as sqlglot reads it right: longer by one character at some places.
+    """The text with characters inserted where sqlglot would misread it.
 
     A blank follows every exponent before a sign, for sqlglot takes `2e0+1` for one number.
     A zero precedes `+1` in GROUP BY, which is no SELECT item's number; sqlglot drops the
@@ -102,7 +102,7 @@ def spaced(text: str) -> tuple[str, list[int]]:
 
 def _positives(text: str) -> list[int]:
     """Offsets of the plus signs that begin a number in a GROUP BY list."""
-    found: list[int] = []
+    offsets: list[int] = []
     lists: list[int] = []  # depths at which a GROUP BY list is open
     depth, before = 0, -1
     for m in _CLAUSES.finditer(text):
@@ -116,10 +116,10 @@ def _positives(text: str) -> list[int]:
         elif kind == "end" and here:
             lists.pop()
         elif kind == "plus" and here and before >= 0 and not text[before : m.start()].strip():
-            found.append(m.start())
+            offsets.append(m.start())
         is_comment = m[0].startswith(("--", "/*"))
         if kind == "group" or (kind == "comma" and here) or (is_comment and before >= 0):
             before = m.end()
         else:
             before = -1
-    return found
+    return offsets

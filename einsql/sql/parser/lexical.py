@@ -51,14 +51,14 @@ _LOOP = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
-"""What begins a loop, where a statement may begin; one that is to be explained is refused whole."""
+"""The start of a loop, with EXPLAIN before it: that is refused as one statement."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _WORDS = re.compile(r"\s+|--[^\n]*\n?|/\*.*?\*/", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One statement: where its text lies, and how deep its syntax tree may get."""
+    """The text of one statement, and the greatest depth of its syntax tree."""
 
     start: int
     end: int
@@ -106,7 +106,7 @@ def scan(sql: str) -> list[Span]:
         if kind == "do" and (not loops or loops[-1] or depth):
             continue
         if kind in ("do", "stop") and loops:
-            # Without DO the body begins at the first semicolon: the reader says what is missing.
+            # Without DO the body begins at the first semicolon; the reader reports the missing DO.
             loops[-1], depth, run = True, 0, 0
             _open(loops, sql, mark.end())
             continue

@@ -18,7 +18,7 @@ LEAST = 1000
 LONGEST_TEXT = 2**20
 """Characters of the longest quoted text that is parsed; sqlglot needs 0.1 µs for each."""
 STAND_IN = "__einsql_long_literal"
-"""The function whose call stands for what is replaced."""
+"""The function whose call replaces such a literal."""
 _SHORTEST = 2 * LEAST
 """Characters of the shortest text that can hold such a list."""
 _LITERAL = r"(?:[-+]?(?:\d[\d_]*+\.?+\d*+|\.\d++)(?:[eE][-+]?\d++)?+|'(?:[^']++|'')*+')"
@@ -30,7 +30,7 @@ _LONG = re.compile(
 
 
 def without_long_literals(sql: str) -> str:
-    """The text with calls in place of long lists and long texts; offsets stay."""
+    """The text with long lists and long texts replaced by calls of the same length."""
     if len(sql) < _SHORTEST:
         return sql
     parts: list[str] = []

@@ -1,21 +1,21 @@
-"""FOR … DO … END FOR: its reading.
+"""Reads FOR … DO … END FOR.
 
-The variable of a loop is a parameter in the body, with a number after those that the caller
-gives. So the text of a statement there has `$n` wherever the variable stands, and is read, planned
-and run like any other; positions of its errors are brought back to what was written.
+The variable of a loop is a parameter of the statements in its body, numbered after the caller's
+parameters. Each use of the variable becomes `$n` in the text of a statement, which is then
+parsed, planned and run like any other. Positions of errors are mapped back to the original text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from sqlglot import Token, TokenType, exp
 
 from einsql.errors import Error, ProgrammingError
-from einsql.sql.parameters.parameters import mark
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.lexical import scan
+from einsql.sql.parser.parameter_marks import mark
 from einsql.sql.parser.sqlglot_trees import TreeReader
 from einsql.sql.parser.text_edits import Replaced, replaced
 from einsql.sql.parser.tokens import TokenReader, tokenize
@@ -23,8 +23,16 @@ from einsql.sql.parser.tokens import TokenReader, tokenize
 _HEAD = "FOR name IN range(n) DO statement; … END FOR"
 
 
-def read_loop(sql: str) -> st.For:
+Parse = Callable[[str], tuple[st.Statement, Error | None]]
+"""Parses one statement; gives it with the error of DuckDB's grammar, if there is one."""
+
+
+def read_loop(sql: str, parse: Parse) -> st.For:
     """Reads a loop with all statements of its body.
+
+    Args:
+        sql: The text of the loop.
+        parse: Parses a statement of the body.
 
     Raises:
         Error: One of them is wrong, or the loop is.
@@ -36,9 +44,9 @@ def read_loop(sql: str) -> st.For:
         if t.start in marked.numbers
     ]
     text = replaced(sql, words)
-    given = max(marked.numbers.values(), default=0)
+    highest = max(marked.numbers.values(), default=0)
     try:
-        return _Loops(text, given).read(text.text, tokenize(text.text), {})
+        return _Loops(text, highest, parse).read(text.text, tokenize(text.text), {})
     except Error as error:
         text.relocate(error)
         raise
@@ -49,12 +57,14 @@ class _Loops:
     """The loops of one statement.
 
     Attributes:
-        whole: Its text with parameters numbered.
-        given: The highest number among them.
+        text: Its text with parameters numbered.
+        highest: The highest number among them.
+        parse: Parses a statement of a body.
     """
 
-    whole: Replaced
-    given: int
+    text: Replaced
+    highest: int
+    parse: Parse
 
     def read(self, sql: str, tokens: list[Token], around: Mapping[str, int]) -> st.For:
         """Reads a loop.
@@ -82,12 +92,12 @@ class _Loops:
         last.at = max(first, len(tokens) - 2)
         if not last.take("END", "FOR"):
             raise ProgrammingError("This FOR has no END FOR", hint=f"{_HEAD}.", position=begin)
-        number = self.given + len(around) + 1
+        number = self.highest + len(around) + 1
         inside = {**around, variable.lower(): number}
         body = tuple(self.body(sql, tokens[first:-2], tokens[first - 1].end + 1, inside))
         if not body:
             raise ProgrammingError("The loop has no statements", position=tokens[-2].start)
-        return st.For(variable, number, bounds, start, body, self.whole)
+        return st.For(variable, number, bounds, start, body, self.text)
 
     def bounds(
         self, reader: TreeReader, start: int, end: int, around: Mapping[str, int]
@@ -102,10 +112,10 @@ class _Loops:
                 new = exp.Parameter(this=exp.Literal.number(number))
                 new.meta.update(column.this.meta)
                 column.replace(new)
-        found = tuple(tree.expressions)
-        if len(found) > 3:
+        arguments = tuple(tree.expressions)
+        if len(arguments) > 3:
             raise ProgrammingError("range() takes one to three numbers", position=start)
-        return found
+        return arguments
 
     def body(
         self, sql: str, tokens: list[Token], start: int, variables: Mapping[str, int]
@@ -120,32 +130,32 @@ class _Loops:
                     loop = self.read(sql[:stop], own, variables)
                     yield st.Part(begin, Replaced(""), (), loop)
                 else:
-                    yield _part(" " * begin + sql[begin:stop], begin, own, variables)
+                    yield self.part(" " * begin + sql[begin:stop], begin, own, variables)
             except Error as error:
                 error.position = begin if error.position is None else error.position
                 raise
 
-
-def _part(sql: str, start: int, tokens: list[Token], variables: Mapping[str, int]) -> st.Part:
-    """A statement that is no loop."""
-    from einsql.sql.parser.parser import parse  # it has the statements, loops among them
-
-    statement, _ = parse(sql)
-    if isinstance(statement, st.Transaction) and statement.action != "COMMIT":
-        raise ProgrammingError(
-            f"{statement.action} cannot stand in a loop",
-            hint="Each step is done as a whole or not at all; COMMIT keeps what is done so far.",
-            position=start,
-        )
-    text = replaced(sql, _uses(statement, tokens, variables))
-    numbers = tuple(sorted(set(mark(text.text).numbers.values())))
-    return st.Part(start, text, numbers, statement)
+    def part(
+        self, sql: str, start: int, tokens: list[Token], variables: Mapping[str, int]
+    ) -> st.Part:
+        """A statement that is no loop."""
+        statement, _ = self.parse(sql)
+        if isinstance(statement, st.Transaction) and statement.action != "COMMIT":
+            raise ProgrammingError(
+                f"{statement.action} cannot stand in a loop",
+                hint="Each step is done as a whole or not at all; COMMIT keeps what is done "
+                "so far.",
+                position=start,
+            )
+        text = replaced(sql, _uses(statement, tokens, variables))
+        numbers = tuple(sorted(set(mark(text.text).numbers.values())))
+        return st.Part(start, text, numbers, statement)
 
 
 def _uses(
     statement: st.Statement, tokens: list[Token], variables: Mapping[str, int]
 ) -> Iterator[tuple[int, int, str]]:
-    """Where variables stand in a statement, and the parameters that they are."""
+    """The uses of variables in a statement: start, end, and the parameter that replaces each."""
     if isinstance(statement, st.Foreign):
         yield from _written(tokens, variables)
         return
@@ -165,7 +175,7 @@ def _uses(
 
 
 def _is_value(column: exp.Column) -> bool:
-    """True of an unqualified name where a value may stand."""
+    """True if a column reference is an unqualified name in the place of a value."""
     if column.table or isinstance(column.parent, exp.Star) or "start" not in column.this.meta:
         return False
     parent = column.parent
@@ -175,7 +185,7 @@ def _is_value(column: exp.Column) -> bool:
 
 
 def _written(tokens: list[Token], variables: Mapping[str, int]) -> Iterator[tuple[int, int, str]]:
-    """Where variables stand in a statement that only DuckDB reads: by its words alone."""
+    """The uses of variables in a statement that only DuckDB parses, from its tokens."""
     for n, token in enumerate(tokens):
         number = variables.get(token.text.lower())
         if number is None or token.token_type in (TokenType.STRING, TokenType.IDENTIFIER):

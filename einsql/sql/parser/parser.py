@@ -1,4 +1,4 @@
-"""Text to statements: a syntax tree for each statement.
+"""Parses text to statements.
 
 sqlglot parses queries and data changes; what it does not know (CREATE TENSOR, EXPLAIN
 with options, SHOW …) is read here from its tokens. Positions always count from the
@@ -13,11 +13,11 @@ from dataclasses import asdict
 from sqlglot import TokenType, exp
 
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
-from einsql.sql.binder.scalar import unsupported
 from einsql.sql.parser.definitions import DefinitionReader
 from einsql.sql.parser.explain_options import explain_options
 from einsql.sql.parser.grammar import check_grammar
 from einsql.sql.parser.loops import read_loop
+from einsql.sql.parser.positions import unsupported
 from einsql.sql.parser.sqlglot_trees import as_query, changing
 from einsql.sql.parser.syntax import (
     Backup,
@@ -39,26 +39,48 @@ from einsql.sql.parser.syntax import (
 from einsql.sql.parser.tokens import did_you_mean, tokenize, word_of
 
 _SHARED = (
-    "CREATE", "DROP", "SHOW", "DESCRIBE", "DESC", "COPY", "INSERT", "UPDATE", "DELETE",
-)  # fmt: skip
-"""What begins statements of einsql and of DuckDB."""
+    "CREATE",
+    "DROP",
+    "SHOW",
+    "DESCRIBE",
+    "DESC",
+    "COPY",
+    "INSERT",
+    "UPDATE",
+    "DELETE",
+)
+"""First words of statements that einsql and DuckDB both have."""
 
 _QUERY = ("SELECT", "WITH", "FROM", "(", "VALUES")
-"""What a query may begin with."""
+"""First words of a query."""
 
 _DUCKDB = (
-    "ALTER", "ANALYZE", "ATTACH", "CALL", "CHECKPOINT", "DETACH", "INSTALL", "LOAD", "MERGE",
-    "PIVOT", "PRAGMA", "RESET", "SUMMARIZE", "TRUNCATE", "UNPIVOT", "USE",
-)  # fmt: skip
-"""What begins statements that only DuckDB has, for who misspells one of them."""
+    "ALTER",
+    "ANALYZE",
+    "ATTACH",
+    "CALL",
+    "CHECKPOINT",
+    "DETACH",
+    "INSTALL",
+    "LOAD",
+    "MERGE",
+    "PIVOT",
+    "PRAGMA",
+    "RESET",
+    "SUMMARIZE",
+    "TRUNCATE",
+    "UNPIVOT",
+    "USE",
+)
+"""First words of statements that only DuckDB has, for hints on misspelt ones."""
 
 
 def parse(sql: str) -> tuple[Statement, Error | None]:
     """Parses one statement.
 
     Returns:
-        The statement, and why DuckDB's grammar refuses it if it does. It must not be obeyed
-        then, but if the binder has something to say it knows more.
+        The statement, and the error of DuckDB's grammar or None. A statement with an error
+        must not run, but an error of the binder is more precise and comes first.
 
     Raises:
         Error: A syntax error, with its position, or a statement einsql does not have.
@@ -68,7 +90,7 @@ def parse(sql: str) -> tuple[Statement, Error | None]:
         if not tokens:
             raise ProgrammingError("The statement is empty")
         if word_of(tokens[0]) == "FOR":
-            return read_loop(sql), None
+            return read_loop(sql, parse), None
         reader = Reader(sql, tokens)
         return reader.statement(), reader.doubt
     except Error as error:
@@ -76,7 +98,7 @@ def parse(sql: str) -> tuple[Statement, Error | None]:
 
 
 def is_qualified(words: Sequence[str], at: int) -> bool:
-    """True if words go on with a name that names its schema as well."""
+    """True if the next word begins a name with a schema."""
     while words[at : at + 1] in (["IF"], ["NOT"], ["EXISTS"]):
         at += 1
     return words[at + 1 : at + 2] == ["."]
@@ -86,7 +108,7 @@ class Reader(DefinitionReader):
     """Reads one statement."""
 
     def statement(self) -> Statement:
-        """Reads the statement its first word announces."""
+        """Reads the statement, depending on its first word."""
         word = self.word()
         if word in _QUERY:
             at, position = self.at, self.position()
@@ -100,15 +122,29 @@ class Reader(DefinitionReader):
                 return self.foreign(at, unsupported("VALUES", tree))
             return Query(as_query(tree, position))
         readers = {
-            "EXPLAIN": self.explain, "CREATE": self.create, "DROP": self.drop, "SET": self.set,
-            "SHOW": self.show, "DESCRIBE": self.describe, "DESC": self.describe,
-            "COPY": self.copy, "BEGIN": self.transaction, "START": self.transaction,
-            "COMMIT": self.transaction, "END": self.transaction, "ROLLBACK": self.transaction,
-            "ABORT": self.transaction, "INSERT": self.change, "UPDATE": self.change,
-            "DELETE": self.change, "CALIBRATE": self.calibrate,
-            "VACUUM": self.vacuum, "BACKUP": self.backup, "EXPORT": self.export,
+            "EXPLAIN": self.explain,
+            "CREATE": self.create,
+            "DROP": self.drop,
+            "SET": self.set,
+            "SHOW": self.show,
+            "DESCRIBE": self.describe,
+            "DESC": self.describe,
+            "COPY": self.copy,
+            "BEGIN": self.transaction,
+            "START": self.transaction,
+            "COMMIT": self.transaction,
+            "END": self.transaction,
+            "ROLLBACK": self.transaction,
+            "ABORT": self.transaction,
+            "INSERT": self.change,
+            "UPDATE": self.change,
+            "DELETE": self.change,
+            "CALIBRATE": self.calibrate,
+            "VACUUM": self.vacuum,
+            "BACKUP": self.backup,
+            "EXPORT": self.export,
             "IMPORT": self.import_database,
-        }  # fmt: skip
+        }
         if word == "PRAGMA" and self.word(1) == "INTEGRITY_CHECK":
             return self.integrity_check()
         if word not in readers:
@@ -142,7 +178,7 @@ class Reader(DefinitionReader):
         return "VIEW" not in words[1:5] or not is_qualified(words, words.index("VIEW") + 1)
 
     def foreign(self, start: int, error: Error) -> Foreign:
-        """The statement as one of DuckDB's.
+        """The statement as one that DuckDB runs.
 
         Raises:
             Error: The one given, if it is none; DuckDB's where that reads further.
@@ -154,8 +190,8 @@ class Reader(DefinitionReader):
         try:
             check_grammar(" " * begins + self.sql[begins:])
         except ProgrammingError as wrong:
-            told = isinstance(error, NotSupportedError) and wrong.position is not None
-            if told and (error.position or 0) < (wrong.position or 0):
+            comparable = isinstance(error, NotSupportedError) and wrong.position is not None
+            if comparable and (error.position or 0) < (wrong.position or 0):
                 raise wrong from None
             raise error from None
         return Foreign(self.sql, self.word(), begins, error)
@@ -281,19 +317,19 @@ class Reader(DefinitionReader):
 
     def options(self) -> dict[str, str]:
         """Pairs `name value, name value, …)`."""
-        found: dict[str, str] = {}
-        while not found or not self.take(")"):
-            if found:
+        options: dict[str, str] = {}
+        while not options or not self.take(")"):
+            if options:
                 self.expect(",", "or )")
             position = self.position()
             name = self.name("an option").upper()
-            if name in found:
+            if name in options:
                 raise ProgrammingError(f"The option {name} is given twice", position=position)
             if self.ended or self.word() in (",", ")"):
                 raise self.error("Expected the option's value")
-            found[name] = self.tokens[self.at].text
+            options[name] = self.tokens[self.at].text
             self.at += 1
-        return found
+        return options
 
     def transaction(self) -> Transaction:
         """BEGIN, COMMIT or ROLLBACK [TRANSACTION]."""

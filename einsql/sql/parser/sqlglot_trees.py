@@ -9,11 +9,11 @@ from sqlglot import exp
 from sqlglot.errors import ParseError
 
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
-from einsql.sql.binder.hints import numbered, placed
-from einsql.sql.parameters.parameters import mark, place
 from einsql.sql.parser.dialect import parsed
 from einsql.sql.parser.grammar import check_grammar, spaced
 from einsql.sql.parser.long_literals import without_long_literals
+from einsql.sql.parser.parameter_marks import mark, place
+from einsql.sql.parser.partition_hints import numbered, placed
 from einsql.sql.parser.tokens import TokenReader, did_you_mean
 
 
@@ -128,10 +128,24 @@ _LATER = ("LIMIT", "OFFSET", "ORDER", "RETURNING")
 """Clauses that DuckDB takes in more places than sqlglot."""
 
 _CLAUSES = (
-    "SELECT", "DISTINCT", "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "JOIN", "USING",
-    "UNION", "PARTITION", "WINDOW", "QUALIFY", "VALUES", "BETWEEN",
-)  # fmt: skip
-"""What begins parts of a query, and may be misspelt."""
+    "SELECT",
+    "DISTINCT",
+    "FROM",
+    "WHERE",
+    "GROUP",
+    "HAVING",
+    "ORDER",
+    "LIMIT",
+    "JOIN",
+    "USING",
+    "UNION",
+    "PARTITION",
+    "WINDOW",
+    "QUALIFY",
+    "VALUES",
+    "BETWEEN",
+)
+"""First words of the clauses of a query, for hints on misspelt ones."""
 
 _LAST_WORD = re.compile(r"(?<![\w$\"'.])(\w+)\s*$")
 
@@ -160,14 +174,14 @@ def _syntax_error(sql: str, error: ParseError) -> Error:
 
 
 def _misspelt(sql: str, position: int, word: str) -> tuple[int, str]:
-    """Where a misspelt keyword stands: at an error or just before, where it was read as a name.
+    """Looks for a misspelt keyword at an error or just before it, where it was read as a name.
 
     Returns:
         The position, and what was meant; the error's own and nothing if it is like no keyword.
     """
     before = _LAST_WORD.search(sql[:position])
-    for at, found in ((position, word), (before.start(1), before[1]) if before else (0, "")):
-        meant = did_you_mean(found, _CLAUSES)
+    for at, candidate in ((position, word), (before.start(1), before[1]) if before else (0, "")):
+        meant = did_you_mean(candidate, _CLAUSES)
         if meant:
             return at, meant
     return position, ""

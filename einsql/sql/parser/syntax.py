@@ -1,4 +1,4 @@
-"""What a statement says: one dataclass for each kind, holding sqlglot trees for queries."""
+"""Statements: a dataclass for each kind, with sqlglot trees for queries."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ class For:
 
     @property
     def speaker(self) -> int | None:
-        """Which statement of the body gives the loop's rows: the last SELECT."""
+        """The index of the statement whose rows the loop returns: the last SELECT."""
         for n in reversed(range(len(self.body))):
             match self.body[n].statement:
                 case Query() | Change(tree=exp.Query()):
@@ -285,7 +285,7 @@ class For:
 
     @property
     def commits(self) -> bool:
-        """True if a COMMIT stands in it."""
+        """True if the body has a COMMIT."""
         return any(
             (isinstance(p.statement, For) and p.statement.commits)
             or isinstance(p.statement, Transaction)
@@ -294,7 +294,23 @@ class For:
 
 
 Statement = (
-    Query | Explain | CreateTensor | CreateView | CreateMacro | Drop | Change | Copy | Set
-    | Calibrate | Show | Foreign | Transaction | Vacuum | Backup | Export | Import
-    | IntegrityCheck | For
-)  # fmt: skip
+    Query
+    | Explain
+    | CreateTensor
+    | CreateView
+    | CreateMacro
+    | Drop
+    | Change
+    | Copy
+    | Set
+    | Calibrate
+    | Show
+    | Foreign
+    | Transaction
+    | Vacuum
+    | Backup
+    | Export
+    | Import
+    | IntegrityCheck
+    | For
+)

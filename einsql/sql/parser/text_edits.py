@@ -1,4 +1,4 @@
-"""A text in which some words were replaced, and where its places were before."""
+"""Replaces words of a text, and maps offsets back to the original text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Replaced:
     places: tuple[tuple[int, int, int], ...] = ()
 
     def before(self, position: int) -> int:
-        """Where an offset of the text was in the former one."""
+        """The offset in the original text."""
         grown = 0
         for at, old, new in self.places:
             if position < at + grown + new:
@@ -35,7 +35,7 @@ class Replaced:
         return position - grown
 
     def relocate(self, error: Error) -> None:
-        """Makes the position of an error count in the former text."""
+        """Maps the position of an error to the original text."""
         if error.position is not None:
             error.position = self.before(error.position)
 

@@ -9,9 +9,9 @@ from sqlglot import Token, TokenType
 from sqlglot.errors import TokenError
 
 from einsql.errors import ProgrammingError, nearest
-from einsql.sql.parameters.parameters import mark
 from einsql.sql.parser.dialect import EinSQL
 from einsql.sql.parser.long_literals import without_long_literals
+from einsql.sql.parser.parameter_marks import mark
 
 _WORD = re.compile(r"[^\W\d][\w$]*")
 
@@ -96,12 +96,14 @@ class TokenReader:
 
     def error(self, reason: str, hint: str = "") -> ProgrammingError:
         """An error at the next token."""
-        found = ""
+        token_text = ""
         if not self.ended:
             token = self.tokens[self.at]
             is_text = token.token_type is TokenType.STRING
-            found = f", found the text '{token.text}'" if is_text else f', found "{token.text}"'
-        return ProgrammingError(reason + found, hint=hint.rstrip(), position=self.position())
+            token_text = (
+                f", found the text '{token.text}'" if is_text else f', found "{token.text}"'
+            )
+        return ProgrammingError(reason + token_text, hint=hint.rstrip(), position=self.position())
 
     def name(self, what: str) -> str:
         """Consumes a name, quoted or not."""
@@ -109,7 +111,7 @@ class TokenReader:
             raise self.error(f"Expected {what}")
         token = self.tokens[self.at]
         quoted = token.token_type is TokenType.IDENTIFIER
-        if quoted and token.text.endswith("()"):  # how the store tells macros from tensors
+        if quoted and token.text.endswith("()"):  # the store marks macros so
             raise ProgrammingError(f'"{token.text}" cannot be a name', position=token.start)
         if not quoted and (token.token_type in _QUOTED or not _WORD.fullmatch(token.text)):
             raise self.error(f"Expected {what}")
@@ -126,16 +128,16 @@ class TokenReader:
         Raises:
             ProgrammingError: A name occurs twice.
         """
-        found: list[str] = []
+        names: list[str] = []
         while not self.take(")"):
-            if found:
+            if names:
                 self.expect(",", "or )")
             position = self.position()
             name = self.name(what)
-            if name.lower() in {n.lower() for n in found}:
+            if name.lower() in {n.lower() for n in names}:
                 raise ProgrammingError(f"{name} is named twice", position=position)
-            found.append(name)
-        return found
+            names.append(name)
+        return names
 
     def integer(self, what: str, least: int = 0) -> int:
         """Consumes a whole number."""
@@ -156,7 +158,7 @@ class TokenReader:
         return self.tokens[self.at - 1].text
 
     def parenthesised(self) -> tuple[int, int]:
-        """Consumes up to the `)` of a parenthesis that is open; the offsets of what is inside.
+        """Consumes up to the `)` of an open parenthesis; returns the offsets of its inside.
 
         Raises:
             ProgrammingError: It is never closed.
@@ -176,7 +178,13 @@ class TokenReader:
 
 
 _QUOTED = (
-    TokenType.STRING, TokenType.IDENTIFIER, TokenType.HEREDOC_STRING, TokenType.NATIONAL_STRING,
-    TokenType.RAW_STRING, TokenType.BYTE_STRING, TokenType.HEX_STRING, TokenType.BIT_STRING,
+    TokenType.STRING,
+    TokenType.IDENTIFIER,
+    TokenType.HEREDOC_STRING,
+    TokenType.NATIONAL_STRING,
+    TokenType.RAW_STRING,
+    TokenType.BYTE_STRING,
+    TokenType.HEX_STRING,
+    TokenType.BIT_STRING,
     TokenType.UNICODE_STRING,
-)  # fmt: skip
+)

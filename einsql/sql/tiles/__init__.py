@@ -1,5 +1,5 @@
-"""SQL over tiles: a SELECT whose FROM holds TILES becomes tensor-relational algebra.
+"""SQL over tiles: a SELECT with TILES in its FROM becomes tensor-relational algebra.
 
-`recognise.py` tells such a SELECT by looking, `sources.py` binds its FROM, `select.py`
-the SELECT, `kernels.py` what is done to arrays.
+`recognise.py` finds such a SELECT, `sources.py` binds its FROM, `select.py` the SELECT, and
+`kernels.py` builds the kernels over arrays.
 """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sqlglot import exp
 
 from einsql.errors import ProgrammingError
@@ -12,17 +10,16 @@ from einsql.ir.functions import SCALARS
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import key_label
 from einsql.ir.tra.kernels import einsum
-from einsql.sql.binder import functions
 from einsql.sql.binder.arguments import surplus
 from einsql.sql.binder.items import within
-from einsql.sql.binder.scalar import ScalarBinder, position, unsupported
-from einsql.sql.binder.typed_expr import Typed, apply, integer
+from einsql.sql.binder.scalar import ScalarBinder
+from einsql.sql.functions.tile_functions import AGGREGATES, PREFIX, suffix
+from einsql.sql.parser.positions import position, unsupported
+from einsql.sql.tiles.context import TileBlock
 from einsql.sql.tiles.kernels import Leaf, joined, shaped
 from einsql.sql.tiles.keys import over_positions
-from einsql.sql.tiles.names import AGGREGATES, PREFIX, suffix
-
-if TYPE_CHECKING:
-    from einsql.sql.tiles.select import TileSelect
+from einsql.sql.typing import functions
+from einsql.sql.typing.typed_expr import Typed, apply, integer
 
 AXES = "abcdefghijklmnopqrstuvwxyz"
 
@@ -40,7 +37,7 @@ def _is_aggregate(node: exp.Expr) -> bool:
 class Calls:
     """Binds calls of tensor_… within one SELECT."""
 
-    def __init__(self, select: TileSelect) -> None:
+    def __init__(self, select: TileBlock) -> None:
         self.select = select
 
     def bind(self, name: str, node: exp.Anonymous) -> Typed:
@@ -116,8 +113,8 @@ class Calls:
         with self.select.within("an aggregate"):
             typed = ScalarBinder(self.select).bind(first)
         rows = self.select.rows(typed, first)
-        made = self._stack(rows, node) if name == "stack" else self._merge(rows, AGGREGATES[name])
-        return self.select.leaves.value(made)
+        leaf = self._stack(rows, node) if name == "stack" else self._merge(rows, AGGREGATES[name])
+        return self.select.leaves.value(leaf)
 
     def _merge(self, rows: Leaf, reduce: str) -> Leaf:
         groups = self.select.groups
@@ -158,5 +155,5 @@ class Calls:
             place = len(groups)
         else:
             place = rows.labels.index(key.name)
-        made = ra.Stack(rows.node, place, int(dimension.name))
-        return Leaf(made, (*rows.labels[:place], *rows.labels[place + 1 :]))
+        stacked = ra.Stack(rows.node, place, int(dimension.name))
+        return Leaf(stacked, (*rows.labels[:place], *rows.labels[place + 1 :]))

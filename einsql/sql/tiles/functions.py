@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -16,12 +15,11 @@ from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import equal_cuts, sizes
 from einsql.ir.tra.kernels import VALUE
 from einsql.ir.tra.typing import assembled
-from einsql.sql.binder.from_clause import call_function, find_relation, named_relation
-from einsql.sql.binder.scalar import locate, position
-from einsql.sql.binder.scope import Column, Relation, TileColumn, TileRelation, deduplicated
-
-if TYPE_CHECKING:
-    from einsql.sql.binder.query import QueryBinder
+from einsql.sql.binder.context import Binder
+from einsql.sql.binder.scalar import ScalarBinder
+from einsql.sql.binder.select import SelectBinder
+from einsql.sql.parser.positions import locate, position
+from einsql.sql.scope.relation import Column, Relation, TileColumn, TileRelation, deduplicated
 
 TILE = "tile"
 """The column that holds the arrays."""
@@ -29,7 +27,7 @@ PART = "part"
 """The key that TILE adds."""
 
 
-def bind_function(query: QueryBinder, call: exp.Anonymous) -> Relation | TileRelation:
+def bind_function(query: Binder, call: exp.Anonymous) -> Relation | TileRelation:
     """Binds TILES(x, parts, …), TILE(t, dimension, size) or ELEMENTS(t).
 
     Raises:
@@ -52,34 +50,34 @@ def bind_function(query: QueryBinder, call: exp.Anonymous) -> Relation | TileRel
         raise locate(error, call) from None
 
 
-def _source(query: QueryBinder, arg: exp.Expr, name: str) -> Relation | TileRelation:
+def _source(query: Binder, arg: exp.Expr, name: str) -> Relation | TileRelation:
     if isinstance(arg, exp.Subquery):
         return query.bind_any(arg)
     if isinstance(arg, exp.Column) and not arg.table:
-        return named_relation(query, arg.name, arg)
+        return query.named(arg.name, arg)
     if isinstance(arg, exp.Literal) and arg.is_string:
-        return find_relation(query, arg.name) or query.catalog.file(arg.name)
+        return query.find(arg.name) or query.catalog.file(arg.name)
     if isinstance(arg, exp.Func):
-        return call_function(query, arg)
+        return query.table_function(arg)
     raise ProgrammingError(
         f"{name} takes the name of a tensor, a file, a subquery or a table function first",
         position=position(arg),
     )
 
 
-def _count(query: QueryBinder, arg: exp.Expr, name: str) -> int:
-    bound = query.scalar(arg)
-    whole = isinstance(bound.type, DType) and bound.type.is_integer and bound.valid == TRUE
-    found = interval(bound.value, {}) if whole else None
-    if found is None or found[0] != found[1]:
+def _count(query: Binder, arg: exp.Expr, name: str) -> int:
+    bound = ScalarBinder(SelectBinder(query)).bind(arg)
+    is_integer = isinstance(bound.type, DType) and bound.type.is_integer and bound.valid == TRUE
+    bounds = interval(bound.value, {}) if is_integer else None
+    if bounds is None or bounds[0] != bounds[1]:
         raise ProgrammingError(f"{name} takes whole constants", position=position(arg))
-    return found[0]
+    return bounds[0]
 
 
 # ---- TILES
 
 
-def _tiles(query: QueryBinder, source: Relation | TileRelation, parts: list[int]) -> TileRelation:
+def _tiles(query: Binder, source: Relation | TileRelation, parts: list[int]) -> TileRelation:
     if isinstance(source, TileRelation):
         _check_parts(parts, source.keys)
         node = ra.repartition(source.node, parts) if parts else source.node
@@ -103,8 +101,8 @@ def _check_parts(parts: Sequence[int], keys: Sequence[str]) -> None:
         )
 
 
-def _tensor(query: QueryBinder, source: Relation) -> Input:
-    """What a Scan reads: a dense stored tensor itself, anything else computed beforehand."""
+def _tensor(query: Binder, source: Relation) -> Input:
+    """The input of a Scan: a dense stored tensor itself; anything else is computed first."""
     schema = source.node.schema
     values = [c for c in source.columns if c.field is not None]
     if source.hidden:
@@ -145,7 +143,7 @@ def _tile(source: TileRelation, numbers: list[int]) -> TileRelation:
     return TileRelation(node, tuple(columns))
 
 
-def _elements(query: QueryBinder, source: TileRelation, numbers: list[int]) -> Relation:
+def _elements(query: Binder, source: TileRelation, numbers: list[int]) -> Relation:
     if numbers:
         raise ProgrammingError("ELEMENTS takes tiles alone")
     cuts = assembled(source.node.schema, "ELEMENTS")

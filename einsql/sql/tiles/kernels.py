@@ -1,4 +1,4 @@
-"""What a SELECT does to arrays: leaves that expressions read, and the kernels over them.
+"""The arrays of a SELECT: leaves that expressions read, and the kernels over them.
 
 An expression over tiles is bound as one over their elements, `Value(n)` being the array
 of leaf n. Where it has to become arrays of its own, its leaves are joined on the labels
@@ -24,7 +24,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.kernels import VALUE, Kernel, Tile, element_axes, operand
-from einsql.sql.binder.typed_expr import Typed
+from einsql.sql.typing.typed_expr import Typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Leaves:
         return Typed(Value(known, VALUE, dtype), dtype)
 
     def read(self, expr: Expr) -> list[Leaf]:
-        """The leaves an expression reads."""
+        """The leaves that an expression reads."""
         return [self.all[n] for n in sorted(operands_of(expr))]
 
     def arrays(self, expr: Expr, also: Sequence[Leaf] = ()) -> Leaf:

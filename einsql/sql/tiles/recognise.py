@@ -1,47 +1,69 @@
-"""Tells a SELECT over tiles from one over elements by its text and the names in reach."""
+"""Finds SELECTs over tiles, by their syntax and the names in reach, before they are bound."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sqlglot import exp
 
 from einsql.errors import Error
-from einsql.sql.binder.scope import TileRelation
-from einsql.sql.tiles.names import SELECTING
-
-if TYPE_CHECKING:
-    from einsql.sql.binder.query import QueryBinder
+from einsql.sql.binder.context import Catalog
+from einsql.sql.functions.tile_functions import SELECTING
+from einsql.sql.macros.expansion import MacroExpander
+from einsql.sql.scope.relation import Relation, TileRelation
 
 WITHIN = 8
-"""How often a macro is looked into inside itself: it may read its own result."""
+"""Nested expansions of one macro, which may read its own result."""
 
 MOST = 200
-"""Views and macros that are looked into; with more, binding will say what is wrong."""
+"""The most views and macros that are expanded; beyond it, binding reports the error."""
 
 
-def over_tiles(query: QueryBinder, node: exp.Expr) -> bool:
-    """True if a query's FROM has TILES, or something that is over tiles itself."""
-    return _Look(query).query(node, {})
+@dataclass
+class TileQueries:
+    """Finds out which queries of a statement are over tiles, without binding them.
+
+    Attributes:
+        known: Queries by id, and whether they are over tiles.
+    """
+
+    catalog: Catalog
+    macros: MacroExpander
+    known: dict[int, tuple[exp.Expr, bool]] = field(default_factory=dict)
+
+    def over_tiles(
+        self, node: exp.Expr, ctes: Sequence[Mapping[str, Relation | TileRelation]]
+    ) -> bool:
+        """True if a query's FROM has TILES, or something that is over tiles itself.
+
+        Args:
+            node: The query.
+            ctes: What the WITH clauses around it hold, outermost first.
+        """
+        return _Look(self, ctes).query(node, {})
 
 
+@dataclass
 class _Look:
-    """One look at a query; nothing is bound."""
+    """One look at a query.
 
-    def __init__(self, query: QueryBinder) -> None:
-        self.binder = query
-        self.outer = True
-        """Whether names of the enclosing WITH clauses are in reach; a view has none."""
-        self.opened = 0
-        """Views and macros that were looked into."""
+    Attributes:
+        outer: Whether names of the enclosing WITH clauses are in reach; a view has none.
+        opened: Views and macros that were looked into.
+    """
+
+    queries: TileQueries
+    ctes: Sequence[Mapping[str, Relation | TileRelation]]
+    outer: bool = True
+    opened: int = 0
 
     def query(self, node: exp.Expr, names: Mapping[str, bool]) -> bool:
-        """Whether a query is over tiles, given what the WITH clauses around it hold."""
-        known = self.binder.recognised.get(id(node))
+        """Whether a query is over tiles, given those names of WITH around it that are."""
+        known = self.queries.known.get(id(node))
         if known is None:
             known = node, self._query(node, names)
-            self.binder.recognised[id(node)] = known  # kept, so that its id stays its own
+            self.queries.known[id(node)] = known  # the reference keeps the id unique
         return known[1]
 
     def _query(self, node: exp.Expr, names: Mapping[str, bool]) -> bool:
@@ -71,23 +93,23 @@ class _Look:
         name = str(call.this)
         if name.lower() in SELECTING:
             return True
-        macro = self.binder.catalog.macro(name)
+        macro = self.queries.macros.find(name)
         itself = call.meta.get("chain", ()).count(name.lower())
         if macro is None or not macro.is_table or itself > WITHIN or not self._open():
             return False
         try:
-            return self.query(self.binder.expansion(macro, call), names)
+            return self.query(self.queries.macros.body(macro, call), names)
         except Error:
-            return False  # binding will say what is wrong with the call
+            return False  # binding reports the error of the call
 
     def _name(self, name: str, names: Mapping[str, bool]) -> bool:
         low = name.lower()
         if low in names:
             return names[low]
-        for level in reversed(self.binder.ctes if self.outer else []):
+        for level in reversed(self.ctes if self.outer else []):
             if low in level:
                 return isinstance(level[low], TileRelation)
-        view = self.binder.catalog.view(name)
+        view = self.queries.catalog.view(name)
         if view is None or not self._open():
             return False
         before, self.outer = self.outer, False
@@ -110,7 +132,7 @@ def _items(select: exp.Select) -> Iterator[exp.Expr]:
 
 
 def _with_joins(item: exp.Expr) -> Iterator[exp.Expr]:
-    """A FROM item and those joined to it in parentheses."""
+    """A FROM item and the items of its nested joins."""
     yield item
     for join in item.args.get("joins") or []:
         yield from _with_joins(join.this)

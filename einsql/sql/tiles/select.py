@@ -18,20 +18,24 @@ from einsql.errors import Error, ProgrammingError, suggest
 from einsql.ir.einsum.graph import TRUE, Call, Expr, Label, call, labels_of, operands_of
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.kernels import VALUE
+from einsql.sql.binder.context import Binder
+from einsql.sql.binder.from_clause import bind_from
 from einsql.sql.binder.grouping import check_group
 from einsql.sql.binder.items import Item, expand, find_alias
-from einsql.sql.binder.scalar import ScalarBinder, locate, position, unsupported
-from einsql.sql.binder.scope import Scope, TileColumn, TileRelation, deduplicated
+from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.select import check_clauses
-from einsql.sql.binder.typed_expr import Decimal, Typed, truth
+from einsql.sql.functions.tile_functions import FUNCTIONS, PREFIX, suffix
+from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.scope.relation import TileColumn, TileRelation, deduplicated
+from einsql.sql.scope.scope import Scope
 from einsql.sql.tiles.calls import Calls, aggregates
 from einsql.sql.tiles.kernels import Leaf, Leaves
 from einsql.sql.tiles.keys import KeyDomain, filtered, over_positions
-from einsql.sql.tiles.names import FUNCTIONS, PREFIX, suffix
 from einsql.sql.tiles.sources import TileFrom
+from einsql.sql.typing.casts import Decimal
+from einsql.sql.typing.typed_expr import Typed, truth
 
 if TYPE_CHECKING:
-    from einsql.sql.binder.query import QueryBinder
     from einsql.sql.binder.select import SelectBinder
 
 
@@ -40,7 +44,7 @@ class TileSelect:
 
     parent: SelectBinder | None = None
 
-    def __init__(self, query: QueryBinder) -> None:
+    def __init__(self, query: Binder) -> None:
         self.query = query
         self.scope = Scope()
         self.domain = KeyDomain()
@@ -51,7 +55,7 @@ class TileSelect:
         self.leaves = Leaves()
         self.items: list[Item] = []
         self.groups: dict[str, Expr] | None = None
-        """Label and expression of each GROUP BY item; None where nothing is grouped."""
+        """Label and expression of each GROUP BY item; None without groups."""
         self.late: list[Expr] = []
         """Conditions on the keys of several FROM items."""
         self._everything: frozenset[int] = frozenset()
@@ -78,8 +82,8 @@ class TileSelect:
                 "TILES(x, 4, 2) says into how many parts keys are cut.",
             )
         self.select = select
-        self.query.bind_from(self, select, TileFrom)
-        self.select = select = self.query.expanded(self, select)
+        bind_from(TileFrom(self.query, self), select)
+        self.select = select = self.query.macros.expanded(self, select)
         self.items = expand(select, self.scope)
         where = select.args.get("where")
         try:
@@ -97,7 +101,7 @@ class TileSelect:
 
     @contextmanager
     def within(self, clause: str) -> Iterator[None]:
-        """Binds in a clause."""
+        """Sets the clause that error messages name."""
         before, self.clause = self.clause, clause
         try:
             yield
@@ -107,7 +111,7 @@ class TileSelect:
     # ---- rows
 
     def _solve(self) -> None:
-        """Every condition is known: FROM items get the labels of joined keys and filters."""
+        """Gives FROM items the labels of joined keys, and their filters."""
         waiting = [self.domain.canonical(g) for g in self.domain.guards]
         for n, leaf in enumerate(self.leaves.all):
             labels = [self.domain.find(x) for x in leaf.labels]
@@ -130,8 +134,8 @@ class TileSelect:
             covered = frozenset[int]().union(*(leaf.items for leaf in read))
             also = [self.leaves.all[n] for n in sorted(self._everything - covered)]
             leaf = self.leaves.arrays(expr, also)
-            made = filtered(leaf.node, leaf.labels, self.late)
-            self._rows[expr] = Leaf(made, leaf.labels, leaf.items)
+            selected = filtered(leaf.node, leaf.labels, self.late)
+            self._rows[expr] = Leaf(selected, leaf.labels, leaf.items)
         return self._rows[expr]
 
     def array(self, typed: Typed, node: exp.Expr) -> Expr:
@@ -180,7 +184,7 @@ class TileSelect:
         return [self._group_node(node) for node in group.expressions]
 
     def _group_node(self, node: exp.Expr) -> exp.Expr:
-        """Ordinals stand for SELECT items."""
+        """Replaces an ordinal by its SELECT item."""
         if isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit():
             if not 1 <= int(node.name) <= len(self.items):
                 raise ProgrammingError(
@@ -197,8 +201,8 @@ class TileSelect:
         Raises:
             ProgrammingError: It reads arrays, or is no integer.
         """
-        whole = isinstance(typed.type, DType) and typed.type.is_integer and typed.valid == TRUE
-        if operands_of(typed.value) or not whole:
+        is_integer = isinstance(typed.type, DType) and typed.type.is_integer and typed.valid == TRUE
+        if operands_of(typed.value) or not is_integer:
             raise ProgrammingError(
                 f"A key of blocks is an integer computed from keys, which {node.sql()} is not",
                 position=position(node),
@@ -252,14 +256,14 @@ class TileSelect:
         typed, node = arrays[0]
         try:
             leaf = self.rows(typed, node) if self.groups is None else self._grouped(typed, node)
-            made = leaf.node
+            blocks = leaf.node
             if keys != [Label(x) for x in leaf.labels]:
-                made = ra.ReKey(made, tuple(over_positions(k, leaf.labels) for k in keys))
+                blocks = ra.ReKey(blocks, tuple(over_positions(k, leaf.labels) for k in keys))
         except Error as error:
             raise locate(error, self.select) from None
         names = deduplicated([i.name for i in self.items])
         columns = (TileColumn(name, n) for name, n in zip(names, numbers, strict=True))
-        return TileRelation(made, tuple(columns))
+        return TileRelation(blocks, tuple(columns))
 
     def _grouped(self, typed: Typed, node: exp.Expr) -> Leaf:
         """The arrays of an expression over aggregates."""
@@ -293,9 +297,9 @@ class TileSelect:
     def column(self, node: exp.Column) -> Typed:
         """Resolves a column, in GROUP BY an alias too."""
         name, table = node.name, node.table or None
-        found = self.scope.find(name, table)
-        if found is not None:
-            return found
+        typed = self.scope.find(name, table)
+        if typed is not None:
+            return typed
         alias = find_alias(self.items, name) if self.clause == "GROUP BY" else None
         if alias is None or table is not None:
             raise self.scope.unknown(name, table)
@@ -331,4 +335,4 @@ class TileSelect:
 
     def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
         """The expansion of a scalar macro."""
-        return self.query.scalar_macro(name, args, self)
+        return self.query.macros.scalar(name, args, self)

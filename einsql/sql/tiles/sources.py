@@ -1,8 +1,6 @@
-"""FROM over tiles: what a FROM over elements does, with keys of blocks and arrays as columns."""
+"""FROM over tiles: as over elements, with keys of blocks and arrays as columns."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -11,28 +9,29 @@ from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import Label, Value
 from einsql.ir.tra.kernels import VALUE
 from einsql.sql.binder.from_clause import FromBinder
-from einsql.sql.binder.scalar import position
-from einsql.sql.binder.scope import Relation, Scope, Source, TileRelation
-from einsql.sql.binder.typed_expr import Typed
+from einsql.sql.binder.syntax import renamed
+from einsql.sql.parser.positions import position
+from einsql.sql.scope.relation import Relation, TileRelation
+from einsql.sql.scope.scope import Scope, Source
+from einsql.sql.tiles.context import TileBlock
 from einsql.sql.tiles.kernels import Leaf
-
-if TYPE_CHECKING:
-    from einsql.sql.tiles.select import TileSelect
+from einsql.sql.typing.typed_expr import Typed
 
 
 class TileFrom(FromBinder):
     """Binds the FROM of a SELECT over tiles."""
 
-    select: TileSelect
+    select: TileBlock
 
-    def _scan(self, given: Relation | TileRelation, item: exp.Expr, name: str) -> Source:
-        if isinstance(given, Relation):
+    def scan(self, bound: Relation | TileRelation, item: exp.Expr, name: str) -> Source:
+        """Adds a relation of tiles to the domain, with a label for each key of its blocks."""
+        if isinstance(bound, Relation):
             raise ProgrammingError(
                 f"{name} holds elements, and its FROM holds tiles too",
                 hint="TILES(…) cuts a tensor into tiles, ELEMENTS(…) reads tiles as a tensor.",
                 position=position(item),
             )
-        relation = self.query.renamed(given, item)
+        relation = renamed(bound, item)
         domain, leaves = self.select.domain, self.select.leaves
         schema = relation.node.schema
         labels = [domain.fresh(k, 0, b) for k, b in zip(relation.keys, schema.bounds, strict=True)]
@@ -47,7 +46,8 @@ class TileFrom(FromBinder):
         ]
         return Source(name, columns)
 
-    def _range(self, item: exp.Table, call: exp.GenerateSeries, left: Scope) -> Source:
+    def key_range(self, item: exp.Table, call: exp.GenerateSeries, left: Scope) -> Source:
+        """Refuses range(), which gives elements."""
         raise ProgrammingError(
             "A range holds elements, and its FROM holds tiles too",
             hint="TILES((SELECT i, i AS val FROM range(n) AS r(i)), parts) cuts it into tiles.",

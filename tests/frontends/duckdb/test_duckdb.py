@@ -19,7 +19,7 @@ from einsql.core.schema import DType
 from einsql.frontends.duckdb import kernels
 from einsql.frontends.duckdb.functions import NAMES, register
 from einsql.ir.einsum.graph import EinSum
-from einsql.sql.tiles.names import FUNCTIONS
+from einsql.sql.functions.tile_functions import FUNCTIONS
 
 ROOT = Path(__file__).parents[3]
 

@@ -15,8 +15,8 @@ from einsql.hybrid import fragments
 from einsql.planner import queries
 from einsql.planner.context import Context
 from einsql.planner.queries import query_binder
-from einsql.sql.binder.query import QueryBinder
 from einsql.sql.parser.lexical import QUIET
+from einsql.sql.query_binder import QueryBinder
 from einsql.storage.session_store import Store
 from tests.support.oracle.changes import stored
 from tests.support.oracle.choices import Choices

@@ -12,7 +12,7 @@ from einsql.errors import NotSupportedError, ProgrammingError
 from einsql.ir.einsum.graph import FALSE, TRUE, Call, Const, Expr, call, conj, disj, negate
 from einsql.ir.functions import SCALARS
 from einsql.ir.functions.casts import cast_failure
-from einsql.sql.binder.casts import (
+from einsql.sql.typing.casts import (
     WIDEST,
     SqlType,
     cast,
@@ -23,7 +23,7 @@ from einsql.sql.binder.casts import (
     held,
     within,
 )
-from einsql.sql.binder.casts import Decimal as Decimal
+from einsql.sql.typing.casts import Decimal as Decimal
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ def _meet_decimal(x: DType | Decimal, y: DType | Decimal) -> SqlType:
 
 
 def _is_tiny(t: Typed) -> bool:
-    whole = isinstance(t.type, DType) and t.type.is_integer
-    return whole and isinstance(t.value, Const) and fits(int(t.value.value), DType.TINYINT)
+    is_integer = isinstance(t.type, DType) and t.type.is_integer
+    return is_integer and isinstance(t.value, Const) and fits(int(t.value.value), DType.TINYINT)
 
 
 # Casts, protected where NULL
@@ -207,9 +207,9 @@ def _decimal_call(fn: str, items: list[Typed], valid: Expr) -> Typed | None:
             return bounded
     if fn in ("neg", "abs", "sign"):
         (t,) = (convert(t, t.type) for t in items)
-        result = DType.TINYINT if fn == "sign" else DType.BIGINT
-        kept = result if fn == "sign" else t.type
-        return Typed(protected(Call(fn, (t.value,), result), valid), kept, valid)
+        dtype = DType.TINYINT if fn == "sign" else DType.BIGINT
+        kept = dtype if fn == "sign" else t.type
+        return Typed(protected(Call(fn, (t.value,), dtype), valid), kept, valid)
     if fn == "mul":
         return _decimal_product(items, valid)
     if fn in _RESCALED:
@@ -241,9 +241,9 @@ def _decimal_product(items: list[Typed], valid: Expr) -> Typed:
             f"A DECIMAL product of scale {scale} is outside the tensor fragment",
             hint="CAST an argument to DOUBLE first.",
         )
-    result = Decimal(min(WIDEST, width), scale)
-    product = within(call("mul", DType.BIGINT, a.value, b.value), result)
-    return Typed(protected(product, valid), result, valid)
+    product_type = Decimal(min(WIDEST, width), scale)
+    product = within(call("mul", DType.BIGINT, a.value, b.value), product_type)
+    return Typed(protected(product, valid), product_type, valid)
 
 
 def _compare_with_literal(fn: str, items: list[Typed], valid: Expr) -> Typed | None:

@@ -1,4 +1,4 @@
-"""The names that SQL over tiles brings in."""
+"""Functions of SQL over tiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TABLE_FUNCTIONS = ("tiles", "tile", "elements")
 """TILES cuts a tensor, TILE cuts arrays further, ELEMENTS reads tiles as one tensor."""
 
 SELECTING = ("tiles", "tile")
-"""Those of them that a SELECT over tiles reads."""
+"""The functions whose results are relations of tiles."""
 
 POINTWISE = {name: name for name in SCALARS if name not in INTERNAL}
 """tensor_<name> of one array for each argument: element by element."""
@@ -27,6 +27,6 @@ FUNCTIONS = sorted(
 
 
 def suffix(name: str) -> str | None:
-    """What follows `tensor_` in the name of a function of tiles, or None."""
+    """The name of a function of tiles without `tensor_`, or None."""
     low = name.lower()
     return low[len(PREFIX) :] if low in FUNCTIONS else None

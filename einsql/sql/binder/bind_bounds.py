@@ -1,46 +1,43 @@
-"""Conditions of a domain that bound keys by parameters: windows, or guards over scalars."""
+"""Turns conditions that bound keys by parameters into windows, or into guards over scalars."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, Expr, Label, call, conjuncts
+from einsql.sql.binder.domain import Domain
 from einsql.sql.parameters.host_expr import NeedsValuesError
 from einsql.sql.parameters.runtime_bounds import Edge, edges_of
 from einsql.sql.parameters.runtime_windows import Window
-
-if TYPE_CHECKING:
-    from einsql.sql.binder.domain import Domain
 
 
 def settle(domain: Domain) -> None:
     """Makes windows and edges of the conditions on keys that only parameters decide.
 
+    All conditions on the keys must be known; without parameters that are read nothing changes.
     A key with a bound from below and one from above is read within a window, whose extent the
     plan is for. Any other bound stays a condition.
 
     Raises:
         NeedsValuesError: Values leave a key none of its own, or a window lies beyond it.
     """
-    found: dict[str, list[tuple[Expr, tuple[Edge, ...]]]] = {}
+    if not domain.parameters.read:
+        return
+    by_label: dict[str, list[tuple[Expr, tuple[Edge, ...]]]] = {}
     guards: list[Expr] = []
     for term in (t for g in domain.guards for t in conjuncts(domain.canonical(g))):
         edges = () if term in domain.settled else edges_of(term)
         if not edges or edges[0].label in domain.outer:
             guards.append(term)
         else:
-            found.setdefault(edges[0].label, []).append((term, edges))
-    for label, terms in found.items():
+            by_label.setdefault(edges[0].label, []).append((term, edges))
+    for label, terms in by_label.items():
         guards += _bounded(domain, label, terms)
     domain.guards = guards
     _follow(domain)
 
 
-def _bounded(
-    domain: Domain, label: str, terms: list[tuple[Expr, tuple[Edge, ...]]]
-) -> list[Expr]:  # fmt: skip
-    """Bounds a label; gives the conditions that are left."""
+def _bounded(domain: Domain, label: str, terms: list[tuple[Expr, tuple[Edge, ...]]]) -> list[Expr]:
+    """Bounds a label; returns the remaining conditions."""
     window, used = None, list[Expr]()
     if label not in domain.defines and domain.window_of(label) is None:
         window, used = _window(domain, label, terms)
@@ -52,7 +49,7 @@ def _bounded(
             continue
         edges += own
         if alone and len(own) == 1:
-            domain.axes[label], term = own[0].narrowed(domain.given, *domain.axes[label])
+            domain.axes[label], term = own[0].narrowed(domain.parameters, *domain.axes[label])
         domain.settled.add(term)
         left.append(term)
     domain.edges[label] = (*domain.edges.get(label, ()), *edges)
@@ -62,8 +59,8 @@ def _bounded(
 def _window(
     domain: Domain, label: str, terms: list[tuple[Expr, tuple[Edge, ...]]]
 ) -> tuple[Window | None, list[Expr]]:
-    """The window that conditions on a label make, and which of them it stands for."""
-    given, (lo, hi) = domain.given, domain.axes[label]
+    """The window that conditions on a label form, and the conditions that it replaces."""
+    parameters, (lo, hi) = domain.parameters, domain.axes[label]
     equal = next(((t, es[0]) for t, es in terms if len(es) == 2), None)
     below = next(((t, es[0]) for t, es in terms if len(es) == 1 and not es[0].upper), None)
     above = next(((t, es[0]) for t, es in terms if len(es) == 1 and es[0].upper), None)
@@ -72,8 +69,8 @@ def _window(
     elif below is not None and above is not None:
         least, most = below[1], above[1]
         numbers = least.numbers | most.numbers
-        # The last batch of many may be short: it ends where the key does.
-        extent = given.depend(f"min({most.text}, {hi}) - {least.text}", numbers)
+        # The last of several batches may be shorter: it ends with the key.
+        extent = parameters.depend(f"min({most.text}, {hi}) - {least.text}", numbers)
         if extent <= 0:
             raise NeedsValuesError(numbers)
         start = least.value
@@ -82,12 +79,12 @@ def _window(
         window, used = Window(start, extent, lo, hi), [below[0], above[0]]
     else:
         return None, []
-    window.within(given, lo, hi)
+    window.within(parameters, lo, hi)
     return window, used
 
 
 def _follow(domain: Domain) -> None:
-    """Gives windows to labels that are another one's value plus a constant: `y.i = x.i + 1`."""
+    """Gives windows to labels equal to another label plus a constant, as in `y.i = x.i + 1`."""
     for label, define in domain.defines.items():
         define = domain.canonical(define)
         base, offset = define, 0
@@ -107,5 +104,5 @@ def _follow(domain: Domain) -> None:
             start = call("add", DType.BIGINT, wide, Const(offset, DType.BIGINT))
         lo, hi = domain.axes[label]
         moved = Window(start, window.extent, lo, hi)
-        moved.within(domain.given, lo, hi)
+        moved.within(domain.parameters, lo, hi)
         domain.edges[label] = (moved,)

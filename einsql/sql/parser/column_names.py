@@ -1,8 +1,8 @@
 """Names of columns without an alias: DuckDB prints the expression, and so does this.
 
-What sqlglot does not keep cannot be told: whether a power was written `^` or `**`, how a
-type was spelled, a unary plus, underscores in numbers. Of DuckDB's 500 keywords only a
-few are quoted.
+sqlglot does not keep the spelling of a power (`^` or `**`) or of a type, a unary plus, or
+underscores in numbers, so these names may differ. Of DuckDB's 500 keywords only a few are
+quoted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 
 from einsql.core.quoting import in_quotes, literal
-from einsql.sql.binder.arguments import as_sql
+from einsql.sql.parser.sql_text import as_sql
 
 _OPERATORS: dict[type[exp.Expr], str] = {
     exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.IntDiv: "//", exp.Mod: "%",
@@ -55,12 +55,12 @@ def _text(node: exp.Expr) -> str:
 
 
 def _arguments(node: exp.Expr) -> list[exp.Expr]:
-    given: list[exp.Expr] = []
+    arguments: list[exp.Expr] = []
     for arg in type(node).arg_types:
         value = node.args.get(arg)
-        found = value if isinstance(value, list) else [value]
-        given += [a for a in found if isinstance(a, exp.Expr)]
-    return given
+        children = value if isinstance(value, list) else [value]
+        arguments += [a for a in children if isinstance(a, exp.Expr)]
+    return arguments
 
 
 def _call(name: str, args: list[exp.Expr]) -> str:
@@ -152,7 +152,7 @@ def _cast(node: exp.Expr) -> str:
 
 
 def _log(node: exp.Expr) -> str:
-    """LOG2(x) and LOG10(x) are held with their bases."""
+    """LOG; sqlglot stores LOG2(x) and LOG10(x) with their bases."""
     written = str(node.meta.get("name", "log")).lower()
     args = [node.this] if node.expression is None else [node.this, node.expression]
     return _call(written, args if written == "log" else args[-1:])

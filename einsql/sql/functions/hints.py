@@ -1,12 +1,12 @@
-"""What was meant by a function that DuckDB does not know: its hint knows nothing of einsql's."""
+"""Hints for functions that DuckDB does not have; DuckDB's own hints omit einsql's functions."""
 
 from __future__ import annotations
 
 import re
 
 from einsql.errors import nearest
-from einsql.sql.binder.from_clause import TABLE_FUNCTIONS, TABLE_MACROS
-from einsql.sql.binder.scalar import FUNCTION_NAMES
+from einsql.sql.functions.scalar_functions import FUNCTION_NAMES
+from einsql.sql.functions.table_functions import TABLE_FUNCTIONS, TABLE_MACROS
 
 _UNKNOWN = re.compile(r"^(Scalar|Table) Function with name (\S+) does not exist")
 _GUESS = re.compile(r'^Did you mean "([^"]+)"')

@@ -12,14 +12,18 @@ from sqlglot import exp
 from einsql.core.schema import DType
 from einsql.errors import DataError, NotSupportedError, ProgrammingError
 from einsql.ir.einsum.graph import FALSE, TRUE, Const
-from einsql.sql.binder.arguments import as_sql
-from einsql.sql.binder.casts import WIDEST, Decimal, SqlType, fits, held, whole
-from einsql.sql.binder.typed_expr import Typed, convert, integer
+from einsql.sql.parser.sql_text import as_sql
+from einsql.sql.typing.casts import WIDEST, Decimal, SqlType, fits, held, whole
+from einsql.sql.typing.typed_expr import Typed, convert, integer
 
 _TYPES = {
-    "BOOLEAN": DType.BOOLEAN, "TINYINT": DType.TINYINT, "INT": DType.INTEGER,
-    "BIGINT": DType.BIGINT, "FLOAT": DType.FLOAT, "DOUBLE": DType.DOUBLE,
-}  # fmt: skip
+    "BOOLEAN": DType.BOOLEAN,
+    "TINYINT": DType.TINYINT,
+    "INT": DType.INTEGER,
+    "BIGINT": DType.BIGINT,
+    "FLOAT": DType.FLOAT,
+    "DOUBLE": DType.DOUBLE,
+}
 _TRUTHS = {"true": TRUE, "t": TRUE, "yes": TRUE, "y": TRUE, "1": TRUE}
 _FALSEHOODS = {"false": FALSE, "f": FALSE, "no": FALSE, "n": FALSE, "0": FALSE}
 _DIGITS = r"\d+(?:_\d+)*"
@@ -95,9 +99,9 @@ def parse_type(node: exp.Expr) -> SqlType:
 
 def _decimal(text: str, sizes: list[str]) -> Decimal:
     if all(s.isdecimal() for s in sizes) and len(sizes) <= 2:
-        found = Decimal(*[int(s) for s in [*sizes, "0"][:2]]) if sizes else Decimal(18, 3)
-        if 1 <= found.width <= WIDEST and found.scale <= found.width:
-            return found
+        declared = Decimal(*[int(s) for s in [*sizes, "0"][:2]]) if sizes else Decimal(18, 3)
+        if 1 <= declared.width <= WIDEST and declared.scale <= declared.width:
+            return declared
     raise ProgrammingError(
         f"There is no type {text}", hint=f"DECIMAL(p, s) has 1 ≤ p ≤ {WIDEST} digits and s ≤ p."
     )
@@ -110,16 +114,16 @@ def read_text(text: str, target: SqlType) -> Typed:
         ProgrammingError: The text is no such value.
         DataError: It exceeds the type.
     """
-    found: Typed | None = None
+    typed: Typed | None = None
     if target is DType.BOOLEAN:
         truth = {**_TRUTHS, **_FALSEHOODS}.get(text.lower())
-        found = None if truth is None else Typed(truth, target)
+        typed = None if truth is None else Typed(truth, target)
     elif isinstance(target, DType) and target.is_float:
-        found = _read_float(text.strip(" \t\n\v\f\r").lower(), target)
+        typed = _read_float(text.strip(" \t\n\v\f\r").lower(), target)
     elif target is not None:
-        found = _read_exact(text.strip(" \t\n\v\f\r").lower(), target)
-    if found is not None:
-        return found
+        typed = _read_exact(text.strip(" \t\n\v\f\r").lower(), target)
+    if typed is not None:
+        return typed
     kind = "NULL" if target is None else target.value
     raise ProgrammingError(f"'{text}' is no {kind}")
 

@@ -1,114 +1,18 @@
-"""Names: the columns that FROM brings into reach, and bound relations that carry them."""
+"""Scopes: the columns that the items of FROM bring into reach."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from einsql.core.schema import DType, valid
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
-from einsql.ir.einsum.graph import TRUE, Expr, Label, Node, Value
-from einsql.sql.binder.scalar import position
-from einsql.sql.binder.typed_expr import Typed
-from einsql.sql.parameters.host_expr import NeedsValuesError
-
-if TYPE_CHECKING:
-    from einsql.ir.tra import plan as ra
-    from einsql.sql.parameters.runtime_bounds import Edge
-    from einsql.sql.parameters.runtime_windows import Window
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A result column: a key of the node, or one of its fields.
-
-    Exactly one of `key` and `field` is set.
-    """
-
-    name: str
-    dtype: DType
-    key: str | None = None
-    field: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A node with the columns SQL sees; keys that are no column are hidden, not lost."""
-
-    node: Node
-    columns: tuple[Column, ...]
-    edges: tuple[tuple[str, Edge | Window], ...] = ()
-    """Keys of the node with bounds that parameters give them, where no tuple lies beyond."""
-
-    @property
-    def hidden(self) -> tuple[str, ...]:
-        """Keys of the node that no column shows."""
-        shown = {c.key for c in self.columns}
-        return tuple(k.name for k in self.node.schema.keys if k.name not in shown)
-
-
-@dataclass(frozen=True, slots=True)
-class TileColumn:
-    """A column of a relation of tiles: one of its keys by number, or its arrays (None)."""
-
-    name: str
-    key: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TileRelation:
-    """A tensor relation with the columns SQL sees: each of its keys, and its arrays once."""
-
-    node: ra.Node
-    columns: tuple[TileColumn, ...]
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Names of the keys, in their order."""
-        named = {c.key: c.name for c in self.columns}
-        return tuple(named[n] for n in range(len(self.node.schema.bounds)))
-
-
-def known_bounds(relation: Relation) -> Relation:
-    """The relation, if the bounds of its keys depend on no parameter.
-
-    Raises:
-        NeedsValuesError: Parameters give some of them.
-    """
-    if relation.edges:
-        raise NeedsValuesError(set().union(*(e.numbers for _, e in relation.edges)))
-    return relation
-
-
-def as_elements(relation: Relation | TileRelation, what: str, at: exp.Expr) -> Relation:
-    """The relation, if it is one of elements.
-
-    Raises:
-        ProgrammingError: It is one of tiles.
-    """
-    if isinstance(relation, Relation):
-        return relation
-    raise ProgrammingError(
-        f"{what} gives tiles, where elements are needed",
-        hint="ELEMENTS(…) reads tiles as one tensor.",
-        position=position(at),
-    )
-
-
-def deduplicated(names: Sequence[str]) -> list[str]:
-    """The names with `_1`, `_2`, … behind every repetition, in any letter case."""
-    taken: set[str] = set()
-    result: list[str] = []
-    for name in names:
-        found, n = name, 1
-        while found.lower() in taken:
-            found, n = f"{name}_{n}", n + 1
-        taken.add(found.lower())
-        result.append(found)
-    return result
+from einsql.ir.einsum.graph import TRUE, Expr, Label, Value
+from einsql.sql.parser.positions import position
+from einsql.sql.scope.relation import Relation
+from einsql.sql.typing.typed_expr import Typed
 
 
 @dataclass(slots=True)
@@ -121,35 +25,35 @@ class Source:
     """Columns that can be named, but that `*` and NATURAL do not see."""
 
     def get(self, name: str) -> Typed | None:
-        """The column of that name, in any letter case."""
+        """The column of that name; case does not matter."""
         for n, t in (*self.columns, *self.unlisted):
             if n.lower() == name.lower():
                 return t
         return None
 
     def answers_to(self, table: str) -> bool:
-        """True if the alias is that name, in any letter case."""
+        """True if the alias is that name; case does not matter."""
         return self.alias.lower() == table.lower()
 
 
 def read(relation: Relation, number: int, labels: dict[str, str]) -> list[tuple[str, Typed]]:
     """A relation's columns as typed values when it is operand `number`."""
-    found: list[tuple[str, Typed]] = []
+    columns: list[tuple[str, Typed]] = []
     for c in relation.columns:
         if c.key is not None:
-            found.append((c.name, Typed(Label(labels[c.key]), DType.BIGINT)))
+            columns.append((c.name, Typed(Label(labels[c.key]), DType.BIGINT)))
         else:
             assert c.field is not None
             known: Expr = TRUE
             if relation.node.schema.has(valid(c.field)):
                 known = Value(number, valid(c.field), DType.BOOLEAN)
-            found.append((c.name, Typed(Value(number, c.field, c.dtype), c.dtype, known)))
-    return found
+            columns.append((c.name, Typed(Value(number, c.field, c.dtype), c.dtype, known)))
+    return columns
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A column that USING or NATURAL made one out of several sources' columns."""
+    """A column that USING or NATURAL merged from columns of several sources."""
 
     name: str
     owners: tuple[Source, ...]
@@ -161,11 +65,11 @@ class Merged:
 
 @dataclass
 class Scope:
-    """The sources within reach of an expression, in FROM order.
+    """The sources that an expression can read, in FROM order.
 
     Attributes:
         merged: Columns of these sources that an unqualified name means as one.
-        left: What stands further left in FROM; searched after everything here.
+        left: The scope of the items further left in FROM; searched last.
     """
 
     sources: list[Source] = field(default_factory=list)
@@ -198,7 +102,7 @@ class Scope:
         return both
 
     def merge(self, name: str, left: Source, right: Source) -> None:
-        """Makes one column of two sources' columns and of what was merged with them before."""
+        """Merges the columns of two sources, with the columns already merged into them."""
         owners: list[Source] = []
         for source in (left, right):
             old = next((m for m in self.merged if m.holds(source, name)), None)
@@ -214,7 +118,7 @@ class Scope:
         A merged column is shown once, where the first of its owners stands that is not
         skipped; `table.*` shows every column of the table.
         """
-        found: list[tuple[Source, str, Typed]] = []
+        shown: list[tuple[Source, str, Typed]] = []
         seen: list[Merged] = []
         for source in self.sources:
             if table is not None and not source.answers_to(table):
@@ -227,8 +131,8 @@ class Scope:
                     if any(m is merged for m in seen):
                         continue
                     seen.append(merged)
-                found.append((source, name, typed))
-        return found
+                shown.append((source, name, typed))
+        return shown
 
     def owner(self, name: str) -> Source | None:
         """The source whose column an unqualified name means.
@@ -255,11 +159,11 @@ class Scope:
             Error: The name is ambiguous or means a whole row, or the table is known and
                 lacks it.
         """
-        found = self.resolve(name, table)
-        return None if found is None else found[1]
+        column = self.resolve(name, table)
+        return None if column is None else column[1]
 
     def resolve(self, name: str, table: str | None) -> tuple[str, Typed] | None:
-        """A column as its table spells it, with its value; see `find`."""
+        """The name of a column as its table spells it, and its value; see `find`."""
         if table is not None:
             source = next((s for s in self.sources if s.answers_to(table)), None)
             if source is not None and source.get(name) is None:
@@ -296,7 +200,7 @@ class Scope:
             return ProgrammingError(
                 f'There is no table "{table}" in FROM', hint=suggest(table, tables, "tables")
             )
-        # What begins with # has its name from a macro that is there from the start.
+        # Names that begin with # come from built-in macros.
         names = [n for s in sources for n, _ in s.columns if not n.startswith("#")]
         return ProgrammingError(
             f'There is no column "{name}"', hint=suggest(name, names, "columns")

@@ -10,8 +10,8 @@ from einsql.core.schema import DType
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.graph import Const, call, conj, disj, negate
 from einsql.ir.functions import REDUCTIONS
-from einsql.sql.binder.casts import held
-from einsql.sql.binder.typed_expr import (
+from einsql.sql.typing.casts import held
+from einsql.sql.typing.typed_expr import (
     NULL,
     Typed,
     apply,
@@ -23,30 +23,23 @@ from einsql.sql.binder.typed_expr import (
     truth,
 )
 
-NAMED: dict[str, tuple[str, int]] = {
-    "erf": ("erf", 1), "lgamma": ("lgamma", 1), "isfinite": ("isfinite", 1), "add": ("add", 2),
-    "subtract": ("sub", 2), "multiply": ("mul", 2), "divide": ("idiv", 2), "fmod": ("fmod", 2),
-    "mod": ("mod", 2), "log2": ("log2", 1), "ceiling": ("ceil", 1),
-}  # fmt: skip
-"""Functions sqlglot has no node for: their function in the algebra and their arity."""
-
 
 def case(tests: Sequence[Typed], values: Sequence[Typed], otherwise: Typed) -> Typed:
     """The value of the first test that holds; DuckDB types ELSE first."""
     met = meet([otherwise, *values], "CASE", truths=True)
-    result = convert(otherwise, met)
+    chosen = convert(otherwise, met)
     for test, value in reversed(list(zip(tests, values, strict=True))):
-        result = choose(truth(test), value, result, met)
-    return replace(result, literal=False)
+        chosen = choose(truth(test), value, chosen, met)
+    return replace(chosen, literal=False)
 
 
 def coalesce(items: Sequence[Typed]) -> Typed:
     """The first argument that is not NULL."""
     met = meet(list(items), "COALESCE", truths=True)
-    result = convert(items[-1], met)
+    chosen = convert(items[-1], met)
     for item in reversed(items[:-1]):
-        result = choose(item.valid, item, result, met)
-    return result
+        chosen = choose(item.valid, item, chosen, met)
+    return chosen
 
 
 def nullif(a: Typed, b: Typed) -> Typed:
@@ -56,7 +49,7 @@ def nullif(a: Typed, b: Typed) -> Typed:
 
 
 def extreme(fn: str, items: Sequence[Typed]) -> Typed:
-    """GREATEST or LEAST, which skip NULLs: what loses against everything stands for them."""
+    """GREATEST or LEAST; a NULL is replaced by a value that loses every comparison."""
     met = meet(list(items), fn.upper(), truths=True)
     if met is None:
         return NULL
@@ -64,10 +57,10 @@ def extreme(fn: str, items: Sequence[Typed]) -> Typed:
     loser = REDUCTIONS["max" if fn == "greatest" else "min"].identity(dtype)
     nothing = Typed(Const(loser, dtype), met)
     values = [choose(t.valid, t, nothing, met).value for t in items]
-    result = values[0]
+    extremum = values[0]
     for value in values[1:]:
-        result = call(fn, dtype, result, value)
-    return Typed(result, met, disj(*(t.valid for t in items)))
+        extremum = call(fn, dtype, extremum, value)
+    return Typed(extremum, met, disj(*(t.valid for t in items)))
 
 
 def between(x: Typed, low: Typed, high: Typed) -> Typed:
@@ -130,15 +123,15 @@ def rounded(x: Typed, digits: Typed | None, float_stays: bool) -> Typed:
             "ROUND to digits that are no whole literal is outside the tensor fragment",
             hint="ROUND(x * 100) / 100 rounds to two digits.",
         )
-    whole = apply("round", [x], float_stays)
-    if n == 0 or (n > 0 and isinstance(whole.type, DType) and whole.type.is_integer):
-        return whole
-    if not (isinstance(whole.type, DType) and whole.type.is_float):
+    to_integer = apply("round", [x], float_stays)
+    if n == 0 or (n > 0 and isinstance(to_integer.type, DType) and to_integer.type.is_integer):
+        return to_integer
+    if not (isinstance(to_integer.type, DType) and to_integer.type.is_float):
         raise NotSupportedError(
             "ROUND of an integer to digits left of the point is outside the tensor fragment",
             hint="CAST it to DOUBLE first.",
         )
-    return _rounded_float(convert(x, DType.DOUBLE), n, whole.type)
+    return _rounded_float(convert(x, DType.DOUBLE), n, to_integer.type)
 
 
 def _rounded_float(x: Typed, n: int, dtype: DType) -> Typed:
@@ -146,8 +139,8 @@ def _rounded_float(x: Typed, n: int, dtype: DType) -> Typed:
     power = math.pow(10, abs(n)) if abs(n) < 309 else math.inf
     unit = Typed(Const(power, DType.DOUBLE), DType.DOUBLE)
     scale, back = ("mul", "div") if n > 0 else ("div", "mul")
-    result = apply(back, [apply("round", [apply(scale, [x, unit], True)], True), unit], True)
+    rescaled = apply(back, [apply("round", [apply(scale, [x, unit], True)], True), unit], True)
     nothing = Typed(Const(0.0, DType.DOUBLE), DType.DOUBLE)
     far = x if n > 0 else choose(apply("isfinite", [x], True).value, nothing, x, x.type)
-    finite = apply("isfinite", [result], True).value
-    return convert(choose(finite, result, far, x.type), dtype)
+    finite = apply("isfinite", [rescaled], True).value
+    return convert(choose(finite, rescaled, far, x.type), dtype)

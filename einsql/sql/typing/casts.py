@@ -68,7 +68,7 @@ def fits(n: int, dtype: DType) -> bool:
 
 
 def _refuse_oversized(e: Expr, *types: DType | Decimal) -> None:
-    """Refuses what 64 bits cannot hold: a literal, or the unit of a type's last digit."""
+    """Refuses a literal, or the unit of a type's last digit, that exceeds 64 bits."""
     large = isinstance(e, Const) and e.dtype is DType.BIGINT and not fits(int(e.value), e.dtype)
     if large or any(isinstance(t, Decimal) and t.scale > 18 for t in types):
         raise NotSupportedError(
@@ -146,13 +146,13 @@ def _as_float(e: Expr, source: Decimal, target: DType) -> Expr:
     if isinstance(e, Const):
         return cast_expr(Const(int(e.value) / unit, real), target)
     divisor = Const(float(unit), real)
-    result = call("div", real, cast_expr(e, real), divisor)
+    quotient = call("div", real, cast_expr(e, real), divisor)
     if 10**source.width > _EXACT and source.scale:
         above = call("le", DType.BOOLEAN, whole(-_EXACT), e)
         below = call("le", DType.BOOLEAN, e, whole(_EXACT))
         exact = call("and", DType.BOOLEAN, above, below)
-        result = call("if", real, exact, result, _in_parts(e, unit))
-    return cast_expr(result, target)
+        quotient = call("if", real, exact, quotient, _in_parts(e, unit))
+    return cast_expr(quotient, target)
 
 
 def _in_parts(raw: Expr, unit: int) -> Expr:

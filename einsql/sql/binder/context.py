@@ -1,0 +1,138 @@
+"""Protocols between binders: the environment of an expression, a SELECT, the statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
+
+from sqlglot import exp
+
+from einsql.core.schema import Schema
+from einsql.ir.einsum.graph import EinSum, Input
+from einsql.sql.binder.domain import Domain
+from einsql.sql.macros.expansion import MacroExpander
+from einsql.sql.macros.macros import Macro
+from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.scope.relation import Relation, TileRelation
+from einsql.sql.scope.scope import Scope
+from einsql.sql.typing.typed_expr import Typed
+
+T = TypeVar("T")
+
+
+class Environment(Protocol):
+    """The environment of an expression: columns, aggregates, windows and subqueries."""
+
+    float_stays: bool
+    parameters: Given
+
+    def match(self, node: exp.Expr) -> Typed | None:
+        """The value of an expression that is already bound, such as a GROUP BY item."""
+
+    def column(self, node: exp.Column) -> Typed:
+        """Resolves a column reference."""
+
+    def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
+        """Binds an aggregate call with its FILTER."""
+
+    def window(self, node: exp.Window) -> Typed:
+        """Binds an aggregate over a window."""
+
+    def subquery(self, node: exp.Expr) -> Typed:
+        """Binds a scalar subquery."""
+
+    def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
+        """The expansion of a scalar macro, or None."""
+
+
+class Joining(Environment, Protocol):
+    """The SELECT whose FROM is bound, with the scope and domain of its conditions."""
+
+    scope: Scope
+    clause: str
+
+    @property
+    def domain(self) -> Domain:
+        """The points FROM ranges over."""
+
+    def knows(self, name: str, table: str | None) -> bool:
+        """True if this SELECT or one around it has the column."""
+
+
+class Catalog(Protocol):
+    """The names outside a statement, and their relations."""
+
+    @property
+    def float_stays(self) -> bool:
+        """True if FLOAT arithmetic stays FLOAT."""
+
+    @property
+    def sites(self) -> int:
+        """The number of sites over which the statement is cut."""
+
+    def relation(self, name: str) -> Relation | None:
+        """A stored tensor or an array in scope."""
+
+    def view(self, name: str) -> exp.Query | None:
+        """The query of a view."""
+
+    def macro(self, name: str) -> Macro | None:
+        """The macro of a name."""
+
+    @property
+    def has_table(self) -> Callable[[str], bool]:
+        """A function that tells whether DuckDB has a table of a name."""
+
+    def is_table_file(self, path: str) -> bool:
+        """True if a path is a table's, which DuckDB reads."""
+
+    def file(self, path: str, member: str | None = None) -> Relation:
+        """A tensor file named in FROM, or one of the arrays in it."""
+
+    def probe(self, node: EinSum) -> tuple[int, int]:
+        """Runs a node with outputs lo, hi and some; returns `[lo, hi)`, (0, 0) if empty."""
+
+    def names(self) -> list[str]:
+        """Names of tensors, views and arrays, for hints."""
+
+    @property
+    def made(self) -> Mapping[str, Relation | TileRelation]:
+        """Relations computed by parts of the statement in the other algebra, by input."""
+
+    def part(self, made: Relation | TileRelation, schema: Schema) -> Input:
+        """Adds an input that a part of the statement in the other algebra computes."""
+
+
+class Binder(Protocol):
+    """The binder of a statement, as a protocol for the binders of its parts."""
+
+    parameters: Given
+    notices: list[str]
+    joining: list[Joining]
+    """The SELECTs whose FROM is being bound, outermost first."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The world outside the statement."""
+
+    @property
+    def macros(self) -> MacroExpander:
+        """The expansion of macro calls."""
+
+    def bind(self, query: exp.Expr) -> Relation:
+        """Binds a query to a relation of elements."""
+
+    def bind_any(self, query: exp.Expr) -> Relation | TileRelation:
+        """Binds a query over elements or over tiles."""
+
+    def find(self, name: str) -> Relation | TileRelation | None:
+        """Resolves a relation by name: WITH, then view, then tensor or array."""
+
+    def named(self, name: str, at: exp.Expr) -> Relation | TileRelation:
+        """Resolves a relation by name, and raises an error at a syntax node if there is none."""
+
+    def table_function(self, call: exp.Func) -> Relation | TileRelation:
+        """Binds a call of a table function or a table macro."""
+
+    def with_ctes(self, query: exp.Expr, run: Callable[[], T]) -> T:
+        """Binds the WITH clause of a query, then runs with its names in reach."""

@@ -1,0 +1,1 @@
+"""The functions that a statement may call, by their names and syntax nodes."""

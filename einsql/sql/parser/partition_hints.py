@@ -1,0 +1,112 @@
+"""Reads PARTITION hints: the number of parts into which a SELECT cuts some of its keys.
+
+`SELECT /*+ PARTITION(i=2, b.k=4) */ …`: sqlglot keeps such a comment as text without a
+position, so hints are read here from the statement's own tokens. sqlglot parses a number in
+the place of each hint, and the hint then replaces the number in the tree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlglot import TokenType, exp
+
+from einsql.errors import ProgrammingError
+from einsql.sql.parser.lexical import QUIET
+from einsql.sql.parser.tokens import TokenReader, tokenize
+
+_HINTS = re.compile(rf"(?P<hint> /\*\+ .*? \*/ ) | {QUIET}", re.VERBOSE | re.DOTALL)
+_OPEN, _CLOSE = "/*+", "*/"
+_FORM = "Hints are PARTITION(key=parts, …), as in /*+ PARTITION(i=2, b.k=4) */."
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A hint: its position, and an equality of a column and a number for each key."""
+
+    position: int
+    items: list[exp.Expr]
+
+
+def numbered(text: str, offset: int) -> tuple[str, list[Hint]]:
+    """The text with each hint's number in its place, padded, and the hints.
+
+    Args:
+        text: SQL.
+        offset: Where it starts; positions count from there.
+
+    Raises:
+        ProgrammingError: A hint is not PARTITION(key=parts, …).
+    """
+    if _OPEN not in text:
+        return text, []
+    hints: list[Hint] = []
+    parts, last = [], 0
+    for match in _HINTS.finditer(text):
+        inside = match.start() + len(_OPEN), match.end() - len(_CLOSE)
+        if match["hint"] is None or not text[slice(*inside)].strip():
+            continue
+        parts += [text[last : inside[0]], str(len(hints)).ljust(inside[1] - inside[0])]
+        last = inside[1]
+        try:
+            items = _read(text[slice(*inside)], offset + inside[0])
+        except ProgrammingError as error:
+            error.hint = _FORM
+            raise
+        hints.append(Hint(offset + match.start(), items))
+    return "".join(parts) + text[last:], hints
+
+
+def _read(text: str, offset: int) -> list[exp.Expr]:
+    inside = " " * offset + text
+    reader = TokenReader(inside, tokenize(inside))
+    equalities: list[exp.Expr] = []
+    while not reader.ended:
+        if reader.word() != "PARTITION" or reader.word(1) != "(":
+            raise reader.error("Expected PARTITION(")
+        reader.take("PARTITION", "(")
+        while True:
+            equalities.append(_equality(reader))
+            if not reader.take(","):
+                break
+        reader.expect(")", "behind a hint")
+        reader.take(",")
+    return equalities
+
+
+def _equality(reader: TokenReader) -> exp.Expr:
+    at = reader.position()
+    words = [_word(reader)]
+    if reader.take("."):
+        words.append(_word(reader))
+    reader.expect("=", "behind a key")
+    parts = reader.integer("a number of parts", least=1)
+    column = exp.column(words[-1], table=words[0] if len(words) > 1 else None, quoted=True)
+    column.this.meta["start"] = at
+    return exp.EQ(this=column, expression=exp.Literal.number(parts))
+
+
+def _word(reader: TokenReader) -> str:
+    token = None if reader.ended else reader.tokens[reader.at]
+    quoted = token is not None and token.token_type is TokenType.IDENTIFIER
+    if token is None or not (quoted or re.fullmatch(r"[^\W\d][\w$]*", reader.word())):
+        raise reader.error("Expected a key")
+    reader.at += 1
+    return str(token.text)
+
+
+def placed(tree: exp.Expr, hints: Sequence[Hint]) -> None:
+    """Replaces the numbers in a tree by the hints they mean.
+
+    Raises:
+        ProgrammingError: A hint does not stand behind SELECT.
+    """
+    waiting = dict(enumerate(hints))
+    for node in tree.find_all(exp.Hint) if hints else ():
+        node.set("expressions", waiting.pop(int(str(node.expressions[0]))).items)
+    for hint in waiting.values():
+        raise ProgrammingError(
+            "A hint stands right behind SELECT, one for each", hint=_FORM, position=hint.position
+        )

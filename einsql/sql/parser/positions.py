@@ -1,0 +1,29 @@
+"""Positions of syntax nodes in a statement's text, and errors that carry them."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from einsql.errors import Error, NotSupportedError
+
+
+def position(node: exp.Expr) -> int | None:
+    """Offset of the first token of a syntax node that sqlglot remembers."""
+    starts: list[int] = [
+        n.meta["start"] for n in node.walk() if isinstance(n, exp.Expr) and "start" in n.meta
+    ]
+    return min(starts) if starts else None
+
+
+def locate(error: Error, node: exp.Expr) -> Error:
+    """Sets an error's position to the node's, unless it has one already."""
+    if error.position is None:
+        error.position = position(node)
+    return error
+
+
+def unsupported(what: str, node: exp.Expr, hint: str = "") -> NotSupportedError:
+    """The error for SQL that is no tensor work."""
+    return NotSupportedError(
+        f"{what} is outside the tensor fragment", hint=hint, position=position(node)
+    )

@@ -1,0 +1,328 @@
+"""Binds queries: WITH, views, macros and the SELECT blocks inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlglot import exp
+
+from einsql.errors import Error, ForeignNameError, ProgrammingError, UnknownHere, suggest
+from einsql.sql.binder.context import Catalog, Joining
+from einsql.sql.binder.einsum_call import bind_einsum
+from einsql.sql.binder.scalar import ScalarBinder
+from einsql.sql.binder.select import SelectBinder
+from einsql.sql.binder.syntax import check_syntax, renamed
+from einsql.sql.functions import tile_functions
+from einsql.sql.functions.table_functions import TABLE_FUNCTIONS, TABLE_MACROS
+from einsql.sql.macros.expansion import MacroExpander
+from einsql.sql.macros.substitution import selects
+from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.scope.relation import Relation, TileRelation, as_elements
+from einsql.sql.tiles.recognise import TileQueries
+from einsql.sql.typing.typed_expr import Typed
+
+if TYPE_CHECKING:
+    from einsql.ir.autodiff import Backward
+
+T = TypeVar("T")
+
+REENTRIES = 8
+"""Nested expansions of one view or table macro that are allowed before it counts as recursive."""
+
+
+@dataclass
+class Argument:
+    """A SELECT that is an argument of a table macro; it is bound once, in the caller's scope.
+
+    Attributes:
+        ctes, active, foreign: The binder's, at the call.
+        relation: The bound SELECT; None before the macro's body reads it.
+    """
+
+    query: exp.Select
+    ctes: list[dict[str, Relation | TileRelation]]
+    active: list[str]
+    foreign: frozenset[str]
+    relation: Relation | TileRelation | None = None
+
+
+@dataclass
+class QueryBinder:
+    """Binds one statement's queries; equal names resolve to one shared node."""
+
+    catalog: Catalog
+    parameters: Given = field(default_factory=Given)
+    notices: list[str] = field(default_factory=list)
+    ctes: list[dict[str, Relation | TileRelation]] = field(default_factory=list)
+    views: dict[str, Relation | TileRelation] = field(default_factory=dict)
+    joining: list[Joining] = field(default_factory=list)
+    """The SELECTs whose FROM is being bound, outermost first."""
+    active: list[str] = field(default_factory=list)
+    """Views and table macros that are being bound, outermost first."""
+    foreign: frozenset[str] = frozenset()
+    """Lower-case names of the surrounding WITH that only DuckDB can compute."""
+    refused: Mapping[str, Error] = field(default_factory=dict)
+    """The errors that explain it, by name."""
+    backward: dict[tuple[int, str], Backward] = field(default_factory=dict)
+    """Backward passes by the node and the field of their losses."""
+    arguments: dict[int, Argument] = field(default_factory=dict)
+    """The SELECTs that are arguments of table macros, by id."""
+    change: Callable[[exp.CTE], None] | None = None
+    """Called for each part of the statement's own WITH that changes a tensor; None refuses them."""
+    changing: set[str] = field(default_factory=set)
+    """Lower-case names of such parts."""
+    macros: MacroExpander = field(init=False)
+    """The expansion of the statement's macro calls."""
+    tile_queries: TileQueries = field(init=False)
+    """Finds the queries over tiles."""
+
+    def __post_init__(self) -> None:
+        self.macros = MacroExpander(self.catalog.macro)
+        self.tile_queries = TileQueries(self.catalog, self.macros)
+
+    def bind(self, query: exp.Expr) -> Relation:
+        """Binds a query to a relation of elements.
+
+        Raises:
+            Error: It is wrong, over tiles, or outside the tensor fragment.
+        """
+        return as_elements(self.bind_any(query), "A SELECT over tiles", query)
+
+    def bind_any(self, query: exp.Expr) -> Relation | TileRelation:
+        """Binds a query over elements or over tiles, depending on its FROM.
+
+        Raises:
+            Error: It is wrong, or outside the tensor fragment.
+        """
+        if isinstance(query, exp.Subquery):
+            check_syntax(query)
+            inner = query.this
+            return self.with_ctes(query, lambda: self.bind_any(inner))
+        if isinstance(query, exp.Select):
+            select, known = query, self.arguments.get(id(query))
+            if known is not None:
+                return self._argument(known)
+            return self.with_ctes(query, lambda: self._select(select))
+        raise unsupported(query.key.upper(), query)
+
+    def _argument(self, argument: Argument) -> Relation | TileRelation:
+        """The relation of a SELECT that is a macro's argument."""
+        if argument.relation is None:
+            before = self.ctes, self.active, self.foreign, self.joining
+            self.ctes, self.active = argument.ctes, argument.active
+            self.foreign, self.joining = argument.foreign, []
+            try:
+                query = argument.query
+                argument.relation = self.with_ctes(query, lambda: self._select(query))
+            finally:
+                self.ctes, self.active, self.foreign, self.joining = before
+        return argument.relation
+
+    def _select(self, select: exp.Select) -> Relation | TileRelation:
+        if not self.tile_queries.over_tiles(select, self.ctes):
+            return SelectBinder(self).bind(select)
+        from einsql.sql.tiles.select import TileSelect  # 10 ms, and few statements need it
+
+        return TileSelect(self).bind(select)
+
+    def with_ctes(self, query: exp.Expr, run: Callable[[], T]) -> T:
+        """Binds the parts of a WITH clause that are read, then runs with their names in reach.
+
+        A part that nothing reads is not bound, so an unknown column in it is no error, as in
+        DuckDB.
+        """
+        clause = query.args.get("with_")
+        if clause is None:
+            return run()
+        check_syntax(clause)
+        if clause.args.get("recursive"):
+            raise unsupported("WITH RECURSIVE", clause)
+        self.ctes.append({})
+        read, names = _names_read(query, clause), set[str]()
+        try:
+            for cte in clause.expressions:
+                check_syntax(cte)
+                name = cte.alias
+                if name.lower() in names or name.lower() in self.changing:
+                    raise ProgrammingError(f'WITH names "{name}" twice', position=position(cte))
+                if isinstance(cte.this, _CHANGES):
+                    self._changed(cte)
+                    continue
+                names.add(name.lower())
+                if name.lower() not in read:
+                    continue
+                relation = self.bind_any(cte.this)
+                if isinstance(relation, Relation):
+                    self.ctes[-1][name.lower()] = renamed(relation, cte)
+                else:
+                    self.ctes[-1][name.lower()] = renamed(relation, cte)
+            return run()
+        finally:
+            self.ctes.pop()
+
+    def _changed(self, cte: exp.CTE) -> None:
+        if self.change is None or len(self.ctes) > 1:
+            raise ProgrammingError(
+                f"The part {cte.alias} of WITH changes data inside of a query",
+                hint="Such a part stands in the WITH that begins a statement.",
+                position=position(cte),
+            )
+        self.change(cte)
+        self.changing.add(cte.alias.lower())
+
+    def find(self, name: str) -> Relation | TileRelation | None:
+        """Resolves a relation by name: WITH, then view, then tensor or array."""
+        for level in reversed(self.ctes):
+            if name.lower() in level:
+                return level[name.lower()]
+        if self.ctes and name.lower() in self.changing:  # a view cannot read names of WITH
+            raise ProgrammingError(
+                f'"{name}" changes a tensor and gives no rows',
+                hint="Read the tensor by its own name: every part of a statement reads what was "
+                "there before it. What it will hold can be a SELECT of WITH that both parts read.",
+            )
+        if name.lower() in self.foreign:
+            error = ForeignNameError(f'"{name}" is outside the tensor fragment')
+            error.name, error.why = name, self.refused.get(name.lower())
+            raise error
+        return self.view(name) or self.catalog.relation(name)
+
+    def named(self, name: str, at: exp.Expr) -> Relation | TileRelation:
+        """Resolves a relation by name.
+
+        Raises:
+            ProgrammingError: There is none.
+            Error: An array or table of that name is no tensor.
+        """
+        try:
+            relation = self.find(name)
+        except Error as error:
+            raise locate(error, at) from None
+        if relation is None:
+            known = [n for level in self.ctes for n in level] + self.catalog.names()
+            raise UnknownHere(
+                f'There is no tensor "{name}"',
+                hint=suggest(name, known, "tensors"),
+                position=position(at),
+            )
+        return relation
+
+    def table_function(self, call: exp.Func) -> Relation | TileRelation:
+        """Binds a table function or a table macro.
+
+        Raises:
+            Error: There is none of that name, or its arguments are wrong.
+        """
+        if not isinstance(call, exp.Anonymous):
+            raise unsupported(f"The table function {call.sql_name()}", call)
+        name = str(call.this)
+        if name.lower() == "einsum":
+            return bind_einsum(self, call)
+        if name.lower() == "gradient":
+            from einsql.sql.binder.gradient_call import bind_gradient  # few statements need it
+
+            return bind_gradient(self, call, self.backward)
+        if name.lower() == "read_tensor":
+            return self._read_tensor(call)
+        if name.lower() in tile_functions.TABLE_FUNCTIONS:
+            from einsql.sql.tiles.functions import bind_function  # as tiles.select
+
+            return bind_function(self, call)
+        relation = self.macro(name, call)
+        if relation is None:
+            raise UnknownHere(
+                f"There is no table function {name}",
+                hint=suggest(name, [*TABLE_FUNCTIONS, *TABLE_MACROS], "table functions"),
+                position=position(call),
+            )
+        return relation
+
+    def _read_tensor(self, call: exp.Anonymous) -> Relation:
+        """read_tensor(file) and read_tensor(file, name): an array of a file with one or several."""
+        texts = [a.name for a in call.expressions if isinstance(a, exp.Literal) and a.is_string]
+        if len(texts) != len(call.expressions) or len(texts) not in (1, 2):
+            raise ProgrammingError(
+                "read_tensor() takes a file name and the name of an array in it, both as text",
+                position=position(call),
+            )
+        try:
+            return self.catalog.file(*texts)
+        except Error as error:
+            raise locate(error, call) from None
+
+    def view(self, name: str) -> Relation | TileRelation | None:
+        """Binds a view once per statement."""
+        low = name.lower()
+        if f"view {low}" in self.active:
+            raise ProgrammingError(f"The view {name} refers to itself")
+        query = self.catalog.view(name)
+        if query is None:
+            return None
+        if low not in self.views:
+            with_names, self.ctes = self.ctes, []
+            foreign, self.foreign = self.foreign, frozenset()
+            try:
+                self.views[low] = self.nested(f"view {low}", lambda: self.bind_any(query))
+            except Error as error:
+                error.position = None  # the position is in the view's text, not in this one
+                error.hint = f"{error.hint} This is in the view {name}.".strip()
+                raise
+            finally:
+                self.ctes, self.foreign = with_names, foreign
+        return self.views[low]
+
+    def macro(self, name: str, at: exp.Expr) -> Relation | TileRelation | None:
+        """Expands and binds a table macro."""
+        macro = self.catalog.macro(name)
+        if macro is None:
+            return None
+        try:
+            if not macro.is_table:
+                raise ProgrammingError(f"{name} is a scalar macro; FROM needs a table macro")
+            assert isinstance(at, exp.Anonymous)
+            self.macros.count(macro, at)
+            body = self.macros.body(macro, at)
+            # A SELECT that a macro passes on is bound in the scope of the first call.
+            for query in selects(at):
+                argument = Argument(query, list(self.ctes), list(self.active), self.foreign)
+                self.arguments.setdefault(id(query), argument)
+            return self.nested(f"macro {macro.name}", lambda: self.bind_any(body))
+        except Error as error:
+            raise locate(error, at) from None
+
+    def scalar(self, node: exp.Expr) -> Typed:
+        """Binds an expression without columns, such as a DEFAULT."""
+        return ScalarBinder(SelectBinder(self)).bind(node)
+
+    def nested(self, name: str, run: Callable[[], T]) -> T:
+        """Runs the binding of a view or table macro, and refuses recursion."""
+        # A macro may read its own result: al((SELECT * FROM al(x))) is no recursion.
+        if self.active.count(name) >= REENTRIES:
+            raise ProgrammingError(f"The {name} refers to itself")
+        self.active.append(name)
+        joining, self.joining = self.joining, []
+        try:
+            return run()
+        finally:
+            self.active.pop()
+            self.joining = joining
+
+
+_CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
+"""Statements in WITH that run even if nothing reads them."""
+
+
+def _names_read(query: exp.Expr, clause: exp.With) -> set[str]:
+    """Lower-case identifiers of a query and of the parts of its WITH that it reads."""
+    words = {n.name.lower() for n in query.walk(prune=lambda n: n is clause) if _is_word(n)}
+    for cte in reversed(clause.expressions):
+        if cte.alias.lower() in words or isinstance(cte.this, _CHANGES):
+            words |= {n.name.lower() for n in cte.this.walk() if _is_word(n)}
+    return words
+
+
+def _is_word(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Identifier | exp.Anonymous | exp.Var)

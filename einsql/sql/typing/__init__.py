@@ -1,0 +1,1 @@
+"""Typed scalar expressions: SQL types, casts, literals and functions over bound values."""
