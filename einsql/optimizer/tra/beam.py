@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from einsql.errors import IntegrityError, InterfaceError, ProgrammingError, suggest
 from einsql.ir.ia.plan import Node, children, walk, with_children
+from einsql.ir.ia.printer import format_implementation
 from einsql.ir.ia.typing import remembering
 from einsql.ir.tra import plan as tra
-from einsql.ir.tra.printer import format_implementation
 from einsql.optimizer.tra.composition import COMPOSITION
 from einsql.optimizer.tra.cost import Cost, Costs, Weights
 from einsql.optimizer.tra.products import PRODUCTS
