@@ -69,8 +69,8 @@ def _rounded_doubles(values: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         _, exponent = np.frexp(values)
         places = 8 - np.maximum(exponent, -125)
-        whole = np.rint(np.ldexp(values, places))  # at most 2^8, so nothing is lost here
-        return np.asarray(np.ldexp(whole, -places)).astype(np.float32)
+        scaled = np.rint(np.ldexp(values, places))  # at most 2^8, so nothing is lost here
+        return np.asarray(np.ldexp(scaled, -places)).astype(np.float32)
 
 
 def loaded(array: np.ndarray, dtype: DType) -> np.ndarray:

@@ -21,9 +21,11 @@ _DIRECTORY = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _WALK = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY | getattr(os, "O_NOFOLLOW", 0)
 """With O_PATH a directory need not be readable to be passed through."""
 _READ = (
-    os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+    os.O_RDONLY
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
     | getattr(os, "O_NONBLOCK", 0)
-)  # fmt: skip
+)
 """Without O_NONBLOCK opening a FIFO waits for its writer."""
 
 
@@ -198,8 +200,8 @@ def _is_of_user_alone(group: int) -> bool:
     import pwd
 
     try:
-        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+        user, group_entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except KeyError:
         return False
-    same = found.gr_name == user.pw_name and group == user.pw_gid
-    return same and set(found.gr_mem) <= {user.pw_name}
+    same = group_entry.gr_name == user.pw_name and group == user.pw_gid
+    return same and set(group_entry.gr_mem) <= {user.pw_name}

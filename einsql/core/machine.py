@@ -129,18 +129,18 @@ def topology_like(machine: Machine) -> Topology:
 @cache
 def memory() -> int:
     """Bytes of memory of this machine, or of the control group that this process is in."""
-    found = [_ENOUGH]
+    limits = [_ENOUGH]
     try:
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):
-        found.append(2**33)  # a system that does not tell
+        limits.append(2**33)  # a system that does not tell
     for path in _limits():
         try:
             with open(path, encoding="ascii") as file:
-                found.append(int(file.read()))
+                limits.append(int(file.read()))
         except (OSError, ValueError):  # there is none, or it says "max"
             continue
-    return min(n for n in found if n > 0)
+    return min(n for n in limits if n > 0)
 
 
 def _limits() -> list[str]:

@@ -81,8 +81,8 @@ class DType(enum.Enum):
         Plain uint16 is none; BFLOAT16 is what `numpy` gives for it, and ml_dtypes' own.
         """
         if dtype.itemsize == 2 and dtype.kind in "uV":
-            told: Mapping[str, object] = dtype.metadata or {}
-            return cls.BFLOAT16 if dtype.name == _MARK or _MARK in told else None
+            metadata: Mapping[str, object] = dtype.metadata or {}
+            return cls.BFLOAT16 if dtype.name == _MARK or _MARK in metadata else None
         return _FROM_NUMPY.get(np.dtype(dtype).newbyteorder("="))
 
     @classmethod

@@ -74,9 +74,15 @@ RANKS = ("mpi", "mpiexec", "mpi_host")
 """What `connect` takes beside settings: which MPI ranks do the work."""
 
 SETTINGS = (
-    *_CHOICES, "disabled_rules", "enable_external_access", "sites", "strategy", *_MEMORY,
-    "temp_directory", *RATES,
-)  # fmt: skip
+    *_CHOICES,
+    "disabled_rules",
+    "enable_external_access",
+    "sites",
+    "strategy",
+    *_MEMORY,
+    "temp_directory",
+    *RATES,
+)
 
 
 def changed_settings(settings: Settings, name: str, value: str) -> Settings:
@@ -90,16 +96,16 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
         if choice not in _CHOICES[name]:
             choices = ", ".join(_CHOICES[name])
             raise ProgrammingError(f"{name} cannot be {value}", hint=f"Values are {choices}.")
-        made = replace(settings)
-        setattr(made, name, choice)
-        return made
+        changed = replace(settings)
+        setattr(changed, name, choice)
+        return changed
     if name in RATES:
         machine = replace(settings.machine, **{name: RATES[name].read(value)})
         return replace(settings, machine=machine)
     if name in _MEMORY:
-        made = replace(settings)
-        setattr(made, name, _bytes(name, value))
-        return made
+        changed = replace(settings)
+        setattr(changed, name, _bytes(name, value))
+        return changed
     if name == "temp_directory":
         if not settings.enable_external_access:
             raise ProgrammingError("temp_directory stays: enable_external_access is off")

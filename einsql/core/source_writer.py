@@ -73,8 +73,8 @@ written nothing that counts, where that is not known."""
 
 def write_of(run: object) -> Write | None:
     """How what runs a node is written, if it says so."""
-    found: Write | None = getattr(run, "write", None)
-    return found
+    write: Write | None = getattr(run, "write", None)
+    return write
 
 
 def bare_of(run: object) -> object:

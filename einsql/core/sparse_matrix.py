@@ -95,14 +95,14 @@ class Compressed:
         if (rows, columns) == (slice(0, self.shape[0]), slice(0, self.shape[1])):
             return self
         starts = self.starts[rows.start : rows.stop + 1]
-        held = slice(int(starts[0]), int(starts[-1]))
+        entries = slice(int(starts[0]), int(starts[-1]))
         starts = starts - starts[0]
         shape = (rows.stop - rows.start, columns.stop - columns.start)
-        found, values = self.columns[held], self.values[held]
+        own_columns, values = self.columns[entries], self.values[entries]
         if columns == slice(0, self.shape[1]):
-            return Compressed(shape, starts, found, values)
-        inside = (found >= columns.start) & (found < columns.stop)
-        return Compressed(shape, starts, found - columns.start, values).only(inside)
+            return Compressed(shape, starts, own_columns, values)
+        inside = (own_columns >= columns.start) & (own_columns < columns.stop)
+        return Compressed(shape, starts, own_columns - columns.start, values).only(inside)
 
     def only(self, kept: np.ndarray) -> Compressed:
         """Those elements that a flag is true for."""

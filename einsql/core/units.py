@@ -44,12 +44,12 @@ class Quantity:
         Raises:
             ProgrammingError: It cannot be read, or is no size that anything has.
         """
-        found = _NUMBER.fullmatch(text)
-        factor = {**self.others, **self.units}.get(found[2]) if found else None
-        value = float(found[1]) * factor if found and factor else 0.0
+        match = _NUMBER.fullmatch(text)
+        factor = {**self.others, **self.units}.get(match[2]) if match else None
+        value = float(match[1]) * factor if match and factor else 0.0
         if not self.least <= value <= MOST:
             hint = f"Write it as {self.example}."
-            if found and not found[2] and "" not in self.units:
+            if match and not match[2] and "" not in self.units:
                 hint = f"Write it with a unit, '{text.strip()}{self.unit}', or as {self.example}."
             raise ProgrammingError(f"'{text}' is no {self.name}", hint=hint, position=position)
         return value

@@ -130,12 +130,12 @@ def covers(layout: Layout, sites: np.ndarray, boxes: np.ndarray) -> bool:
         boxes: (tiles, keys, 2), together all keys of a relation.
     """
     low, high = boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)
-    found = region(layout.mesh, layout.placed, high - low)
-    if len(sites) != found.there.sum() or not found.there[sites].all():
+    expected = region(layout.mesh, layout.placed, high - low)
+    if len(sites) != expected.there.sum() or not expected.there[sites].all():
         return False
     if len(np.unique(sites)) != len(sites):
         return False
-    wanted, filled = found.boxes[sites] + low[:, None], found.volumes[sites] > 0
+    wanted, filled = expected.boxes[sites] + low[:, None], expected.volumes[sites] > 0
     same = (wanted == boxes).all(axis=(1, 2))
     empty = (boxes[:, :, 1] <= boxes[:, :, 0]).any(axis=1)
     return bool(np.where(filled, same, empty).all())
@@ -153,24 +153,26 @@ def layout_of(tiles: Tiles, sites: int, shape: Sequence[int]) -> Layout | None:
         Of several the one with fewest mesh axes, which are named r0, r1, …; None if the
         tiles follow no mesh.
     """
-    held = np.full(sites, -1)
-    held[tiles.sites] = np.arange(len(tiles.sites))
-    if held[0] < 0 or (held >= 0).sum() != len(tiles.sites):
+    tile_of_site = np.full(sites, -1)
+    tile_of_site[tiles.sites] = np.arange(len(tiles.sites))
+    if tile_of_site[0] < 0 or (tile_of_site >= 0).sum() != len(tiles.sites):
         return None
     spans = tiles.boxes[:, :, 1].max(axis=0) - tiles.boxes[:, :, 0].min(axis=0)
     if not np.array_equal(spans, shape):
         return None
-    first = tiles.boxes[held[0]]
+    first = tiles.boxes[tile_of_site[0]]
     # Where a mesh axis has sites so far apart, the second one along it tells its entry.
     along = {
-        stride: _entry(first, None if held[stride] < 0 else tiles.boxes[held[stride]])
+        stride: _entry(
+            first, None if tile_of_site[stride] < 0 else tiles.boxes[tile_of_site[stride]]
+        )
         for stride in range(1, sites)
         if sites % stride == 0
     }
     for ends in _chains(sites, [n for n, entry in along.items() if entry is not None]):
         strides = ends[-2::-1]
         mesh = Mesh(tuple((f"r{n}", ends[-1 - n] // t) for n, t in enumerate(strides)))
-        layout = Layout(mesh, _deepened(strides, along, tiles.boxes[held]))
+        layout = Layout(mesh, _deepened(strides, along, tiles.boxes[tile_of_site]))
         if covers(layout, tiles.sites, tiles.boxes):
             return layout
     return None

@@ -66,24 +66,22 @@ def summed(points: Points, read: Operand) -> Const | EinSum | None:
     first = _reduced_first(points, keys)
     if first is None:
         return _sum(points, keys)
-    made = _sum(*first)
-    if made is None:
+    reduced = _sum(*first)
+    if reduced is None:
         return None
     value: Expr
     operands = points.operands
-    if isinstance(made, Const):
-        value = made
+    if isinstance(reduced, Const):
+        value = reduced
     else:
-        value = Value(len(operands), VALUE, made.outputs[0].dtype)
-        operands = (*operands, Operand(made, first[1]))
+        value = Value(len(operands), VALUE, reduced.outputs[0].dtype)
+        operands = (*operands, Operand(reduced, first[1]))
     around = reached(points, [a for a in axes if a.label in keys])
     spread = tuple(a for a in axes if a.label in around)
     return _sum(Points(spread, operands, TRUE, Term(value)), keys)
 
 
-def _keyed(
-    axes: tuple[Axis, ...], read: Operand
-) -> tuple[tuple[Axis, ...], tuple[str, ...]]:  # fmt: skip
+def _keyed(axes: tuple[Axis, ...], read: Operand) -> tuple[tuple[Axis, ...], tuple[str, ...]]:
     """Axes with one for each key of an operand's source, over all of its values."""
     labels = {a.label: a for a in axes}
     keys: list[str] = []
@@ -190,28 +188,26 @@ def _is_total(points: Points, axis: Axis) -> bool:
 
 def _direct(points: Points, expr: Expr) -> set[str]:
     """Labels an expression reads itself or through the operands it reads."""
-    found = labels_of(expr)
+    labels = labels_of(expr)
     for n in operands_of(expr):
-        found.update(points.operands[n].labels)
-    return found
+        labels.update(points.operands[n].labels)
+    return labels
 
 
 def reached(points: Points, axes: Iterable[Axis]) -> set[str]:
     """Labels of axes and of all that they are computed from."""
     known = {a.label: a for a in points.axes}
     waiting = list(axes)
-    found = {a.label for a in waiting}
+    labels = {a.label for a in waiting}
     while waiting:
         define = waiting.pop().define
-        for label in set() if define is None else _direct(points, define) - found:
-            found.add(label)
+        for label in set() if define is None else _direct(points, define) - labels:
+            labels.add(label)
             waiting.append(known[label])
-    return found
+    return labels
 
 
-def _reduced_first(
-    points: Points, keys: tuple[str, ...]
-) -> tuple[Points, tuple[str, ...]] | None:  # fmt: skip
+def _reduced_first(points: Points, keys: tuple[str, ...]) -> tuple[Points, tuple[str, ...]] | None:
     """A sum by the labels that computed keys are made of, if it leaves less to be spread.
 
     A product of matrices is then one again. A sum that would be larger than what it is
@@ -238,8 +234,8 @@ def _reduced_first(
 
 def _is_injective(points: Points, computed: Sequence[Axis]) -> bool:
     """True if different values of the labels that keys are made of make different keys."""
-    whole = EinSum(points.axes, points.operands, TRUE, (), ())
-    values = affine_labels(whole)
+    domain = EinSum(points.axes, points.operands, TRUE, (), ())
+    values = affine_labels(domain)
     axes = {a.label: a for a in points.axes}
     return all(a.label in values and _counts(values[a.label], axes) for a in computed)
 

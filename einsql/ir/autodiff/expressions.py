@@ -28,22 +28,22 @@ def derivative(root: Expr, leaf: Value, adjoint: Term) -> Term | None:
     order = _towards(root, leaf)
     on_way = {id(e) for e in order}
     chosen, adjoint = _unchosen(adjoint)
-    found: dict[int, _Adjoint] = {id(root): {chosen: adjoint}}
+    adjoints: dict[int, _Adjoint] = {id(root): {chosen: adjoint}}
     for e in reversed(order):
         if isinstance(e, Call):
-            for condition, g in found.get(id(e), {}).items():
+            for condition, g in adjoints.get(id(e), {}).items():
                 for arg, part in _flow(e, g):
                     if part is not None and id(arg) in on_way:
                         chosen, term = _unchosen(part)
-                        into = found.setdefault(id(arg), {})
+                        into = adjoints.setdefault(id(arg), {})
                         _add(into, conj(condition, chosen), term)
-    whole: _Adjoint = {}
+    of_leaf: _Adjoint = {}
     for e in order:
         if not isinstance(e, Call):
-            for condition, g in found.get(id(e), {}).items():
-                _add(whole, condition, g)
+            for condition, g in adjoints.get(id(e), {}).items():
+                _add(of_leaf, condition, g)
     total: Term | None = None
-    for condition, g in whole.items():
+    for condition, g in of_leaf.items():
         part = Term(condition).choose(g, 0)
         total = part if total is None else total + part
     return total

@@ -42,25 +42,23 @@ def factored(node: EinSum) -> tuple[list[EinSum], EinSum] | None:
     operands = list(node.operands)
     outputs = []
     for o in node.outputs:
-        made = _over_maps(node, o, maps, operands) if o.reduction == "sum" else None
-        outputs.append(o if made is None else replace(o, args=(made,)))
+        argument = _over_maps(node, o, maps, operands) if o.reduction == "sum" else None
+        outputs.append(o if argument is None else replace(o, args=(argument,)))
     if not maps:
         return None
     return maps, replace(node, operands=tuple(operands), outputs=tuple(outputs))
 
 
-def _over_maps(
-    node: EinSum, o: Output, maps: list[EinSum], operands: list[Operand]
-) -> Expr | None:  # fmt: skip
+def _over_maps(node: EinSum, o: Output, maps: list[EinSum], operands: list[Operand]) -> Expr | None:
     """The argument of an output with values of maps for its factors."""
     factors = list(factors_of(o.args[0]))
     inner = [f for f in factors if not is_plain(f)]
     if not o.dtype.is_float or not inner or len({n for f in factors for n in reads(f)}) < 2:
         return None
-    whole = {a.label for a in node.axes}
+    domain = {a.label for a in node.axes}
     for f in inner:
         read = {x for n in reads(f) for x in node.operands[n].labels}
-        if len(reads(f)) != 1 or not labels_of(f) <= read or read == whole:
+        if len(reads(f)) != 1 or not labels_of(f) <= read or read == domain:
             return None
     values: dict[int, Expr] = {}
     guarded = [_guarded(node, o, f, *reads(f)) for f in inner]
@@ -71,9 +69,11 @@ def _over_maps(
         labels = tuple(dict.fromkeys(node.operands[number].labels))
         axes = tuple(node.axis(x) for x in labels)
         assert value is not None
-        made = node_over(axes, node.operands, TRUE, labels, [Output(FACTOR, (value,), f.dtype)])
-        maps.append(made)
-        operands.append(Operand(made, labels))
+        factor_map = node_over(
+            axes, node.operands, TRUE, labels, [Output(FACTOR, (value,), f.dtype)]
+        )
+        maps.append(factor_map)
+        operands.append(Operand(factor_map, labels))
         values[id(f)] = Value(len(operands) - 1, FACTOR, f.dtype)
     return _with(o.args[0], values)
 

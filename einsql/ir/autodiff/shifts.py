@@ -23,7 +23,7 @@ class Change(NamedTuple):
 
 
 SAME = Change()
-_Held = tuple[Change, tuple[int, ...]]
+_Shift = tuple[Change, tuple[int, ...]]
 """A change, and which keys of the node number the shifts."""
 
 
@@ -38,19 +38,19 @@ def cancels(nodes: Sequence[Node], start: EinSum, name: str, loss: Node, field: 
         field: Its field.
     """
     places = tuple(range(len(start.keys)))
-    changed: dict[tuple[int, str], _Held] = {(id(start), name): (Change(step=1.0), places)}
+    changed: dict[tuple[int, str], _Shift] = {(id(start), name): (Change(step=1.0), places)}
     for node in nodes:
         if isinstance(node, EinSum) and node is not start:
-            found = _through(node, changed)
-            if found is None:
+            node_changes = _through(node, changed)
+            if node_changes is None:
                 return False
-            changed |= found
+            changed |= node_changes
     return (id(loss), field) not in changed
 
 
 def _through(
-    node: EinSum, changed: dict[tuple[int, str], _Held]
-) -> dict[tuple[int, str], _Held] | None:  # fmt: skip
+    node: EinSum, changed: dict[tuple[int, str], _Shift]
+) -> dict[tuple[int, str], _Shift] | None:
     """The changed fields of a node, or None if it is not known how they change."""
     moved: dict[int, set[str]] = {}
     for n, o in enumerate(node.operands):
@@ -70,22 +70,25 @@ def _through(
     defined = (a.define for a in node.axes if a.define is not None)
     if len(labels) > 1 or any(_of(e, leaves) != SAME for e in (node.guard, *defined)):
         return None
-    found: dict[tuple[int, str], _Held] = {}
+    node_changes: dict[tuple[int, str], _Shift] = {}
     for output in node.outputs:
         if _of(output.where, leaves) != SAME:
             return None
         changes = [_of(e, leaves) for e in output.args]
         if all(c == SAME for c in changes):
             continue
-        whole, (shifted,) = changes[0], labels
-        if whole is None or len(changes) > 1:
+        field_change, (shifted,) = changes[0], labels
+        if field_change is None or len(changes) > 1:
             return None
-        if not set(shifted) <= set(node.keys) or not _keeps(output.reduction, whole):
+        if not set(shifted) <= set(node.keys) or not _keeps(output.reduction, field_change):
             return None
         if any(a.define is not None for a in node.axes if a.label in shifted):
             return None
-        found[id(node), output.name] = whole, tuple(node.keys.index(x) for x in shifted)
-    return found
+        node_changes[id(node), output.name] = (
+            field_change,
+            tuple(node.keys.index(x) for x in shifted),
+        )
+    return node_changes
 
 
 def _keeps(reduction: str | None, change: Change) -> bool:
@@ -97,16 +100,16 @@ def _of(root: Expr, leaves: dict[tuple[int, str], Change]) -> Change | None:
     """How an expression changes; None if it is not known."""
     if not operands_of(root) & {n for n, _ in leaves}:
         return SAME
-    found: dict[int, Change | None] = {}
+    changes: dict[int, Change | None] = {}
     for e in once_each(root):
         if isinstance(e, Call):
-            args = [found[id(a)] for a in e.args]
+            args = [changes[id(a)] for a in e.args]
             known = [a for a in args if a is not None]
-            found[id(e)] = _of_call(e, known) if len(known) == len(args) else None
+            changes[id(e)] = _of_call(e, known) if len(known) == len(args) else None
         else:
             known_leaf = leaves.get((e.operand, e.field)) if isinstance(e, Value) else None
-            found[id(e)] = known_leaf or SAME
-    return found[id(root)]
+            changes[id(e)] = known_leaf or SAME
+    return changes[id(root)]
 
 
 def _of_call(e: Call, args: list[Change]) -> Change | None:

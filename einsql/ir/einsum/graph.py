@@ -205,11 +205,11 @@ def hint_over(
     hint: Iterable[tuple[str, int]], labels: Container[str]
 ) -> tuple[tuple[str, int], ...]:
     """The part of a hint that is about some labels; of two entries for one the first."""
-    found: dict[str, int] = {}
+    parts_of_label: dict[str, int] = {}
     for label, parts in hint:
         if label in labels:
-            found.setdefault(label, parts)
-    return tuple(found.items())
+            parts_of_label.setdefault(label, parts)
+    return tuple(parts_of_label.items())
 
 
 def call(fn: str, dtype: DType, *args: Expr) -> Expr:
@@ -357,15 +357,15 @@ def apart(roots: Iterable[Node]) -> Roots:
     its own: what is true of a root alone (nobody reads its flags, it keeps all its fields) is
     then true of each.
     """
-    given = tuple(roots)
-    taken = {id(c) for node in walk(*given) for c in children(node)}
-    made: list[Node] = []
-    for root in given:
+    originals = tuple(roots)
+    taken = {id(c) for node in walk(*originals) for c in children(node)}
+    separate: list[Node] = []
+    for root in originals:
         if isinstance(root, EinSum) and id(root) in taken:
             root = passed_on(root)
         taken.add(id(root))
-        made.append(root)
-    return tuple(made)
+        separate.append(root)
+    return tuple(separate)
 
 
 def passed_on(node: EinSum) -> EinSum:

@@ -11,6 +11,15 @@ from einsql.ir.functions.numeric import Array, Failure, Interval, equal, is_floa
 from einsql.ir.functions.reductions import REDUCTIONS, Reduction
 
 __all__ = [
-    "INTERNAL", "REDUCTIONS", "SCALARS", "Array", "Failure", "Function", "Interval", "Reduction",
-    "equal", "is_float_array", "less",
-]  # fmt: skip
+    "INTERNAL",
+    "REDUCTIONS",
+    "SCALARS",
+    "Array",
+    "Failure",
+    "Function",
+    "Interval",
+    "Reduction",
+    "equal",
+    "is_float_array",
+    "less",
+]

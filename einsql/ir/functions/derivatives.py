@@ -150,7 +150,7 @@ def of_product(group: Any) -> Term:
         return group.adjoint * group.result / value
     zeros = group.total("sum", 1, where=zero)
     rest = group.total("product", value, where=value.differs(0))
-    held = group.total("sum", value, where=zero)
-    of_zero = zeros.equal(1).choose(1, zeros.equal(2).choose(held - value, 0))
-    of_other = zeros.equal(0).choose(1, zeros.equal(1).choose(held, 0)) / value
+    zero_sum = group.total("sum", value, where=zero)
+    of_zero = zeros.equal(1).choose(1, zeros.equal(2).choose(zero_sum - value, 0))
+    of_other = zeros.equal(0).choose(1, zeros.equal(1).choose(zero_sum, 0)) / value
     return group.adjoint * rest * zero.choose(of_zero, of_other)

@@ -227,8 +227,8 @@ def round_away(a: Array) -> Array:
     """To the nearest whole number, halves away from zero."""
     if not is_float_array(a):
         return a
-    whole = np.trunc(a)
-    return np.copysign(whole + np.where(np.abs(a - whole) >= 0.5, np.sign(a), 0), a)
+    truncated = np.trunc(a)
+    return np.copysign(truncated + np.where(np.abs(a - truncated) >= 0.5, np.sign(a), 0), a)
 
 
 def power(a: Array, b: Array) -> Array:

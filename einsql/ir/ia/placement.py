@@ -93,30 +93,30 @@ class Placement:
     def at(self, key: KeyTuple) -> Sites:
         """The sites that hold the pair of a key, where keys alone tell."""
         assert self.is_by_keys
-        given = [
+        fixed = [
             key[e.key] % g if isinstance(e, Shard) else None
             for e, g in zip(self.entries, self.grid, strict=True)
         ]
-        return _sites_at(self.grid, tuple(given))
+        return _sites_at(self.grid, tuple(fixed))
 
 
 @lru_cache(maxsize=4096)
-def _sites_at(grid: tuple[int, ...], given: tuple[int | None, ...]) -> Sites:
+def _sites_at(grid: tuple[int, ...], fixed: tuple[int | None, ...]) -> Sites:
     """The sites with given coordinates; None is every coordinate of its axis."""
-    found = [0]
-    for g, at in zip(grid, given, strict=True):
+    sites = [0]
+    for g, at in zip(grid, fixed, strict=True):
         along = range(g) if at is None else (at,)
-        found = [site * g + c for site in found for c in along]
-    return tuple(found)
+        sites = [site * g + c for site in sites for c in along]
+    return tuple(sites)
 
 
 def coordinates(site: int, grid: Sequence[int]) -> tuple[int, ...]:
     """The coordinates of a site in a grid."""
-    found: list[int] = []
+    digits: list[int] = []
     for g in reversed(grid):
         site, c = divmod(site, g)
-        found.append(c)
-    return tuple(reversed(found))
+        digits.append(c)
+    return tuple(reversed(digits))
 
 
 def everywhere(sites: int) -> Placement:
@@ -172,14 +172,14 @@ def law_of(
         sites: How many sites there are.
         grids: Grids on which they may lie.
     """
-    found = [
+    candidates = [
         Placement(sites, grid, entries)
         for grid in (*grids, *([(sites,)] if sites > 1 else []))
         if (entries := _entries(held, grid, keys, merge)) is not None
     ]
     lost: Entry = Scattered() if merge is None else Partial(merge)
-    found.append(Placement(sites, (sites,), (lost,)) if sites > 1 else Placement(1, (), ()))
-    return min(found, key=lambda p: (sum(e == Scattered() for e in p.entries), prod(p.grid)))
+    candidates.append(Placement(sites, (sites,), (lost,)) if sites > 1 else Placement(1, (), ()))
+    return min(candidates, key=lambda p: (sum(e == Scattered() for e in p.entries), prod(p.grid)))
 
 
 def _entries(
@@ -194,15 +194,15 @@ def _entries(
         along[copies] = tuple(frozenset(a) for a in axes)
         if prod(map(len, along[copies])) != len(copies):
             return None
-    found = [(key, along[c]) for key, parts in held.items() for c in parts]
+    spans = [(key, along[c]) for key, parts in held.items() for c in parts]
     entries: list[Entry] = []
     for n, g in enumerate(grid):
-        if all(len(axes[n]) == g for _, axes in found):
+        if all(len(axes[n]) == g for _, axes in spans):
             entries.append(Replicate())
             continue
-        if any(len(axes[n]) != 1 for _, axes in found):
+        if any(len(axes[n]) != 1 for _, axes in spans):
             return None
-        by = (k for k in range(keys) if all(key[k] % g in axes[n] for key, axes in found))
+        by = (k for k in range(keys) if all(key[k] % g in axes[n] for key, axes in spans))
         lost: Entry = Scattered() if merge is None else Partial(merge)
         shard = next(by, None)
         entries.append(lost if shard is None else Shard(shard))

@@ -42,8 +42,8 @@ class Scan:
 
     def __post_init__(self) -> None:
         blocks = tra_typing.scan_schema(self.tensor.schema, self.cuts)
-        held: Held = {k: (self.placement.at(k),) for k in blocks.each_key()}
-        _typed(self, PhysicalSchema(blocks, self.placement, held))
+        sites_by_key: Held = {k: (self.placement.at(k),) for k in blocks.each_key()}
+        _typed(self, PhysicalSchema(blocks, self.placement, sites_by_key))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

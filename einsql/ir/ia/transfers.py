@@ -52,8 +52,8 @@ def pieces(old: Cuts, new: Cuts) -> Iterator[Piece]:
     """The pieces into which two cuts of a tensor divide each other, by the new blocks."""
     along = [_overlaps(a, b) for a, b in zip(old, new, strict=True)]
     for target in product(*(range(len(c) - 1) for c in new)):
-        for found in product(*(axis[k] for axis, k in zip(along, target, strict=True))):
-            yield Piece(tuple(n for n, _ in found), target, tuple(box for _, box in found))
+        for overlaps in product(*(axis[k] for axis, k in zip(along, target, strict=True))):
+            yield Piece(tuple(n for n, _ in overlaps), target, tuple(box for _, box in overlaps))
 
 
 def _overlaps(old: Sequence[int], new: Sequence[int]) -> list[list[tuple[int, tuple[int, int]]]]:

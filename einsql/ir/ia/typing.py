@@ -92,8 +92,8 @@ def _remembered(function: Callable[_P, _T]) -> Callable[_P, _T]:
         call = (function, args, *kwargs.items())
         if call not in known:
             known[call] = function(*args, **kwargs)
-        made: _T = known[call]
-        return made
+        remembered: _T = known[call]
+        return remembered
 
     return typed
 
@@ -104,8 +104,8 @@ def _remembered(function: Callable[_P, _T]) -> Callable[_P, _T]:
 @_remembered
 def moved(source: PhysicalSchema, placement: Placement) -> PhysicalSchema:
     """BCAST and SHUF: the same arrays elsewhere; parts stay parts."""
-    held = {k: (placement.at(k),) * len(parts) for k, parts in source.held.items()}
-    return PhysicalSchema(source.blocks, placement, held, source.merge)
+    sites_by_key = {k: (placement.at(k),) * len(parts) for k, parts in source.held.items()}
+    return PhysicalSchema(source.blocks, placement, sites_by_key, source.merge)
 
 
 @_remembered
@@ -179,8 +179,8 @@ def mapped(
     new = renamed(list(blocks.each_key()), keys)
     if keys is not None:
         blocks = tra_typing.rekey_schema(blocks, keys)
-    held = {n: source.held[o] for n, o in sorted(zip(new, old, strict=True))}
-    return _described(blocks, held, source.merge, source)
+    sites_by_key = {n: source.held[o] for n, o in sorted(zip(new, old, strict=True))}
+    return _described(blocks, sites_by_key, source.merge, source)
 
 
 def emitted(source: BlockSchema, emit: Emit | None) -> BlockSchema:
@@ -232,12 +232,12 @@ def aggregated(
     if where != TRUE:
         before = tra_typing.filter_schema(before, over_groups(where, group_by))
     blocks = tra_typing.aggregate_schema(chained(before, inner), group_by, reduce)
-    held = _shared(source, before, group_by)
-    merge = reduce if any(len(parts) > 1 for parts in held.values()) else None
+    sites_by_key = _shared(source, before, group_by)
+    merge = reduce if any(len(parts) > 1 for parts in sites_by_key.values()) else None
     late = [*(finish if merge else ()), *(inner if source.merge else ())]
     if not all(distributes(k, reduce) for k in late):
         raise IntegrityError(f"A kernel of a local aggregation would see parts of a {reduce}")
-    return _described(chained(blocks, finish), held, merge, source)
+    return _described(chained(blocks, finish), sites_by_key, merge, source)
 
 
 def over_groups(where: Expr, group_by: Sequence[int]) -> Expr:
@@ -253,15 +253,15 @@ def _shared(source: PhysicalSchema, before: BlockSchema, group_by: Sequence[int]
         for n, copies in enumerate(source.held[key]):
             for site in copies:
                 sites.setdefault(site, []).append((key, n))
-    held: dict[KeyTuple, tuple[Sites, ...]] = {}
+    sites_by_key: dict[KeyTuple, tuple[Sites, ...]] = {}
     for group, at in sorted(groups.items()):
         parts: dict[tuple[tuple[KeyTuple, int], ...], list[int]] = {}
         for site, members in at.items():
             parts.setdefault(tuple(members), []).append(site)
         # On grids, and so after joins across them, two arrays share all their sites or none.
         assert sum(map(len, parts)) == len({m for members in parts for m in members})
-        held[group] = tuple(sorted(tuple(sorted(sites)) for sites in parts.values()))
-    return held
+        sites_by_key[group] = tuple(sorted(tuple(sorted(sites)) for sites in parts.values()))
+    return sites_by_key
 
 
 @_remembered
@@ -285,8 +285,8 @@ def stacked(source: PhysicalSchema, key: int, dim: int) -> PhysicalSchema:
             f"No site holds all of the group {shown(apart)} that is stacked",
             hint="Shuffle on the other keys before.",
         )
-    held = {k: (tuple(sorted(common[k])),) for k in blocks.each_key()}
-    return _described(blocks, held, None, source)
+    sites_by_key = {k: (tuple(sorted(common[k])),) for k in blocks.each_key()}
+    return _described(blocks, sites_by_key, None, source)
 
 
 def _whole(source: PhysicalSchema, what: str) -> None:
@@ -361,22 +361,26 @@ def joined(
     for source in sources:
         _whole(source, "A local join")
     tra_typing.join_bounds([s.blocks for s in sources], places)
-    found = matches([s.held for s in sources], places)
-    found = [m for m, on in zip(found, holds(where, [k for k, _ in found]), strict=True) if on]
-    held: dict[KeyTuple, tuple[Sites, ...]] = {}
-    for key, operands in found:
+    matched = matches([s.held for s in sources], places)
+    matched = [
+        m for m, on in zip(matched, holds(where, [k for k, _ in matched]), strict=True) if on
+    ]
+    sites_by_key: dict[KeyTuple, tuple[Sites, ...]] = {}
+    for key, operands in matched:
         first, *rest = (s.held[k][0] for s, k in zip(sources, operands, strict=True))
         sites = tuple(s for s in first if all(s in copies for copies in rest))
         if sites:
-            held[key] = (sites,)
+            sites_by_key[key] = (sites,)
     blocks = tra_typing.join_schema(
-        [s.blocks for s in sources], places, kernels[0], frozenset(held)
+        [s.blocks for s in sources], places, kernels[0], frozenset(sites_by_key)
     )
     blocks = chained(blocks, kernels[1:])
     if keys is not None:
         blocks = tra_typing.rekey_schema(blocks, keys)
-        held = dict(sorted(zip(renamed(list(held), keys), held.values(), strict=True)))
-    return _described(blocks, held, None, *sources), len(held) == len(found)
+        sites_by_key = dict(
+            sorted(zip(renamed(list(sites_by_key), keys), sites_by_key.values(), strict=True))
+        )
+    return _described(blocks, sites_by_key, None, *sources), len(sites_by_key) == len(matched)
 
 
 def _described(

@@ -30,9 +30,17 @@ COPIES = "*"
 
 
 CollectiveName = Literal[
-    "slice", "gather", "scatter", "broadcast", "all-gather", "all-to-all", "halo",
-    "reduce", "reduce-scatter", "all-reduce",
-]  # fmt: skip
+    "slice",
+    "gather",
+    "scatter",
+    "broadcast",
+    "all-gather",
+    "all-to-all",
+    "halo",
+    "reduce",
+    "reduce-scatter",
+    "all-reduce",
+]
 """As in MPI; a "slice" sends nothing, a "halo" only the margins of tiles."""
 
 
@@ -223,11 +231,11 @@ class Program:
         for n, step in enumerate(self.steps):
             for source in reads(step):
                 last[source] = max(last[source], run[n])
-        found: list[list[int]] = [[] for _ in self.steps]
+        freed: list[list[int]] = [[] for _ in self.steps]
         for source, n in enumerate(last):
             if source != self.root:
-                found[n].append(source)
-        return found
+                freed[n].append(source)
+        return freed
 
 
 def reads(step: Step) -> tuple[int, ...]:

@@ -43,7 +43,7 @@ def rounds(local: Local, step: Complete) -> list[Round]:
     groups, which = np.unique(
         np.sort(local.tiles.sites[step.parts], axis=1), axis=0, return_inverse=True
     )
-    found: list[list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = []
+    by_round: list[list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = []
     for number, row in enumerate(groups):
         tiles = np.flatnonzero(which.reshape(-1) == number)
         group, targets = np.unique(row), step.tiles.sites[tiles]
@@ -51,10 +51,10 @@ def rounds(local: Local, step: Complete) -> list[Round]:
             moves = _by_tree(tiles, group, targets)
         else:
             moves = [_at_once(tiles, group, targets)]
-        found += [[] for _ in range(len(moves) - len(found))]
+        by_round += [[] for _ in range(len(moves) - len(by_round))]
         for at, move in enumerate(moves):
-            found[at].append(move)
-    every = [Round(*map(np.concatenate, zip(*moves, strict=True))) for moves in found]
+            by_round[at].append(move)
+    every = [Round(*map(np.concatenate, zip(*moves, strict=True))) for moves in by_round]
     return [r for r in every if len(r.tiles)]
 
 
@@ -69,7 +69,7 @@ def _by_tree(
     tiles: np.ndarray, group: np.ndarray, targets: np.ndarray
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Neighbours first; each tile has a tree of its own, whose root is its target."""
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    by_round: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for target in np.unique(targets):
         own = tiles[targets == target]
         order = np.concatenate([[target], group[group > target], group[group < target]])
@@ -80,9 +80,9 @@ def _by_tree(
                 np.tile(order[senders], len(own)),
                 np.tile(order[senders - distance], len(own)),
             )
-            if at == len(found):
-                found.append(move)
+            if at == len(by_round):
+                by_round.append(move)
             else:
-                both, sources, ends = map(np.concatenate, zip(found[at], move, strict=True))
-                found[at] = both, sources, ends
-    return found
+                both, sources, ends = map(np.concatenate, zip(by_round[at], move, strict=True))
+                by_round[at] = both, sources, ends
+    return by_round

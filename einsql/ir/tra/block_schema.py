@@ -197,7 +197,7 @@ def matches(
     Returns:
         The result's keys in order, each with the keys it comes from.
     """
-    found: list[tuple[KeyTuple, tuple[KeyTuple, ...]]] = [((), ())]
+    joined: list[tuple[KeyTuple, tuple[KeyTuple, ...]]] = [((), ())]
     width = 0
     for keys, own in zip(operands, places, strict=True):
         common = [n for n, p in enumerate(own) if p < width]
@@ -205,13 +205,13 @@ def matches(
         index: dict[KeyTuple, list[KeyTuple]] = {}
         for key in keys:
             index.setdefault(tuple(key[n] for n in common), []).append(key)
-        found = [
+        joined = [
             ((*old, *(key[n] for n in fresh)), (*parts, key))
-            for old, parts in found
+            for old, parts in joined
             for key in index.get(tuple(old[own[n]] for n in common), ())
         ]
         width += len(fresh)
-    return sorted(found)
+    return sorted(joined)
 
 
 def shown(key: Sequence[object]) -> str:

@@ -56,8 +56,8 @@ class Kernel:
         notation = self.notation
         if notation is None:
             notation = ",".join(["..."] * len(tiles)) + "->..."
-        made = _named if isinstance(self.combine, str) else _template
-        return made(notation, self.combine, self.reduce, tuple(tiles))
+        build = _named if isinstance(self.combine, str) else _template
+        return build(notation, self.combine, self.reduce, tuple(tiles))
 
 
 def einsum(

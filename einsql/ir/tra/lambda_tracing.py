@@ -140,12 +140,21 @@ class Traced:
 
 
 _OPERATORS: dict[object, Callable[..., Any]] = {
-    np.add: operator.add, np.subtract: operator.sub, np.multiply: operator.mul,
-    np.divide: operator.truediv, np.floor_divide: operator.floordiv, np.remainder: operator.mod,
-    np.power: operator.pow, np.negative: operator.neg, np.equal: operator.eq,
-    np.not_equal: operator.ne, np.less: operator.lt, np.less_equal: operator.le,
-    np.greater: operator.gt, np.greater_equal: operator.ge,
-}  # fmt: skip
+    np.add: operator.add,
+    np.subtract: operator.sub,
+    np.multiply: operator.mul,
+    np.divide: operator.truediv,
+    np.floor_divide: operator.floordiv,
+    np.remainder: operator.mod,
+    np.power: operator.pow,
+    np.negative: operator.neg,
+    np.equal: operator.eq,
+    np.not_equal: operator.ne,
+    np.less: operator.lt,
+    np.less_equal: operator.le,
+    np.greater: operator.gt,
+    np.greater_equal: operator.ge,
+}
 _UFUNCS: dict[object, str] = {
     **{f.numpy: f.name for f in SCALARS.values() if isinstance(f.numpy, np.ufunc)},
     np.maximum: "greatest",

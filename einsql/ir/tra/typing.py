@@ -148,12 +148,12 @@ def join_schema(
     existing = only
     if existing is None and not all(s.is_continuous for s in sources):
         existing = frozenset(key for key, _ in matches([s.each_key() for s in sources], keys))
-    held = [
+    operand_dims = [
         [d if d.key is None else Dim(d.extents, places[d.key]) for d in source.dims]
         for source, places in zip(sources, keys, strict=True)
     ]
     joined = BlockSchema(bounds, (), sources[0].dtype, existing)
-    return _applied("Join", joined, held, [s.dtype for s in sources], kernel)
+    return _applied("Join", joined, operand_dims, [s.dtype for s in sources], kernel)
 
 
 def join_bounds(sources: Sequence[BlockSchema], keys: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -204,7 +204,7 @@ def _applied(
         raise ProgrammingError(
             f"{what} gives its kernel {len(operands)} arrays, it takes {len(kernel.operands)}"
         )
-    found: dict[str, Dim] = {}
+    label_dims: dict[str, Dim] = {}
     for n, (operand, dims, dtype) in enumerate(zip(kernel.operands, operands, dtypes, strict=True)):
         if len(operand.labels) != len(dims) or operand.source.schema.dtype(VALUE) is not dtype:
             raise ProgrammingError(
@@ -212,10 +212,12 @@ def _applied(
                 f"rank {len(operand.labels)} as operand {n}, not {dtype.value} of rank {len(dims)}"
             )
         for label, dim in zip(operand.labels, dims, strict=True):
-            known = found.setdefault(label, dim)
+            known = label_dims.setdefault(label, dim)
             if known != dim:
                 _same_extents(what, label, known, dim, keys)
-    dims = tuple(found[k] if k in found else Dim((kernel.axis(k).extent,)) for k in kernel.keys)
+    dims = tuple(
+        label_dims[k] if k in label_dims else Dim((kernel.axis(k).extent,)) for k in kernel.keys
+    )
     return BlockSchema(keys.bounds, dims, kernel.outputs[0].dtype, keys.existing)
 
 
@@ -365,14 +367,14 @@ def stack_schema(source: BlockSchema, key: int, dim: int) -> BlockSchema:
                     hint="Number the keys that are left without gaps, from 0.",
                 )
         for n, d in enumerate(source.dims):
-            found = [d.at(k) for k in members]
-            if n != dim and len(set(found)) > 1:
+            sizes = [d.at(k) for k in members]
+            if n != dim and len(set(sizes)) > 1:
                 raise ProgrammingError(
-                    f"Stack along array dimension {dim} meets arrays of {found[0]} and "
-                    f"{next(f for f in found if f != found[0])} elements in dimension {n}",
+                    f"Stack along array dimension {dim} meets arrays of {sizes[0]} and "
+                    f"{next(f for f in sizes if f != sizes[0])} elements in dimension {n}",
                     hint=f"The key that cuts array dimension {n} can be stacked along it alone.",
                 )
-            extents[n].append(sum(found) if n == dim else found[0])
+            extents[n].append(sum(sizes) if n == dim else sizes[0])
     dims = tuple(
         _dim("Stack", n, new, np.array(e, np.int64), bounds) for n, e in enumerate(extents)
     )
@@ -399,15 +401,15 @@ def _regrouped(
 def _dim(
     what: str, number: int, keys: np.ndarray, extents: np.ndarray, bounds: Sequence[int]
 ) -> Dim:
-    found = dim_over(keys, extents, bounds)
-    if found is None:
+    dim = dim_over(keys, extents, bounds)
+    if dim is None:
         few, many = extents.min(), extents.max()
         raise ProgrammingError(
             f"{what} would lose the key that array dimension {number} is cut by: "
             f"its blocks have {few} to {many} elements",
             hint="Keep that key as it is, stack it, or repartition into equal blocks first.",
         )
-    return found
+    return dim
 
 
 def _distinct(what: str, keys: Sequence[int]) -> None:

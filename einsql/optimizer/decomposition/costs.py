@@ -59,12 +59,12 @@ def repartition_floats(
     Returns:
         float64 of shape (a, b).
     """
-    made, used = tiles(shape, produced), tiles(shape, consumed)
-    n_p = made.prod(axis=1, dtype=np.float64)[:, None]
-    n_c = used.prod(axis=1, dtype=np.float64)[None, :]
-    n_int = np.ones((len(made), len(used)))
+    produced_tiles, consumed_tiles = tiles(shape, produced), tiles(shape, consumed)
+    n_p = produced_tiles.prod(axis=1, dtype=np.float64)[:, None]
+    n_c = consumed_tiles.prod(axis=1, dtype=np.float64)[None, :]
+    n_int = np.ones((len(produced_tiles), len(consumed_tiles)))
     for axis in range(len(shape)):
-        n_int *= np.minimum(made[:, None, axis], used[None, :, axis])
+        n_int *= np.minimum(produced_tiles[:, None, axis], consumed_tiles[None, :, axis])
     calls = consumed.prod(axis=1)[None, :]
     moved = (n_c / np.maximum(1, n_int) - 1) * calls * (n_c + n_p) + (n_p != n_int) * n_p * calls
     return np.asarray(moved * width)

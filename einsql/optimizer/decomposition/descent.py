@@ -94,7 +94,7 @@ def greedy(model: Model) -> Choice:
         total = reach[v].copy()
         for e in around[v]:
             if e.source == v:
-                total += e.costs[e.made, e.used[choice[e.target]]]
+                total += e.costs[e.produced, e.consumed[choice[e.target]]]
         choice[v] = int(total.argmin())
     return choice
 
@@ -163,8 +163,8 @@ def _solve_forest(
 def _fixed(e: Edge, v: int, choice: Choice) -> np.ndarray:
     """What an edge costs for each state of v while its other end stays."""
     if e.source == v:
-        return np.asarray(e.costs[e.made, e.used[choice[e.target]]])
-    return np.asarray(e.costs[e.made[choice[e.source]], e.used])
+        return np.asarray(e.costs[e.produced, e.consumed[choice[e.target]]])
+    return np.asarray(e.costs[e.produced[choice[e.source]], e.consumed])
 
 
 def _messages(
@@ -175,7 +175,7 @@ def _messages(
         return _message(between[0], total, v)
     table = np.broadcast_to(total[:, None], (len(total), size)).copy()
     for e in between:
-        pairs = e.costs[np.ix_(e.made, e.used)]
+        pairs = e.costs[np.ix_(e.produced, e.consumed)]
         table += pairs if e.source == v else pairs.T
     at = table.argmin(axis=0)
     return table[at, np.arange(size)], at
@@ -183,7 +183,7 @@ def _messages(
 
 def _message(e: Edge, total: np.ndarray, v: int) -> tuple[np.ndarray, np.ndarray]:
     """For each state of the other end: the least total of v with the edge, and v's state."""
-    mine, other = (e.made, e.used) if e.source == v else (e.used, e.made)
+    mine, other = (e.produced, e.consumed) if e.source == v else (e.consumed, e.produced)
     table = e.costs if e.source == v else e.costs.T
     order = np.lexsort((total, mine))
     first = np.concatenate(([True], mine[order][1:] != mine[order][:-1]))

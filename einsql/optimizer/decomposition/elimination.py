@@ -85,11 +85,11 @@ class _Elimination:
 
     def state(self, near: Sequence[int]) -> int:
         """The vertex's state that gives the least cost for given states of its neighbours."""
-        given = dict(zip(self.near, near, strict=True))
+        state_of = dict(zip(self.near, near, strict=True))
         total = self.alone[self.leaders]
         for t in self.tables:
             at = tuple(
-                view[self.leaders] if u == self.vertex else view[given[u]]
+                view[self.leaders] if u == self.vertex else view[state_of[u]]
                 for u, view in zip(t.vertices, t.views, strict=True)
             )
             total = total + t.costs[at]
@@ -192,7 +192,7 @@ class _Order:
 
 def _tables(model: Model) -> list[_Table]:
     """The edges' tables, without the axes of vertices that have no choice."""
-    made: list[_Table] = []
+    tables: list[_Table] = []
     slices: dict[tuple[int, int, int], np.ndarray] = {}
 
     def at(table: np.ndarray, axis: int, index: int) -> np.ndarray:
@@ -204,12 +204,12 @@ def _tables(model: Model) -> list[_Table]:
     for e in model.edges:
         fixed = [len(model.states[v]) == 1 for v in (e.source, e.target)]
         if not any(fixed):
-            made.append(_Table((e.source, e.target), (e.made, e.used), e.costs))
+            tables.append(_Table((e.source, e.target), (e.produced, e.consumed), e.costs))
         elif not fixed[1]:
-            made.append(_Table((e.target,), (e.used,), at(e.costs, 0, int(e.made[0]))))
+            tables.append(_Table((e.target,), (e.consumed,), at(e.costs, 0, int(e.produced[0]))))
         elif not fixed[0]:
-            made.append(_Table((e.source,), (e.made,), at(e.costs, 1, int(e.used[0]))))
-    return made
+            tables.append(_Table((e.source,), (e.produced,), at(e.costs, 1, int(e.consumed[0]))))
+    return tables
 
 
 def _leaders(alone: np.ndarray, views: list[np.ndarray]) -> np.ndarray:

@@ -64,9 +64,9 @@ class _Messages:
 
     def _pass(self, n: int, e: Edge) -> None:
         """Renews both messages of an edge."""
-        source = _least(self._belief(e.source, n), e.made, e.costs.shape[0])
+        source = _least(self._belief(e.source, n), e.produced, e.costs.shape[0])
         self.forward[n] = _damped(self.forward[n], (source[:, None] + e.costs).min(axis=0))
-        target = _least(self._belief(e.target, n), e.used, e.costs.shape[1])
+        target = _least(self._belief(e.target, n), e.consumed, e.costs.shape[1])
         self.backward[n] = _damped(self.backward[n], (e.costs + target).min(axis=1))
 
     def _belief(self, v: int, without: int | None = None) -> np.ndarray:
@@ -75,15 +75,17 @@ class _Messages:
         for n in self.around[v]:
             if n != without:
                 e = self.model.edges[n]
-                total += self.forward[n][e.used] if e.target == v else self.backward[n][e.made]
+                total += (
+                    self.forward[n][e.consumed] if e.target == v else self.backward[n][e.produced]
+                )
         return total
 
 
 def _least(costs: np.ndarray, view: np.ndarray, views: int) -> np.ndarray:
     """The least cost among the states of each view."""
-    found = np.full(views, np.inf)
-    np.minimum.at(found, view, costs)
-    return found
+    least = np.full(views, np.inf)
+    np.minimum.at(least, view, costs)
+    return least
 
 
 def _damped(old: np.ndarray, new: np.ndarray) -> np.ndarray:

@@ -46,10 +46,10 @@ def megatron(s: Structure, sites: int) -> Schedules:
 
     def schedule(n: int, v: Vertex) -> Schedule:
         inside = [k for k, c in enumerate(s.classes[n]) if c in s.hidden][:1]
-        made = scheduled(v, [*((k, wide) for k in inside), *_streams(s, n, split)], sites)
+        cut = scheduled(v, [*((k, wide) for k in inside), *_streams(s, n, split)], sites)
         if inside or v.stored:
-            return made
-        return Schedule(made.vector, max(1, sites // made.calls))
+            return cut
+        return Schedule(cut.vector, max(1, sites // cut.calls))
 
     return _each(s, schedule)
 
@@ -88,19 +88,20 @@ def model(s: Structure, sites: int, names: tuple[str, ...] = ()) -> Schedules:
         names: Labels in order of preference, instead of the columns found.
     """
     order = [c for name in names for c in _called(s, name)] or s.columns[::-1]
-    made: Schedules = []
+    schedules: Schedules = []
     for n, v in enumerate(s.problem.vertices):
         partial = any(
-            u.producer is not None and _is_partial(s.problem.vertices[u.producer], made[u.producer])
+            u.producer is not None
+            and _is_partial(s.problem.vertices[u.producer], schedules[u.producer])
             for u in v.uses
         )
         if partial and v.computes and not (v.contraction or v.renames or v.fixed):
-            made.append(Schedule(np.ones(len(v.labels), np.int64), sites))
+            schedules.append(Schedule(np.ones(len(v.labels), np.int64), sites))
             continue
-        own = [k for c in order for k, found in enumerate(s.classes[n]) if found == c]
+        own = [k for c in order for k, label_class in enumerate(s.classes[n]) if label_class == c]
         best = sorted(own, key=lambda k: -min(sites, v.extents[k]))[:1]
-        made.append(scheduled(v, [(k, sites) for k in best], sites))
-    return made
+        schedules.append(scheduled(v, [(k, sites) for k in best], sites))
+    return schedules
 
 
 def _is_partial(v: Vertex, schedule: Schedule) -> bool:
@@ -117,13 +118,13 @@ def no_label(problem: Problem, names: Sequence[str]) -> str:
 def _called(s: Structure, name: str) -> list[int]:
     """The classes of the labels with a name."""
     wanted = spelled(name, dict.fromkeys(x for v in s.problem.vertices for x in v.labels))
-    found = [
+    matches = [
         c
         for v, classes in zip(s.problem.vertices, s.classes, strict=True)
         for label, c in zip(v.labels, classes, strict=True)
         if label == wanted
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(matches))
 
 
 def spelled(name: str, known: Collection[str]) -> str | None:
@@ -131,8 +132,8 @@ def spelled(name: str, known: Collection[str]) -> str | None:
 
     None if there is no such label, or if several differ from it in case only.
     """
-    found = [x for x in known if x.lower() == name.lower()]
-    return name if name in known else found[0] if len(found) == 1 else None
+    matches = [x for x in known if x.lower() == name.lower()]
+    return name if name in known else matches[0] if len(matches) == 1 else None
 
 
 def _each(s: Structure, schedule: Callable[[int, Vertex], Schedule]) -> Schedules:
@@ -188,12 +189,11 @@ def _without_names(choose: Callable[[Structure, int], Schedules]) -> Named:
 
 
 _NEEDS: dict[str, tuple[Callable[[Structure], bool], str, Named]] = {
-    "megatron": (lambda s: bool(s.hidden), "weight that a result meets",
-                 _without_names(megatron)),
+    "megatron": (lambda s: bool(s.hidden), "weight that a result meets", _without_names(megatron)),
     "sequence": (lambda s: bool(s.sequence), "attention", _without_names(sequence)),
     "attention": (lambda s: bool(s.heads), "attention with heads", _without_names(attention)),
     "model": (lambda s: bool(s.columns), "weight that a result meets", model),
-}  # fmt: skip
+}
 """What each strategy looks for in a graph."""
 
 

@@ -71,9 +71,9 @@ def _solve(model: Model, inside: set[int], edges: list[Edge], choice: list[int |
     for v in sorted(inside):
         total = model.alone[v].copy()
         for e in into.get(v, []):
-            pairs = reach[e.source][:, None] + e.costs[e.made]
+            pairs = reach[e.source][:, None] + e.costs[e.produced]
             at = pairs.argmin(axis=0)
-            total += pairs[at, np.arange(pairs.shape[1])][e.used]
+            total += pairs[at, np.arange(pairs.shape[1])][e.consumed]
             back.append((e, at))
         reach[v] = total
     read = {e.source for e in edges}
@@ -82,4 +82,4 @@ def _solve(model: Model, inside: set[int], edges: list[Edge], choice: list[int |
     for e, at in reversed(back):
         reader = choice[e.target]
         assert reader is not None
-        choice[e.source] = int(at[e.used[reader]])
+        choice[e.source] = int(at[e.consumed[reader]])

@@ -120,12 +120,12 @@ class Problem:
     @property
     def readers(self) -> list[list[tuple[int, int]]]:
         """For each vertex the (vertex, operand) pairs that read it."""
-        found: list[list[tuple[int, int]]] = [[] for _ in self.vertices]
+        pairs: list[list[tuple[int, int]]] = [[] for _ in self.vertices]
         for n, v in enumerate(self.vertices):
             for k, use in enumerate(v.uses):
                 if use.producer is not None:
-                    found[use.producer].append((n, k))
-        return found
+                    pairs[use.producer].append((n, k))
+        return pairs
 
 
 def problem_of(root: Node, sites: int = MANY) -> Problem:
@@ -143,11 +143,11 @@ def problem_of(root: Node, sites: int = MANY) -> Problem:
     """
     vertices: list[Vertex] = []
     numbers: dict[int, int] = {}
-    made = 0
+    operations = 0
     for node in walk(root):
         if isinstance(node, EinSum):
-            vertex = _vertex(node, f"r{made}", numbers, sites)
-            made += 1
+            vertex = _vertex(node, f"r{operations}", numbers, sites)
+            operations += 1
         elif not node.settled or _everywhere(node, sites):
             continue
         else:
@@ -236,12 +236,12 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Ver
 def _hinted(node: EinSum, free: list[Axis], sites: int) -> tuple[int | None, ...]:
     """The parts a PARTITION hint gives the free labels, at most one for each value."""
     extents = {a.label: max(1, a.extent) for a in free}
-    found: dict[str, int] = {}
+    parts_of_label: dict[str, int] = {}
     for label, parts in node.hint:
         wanted = min(parts, extents.get(label, 0))
-        if wanted and wanted * prod(found.values()) <= sites:
-            found[label] = wanted
-    return tuple(found.get(a.label) for a in free) if found else ()
+        if wanted and wanted * prod(parts_of_label.values()) <= sites:
+            parts_of_label[label] = wanted
+    return tuple(parts_of_label.get(a.label) for a in free) if parts_of_label else ()
 
 
 def renames(node: EinSum) -> bool:

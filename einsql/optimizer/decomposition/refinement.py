@@ -100,14 +100,14 @@ def _distance(a: np.ndarray, b: np.ndarray) -> float:
 
 def prime_factors(n: int) -> list[int]:
     """The prime factors of a number, the largest first."""
-    found: list[int] = []
+    factors: list[int] = []
     k = 2
     while n > 1:
         while n % k == 0:
-            found.append(k)
+            factors.append(k)
             n //= k
         k += 1
-    return found[::-1]
+    return factors[::-1]
 
 
 def _around(
@@ -130,16 +130,16 @@ def _near(
     problem: Problem, vectors: list[np.ndarray], free: Candidates, reach: float
 ) -> Candidates:
     """The free vectors within some distance; equal layers get the very same arrays."""
-    made: dict[object, np.ndarray] = {}
+    nearby: dict[object, np.ndarray] = {}
     place = {v.name: n for n, v in enumerate(problem.vertices)}
 
     def candidates(v: Vertex) -> np.ndarray:
         centre, states = vectors[place[v.name]], free(v)
         key = (id(states), centre.tobytes())
-        if key not in made:
+        if key not in nearby:
             distance = np.abs(np.log(states / np.maximum(1, centre))).sum(axis=1)
             near = distance <= max(reach, distance.min()) + 1e-9
-            made[key] = states[near]
-        return made[key]
+            nearby[key] = states[near]
+        return nearby[key]
 
     return candidates

@@ -96,8 +96,8 @@ class Seconds:
         least, mean, met = _overlaps(use.shape, made[:, :axes], used[:, :axes])
         idle = readers > holders
         missing = need - np.where(idle, 0.0, np.minimum(least, piece))
-        held = np.minimum(mean, piece) * np.minimum(readers, holders)
-        sent = np.maximum(0.0, readers * need - held) / holders
+        local = np.minimum(mean, piece) * np.minimum(readers, holders)
+        sent = np.maximum(0.0, readers * need - local) / holders
         most = np.maximum(missing, sent) * use.nbytes
         messages = met * np.where(shares & (group > 1), group, 1) - np.where(idle, 0, 1)
         messages = np.clip(messages, 1, np.maximum(1, holders))

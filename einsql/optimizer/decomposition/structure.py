@@ -94,14 +94,14 @@ def _classes(problem: Problem) -> tuple[tuple[int, ...], ...]:
 
     for n, v in enumerate(problem.vertices):
         for use in v.uses:
-            made = None if use.producer is None else problem.vertices[use.producer]
+            producer = None if use.producer is None else problem.vertices[use.producer]
             for axis, label in enumerate(use.axes):
                 if label is None:
                     continue
                 if use.tensor is not None:
                     root[find((n, label))] = find((use.tensor, axis))
-                if made is not None and made.keys[axis] is not None:
-                    root[find((n, label))] = find((use.producer, made.keys[axis]))
+                if producer is not None and producer.keys[axis] is not None:
+                    root[find((n, label))] = find((use.producer, producer.keys[axis]))
     numbers: dict[object, int] = {}
     return tuple(
         tuple(numbers.setdefault(find((n, k)), len(numbers)) for k in range(len(v.labels)))
@@ -170,11 +170,11 @@ def _brought(v: Vertex, weights: list[Use]) -> list[int]:
 def _columns(
     problem: Problem, classes: tuple[tuple[int, ...], ...], stream: tuple[int, ...]
 ) -> tuple[int, ...]:
-    found: dict[int, None] = {}
+    columns: dict[int, None] = {}
     for n, v in enumerate(problem.vertices):
         weights = weights_of(v, classes[n], stream)
-        found.update(dict.fromkeys(classes[n][k] for k in _brought(v, weights)))
-    return tuple(found)
+        columns.update(dict.fromkeys(classes[n][k] for k in _brought(v, weights)))
+    return tuple(columns)
 
 
 def _hidden(
@@ -208,7 +208,7 @@ def _memory(
     problem: Problem, classes: tuple[tuple[int, ...], ...], sequence: frozenset[int]
 ) -> tuple[frozenset[int], ...]:
     """Of two labels of the sequence the one that is summed away, here or further on."""
-    found: list[frozenset[int]] = [frozenset()] * len(problem.vertices)
+    summed: list[frozenset[int]] = [frozenset()] * len(problem.vertices)
     readers = problem.readers
     for n in reversed(range(len(problem.vertices))):
         v = problem.vertices[n]
@@ -220,10 +220,6 @@ def _memory(
             if gone:
                 break
             axes = problem.vertices[m].uses[operand].axes
-            gone = {
-                k
-                for k, at in zip(v.keys, axes, strict=True)
-                if k in both and at in found[m]
-            }  # fmt: skip
-        found[n] = frozenset(k for k in gone if k is not None)
-    return tuple(found)
+            gone = {k for k, at in zip(v.keys, axes, strict=True) if k in both and at in summed[m]}
+        summed[n] = frozenset(k for k in gone if k is not None)
+    return tuple(summed)

@@ -167,9 +167,12 @@ def _least(
 
 
 def _peak(
-    node: EinSum, cells: Cells, sources: Sequence[Source], closing: Mapping[int, Completion],
+    node: EinSum,
+    cells: Cells,
+    sources: Sequence[Source],
+    closing: Mapping[int, Completion],
     limit: float = inf,
-) -> float:  # fmt: skip
+) -> float:
     """Bytes that the busiest site sends or receives when operands are brought to cells.
 
     If some site receives as much as the limit, what is sent is not looked at.
@@ -187,12 +190,12 @@ def _peak(
                 sent, received = sent + out, received + into
         if versions:
             need = needed(node, n, cells) if alone else distinct(needed(node, n, cells))[0]
-            found, holder = here(need, versions[0])
+            present, holder = here(need, versions[0])
             absent = holder < 0
             for more in versions[1:]:
                 absent &= here(need, more)[1] < 0
             if absent.any():
-                missing = (need.volumes - found)[absent] * width
+                missing = (need.volumes - present)[absent] * width
                 received += np.bincount(need.sites[absent], missing, cells.among)
                 lacked = Tiles(need.sites[absent], need.boxes[absent])
                 exchanges.append((versions[0], lacked, width))
@@ -257,9 +260,9 @@ def _candidates(
     for n, s in enumerate(sources):
         need = needed(node, n, first)
         for have in (*s.versions[:1], *(w.tiles for w in ways.get(id(s), ()))):
-            found = following(need, have)
-            if found is not None:
-                yield replace(first, sites=found)
+            followed = following(need, have)
+            if followed is not None:
+                yield replace(first, sites=followed)
 
 
 def _cost(
@@ -292,9 +295,12 @@ def _cost(
 
 
 def _fetches(
-    node: EinSum, cells: Cells, sources: Sequence[Source], closing: dict[int, Completion],
+    node: EinSum,
+    cells: Cells,
+    sources: Sequence[Source],
+    closing: dict[int, Completion],
     intern: Intern,
-) -> tuple[Fetch, ...]:  # fmt: skip
+) -> tuple[Fetch, ...]:
     """How each operand comes to the cells; what one operand fetches is there for the next."""
     versions = {id(s): list(s.versions) for s in sources}
     for read, way in closing.items():
@@ -310,8 +316,8 @@ def _fetches(
             continue
         elements, at_hand = lacking(need, known)
         used = tuple(int(v) for v in np.unique(np.maximum(0, at_hand[:, 0])))
-        held = at_hand[:, 0] >= 0
-        at_hand[held, 0] = np.searchsorted(used, at_hand[held, 0])
+        is_here = at_hand[:, 0] >= 0
+        at_hand[is_here, 0] = np.searchsorted(used, at_hand[is_here, 0])
         completes = s.partial is not None and elements > 0 and _same(need, s.partial.tiles)
         moves = collectives(known[used[0]], need, elements, tuple_bytes(o.source))
         need = intern(need)

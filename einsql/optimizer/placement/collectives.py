@@ -24,8 +24,8 @@ def collectives(have: Tiles, need: Tiles, elements: int, width: int) -> tuple[Co
         width: Bytes of an element.
     """
     if elements == 0:
-        whole = need.volumes.sum() == have.volumes.sum()
-        return () if whole else (Collective("slice", (), 0),)
+        complete = need.volumes.sum() == have.volumes.sum()
+        return () if complete else (Collective("slice", (), 0),)
     solved = _solved(have, need, width)
     if sum(c.nbytes for c in solved) == elements * width:
         return solved
@@ -45,10 +45,10 @@ def _solved(have: Tiles, need: Tiles, width: int) -> tuple[Collective, ...]:
     if common is None or sum(a != b for a, b in zip(*common[1:], strict=True)) > MOST_CHANGED:
         return ()
     moves = solve(*common, [int(n) for n in high - low], width)
-    found = []
+    merged = []
     for (name, along), same in groupby(moves, lambda m: (m.collective, m.along)):
-        found.append(Collective(name, tuple(dict.fromkeys(along)), sum(m.nbytes for m in same)))
-    return tuple(found)
+        merged.append(Collective(name, tuple(dict.fromkeys(along)), sum(m.nbytes for m in same)))
+    return tuple(merged)
 
 
 def refined(a: Layout, b: Layout) -> tuple[Mesh, Placement, Placement] | None:

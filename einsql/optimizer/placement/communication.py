@@ -90,15 +90,15 @@ def solve(
     Raises:
         InterfaceError: The target is partial where the source is not.
     """
-    for given, wanted, (axis, _) in zip(source, target, mesh.axes, strict=True):
-        if isinstance(wanted, Partial) and given != wanted:
+    for current, wanted, (axis, _) in zip(source, target, mesh.axes, strict=True):
+        if isinstance(wanted, Partial) and current != wanted:
             raise InterfaceError(
                 f'The tensor is not partial along "{axis}", so nothing makes it so',
                 hint="Only a sum over a cut index leaves partial values.",
             )
     regions: dict[Placement, Region] = {}
 
-    def held(placed: Placement) -> Region:
+    def region_of(placed: Placement) -> Region:
         if placed not in regions:
             regions[placed] = region(mesh, placed, shape)
         return regions[placed]
@@ -117,7 +117,7 @@ def solve(
         for along, after, name in _moves(placed, source, target, len(shape)):
             if after in done:
                 continue
-            sent = _sent(mesh, along, held(placed), held(after), placed, after) * width
+            sent = _sent(mesh, along, region_of(placed), region_of(after), placed, after) * width
             move = Move(name, tuple(mesh.axes[n][0] for n in along), placed, after, sent)
             heapq.heappush(
                 queue,
@@ -199,9 +199,13 @@ def _innermost(placed: Placement, at: int, *entries: Entry) -> bool:
 
 
 def _sent(
-    mesh: Mesh, along: Sequence[int], held: Region, wanted: Region, placed: Placement,
+    mesh: Mesh,
+    along: Sequence[int],
+    held: Region,
+    wanted: Region,
+    placed: Placement,
     after: Placement,
-) -> int:  # fmt: skip
+) -> int:
     """Elements that a collective sends."""
     if not isinstance(placed[along[0]], Partial):
         return lacking(held, wanted)

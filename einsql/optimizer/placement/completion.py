@@ -43,11 +43,11 @@ class Completion:
 
 def completions(partial: PartialResult) -> list[Completion]:
     """Ways to complete a partial result: at one site of each group, or spread over it."""
-    members, held = partial.members, partial.tiles
+    members, parts = partial.members, partial.tiles
     first = members[:, 0]
-    tiles = Tiles(held.sites[first], held.boxes[first], held.copies)
-    tiles = laid(tiles, _completed(held.layout, Single()))
-    nbytes = _sent(held.sites[members], tiles) * partial.width
+    tiles = Tiles(parts.sites[first], parts.boxes[first], parts.copies)
+    tiles = laid(tiles, _completed(parts.layout, Single()))
+    nbytes = _sent(parts.sites[members], tiles) * partial.width
     ways = [Completion(tiles, members, "reduce", nbytes)]
     for axis in range(tiles.boxes.shape[1]):
         extents = tiles.boxes[:, axis, 1] - tiles.boxes[:, axis, 0]

@@ -76,9 +76,7 @@ def completed_cells(node: EinSum, operand: int, tiles: Tiles, sites: int) -> Cel
     return cells if list(zip(low, high, strict=True)) == domain else None
 
 
-def _cells(
-    operand: Operand, tiles: Tiles, labels: tuple[str, ...], sites: int
-) -> Cells | None:  # fmt: skip
+def _cells(operand: Operand, tiles: Tiles, labels: tuple[str, ...], sites: int) -> Cells | None:
     """Cells of which each reads one tile, if a map reads each key of the operand once."""
     boxes = _boxes(operand, tiles, labels)
     if boxes is None:
@@ -98,9 +96,7 @@ def _cells(
         )
         depths = tuple(e.depth if isinstance(e, Shard) else 0 for e, _ in busy)
         idle = single.index(True) if True in single else len(grid)
-    return Cells(
-        labels, grid, coordinates, boxes, tiles.sites, tiles.copies, sites, idle, depths
-    )  # fmt: skip
+    return Cells(labels, grid, coordinates, boxes, tiles.sites, tiles.copies, sites, idle, depths)
 
 
 def _boxes(operand: Operand, tiles: Tiles, labels: tuple[str, ...]) -> np.ndarray | None:
@@ -125,8 +121,8 @@ def _linear(expr: Expr, node: EinSum) -> bool:
         source = node.operands[expr.operand].source
         if not isinstance(source, EinSum) or not expr.dtype.is_float:
             return False
-        (made,) = (o for o in source.outputs if o.name == expr.field)
-        return made.reduction in ("sum", None)
+        (output,) = (o for o in source.outputs if o.name == expr.field)
+        return output.reduction in ("sum", None)
     if not isinstance(expr, Call):
         return False
     if expr.fn in JOINTLY:

@@ -24,8 +24,8 @@ def joined(program: Program, groups: Iterable[Sequence[EinSum]]) -> Program:
         groups: Nodes of that graph, producers first; none is in two groups.
     """
     search = _Search(program)
-    found = (search.together(nodes) for nodes in groups)
-    return replace(program, together=tuple(t for t in found if t is not None))
+    fused = (search.together(nodes) for nodes in groups)
+    return replace(program, together=tuple(t for t in fused if t is not None))
 
 
 class _Search:
@@ -57,8 +57,8 @@ class _Search:
                 return None
             if (local.sites != self._local(steps[-1]).sites).any():
                 return None
-            made = tuple(number.get(id(o.source), -1) for o in local.node.operands)
-            for source, maker, picks in zip(local.operands, made, local.picks, strict=True):
+            makers = tuple(number.get(id(o.source), -1) for o in local.node.operands)
+            for source, maker, picks in zip(local.operands, makers, local.picks, strict=True):
                 if maker >= 0:
                     between = self._in_place(source, maker, picks)
                     if between is None:
@@ -66,7 +66,7 @@ class _Search:
                     links |= between
                 elif any(self.reached[source] >> m & 1 for m in steps):
                     return None  # it needs what the group makes
-            edges.append(made)
+            edges.append(makers)
         inside = {*steps, *links}
         outside = {n: [r for r in self.readers[n] if r not in inside] for n in inside}
         if any(r < steps[-1] for of in outside.values() for r in of):
@@ -94,7 +94,7 @@ class _Search:
     def _in_place(self, source: int, maker: int, picks: np.ndarray) -> set[int] | None:
         """The exchanges from a cell's result to the same cell's operand; None if more happens."""
         links: set[int] = set()
-        tiles, whole = picks, np.arange(len(picks))
+        tiles, cells = picks, np.arange(len(picks))
         while source != maker:
             step = self.program.steps[source]
             if not isinstance(step, Exchange) or (step.at_hand[:, 0] < 0).any():
@@ -109,4 +109,4 @@ class _Search:
             if (step.tiles.boxes[tiles] != have.boxes[before]).any():
                 return None
             tiles = before
-        return links if np.array_equal(tiles, whole) else None
+        return links if np.array_equal(tiles, cells) else None

@@ -128,9 +128,9 @@ def declared(
     """
     number, order = prod(parts), order or range(len(keys))
     if number == 1:
-        whole = np.array(keys, np.int64).reshape(1, -1, 2)
+        box = np.array(keys, np.int64).reshape(1, -1, 2)
         everywhere = Layout(Mesh((("", sites),)), (Replicate(),))
-        return Tiles(np.arange(sites), np.repeat(whole, sites, axis=0), sites, everywhere)
+        return Tiles(np.arange(sites), np.repeat(box, sites, axis=0), sites, everywhere)
     boxes = np.empty((number, len(keys), 2), np.int64)
     for n, at in zip(order, _coordinates([parts[n] for n in order]), strict=True):
         boxes[:, n] = split(*keys[n], parts[n])[at]
@@ -204,9 +204,9 @@ def _layout(cells: Cells, entry: Callable[[str], Entry]) -> Layout | None:
         return None
     axes = [(axis, entry(axis[0])) for axis in cells.grid]
     for n, depth in enumerate(cells.depths):
-        axis, held = axes[n]
-        if isinstance(held, Shard):
-            axes[n] = axis, replace(held, depth=depth)
+        axis, placed = axes[n]
+        if isinstance(placed, Shard):
+            axes[n] = axis, replace(placed, depth=depth)
     if idle > 1:
         axes.insert(cells.idle, (("", idle), Single()))
     return Layout(Mesh(tuple(axis for axis, _ in axes)), tuple(e for _, e in axes))
@@ -243,11 +243,11 @@ def groups(node: EinSum, cells: Cells) -> np.ndarray | None:
 def reach(node: EinSum, axis: Axis, labels: tuple[str, ...], cells: np.ndarray) -> np.ndarray:
     """Bounds (cells, 2) of a derived axis in each cell: a window's halo, or the whole axis."""
     assert axis.define is not None
-    whole = np.array([axis.lo, axis.hi], np.int64)
+    full = np.array([axis.lo, axis.hi], np.int64)
     if axis.label in node.keys:  # the result has all its values
-        return np.tile(whole, (len(cells), 1))
+        return np.tile(full, (len(cells), 1))
     known = {a.label: (a.lo, a.hi) for a in node.axes}
-    found = np.tile(whole, (len(cells), 1))
+    reached = np.tile(full, (len(cells), 1))
     seen: dict[bytes, np.ndarray] = {}
     for n, cell in enumerate(cells):
         key = cell.tobytes()
@@ -262,9 +262,9 @@ def reach(node: EinSum, axis: Axis, labels: tuple[str, ...], cells: np.ndarray) 
                 hi = min(axis.hi, inside[1] + 1)
                 seen[key] = np.array([lo, max(lo, hi)], np.int64)
             else:
-                seen[key] = whole
-        found[n] = seen[key]
-    return found
+                seen[key] = full
+        reached[n] = seen[key]
+    return reached
 
 
 def distinct(need: Tiles) -> tuple[Tiles, np.ndarray]:
@@ -288,14 +288,14 @@ def here(need: Tiles, have: Tiles) -> tuple[np.ndarray, np.ndarray]:
         For each needed tile the number of its elements that are there (tiles of one site
         being disjoint), and a tile there that holds all of it, -1 if none does.
     """
-    found = np.zeros(len(need.sites), np.int64)
+    counts = np.zeros(len(need.sites), np.int64)
     holder = np.full(len(need.sites), -1)
     for there, at in beside(need, have):
         shared = common(need.boxes, have.boxes[at])
-        found += volumes(shared) * there
+        counts += volumes(shared) * there
         holds = there & (shared == need.boxes).all(axis=(1, 2))
         holder[holds] = at[holds]
-    return found, holder
+    return counts, holder
 
 
 def beside(need: Tiles, have: Tiles) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -323,7 +323,7 @@ def lacking(need: Tiles, versions: Sequence[Tiles]) -> tuple[int, np.ndarray]:
     Returns:
         How many elements, and `Exchange.at_hand` over these versions.
     """
-    found, holder = here(need, versions[0])
+    present, holder = here(need, versions[0])
     at_hand = np.stack([np.where(holder < 0, -1, 0), holder], axis=1)
     for n, version in enumerate(versions[1:], 1):
         if (at_hand[:, 0] >= 0).all():
@@ -331,5 +331,5 @@ def lacking(need: Tiles, versions: Sequence[Tiles]) -> tuple[int, np.ndarray]:
         _, holder = here(need, version)
         new = (at_hand[:, 0] < 0) & (holder >= 0)
         at_hand[new, 0], at_hand[new, 1] = n, holder[new]
-    moved = (need.volumes - found)[at_hand[:, 0] < 0].sum()
+    moved = (need.volumes - present)[at_hand[:, 0] < 0].sum()
     return int(moved), at_hand

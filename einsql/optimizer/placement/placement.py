@@ -209,16 +209,16 @@ class _Placing:
         partial = choice.partial
         shared = self.readers[id(node)] > 1
         if partial is None:
-            made = Source((choice.tiles,), None, shared)
+            source = Source((choice.tiles,), None, shared)
         else:
-            made = Source((), self._partial(partial), shared)
-        self.relations[id(node)] = _Relation(made, [step])
+            source = Source((), self._partial(partial), shared)
+        self.relations[id(node)] = _Relation(source, [step])
 
     def _interned(self, tiles: Tiles) -> Tiles:
         layout = tiles.layout
         known = None if layout is None else (layout.mesh.shape, layout.placed)
-        held = tiles.sites.tobytes(), tiles.boxes.tobytes(), tiles.boxes.shape
-        return self.tiles.setdefault((held, tiles.copies, known), tiles)
+        identity = tiles.sites.tobytes(), tiles.boxes.tobytes(), tiles.boxes.shape
+        return self.tiles.setdefault((identity, tiles.copies, known), tiles)
 
     def _partial(self, partial: PartialResult) -> PartialResult:
         merged = partial.members.tobytes(), partial.members.shape

@@ -72,9 +72,7 @@ def leaving(have: Tiles, need: Tiles, sites: int) -> np.ndarray:
     """Elements of the first copy that leave each site for tiles elsewhere, float64 (sites,)."""
     once = Tiles(have.sites[: have.once], have.boxes[: have.once])
     shared, _ = _shared(once.boxes, need.boxes)
-    return np.asarray(
-        np.bincount(once.sites, shared, sites) - _staying(once, need, sites)[0]
-    )  # fmt: skip
+    return np.asarray(np.bincount(once.sites, shared, sites) - _staying(once, need, sites)[0])
 
 
 def _shared(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -95,21 +93,23 @@ def _shared(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarr
         lengths.append(extents(common(mine[a][:, None], theirs[a][None])).astype(np.float64))
     grid = np.bincount(index, minlength=prod(shape)).astype(np.float64)
     meets = [(v > 0).astype(np.float64) for v in lengths]
-    found = []
+    sums = []
     for tables in (lengths, meets):
         total = grid.reshape(shape)
         for table in tables:  # the axis in front goes, the one of `boxes` comes last
             total = np.tensordot(total, table, axes=(0, 1))
-        found.append(total.reshape(-1)[at])
-    return found[0], found[1]
+        sums.append(total.reshape(-1)[at])
+    return sums[0], sums[1]
 
 
 def _shared_by_pairs(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """As `_shared`, for boxes on no grid."""
-    pairs = np.array([
-        (shared.sum(), (shared > 0).sum())
-        for shared in (volumes(common(box[None], others)) for box in boxes)
-    ]).reshape(-1, 2)  # fmt: skip
+    pairs = np.array(
+        [
+            (shared.sum(), (shared > 0).sum())
+            for shared in (volumes(common(box[None], others)) for box in boxes)
+        ]
+    ).reshape(-1, 2)
     return pairs[:, 0].astype(np.float64), pairs[:, 1].astype(np.float64)
 
 

@@ -125,11 +125,11 @@ def _terms(node: EinSum, o: Output) -> _Terms | None:
         return None
     (arg,) = o.args
     fn = arg.fn if isinstance(arg, Call) and arg.fn in REDUCTIONS[o.reduction].over else None
-    found = tuple(factors(arg, fn)) if fn is not None else (arg,)
-    if any(len(operands_of(f)) > 1 or not _is_local(node, f) for f in found):
+    parts = tuple(factors(arg, fn)) if fn is not None else (arg,)
+    if any(len(operands_of(f)) > 1 or not _is_local(node, f) for f in parts):
         return None
     same_kind = arg.dtype is o.dtype or (arg.dtype.is_integer and o.dtype.is_integer)
-    return _Terms(o, fn, found) if same_kind and not o.dtype.is_short else None
+    return _Terms(o, fn, parts) if same_kind and not o.dtype.is_short else None
 
 
 def _is_exact(node: EinSum, terms: list[_Terms]) -> bool:
@@ -141,10 +141,10 @@ def _is_exact(node: EinSum, terms: list[_Terms]) -> bool:
             continue
         most = 1
         for f in t.factors:
-            found: Interval = interval(f, bounds)
-            if found is None:
+            span: Interval = interval(f, bounds)
+            if span is None:
                 return False
-            size = max(abs(found[0]), abs(found[1]), 1)
+            size = max(abs(span[0]), abs(span[1]), 1)
             most = most + size if t.fn == "add" else most * size
         if not fits((-most * points, most * points), *t.output.dtype.range):
             return False
@@ -290,8 +290,8 @@ class _Plan:
         outputs = []
         for t in self.terms:
             rest = self.loose[t.output.name]
-            found = last.partial.get(t.output.name)
-            arg = _chain(t, [*rest, found] if found is not None else rest)
+            partial_value = last.partial.get(t.output.name)
+            arg = _chain(t, [*rest, partial_value] if partial_value is not None else rest)
             outputs.append(Output(t.output.name, (arg,), t.output.dtype, t.output.reduction))
         guard = conj(last.guard, *self.waiting)
         labels = last.labels | self._unread()

@@ -58,11 +58,11 @@ def narrow_axes(node: EinSum) -> EinSum:
     changed: dict[str, Axis] = {}
     kept: list[Expr] = []
     for term in conjuncts(node.guard):
-        found = _solve(term, bounds, defined)
-        if found is None:
+        limit = _solve(term, bounds, defined)
+        if limit is None:
             kept.append(term)
             continue
-        label, lo, hi = found
+        label, lo, hi = limit
         axis = changed.get(label) or node.axis(label)
         if label not in node.keys:
             changed[label] = _clip(axis, lo, hi)
@@ -201,9 +201,9 @@ def _merge(node: EinSum, a: str, b: str) -> EinSum | None:
                 {a.label for a in node.axes},
             ),
         )
-        found = in_order(map_exprs(merged, partial(relabel, names=names)))
-        if found is not None:
-            return found
+        ordered = in_order(map_exprs(merged, partial(relabel, names=names)))
+        if ordered is not None:
+            return ordered
     return None
 
 

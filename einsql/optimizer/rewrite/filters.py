@@ -44,7 +44,7 @@ def push_filter(roots: Roots) -> tuple[Roots, int]:
     values goes from a contraction into the map that computes them: it is then decided
     once for each element and not at every point of the contraction.
     """
-    only_reader = {source for source, found in readers(*roots).items() if len(found) == 1}
+    only_reader = {source for source, uses in readers(*roots).items() if len(uses) == 1}
 
     def visit(old: EinSum, node: EinSum) -> EinSum:
         for n, before in enumerate(old.operands):

@@ -212,11 +212,14 @@ class _Embedding:
     def key_conditions(self) -> list[Expr]:
         """What a derived key of the producer asks of the reader's label."""
         return [
-            Call("eq", (Label(self._names[a.label]), cast(self.expr(a.define), DType.BIGINT)),
-                 DType.BOOLEAN)
+            Call(
+                "eq",
+                (Label(self._names[a.label]), cast(self.expr(a.define), DType.BIGINT)),
+                DType.BOOLEAN,
+            )
             for a in self._producer.axes
             if a.define is not None and a.label in self._producer.keys
-        ]  # fmt: skip
+        ]
 
     def axes(self, outer: tuple[Axis, ...]) -> tuple[Axis, ...]:
         """The reader's axes and the producer's derived ones, still to be ordered."""
@@ -289,7 +292,7 @@ def _compose_small(node: EinSum, n: int) -> EinSum | None:
 
 def fuse_maps(roots: Roots) -> tuple[Roots, int]:
     """Composes element-wise arithmetic with its reader, where no work is multiplied."""
-    found = readers(*roots)
+    readers_of = readers(*roots)
 
     def visit(old: EinSum, node: EinSum) -> EinSum:
         sources = {id(o.source): p.source for o, p in zip(node.operands, old.operands, strict=True)}
@@ -301,7 +304,7 @@ def fuse_maps(roots: Roots) -> tuple[Roots, int]:
             if (
                 isinstance(source, EinSum)
                 and before is not None
-                and _all_fuse(source, found[id(before)])
+                and _all_fuse(source, readers_of[id(before)])
                 and _fuses(node, n, source)
             ):
                 new = _compose_small(node, n)

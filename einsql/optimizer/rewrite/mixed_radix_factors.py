@@ -51,11 +51,11 @@ def _digits(node: EinSum, n: int, derived: dict[str, Affine]) -> list[str] | Non
         elif label not in derived or _is_read(node, n, label):
             return None
         else:
-            found, axis = derived[label], node.axis(label)
-            digits = sorted(found.steps, key=lambda x: -found.steps[x])
-            if not _inside(found, axis, node):
+            form, axis = derived[label], node.axis(label)
+            digits = sorted(form.steps, key=lambda x: -form.steps[x])
+            if not _inside(form, axis, node):
                 return None
-            if not _apart(node, [(x, found.steps[x]) for x in reversed(digits)]):
+            if not _apart(node, [(x, form.steps[x]) for x in reversed(digits)]):
                 return None
             keys += digits
     return keys if len(set(keys)) == len(keys) else None

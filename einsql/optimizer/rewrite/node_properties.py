@@ -112,18 +112,18 @@ def in_order(node: EinSum) -> EinSum | None:
 
 def direct_labels(node: EinSum, expr: Expr) -> set[str]:
     """Labels an expression reads itself or through the operands it reads."""
-    found = labels_of(expr)
+    labels = labels_of(expr)
     for n in operands_of(expr):
-        found.update(node.operands[n].labels)
-    return found
+        labels.update(node.operands[n].labels)
+    return labels
 
 
 def used_labels(node: EinSum) -> set[str]:
     """Labels which an operand or an expression of the node reads."""
-    found = {x for o in node.operands for x in o.labels}
+    labels = {x for o in node.operands for x in o.labels}
     for e in exprs(node):
-        found |= labels_of(e)
-    return found
+        labels |= labels_of(e)
+    return labels
 
 
 def factors(expr: Expr, fn: str) -> Iterator[Expr]:
@@ -158,9 +158,9 @@ def is_contraction(node: EinSum) -> bool:
     if len(node.operands) < 2 or is_pointwise(node):
         return False
     for o in node.outputs:
-        found = distributed(o)
-        if found is not None:
-            read = {n for f in found[1] for n in operands_of(f)}
+        product = distributed(o)
+        if product is not None:
+            read = {n for f in product[1] for n in operands_of(f)}
             shapes = {frozenset(node.operands[n].labels) for n in read}
             if len(shapes - {frozenset()}) > 1:
                 return True
@@ -208,9 +208,9 @@ def with_axes(node: EinSum, changed: Mapping[str, Axis]) -> EinSum:
 
 def readers(*roots: Node) -> dict[int, list[tuple[EinSum, int]]]:
     """For each node, by id, the nodes and operand numbers that read it."""
-    found: dict[int, list[tuple[EinSum, int]]] = {}
+    uses: dict[int, list[tuple[EinSum, int]]] = {}
     for node in walk(*roots):
         if isinstance(node, EinSum):
             for n, o in enumerate(node.operands):
-                found.setdefault(id(o.source), []).append((node, n))
-    return found
+                uses.setdefault(id(o.source), []).append((node, n))
+    return uses

@@ -57,12 +57,12 @@ def prune_outputs(roots: Roots) -> tuple[Roots, int]:
 
 def _reads(node: EinSum) -> dict[int, set[str]]:
     """Fields read of each operand, by operand number."""
-    found: dict[int, set[str]] = {}
+    fields: dict[int, set[str]] = {}
     for top in exprs(node):
         for e in subexpressions(top):
             if isinstance(e, Value):
-                found.setdefault(e.operand, set()).add(e.field)
-    return found
+                fields.setdefault(e.operand, set()).add(e.field)
+    return fields
 
 
 def _keep_operands(node: EinSum, kept: list[int]) -> EinSum:

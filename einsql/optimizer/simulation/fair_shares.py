@@ -70,7 +70,7 @@ def _alike(out: np.ndarray, into: np.ndarray, size: np.ndarray) -> tuple[np.ndar
     """
     colours = [np.zeros(int(p.max()) + 1, np.uint64) for p in (out, into)]
     sizes = _mixed(size.astype(np.uint64))
-    found = (0, 0)
+    previous = (0, 0)
     while True:
         seen = [sizes + _mixed(colours[1])[into], sizes + _mixed(colours[0])[out]]
         for n, port in enumerate((out, into)):
@@ -78,9 +78,9 @@ def _alike(out: np.ndarray, into: np.ndarray, size: np.ndarray) -> tuple[np.ndar
             np.add.at(sums, port, _mixed(seen[n]))
             colours[n] = np.unique(sums, return_inverse=True)[1].reshape(-1).astype(np.uint64)
         count = (int(colours[0].max()) + 1, int(colours[1].max()) + 1)
-        if count == found:
+        if count == previous:
             return colours[0].astype(np.int64), colours[1].astype(np.int64)
-        found = count
+        previous = count
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
@@ -95,9 +95,13 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 
 def _ends(
-    size: np.ndarray, out: np.ndarray, per_out: np.ndarray, into: np.ndarray, per_in: np.ndarray,
+    size: np.ndarray,
+    out: np.ndarray,
+    per_out: np.ndarray,
+    into: np.ndarray,
+    per_in: np.ndarray,
     capacity: float,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """When messages of each class end.
 
     Args:

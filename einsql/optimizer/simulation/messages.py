@@ -113,16 +113,16 @@ def merging(local: Local, step: Complete, sites: int) -> Merging:
     volumes = step.tiles.volumes.astype(np.float64)
     tile = np.repeat(np.arange(len(volumes)), step.parts.shape[1])
     key = tile * sites + local.tiles.sites[step.parts].reshape(-1)
-    held, parts = np.unique(key, return_counts=True)
-    before = np.bincount(held % sites, _merged(parts) * volumes[held // sites], sites)
-    found = []
+    holders, parts = np.unique(key, return_counts=True)
+    before = np.bincount(holders % sites, _merged(parts) * volumes[holders // sites], sites)
+    per_round = []
     for r in rounds(local, step):
         messages = together(r.sources, r.targets, volumes[r.tiles], sites)
         places, arriving = np.unique(r.tiles * sites + r.targets, return_counts=True)
-        merged = _merged(arriving + np.isin(places, held)) * volumes[places // sites]
-        found.append((messages, np.bincount(places % sites, merged, sites)))
-        held = np.union1d(held, places)
-    return Merging(before, tuple(found))
+        merged = _merged(arriving + np.isin(places, holders)) * volumes[places // sites]
+        per_round.append((messages, np.bincount(places % sites, merged, sites)))
+        holders = np.union1d(holders, places)
+    return Merging(before, tuple(per_round))
 
 
 def _merged(parts: np.ndarray) -> np.ndarray:

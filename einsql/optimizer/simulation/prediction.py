@@ -188,15 +188,15 @@ class StepCosts:
     def memory(self) -> np.ndarray:
         """The most bytes each site holds at once; tiles go after their last reader."""
         released = self.program.released()
-        held = np.zeros(self.program.sites, np.int64)
-        peak = held.copy()
+        in_use = np.zeros(self.program.sites, np.int64)
+        peak = in_use.copy()
         sizes: dict[int, np.ndarray] = {}
         for n, step in enumerate(self.program.steps):
             sizes[n] = self._sizes(n, step)
-            held += sizes[n]
-            np.maximum(peak, held + self._arriving(n, step), out=peak)
+            in_use += sizes[n]
+            np.maximum(peak, in_use + self._arriving(n, step), out=peak)
             for source in released[n]:
-                held -= sizes.pop(source)
+                in_use -= sizes.pop(source)
         return peak
 
     def _arriving(self, n: int, step: Step) -> np.ndarray | int:

@@ -42,24 +42,26 @@ def tree(messages: Messages) -> list[Messages]:
     """
     if not _one_size(messages.source, messages.size):
         return [messages]
-    found: list[tuple[list[np.ndarray], ...]] = []
+    by_round: list[tuple[list[np.ndarray], ...]] = []
     for source in np.unique(messages.source):
         sent = messages.source == source
         members = np.concatenate([[source], messages.target[sent]])
         reached = 1
         for n in range(int(len(members) - 1).bit_length()):
-            if n == len(found):
-                found.append(([], [], []))
+            if n == len(by_round):
+                by_round.append(([], [], []))
             some = members[reached : 2 * reached]
             sizes = np.full(len(some), messages.size[sent][0])
-            for column, values in zip(found[n], (members[: len(some)], some, sizes), strict=True):
+            for column, values in zip(
+                by_round[n], (members[: len(some)], some, sizes), strict=True
+            ):
                 column.append(values)
             reached *= 2
-    made = []
-    for columns in found:
+    tree_rounds = []
+    for columns in by_round:
         source, target, size = map(np.concatenate, columns)
-        made.append(together(source, target, size, messages.sites))
-    return made
+        tree_rounds.append(together(source, target, size, messages.sites))
+    return tree_rounds
 
 
 def ring(messages: Messages) -> list[Messages]:
@@ -84,20 +86,20 @@ def ring(messages: Messages) -> list[Messages]:
         or (group[messages.source] != group[messages.target]).any()
     ):
         return [messages]
-    made = []
+    ring_rounds = []
     for n in range(int(count.max()) - 1):
         now = talks & (n < count - 1)
-        held = members[first + (place - n) % count]  # whose piece each member has got last
+        owners = members[first + (place - n) % count]  # whose piece each member has got last
         after = members[first + (place + 1) % count]
-        made.append(together(members[now], after[now], piece[held[now]], sites))
-    return made
+        ring_rounds.append(together(members[now], after[now], piece[owners[now]], sites))
+    return ring_rounds
 
 
 def mirrored(algorithm: Algorithm) -> Algorithm:
     """The algorithm backwards, for what is merged on its way instead of spread."""
 
     def run(messages: Messages) -> list[Messages]:
-        return [_turned(made) for made in reversed(algorithm(_turned(messages)))]
+        return [_turned(one_round) for one_round in reversed(algorithm(_turned(messages)))]
 
     return run
 

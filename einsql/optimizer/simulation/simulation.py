@@ -239,10 +239,10 @@ class _Playing:
         key = (self.costs.key(local.tiles), self.costs.key(step.tiles), parts)
         if key not in self._merging:
             self._merging[key] = merging(local, step, self.program.sites)
-        found, width = self._merging[key], state_bytes(local.node)
-        self._compute(found.before * width / self.machine.memory_bandwidth)
+        merge, width = self._merging[key], state_bytes(local.node)
+        self._compute(merge.before * width / self.machine.memory_bandwidth)
         fields = len(with_state(local.node).outputs)
-        for number, (messages, after) in enumerate(found.rounds):
+        for number, (messages, after) in enumerate(merge.rounds):
             self._send((key, number), messages, width, fields, step)
             self._compute(after * width / self.machine.memory_bandwidth)
 

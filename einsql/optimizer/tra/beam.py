@@ -86,7 +86,7 @@ class Implemented:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Ranked:
     """A plan on the way; `rank` orders plans by cost, then by size."""
 
     root: Node
@@ -170,14 +170,14 @@ def _searched(
 ) -> Implemented:
     costs, ways = Costs(), Neighbours(rules)
 
-    def found(plan: Node, trace: tuple[ImplementationStep, ...]) -> _Found:
-        return _Found(plan, (costs.plan(plan).total(weights), len(walk(plan))), trace)
+    def ranked(plan: Node, trace: tuple[ImplementationStep, ...]) -> _Ranked:
+        return _Ranked(plan, (costs.plan(plan).total(weights), len(walk(plan))), trace)
 
-    best = found(root, ())
+    best = ranked(root, ())
     # While types are remembered, plans of the very same type are one plan.
     beam, seen, idle = [best], {root.schema}, 0
     while beam and idle < PATIENCE and len(seen) < most_plans:
-        made: list[_Found] = []
+        candidates: list[_Ranked] = []
         for plan in beam:
             for rule, new in ways.of(plan.root):
                 if len(seen) >= most_plans:
@@ -186,8 +186,8 @@ def _searched(
                 if new.schema not in seen:
                     seen.add(new.schema)
                     step = ImplementationStep(rule, plan.root, new)
-                    made.append(found(new, (*plan.trace, step)))
-        beam = sorted(made, key=lambda f: f.rank)[:WIDTH]
+                    candidates.append(ranked(new, (*plan.trace, step)))
+        beam = sorted(candidates, key=lambda f: f.rank)[:WIDTH]
         idle += 1
         if beam and beam[0].rank < best.rank:
             idle = 0 if beam[0].rank[0] < best.rank[0] else idle
@@ -220,12 +220,12 @@ class Neighbours:
     def _alternatives(self, n: int, node: Node) -> list[Node]:
         key = n, id(node)
         if key not in self._known:
-            made = [
+            nodes = [
                 new
                 for new in self._rules[n].alternatives(node)
                 if new.schema is not node.schema  # which would be the same operation
             ]
-            self._known[key] = node, made  # keeps the node, so that its id stays its own
+            self._known[key] = node, nodes  # keeps the node, so that its id stays its own
         return self._known[key][1]
 
 

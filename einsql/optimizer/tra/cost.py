@@ -169,10 +169,10 @@ def _map_work(node: LocalMap) -> Iterator[tuple[int, Sites]]:
 
 def _join_work(node: LocalJoin) -> Iterator[tuple[int, Sites]]:
     schemas = [s.schema for s in node.sources]
-    found = matches([s.held for s in schemas], node.keys)
-    wanted = holds(node.where, [key for key, _ in found])
+    matched = matches([s.held for s in schemas], node.keys)
+    wanted = holds(node.where, [key for key, _ in matched])
     shapes = [_shapes(s.blocks) for s in schemas]
-    for (_, own), on in zip(found, wanted, strict=True):
+    for (_, own), on in zip(matched, wanted, strict=True):
         if on:
             first, *rest = (s.held[k][0] for s, k in zip(schemas, own, strict=True))
             copies = tuple(s for s in first if all(s in c for c in rest))

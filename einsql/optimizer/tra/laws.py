@@ -48,11 +48,11 @@ def fused(inner: EinSum, outer: EinSum) -> EinSum | None:
     if not (is_plain(inner) and is_pointwise(inner)):
         return None
     over = replace(outer, operands=(Operand(inner, operand.labels),))
-    made = compose(over, 0)
-    kept = made is not None and [o.source for o in made.operands] == [
+    composed = compose(over, 0)
+    kept = composed is not None and [o.source for o in composed.operands] == [
         o.source for o in inner.operands
     ]
-    return made if kept else None
+    return composed if kept else None
 
 
 def _selected(inner: EinSum, labels: tuple[str, ...], keys: tuple[str, ...]) -> EinSum:

@@ -60,15 +60,15 @@ def lower(
         NotSupportedError: The node has several fields, or an operand's are not given.
         ProgrammingError: A label has more parts than values.
     """
-    given: list[Fields | None] = []
+    relations: list[Fields | None] = []
     for operand, source in zip(node.operands, sources, strict=False):
         names = [f.name for f in operand.source.schema.fields]
         if source is not None and len(names) > 1:
             raise NotSupportedError("An operand of several fields needs a relation for each")
-        given.append(None if source is None else {names[0]: source})
+        relations.append(None if source is None else {names[0]: source})
     if len(node.outputs) != 1 or is_flag(node.outputs[0].name):
         raise NotSupportedError("An EinSum with more than one result is no single relation")
-    return next(iter(lower_fields(node, parts, given).values()))
+    return next(iter(lower_fields(node, parts, relations).values()))
 
 
 def lower_fields(
@@ -126,7 +126,7 @@ class _Lowering:
     node: EinSum
     wanted: Mapping[str, int]
     sources: Sequence[Fields | None]
-    held: dict[object, ra.Node] = field(default_factory=dict)
+    cut_operands: dict[object, ra.Node] = field(default_factory=dict)
     """Cut operands by number, field and cut."""
 
     def output(self, output: Output) -> ra.Node:
@@ -183,12 +183,12 @@ class _Lowering:
         operand = self.node.operands[number]
         split = [parts[x] for x in operand.labels]
         key = (number, name, *split)
-        if key not in self.held:
-            given = self.sources[number] if number < len(self.sources) else None
-            source = Source(operand.source, name, None if given is None else given[name])
+        if key not in self.cut_operands:
+            fields = self.sources[number] if number < len(self.sources) else None
+            source = Source(operand.source, name, None if fields is None else fields[name])
             relation = cut_operand(source, [self.node.axis(x) for x in operand.labels], split)
-            self.held[key] = ra.diagonal(relation, operand.labels)[0]
-        return self.held[key]
+            self.cut_operands[key] = ra.diagonal(relation, operand.labels)[0]
+        return self.cut_operands[key]
 
     def _index(self, label: str, split: int) -> ra.Node:
         """The tensor of a label's values, cut as the label is."""
@@ -217,19 +217,19 @@ class _Lowering:
         """ARG_MIN in two steps that can be cut: the extreme, then the least argument there."""
         argument, value = output.args
         reduction = "min" if output.reduction == "arg_min" else "max"
-        found = Output("best", (value,), value.dtype, reduction, output.where)
-        best = replace(self.node, outputs=(found,))
+        extreme = Output("best", (value,), value.dtype, reduction, output.where)
+        best = replace(self.node, outputs=(extreme,))
         number = len(self.node.operands)
-        there = call("eq", DType.BOOLEAN, value, Value(number, found.name, value.dtype))
+        there = call("eq", DType.BOOLEAN, value, Value(number, extreme.name, value.dtype))
         least = Output(output.name, (argument,), output.dtype, "min", conj(output.where, there))
         at = replace(
             self.node,
             operands=(*self.node.operands, Operand(best, self.node.keys)),
             outputs=(least,),
         )
-        given = [*self.sources, *(None for _ in self.node.operands[len(self.sources) :])]
-        first = lower_fields(best, self.wanted, given)
-        return lower_fields(at, self.wanted, [*given, first])[output.name]
+        sources = [*self.sources, *(None for _ in self.node.operands[len(self.sources) :])]
+        first = lower_fields(best, self.wanted, sources)
+        return lower_fields(at, self.wanted, [*sources, first])[output.name]
 
 
 def _repeats(value: Expr) -> bool:

@@ -57,8 +57,8 @@ def kernel(
     for a in node.axes:
         define = None if a.define is None else rewrite(a.define, visit)
         if define is not None and a.define is not None and a.lo != 0:
-            found = interval(a.define, {x.label: (x.lo, x.hi) for x in node.axes})
-            moves = found is not None and found[0] > -FAR and found[1] < FAR
+            span = interval(a.define, {x.label: (x.lo, x.hi) for x in node.axes})
+            moves = span is not None and span[0] > -FAR and span[1] < FAR
             define = _plus(define, -a.lo) if moves else _moved(define, a)
         axes.append(Axis(a.label, 0, a.extent, define))
     operands = [

@@ -67,8 +67,8 @@ def _kept(node: LocalMap) -> dict[int, int]:
     count = len(node.source.schema.blocks.bounds)
     if node.keys is None:
         return {k: k for k in range(count)}
-    given = {n: int(e.name[1:]) for n, e in enumerate(node.keys) if isinstance(e, Label)}
-    return {n: k for n, k in given.items() if k < count}
+    copied = {n: int(e.name[1:]) for n, e in enumerate(node.keys) if isinstance(e, Label)}
+    return {n: k for n, k in copied.items() if k < count}
 
 
 def drop_shuffle(node: Node) -> Iterator[Build]:

@@ -34,15 +34,15 @@ class ImplementationRule:
         The types have the last word: what cannot be typed, because an array would not be
         where it is read, is no alternative.
         """
-        found: list[Node] = []
+        nodes: list[Node] = []
         for build in self.builds(node):
             try:
                 new = build()
             except (IntegrityError, ProgrammingError):
                 continue
             if stands_for(new.schema, node.schema):
-                found.append(new)
-        return found
+                nodes.append(new)
+        return nodes
 
 
 def stands_for(new: PhysicalSchema, old: PhysicalSchema) -> bool:

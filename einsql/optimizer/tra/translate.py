@@ -31,9 +31,9 @@ def translate(root: tra.Node, sites: int, stored: Stored | None = None) -> ia.No
     Raises:
         ProgrammingError: A name or a key in `stored` is none of the plan's.
     """
-    given = stored or {}
+    placements = stored or {}
     names = [n.tensor.name for n in tra.walk(root) if isinstance(n, tra.Scan)]
-    for name in given:
+    for name in placements:
         if name not in names:
             raise ProgrammingError(
                 f"The plan scans no tensor {name}", hint=suggest(name, names, "tensors")
@@ -41,7 +41,7 @@ def translate(root: tra.Node, sites: int, stored: Stored | None = None) -> ia.No
     done: dict[int, ia.Node] = {}
     for node in tra.walk(root):
         sources = [done[id(c)] for c in tra.children(node)]
-        done[id(node)] = _implemented(node, sources, sites, given)
+        done[id(node)] = _implemented(node, sources, sites, placements)
     return done[id(root)]
 
 
