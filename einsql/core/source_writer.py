@@ -1,7 +1,7 @@
-"""Runs written out as Python text: for short work, calling and looking up takes the most time.
+"""Writes runs as Python source, because calls and lookups dominate the time of short work.
 
-Who runs a node may say in lines over names what it does; a program that is repeated makes one
-function of the lines of all its nodes, see `engine/program_writer.py`.
+The runner of a node may give its work as lines of source over names. A repeated program joins
+the lines of all its nodes into one function, see `engine/program_writer.py`.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Compressed:
         return Compressed(self.shape, starts, self.columns[kept], self.values[kept])
 
     def into(self, array: np.ndarray) -> None:
-        """Writes the elements into an array of the matrix's shape, and nothing else."""
+        """Writes the stored elements into an array of the matrix's shape; others stay."""
         array[self.rows, self.columns] = self.values
 
 
@@ -137,7 +137,7 @@ class Sparse:
         """The stored elements as they are now.
 
         Raises:
-            InterfaceError: Their owner has made something else of them.
+            InterfaceError: Their owner has changed the structure.
         """
 
     @abstractmethod

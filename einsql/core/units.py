@@ -11,7 +11,7 @@ from einsql.errors import ProgrammingError
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*(\S*)\s*")
 
 MOST = 1e30
-"""Nothing is more than so much, or less than its inverse; costs stay finite."""
+"""The largest quantity; the smallest one is its inverse, so costs stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,10 @@ class Quantity:
     """A kind of quantity.
 
     Attributes:
-        name: What it is.
+        name: The name of the quantity.
         unit: Its base unit.
-        example: How it may be written.
-        units: Factors of the units it is shown in, by name, the smallest first.
+        example: An example of its notation.
+        units: Factors of the units in which it is shown, by name, the smallest first.
         others: Factors of further units.
         least: The least value.
     """

@@ -1,8 +1,8 @@
 """Reverse mode over a graph: the adjoint of every field that a loss depends on.
 
 The adjoint of a field is the derivative of the loss by each of its elements: a node with
-the same keys and one value, or a constant. It is the sum of what flows back from every
-operand that reads the field, and where nothing reads an element it is 0.
+the same keys and one value, or a constant. It is the sum of the contributions of every
+operand that reads the field, and 0 where no point reads an element.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.functions import REDUCTIONS
 
 Adjoint = Const | EinSum
-"""A node with one field, or what every element has."""
+"""A node with one field, or the constant that is the adjoint of every element."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """What each point of a node contributes to an output, in terms of the output's adjoint.
+    """The adjoint of an output's argument at each point of its node.
 
     Attributes:
-        adjoint: Of the output's expression at the point.
-        of_output: Of the output itself.
+        adjoint: The adjoint of the output's argument at the point.
+        of_output: The adjoint of the output.
         operands: The node's operands and those that the adjoint reads.
         itself: The number of the operand that is the node itself.
     """
@@ -168,7 +168,7 @@ class Backward:
         return self._adjoints[known]
 
     def _cancels(self, node: Node, name: str) -> bool:
-        """True for an extreme that is a shift of what the loss is made of, and cancels."""
+        """True for an extreme that shifts the loss's terms by an amount that cancels."""
         if not isinstance(node, EinSum) or node is self.loss:
             return False
         output = next(o for o in node.outputs if o.name == name)
@@ -176,7 +176,7 @@ class Backward:
         return shift and cancels(self._nodes, node, name, self.loss, self.value)
 
     def _parts(self, node: Node, name: str) -> Iterator[Adjoint]:
-        """What flows back from everything that reads a field."""
+        """The contributions to the adjoint of a field, one for each operand that reads it."""
         dtype = node.schema.dtype(name)
         for reader in self._readers.get(id(node), []):
             form = self._forms.get(id(reader), reader)
@@ -189,13 +189,16 @@ class Backward:
                         yield contribution
 
     def _through(self, node: EinSum, form: EinSum, o: Output, leaves: list[Value]) -> Points | None:
-        """What the points of a node contribute to what an operand reads.
+        """The contributions of a node's points to the adjoint of an operand.
 
         Args:
             node: The node.
-            form: The same over other operands.
+            form: An equal node over other operands (see `factored`).
             o: One of its outputs, in that form.
             leaves: The values of the operand.
+
+        Returns:
+            None if the output does not depend on the operand.
         """
         if not o.dtype.is_float or not any(e in leaves for e in subexpressions(o.args[0])):
             return None
@@ -209,13 +212,13 @@ class Backward:
                 total = term if total is None else total + term
         if total is None:
             return None
-        if o.reduction is None:  # what the node has stored is at least as cheap to read
+        if o.reduction is None:  # reading the stored result is never dearer than computing it
             stored = Value(seed.itself, o.name, o.dtype)
             total = Term(replaced(total.expr, o.args[0], stored))
         is_product = o.reduction is not None and is_contraction(total.expr, seed.operands)
         finite = is_product or self._known.of_expr(total.expr, seed.operands).finite
         if seed.of_output.number is None and not finite:
-            # What a later filter left out counts for nothing, whatever its derivative is.
+            # Elements that a later filter drops have adjoint 0, even if this gives 0 · inf.
             nothing = seed.of_output.equal(0).both(total.is_nan())
             total = nothing.choose(0, total)
         return in_parts(Points(node.axes, seed.operands, node.guard, total, o.where))

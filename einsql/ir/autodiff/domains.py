@@ -1,8 +1,7 @@
-"""Sums over the points of a node: what flows back to the elements that an operand reads.
+"""Sums of the contributions of a node's points to the elements that an operand reads.
 
-The keys of such a sum are the operand's labels. A label that is read twice, or over fewer
-values than the key has, and one that is computed, makes a derived key: elements that no
-point reads get 0.
+The keys of such a sum are the operand's labels. A label that is repeated, computed, or
+shorter than its key gives a derived key: elements that no point reads get 0.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ VALUE = "val"
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """What every point of a domain contributes, and the points that count.
+    """The contribution of every point of a domain, and the points that contribute.
 
     Attributes:
         value: A float expression over the operands.
-        where: Which points count, besides those the guard leaves out.
+        where: A further condition on points, besides the guard.
     """
 
     axes: tuple[Axis, ...]
@@ -53,11 +52,11 @@ class Points:
 
 
 def summed(points: Points, read: Operand) -> Const | EinSum | None:
-    """The sum of what points contribute to each element that an operand of theirs reads.
+    """Sums the contributions of points to each element that one of their operands reads.
 
     Returns:
-        A node with the keys of the operand's source and the field VALUE, a constant where
-        every element gets the same, or None where nothing flows.
+        A node with the keys of the operand's source and the field VALUE, a constant if
+        the sum is the same for every element, or None if no point contributes.
     """
     if FALSE in (points.guard, points.where):
         return None
@@ -208,10 +207,10 @@ def reached(points: Points, axes: Iterable[Axis]) -> set[str]:
 
 
 def _reduced_first(points: Points, keys: tuple[str, ...]) -> tuple[Points, tuple[str, ...]] | None:
-    """A sum by the labels that computed keys are made of, if it leaves less to be spread.
+    """A sum by the labels that computed keys depend on, if that leaves fewer points.
 
-    A product of matrices is then one again. A sum that would be larger than what it is
-    spread to, as that of a convolution, is done at once.
+    A product of matrices then stays one. If the intermediate sum would be larger than the
+    result, as for a convolution, the sum is done in one step.
     """
     computed = [a for a in points.axes if a.define is not None and a.label in keys]
     if not computed:
@@ -233,7 +232,7 @@ def _reduced_first(points: Points, keys: tuple[str, ...]) -> tuple[Points, tuple
 
 
 def _is_injective(points: Points, computed: Sequence[Axis]) -> bool:
-    """True if different values of the labels that keys are made of make different keys."""
+    """True if the computed keys are injective functions of their labels."""
     domain = EinSum(points.axes, points.operands, TRUE, (), ())
     values = affine_labels(domain)
     axes = {a.label: a for a in points.axes}
@@ -241,7 +240,7 @@ def _is_injective(points: Points, computed: Sequence[Axis]) -> bool:
 
 
 def _counts(value: Affine, axes: dict[str, Axis]) -> bool:
-    """True if every step is longer than all shorter ones together reach."""
+    """True if every step exceeds the combined range of all shorter steps."""
     reach = 0
     for label, step in sorted(value.steps.items(), key=lambda x: abs(x[1])):
         if abs(step) <= reach:

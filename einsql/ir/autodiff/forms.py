@@ -1,7 +1,7 @@
-"""Sums of products with maps inside, as sums of plain products over these maps.
+"""Rewrites sums of products with maps inside as sums of plain products over these maps.
 
-The forward pass may do Σ f(x) · w at once; what flows back is a product of matrices only
-if f(x) is an operand, by which it is differentiated before f is.
+The forward pass may compute Σ f(x) · w in one node. Its derivative is a product of matrices
+only if f(x) is an operand: differentiating by that operand comes before differentiating f.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ FACTOR = "factor"
 
 
 def factored(node: EinSum) -> tuple[list[EinSum], EinSum] | None:
-    """A node's product of maps over maps that are nodes of their own.
+    """Moves the maps in a node's product into nodes of their own.
 
     Returns:
-        The maps, and the node over them with the same keys and outputs; None where there
-        are none, or something else than a product would remain.
+        The maps, and the node over them with the same keys and outputs; None if there are
+        no maps, or the node over them would be no product.
     """
     if any(a.define is not None for a in node.axes) or len(node.operands) < 2:
         return None
@@ -79,7 +79,7 @@ def _over_maps(node: EinSum, o: Output, maps: list[EinSum], operands: list[Opera
 
 
 def _guarded(node: EinSum, o: Output, f: Expr, number: int) -> Expr | None:
-    """A factor that raises at no point that the node leaves out; None if it cannot tell."""
+    """The factor, guarded so that it raises at no point that the node skips; None if unsafe."""
     if not can_raise(f, {a.label: (a.lo, a.hi) for a in node.axes}):
         return f
     counts = conj(node.guard, o.where)
@@ -98,7 +98,7 @@ def factors_of(expr: Expr) -> Iterator[Expr]:
 
 
 def is_contraction(expr: Expr, operands: Sequence[Operand]) -> bool:
-    """True for what a product of matrices sums: plain factors, two with labels of their own."""
+    """True for the summand of a matrix product: plain factors, two with labels of their own."""
     factors = list(factors_of(expr))
     labels = [set(operands[n].labels) for n in sorted(reads(expr))]
     return all(map(is_plain, factors)) and any(a - b and b - a for a in labels for b in labels)

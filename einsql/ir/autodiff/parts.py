@@ -1,7 +1,7 @@
-"""Long derivatives in parts: what occurs in them again and again is computed once.
+"""Splits long derivatives: repeated subexpressions become nodes of their own.
 
-Reverse mode shares subexpressions, but expressions are read as trees, in which each
-occurrence counts, and derivatives of derivatives would double at every level.
+Reverse mode shares subexpressions, but expressions are processed as trees, in which every
+occurrence costs. Second derivatives would double in size at every level.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PART = 12
 
 
 def in_parts(points: Points) -> Points:
-    """The same contributions, with maps over the same points for what a long value repeats."""
+    """The same contributions; subexpressions that a long value repeats become map nodes."""
     known: dict[tuple[object, ...], Expr] = {}
     root = _interned(points.value.expr, known, {})
     order = once_each(root)

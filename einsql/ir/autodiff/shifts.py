@@ -1,9 +1,9 @@
 """Shifts that cancel: maxima that are subtracted before an exponential, as in a softmax.
 
-A loss that stays what it is when a number is added to a maximum has the derivative 0 by that
-maximum, however long the way is: EXP(x - m) / SUM(EXP(x - m)) is the same for every m. What
-adding d to a maximum does to a value that is computed from it is told by two numbers, its
-power and its step: the value v becomes v · EXP(power · d) + step · d.
+A loss that does not change when a number is added to a maximum has derivative 0 by that
+maximum: EXP(x - m) / SUM(EXP(x - m)) is the same for every m. Two numbers, power and step,
+describe the effect of adding d to a maximum: a value v that depends on it becomes
+v · EXP(power · d) + step · d.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Node, Value, opera
 
 
 class Change(NamedTuple):
-    """What a shift makes of a value: v · EXP(power · d) + step · d; one of both is 0."""
+    """The effect of a shift on a value: v · EXP(power · d) + step · d; one of both is 0."""
 
     power: float = 0.0
     step: float = 0.0
@@ -28,11 +28,11 @@ _Shift = tuple[Change, tuple[int, ...]]
 
 
 def cancels(nodes: Sequence[Node], start: EinSum, name: str, loss: Node, field: str) -> bool:
-    """True if a loss provably stays the same whatever is added to a field.
+    """True if a loss provably does not change when any number is added to a field.
 
     Args:
         nodes: The graph of the loss, producers first.
-        start: The field's node; each of its elements may be shifted by a number of its own.
+        start: The field's node; each of its elements may be shifted by another number.
         name: The field.
         loss: The node of the loss.
         field: Its field.
@@ -51,7 +51,7 @@ def cancels(nodes: Sequence[Node], start: EinSum, name: str, loss: Node, field: 
 def _through(
     node: EinSum, changed: dict[tuple[int, str], _Shift]
 ) -> dict[tuple[int, str], _Shift] | None:
-    """The changed fields of a node, or None if it is not known how they change."""
+    """The changes of a node's fields, or None if one of them is unknown."""
     moved: dict[int, set[str]] = {}
     for n, o in enumerate(node.operands):
         for f in o.source.schema.fields:
@@ -97,7 +97,7 @@ def _keeps(reduction: str | None, change: Change) -> bool:
 
 
 def _of(root: Expr, leaves: dict[tuple[int, str], Change]) -> Change | None:
-    """How an expression changes; None if it is not known."""
+    """The change of an expression; None if it is unknown."""
     if not operands_of(root) & {n for n, _ in leaves}:
         return SAME
     changes: dict[int, Change | None] = {}

@@ -56,26 +56,26 @@ _UNSURE = frozenset(
         "exp",
     }
 )
-"""Functions that are not finite everywhere, besides those that ask for more below."""
+"""Functions that are not finite everywhere, besides those that `_of_call` treats one by one."""
 
 
 @dataclass
 class Knowledge:
-    """What is known of the fields of a graph's nodes, found once for each.
+    """Facts about the fields of a graph's nodes, inferred once per field.
 
-    Sums count as sums of something: groups of nothing have no rows.
+    Sums have at least one summand, because empty groups have no rows.
     """
 
     _fields: dict[tuple[int, str], Known] = field(default_factory=dict)
     _nodes: list[Node] = field(default_factory=list)
 
     def trust(self, node: Node, name: str, known: Known) -> None:
-        """Takes something to hold for a field wherever it is read."""
+        """Records facts about a field without proof."""
         self._nodes.append(node)
         self._fields[id(node), name] = known
 
     def of_field(self, node: Node, name: str) -> Known:
-        """What holds for a field."""
+        """The facts about a field."""
         if not isinstance(node, EinSum):
             return Known(finite=not node.schema.dtype(name).is_float)
         if (id(node), name) not in self._fields:
@@ -95,11 +95,11 @@ class Knowledge:
         return self._fields[id(node), name]
 
     def of_expr(self, expr: Expr, operands: Sequence[Operand]) -> Known:
-        """What holds for an expression.
+        """The facts about an expression.
 
         Args:
-            expr: Of any type; only numbers have signs.
-            operands: What its values are of.
+            expr: An expression of any type; only numbers have signs.
+            operands: The operands that its values refer to.
         """
         known: dict[int, Known] = {}
         for e in once_each(expr):

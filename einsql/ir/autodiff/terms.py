@@ -1,4 +1,4 @@
-"""Terms: expressions with operators, which fold what is known while they are built."""
+"""Terms: expressions with operators, which fold constants while they are built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from einsql.ir.functions.casts import cast_array
 
 
 def wider(a: DType, b: DType) -> DType:
-    """The type in which floats of two types meet; those of two bytes compute as FLOAT."""
+    """The common type of two float types; types of two bytes compute as FLOAT."""
     return DType.DOUBLE if DType.DOUBLE in (a, b) else DType.FLOAT
 
 

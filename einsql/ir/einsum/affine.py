@@ -59,11 +59,11 @@ def _with_term(before: Expr | None, label: Label | None, by: int) -> Expr:
 
 
 def affine(expr: Expr, known: Mapping[str, Affine]) -> Affine | None:
-    """An integer expression that did not raise as an affine one, or None if it is none.
+    """The affine form of an integer expression that does not raise, or None if it has none.
 
     Args:
         expr: The expression.
-        known: What each label it may read stands for.
+        known: The affine form of each label that it may read.
     """
     if isinstance(expr, Label):
         return known.get(expr.name)

@@ -1,9 +1,9 @@
-"""Where the pairs of a relation lie: sites as a grid, and what each grid axis does (TRA §3).
+"""Placements of the pairs of a relation on a grid of sites (TRA §3).
 
-A key is dealt onto a grid axis of g sites cyclically: value k lies at coordinate k mod g.
-That asks for no bound, so keys of any number lie somewhere, neighbouring blocks lie apart
-(what a filter leaves of a triangle stays balanced), and equal keys of two relations on
-equal grids share a site. Where g exceeds the key's bound some sites hold nothing.
+Keys are distributed cyclically over a grid axis of g sites: value k goes to coordinate
+k mod g. This needs no bound of the key. Neighbouring blocks go to different sites, so a
+triangular filter leaves the load balanced. Equal keys of two relations on equal grids share a
+site. Where g exceeds the bound of the key, some sites store nothing.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from einsql.ir.layout import Partial, Replicate
 from einsql.ir.tra.block_schema import KeyTuple
 
 Sites = tuple[int, ...]
-"""The sites that hold a copy of an array, ascending."""
+"""The sites that store a copy of an array, ascending."""
 
 Held = Mapping[KeyTuple, tuple[Sites, ...]]
-"""For every key its arrays, one or several parts, and the sites that have a copy of each."""
+"""For every key its arrays, one or several parts, each with the sites that store a copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Along this grid axis a pair lies where a key dimension says, dealt cyclically.
+    """A key dimension gives the coordinate of a pair along this grid axis, cyclically.
 
-    The `Shard` of `placements` is of contiguous pieces of an axis.
+    `einsql.ir.layout.Shard` cuts an axis into contiguous pieces instead.
     """
 
     key: int
@@ -39,9 +39,9 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """Each pair lies somewhere along this grid axis, where no single key dimension says.
+    """No single key dimension gives the coordinate of a pair along this grid axis.
 
-    A local map may renumber keys, and what it makes stays where it is.
+    A local map may renumber keys, while the pairs stay at their sites.
     """
 
     def __str__(self) -> str:
@@ -55,13 +55,13 @@ Entry = Shard | Replicate | Partial | Scattered
 class Placement:
     """A grid of sites and an entry for each of its axes.
 
-    Sites are numbered by their coordinates in the grid, the last axis fastest; those
-    beyond the grid hold nothing. A grid without axes is site 0.
+    Sites are numbered by their coordinates in the grid, the last axis fastest. Sites beyond
+    the grid store nothing. A grid without axes is site 0.
 
     Attributes:
-        sites: How many sites there are.
+        sites: The number of sites.
         grid: Sites along each axis, each at least 2.
-        entries: What lies along each axis.
+        entries: How pairs are distributed along each axis.
     """
 
     sites: int
@@ -87,11 +87,11 @@ class Placement:
 
     @property
     def is_by_keys(self) -> bool:
-        """True if the key alone tells which sites hold a pair."""
+        """True if the key alone determines the sites of a pair."""
         return all(isinstance(e, Shard | Replicate) for e in self.entries)
 
     def at(self, key: KeyTuple) -> Sites:
-        """The sites that hold the pair of a key, where keys alone tell."""
+        """The sites of the pair with a key; requires `is_by_keys`."""
         assert self.is_by_keys
         fixed = [
             key[e.key] % g if isinstance(e, Shard) else None
@@ -163,14 +163,14 @@ def _grids(sites: int, bounds: tuple[int, ...]) -> list[tuple[int, ...]]:
 def law_of(
     held: Held, keys: int, merge: str | None, sites: int, grids: Iterable[tuple[int, ...]]
 ) -> Placement:
-    """The placement that tells most of where arrays lie.
+    """The placement that describes given sites of arrays most precisely.
 
     Args:
-        held: Where they lie.
-        keys: How many key dimensions there are.
-        merge: How parts under one key are to be merged; None if there are none.
-        sites: How many sites there are.
-        grids: Grids on which they may lie.
+        held: The sites of each array.
+        keys: The number of key dimensions.
+        merge: The reduction that merges parts under one key; None if there are none.
+        sites: The number of sites.
+        grids: Grids to try.
     """
     candidates = [
         Placement(sites, grid, entries)
@@ -185,7 +185,7 @@ def law_of(
 def _entries(
     held: Held, grid: tuple[int, ...], keys: int, merge: str | None
 ) -> tuple[Entry, ...] | None:
-    """What lies along each axis of a grid, or None where copies fill no part of it."""
+    """The entry of each axis of a grid, or None if the copies fill no sub-grid of it."""
     along: dict[Sites, tuple[frozenset[int], ...]] = {}
     for copies in {c for parts in held.values() for c in parts}:
         if copies[-1] >= prod(grid):

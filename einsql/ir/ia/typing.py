@@ -1,11 +1,11 @@
-"""What every operation of the implementation algebra makes of the types it is given.
+"""Result types of the operations of the implementation algebra.
 
-A physical relation is a set of (key, array, site) (TRA §3). Its type says of every array
-which sites hold a copy, so nothing about it is estimated: what a join finds at its sites,
-whether a group lies together, and every byte that moves follow before anything runs.
+A physical relation is a set of (key, array, site) (TRA §3). Its type records the sites of
+every array. So the matches that a local join finds, the sites that share a group, and every
+byte that moves are known exactly before anything runs.
 
-Several arrays under one key are *parts*: somebody still has to merge them by ⊕. Local
-work that would be wrong on what lies at its site is refused here.
+Several arrays under one key are *parts*, which ⊕ has yet to merge. The functions refuse local
+operations that would compute wrong results on the arrays of their sites.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class PhysicalSchema:
     """The type of a physical relation.
 
     Attributes:
-        blocks: Its keys and the shapes of its arrays, whatever the site.
-        placement: Where they lie, as a law.
-        held: Where they lie, one by one.
-        merge: How several parts under one key are to be merged; None if there are none.
+        blocks: Its keys and the shapes of its arrays, independent of sites.
+        placement: The sites of the arrays as a distribution over a grid.
+        held: The sites of each array.
+        merge: The reduction that merges parts under one key; None if there are none.
     """
 
     blocks: BlockSchema
@@ -103,14 +103,14 @@ def _remembered(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 @_remembered
 def moved(source: PhysicalSchema, placement: Placement) -> PhysicalSchema:
-    """BCAST and SHUF: the same arrays elsewhere; parts stay parts."""
+    """BCAST and SHUF: the same arrays at other sites; parts are not merged."""
     sites_by_key = {k: (placement.at(k),) * len(parts) for k, parts in source.held.items()}
     return PhysicalSchema(source.blocks, placement, sites_by_key, source.merge)
 
 
 @_remembered
 def recut(source: PhysicalSchema, cuts: Cuts, placement: Placement) -> PhysicalSchema:
-    """Π with a shuffle: the same tensor in other blocks, elsewhere.
+    """Π with a shuffle: the same tensor in other blocks, at other sites.
 
     Raises:
         IntegrityError: Keys are missing, or parts are yet to be merged.
@@ -160,12 +160,12 @@ def mapped(
     keys: tuple[Expr, ...] | None,
     kernels: tuple[EinSum, ...],
 ) -> PhysicalSchema:
-    """λᴸ: every array emitted once or several times, given to kernels, and renamed.
+    """λᴸ: every array is emitted once or several times, passed through kernels, and renamed.
 
     Args:
         source: The relation.
-        emit: What is emitted several times gets its number as one more, last key.
-        keys: The new key by the old one and that number; None keeps them.
+        emit: How a pair becomes several; their count becomes one more, last key.
+        keys: The new key over the old one and that count; None keeps them.
         kernels: Applied one after another.
 
     Raises:
@@ -184,7 +184,7 @@ def mapped(
 
 
 def emitted(source: BlockSchema, emit: Emit | None) -> BlockSchema:
-    """The relation with what a local map emits under one more key."""
+    """The relation after the emission of a local map, which adds a last key."""
     if emit is None:
         return source
     if isinstance(emit, Tiled):
@@ -211,7 +211,7 @@ def aggregated(
     finish: tuple[EinSum, ...],
     where: Expr,
 ) -> PhysicalSchema:
-    """Σᴸ: what a site holds of a group, merged there; parts where sites share a group.
+    """Σᴸ: merges the arrays of a group at each site; gives parts where sites share a group.
 
     Args:
         source: The relation.
@@ -266,7 +266,7 @@ def _shared(source: PhysicalSchema, before: BlockSchema, group_by: Sequence[int]
 
 @_remembered
 def stacked(source: PhysicalSchema, key: int, dim: int) -> PhysicalSchema:
-    """Stack where each group lies together.
+    """Stack of groups whose arrays share a site.
 
     Raises:
         IntegrityError: A group's arrays share no site, keys are missing, or parts are
@@ -346,13 +346,13 @@ def joined(
 
     Args:
         sources: The operands.
-        places: For each key dimension of each operand the result's key dimension it is.
-        kernels: The first takes the arrays that match, each other one its result.
-        where: The matches that are wanted.
-        keys: Their new keys, or None.
+        places: For each key dimension of each operand the result's key dimension.
+        kernels: The first takes the arrays of a match, each next one the result before.
+        where: A condition on the keys of a match; other matches are skipped.
+        keys: The new keys, or None to keep them.
 
     Returns:
-        The result, and whether every match that is wanted shares a site.
+        The result, and whether the arrays of every selected match share a site.
 
     Raises:
         IntegrityError: An operand has parts yet to be merged, or two keys become one.
@@ -386,7 +386,7 @@ def joined(
 def _described(
     blocks: BlockSchema, held: Held, merge: str | None, *sources: PhysicalSchema
 ) -> PhysicalSchema:
-    """The type with the law that tells most of where its arrays lie."""
+    """The type with the most precise placement for the sites of its arrays."""
     grids = dict.fromkeys(s.placement.grid for s in sources)
     placement = law_of(held, len(blocks.bounds), merge, sources[0].sites, grids)
     return PhysicalSchema(blocks, placement, held, merge)

@@ -1,11 +1,10 @@
-"""What every operation of the tensor-relational algebra makes of the types it is given.
+"""Result types of the operations of the tensor-relational algebra.
 
-Here the algebra's integrity is kept (TRA §2.2): keys are unique, so no two pairs of a
-relation may be renamed to one; and *continuity*, that no key within the bounds is
-missing, is asked for where holes would have no meaning. Filter and ReKey may leave
-holes; ReKey always makes the bounds as tight as its keys, so it also closes them. Join,
-Aggregate and Transform take what is there; Stack, Repartition and a result handed out as
-one array need every key.
+The functions enforce the algebra's integrity (TRA §2.2). Keys are unique: no two pairs of a
+relation may be renamed to the same key. *Continuity* means that no key within the bounds is
+missing. Filter and ReKey may leave missing keys; ReKey also tightens the bounds to its keys.
+Join, Aggregate and Transform accept missing keys. Stack, Repartition and the conversion to
+one array require continuity.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def _cut(what: str, extents: Sequence[int], cuts: Cuts, dtype: DType) -> BlockSc
 
 
 def assembled(source: BlockSchema, what: str) -> Cuts:
-    """The cuts of a relation that holds one tensor, key i cutting axis i.
+    """The cuts of a relation that represents one tensor, key i cutting axis i.
 
     Raises:
         IntegrityError: Keys are missing.
@@ -199,7 +198,7 @@ def _applied(
     dtypes: Sequence[DType],
     kernel: EinSum,
 ) -> BlockSchema:
-    """The result of a kernel under given keys, its operands' axes told over those keys."""
+    """The result type of a kernel; `operands` gives the arrays' axes over the result's keys."""
     if len(kernel.operands) != len(operands):
         raise ProgrammingError(
             f"{what} gives its kernel {len(operands)} arrays, it takes {len(kernel.operands)}"

@@ -26,9 +26,9 @@ class Edge:
     Attributes:
         source: The producing vertex.
         target: The reading vertex.
-        produced: For each state of the source the row of the table.
-        consumed: For each state of the target the column of the table.
-        costs: What the repartition between them costs.
+        produced: For each state of the source the row of `costs`.
+        consumed: For each state of the target the column of `costs`.
+        costs: The costs of the repartition between them.
     """
 
     source: int
@@ -40,20 +40,20 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """What a choice costs: Σ alone[v][state] + Σ edges' tables."""
+    """The cost of a choice: Σ alone[v][state] + Σ edges' tables."""
 
     states: list[np.ndarray]
     alone: list[np.ndarray]
     edges: list[Edge]
 
     def cost(self, choice: Sequence[int]) -> float:
-        """What a choice costs, in the objective's unit."""
+        """The cost of a choice, in the objective's unit."""
         total = sum(float(a[s]) for a, s in zip(self.alone, choice, strict=True))
         return total + sum(self.edge_cost(e, choice) for e in self.edges)
 
     @staticmethod
     def edge_cost(e: Edge, choice: Sequence[int]) -> float:
-        """What an edge's repartition costs under a choice."""
+        """The cost of an edge's repartition under a choice."""
         return float(e.costs[e.produced[choice[e.source]], e.consumed[choice[e.target]]])
 
     @property
@@ -121,7 +121,7 @@ def free_candidates(p: int, exactly: bool = True, memory: int | None = None) -> 
 
 
 def cost_key(v: Vertex) -> tuple[object, ...]:
-    """What a vertex's costs depend on beside its states."""
+    """The properties of a vertex that determine its costs, besides its states."""
     uses = tuple((u.axes, u.shape, u.width, u.nbytes) for u in v.uses)
     kind = (v.contraction, v.renames, v.publishes, v.stored, v.effort, v.double)
     fields = v.width, v.state_fields

@@ -1,7 +1,7 @@
-"""Strategies that engineers of networks know by name (EinDecomp §9, tra-slides).
+"""Named strategies for neural networks, such as Megatron's (EinDecomp §9, tra-slides).
 
-Each of them says for a vertex which classes of labels it wants cut, in order of
-importance; what hints fix comes first, and what no part is left for stays whole.
+Each strategy ranks, for every vertex, the classes of labels to cut. Parts fixed by hints come
+first, and a label for which no part is left is not cut.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from einsql.optimizer.decomposition.vectors import divisors
 
 
 def scheduled(v: Vertex, wanted: Iterable[tuple[int, int]], sites: int) -> Schedule:
-    """A schedule with the wanted parts of some labels, as far as hints leave sites for them.
+    """A schedule that cuts some labels into given parts, limited by the parts of hints.
 
     Args:
         v: The vertex.
         wanted: Labels by position, each with its parts.
-        sites: Calls there may be where a hint fixes some parts.
+        sites: The number of calls allowed if a hint fixes some parts.
     """
     vector = np.array([n or 1 for n in v.fixed] or [1] * len(v.labels), np.int64)
     for label, parts in wanted:
@@ -36,9 +36,9 @@ def scheduled(v: Vertex, wanted: Iterable[tuple[int, int]], sites: int) -> Sched
 
 
 def megatron(s: Structure, sites: int) -> Schedules:
-    """Heads and hidden columns over one group of sites; everything else in each of them.
+    """Cuts heads and hidden columns over one group of sites; repeats the rest at each of them.
 
-    What is left of the sites splits the batch, then the sequence.
+    The remaining factor of the sites splits the batch, then the sequence.
     """
     wide = _most(s, s.hidden, sites)
     rest = sites // wide
@@ -68,7 +68,7 @@ def attention(s: Structure, sites: int) -> Schedules:
 
 
 def sequence(s: Structure, sites: int) -> Schedules:
-    """The sequence everywhere; what it is too short for splits the batch."""
+    """Cuts the sequence everywhere; the remaining parts, if it is too short, cut the batch."""
     long = _most(s, s.sequence, sites)
     split = dict.fromkeys(s.sequence, long) | _parts(s, s.batch, sites // long)
 
@@ -76,11 +76,11 @@ def sequence(s: Structure, sites: int) -> Schedules:
 
 
 def model(s: Structure, sites: int, names: tuple[str, ...] = ()) -> Schedules:
-    """Columns of weights: every operation is cut along one of them.
+    """Cuts every operation along a column of a weight.
 
-    The columns of the last weight come first, so that forward each product is cut along
-    what its own weight brings in, and backward along what its operand is cut by already.
-    Element-wise work on a partial result is done everywhere: an all-reduce.
+    The columns of the last weight have priority. So each product of the forward pass is cut
+    along its own weight's columns, and each product of the backward pass like its operand.
+    Element-wise work on a partial result is repeated at every site, after an all-reduce.
 
     Args:
         s: The structure.
@@ -109,7 +109,7 @@ def _is_partial(v: Vertex, schedule: Schedule) -> bool:
 
 
 def no_label(problem: Problem, names: Sequence[str]) -> str:
-    """What a strategy misses that finds none of the labels it names."""
+    """The message for a strategy whose labels do not occur in the problem."""
     known = dict.fromkeys(x for v in problem.vertices if v.computes for x in v.labels)
     meant = suggest(names[0], known, "labels")
     return f"finds no label {' or '.join(names)}" + (f" ({meant})" if meant else "")
@@ -128,9 +128,9 @@ def _called(s: Structure, name: str) -> list[int]:
 
 
 def spelled(name: str, known: Collection[str]) -> str | None:
-    """A label as the graph spells it: SQL's names have no case, those of EINSUM have.
+    """The graph's spelling of a label: names of SQL ignore case, those of EINSUM do not.
 
-    None if there is no such label, or if several differ from it in case only.
+    None if there is no such label, or if several labels match it except for case.
     """
     matches = [x for x in known if x.lower() == name.lower()]
     return name if name in known else matches[0] if len(matches) == 1 else None
@@ -165,7 +165,7 @@ def _parts(s: Structure, classes: Iterable[int], sites: int) -> dict[int, int]:
 
 
 def _stream_parts(s: Structure, sites: int) -> dict[int, int]:
-    """Parts of the batch, and of the sequence what the batch leaves over."""
+    """Parts of the batch, and the remaining parts for the sequence."""
     parts = _parts(s, s.batch, sites)
     left = sites // prod(parts.values())
     return parts | {c: _most(s, s.sequence, left) for c in s.sequence}
@@ -194,7 +194,7 @@ _NEEDS: dict[str, tuple[Callable[[Structure], bool], str, Named]] = {
     "attention": (lambda s: bool(s.heads), "attention with heads", _without_names(attention)),
     "model": (lambda s: bool(s.columns), "weight that a result meets", model),
 }
-"""What each strategy looks for in a graph."""
+"""For each strategy its condition on a graph, the name of what is missing, and its function."""
 
 
 def by_name(name: str, problem: Problem, sites: int, labels: str = "") -> Schedules:
@@ -207,7 +207,7 @@ def by_name(name: str, problem: Problem, sites: int, labels: str = "") -> Schedu
         labels: For `model`, labels in order of preference with commas between them.
 
     Raises:
-        InapplicableError: The graph has not what the strategy is about, or none of the labels.
+        InapplicableError: The graph lacks the structure that the strategy cuts, or the labels.
     """
     structure = structure_of(problem)
     applies, subject, choose = _NEEDS[name]

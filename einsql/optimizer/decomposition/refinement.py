@@ -1,11 +1,11 @@
 """Cuts for many sites, grown from cuts for few: exact over the neighbourhood of a choice.
 
-For p sites with prime factors q1 · q2 · … the graph is solved for q1, then for q1 · q2
-near that solution, and so on. Near means: each vector may take one more factor and move
-one from label to label, at every vertex at once, and the best of all these combinations
-is found by elimination. The same again around the result, until nothing gets better.
-Where a strategy for networks knows vectors for p sites, the search starts from them: it
-ends where growing ends, in a third of the time.
+For p sites with prime factors q1 · q2 · … the graph is solved for q1, then for q1 · q2 near
+that solution, and so on. In a neighbourhood each vector may gain one factor and move one from
+label to label, at every vertex at once. Elimination finds the best of all these combinations.
+The search repeats around the result until the cost does not decrease. If a named strategy has
+vectors for p sites, the search starts from them, and reaches the same result in a third of the
+time.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def refine(
     objective: Objective = FLOATS,
     start: Sequence[np.ndarray] = (),
 ) -> list[np.ndarray]:
-    """A vector for each vertex, the best among all that are close to it.
+    """A vector for each vertex, optimal within its neighbourhood.
 
     Args:
         problem: The problem.
         sites: p, the number of sites.
-        objective: What is minimised.
-        start: Vectors for so many sites to begin with; from nothing they are grown.
+        objective: The objective to minimise.
+        start: Vectors for p sites to start from; without them, the search grows them.
 
     Raises:
         OperationalError: A vertex has no vector within the objective's memory.

@@ -1,4 +1,4 @@
-"""Schedules: how each vertex of a problem is cut, and what that moves in all."""
+"""Schedules: the cut of each vertex of a problem, and the floats that cuts move."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Schedules = list[Schedule]
 
 
 class InapplicableError(Exception):
-    """A strategy has nothing to go by in a problem; the argument says what it misses."""
+    """A strategy does not apply to a problem; the argument names what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class FloatsMoved:
-    """What one operation moves, in floats (EinDecomp §7); copies move it each."""
+    """The floats that one operation moves (EinDecomp §7), summed over its copies."""
 
     join: float
     aggregate: float
@@ -59,18 +59,18 @@ def completed(
 ) -> tuple[Schedules, float]:
     """Adds the best layouts of published results to the schedules of all other vertices.
 
-    Each published result stands alone between a producer and readers that are decided, so
-    its best layout is found by itself. It may have any viable number of parts, or those
-    of some reader.
+    The producer and the readers of a published result are already scheduled, so its best
+    layout is independent of others. It may have any viable number of parts, or those of one
+    of its readers.
 
     Args:
-        problem: With publishing vertices.
-        schedules: Of the vertices that publish nothing.
+        problem: The problem, with publishing vertices.
+        schedules: The schedules of the vertices that publish nothing.
         sites: p, the number of sites.
-        objective: What the layouts should minimise.
+        objective: The objective to minimise.
 
     Returns:
-        The schedules, and what they cost.
+        All schedules, and their cost.
 
     Raises:
         OperationalError: A cell takes more memory than the objective allows.
@@ -132,7 +132,7 @@ class _Completing:
         self.schedules[n] = self.layouts[key]
 
     def cost(self) -> float:
-        """What all schedules cost."""
+        """The cost of all schedules."""
         total = 0.0
         for n, v in enumerate(self.problem.vertices):
             own = self._schedule(n)
@@ -146,7 +146,7 @@ class _Completing:
         return total
 
     def _moved(self, use: Use, reader: Schedule) -> float:
-        """What bringing an operand into its reader's cut costs."""
+        """The cost of repartitioning an operand into its reader's cut."""
         if use.producer is None or self._everywhere(use.producer):
             return 0.0
         produced, used = self._made(use), self.objective.used(use, reader.vector[None, :])
@@ -184,14 +184,14 @@ def _layout(vector: np.ndarray, axes: Sequence[int | None], published: Vertex) -
 
 
 def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[FloatsMoved]:
-    """What every vertex of a problem moves.
+    """The floats that every vertex of a problem moves.
 
-    Publishing a result is told at the first vertex that reads it, publishing vertices and
-    stored tensors themselves move nothing.
+    The first reader of a published result counts its repartition; publishing vertices and
+    stored tensors themselves count 0.
 
     Args:
         problem: The problem.
-        schedules: Of all its vertices.
+        schedules: The schedules of all vertices.
         sites: p, the number of sites.
     """
     known: dict[object, tuple[float, float]] = {}
@@ -200,7 +200,7 @@ def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Flo
     per_vertex: list[FloatsMoved] = []
 
     def repartition(n: int) -> float:
-        """What bringing a vertex's operands from their producers' cuts into its own moves."""
+        """Floats moved to repartition a vertex's operands from their producers' cuts."""
         v, own = problem.vertices[n], schedules[n]
         total = 0.0
         for use in v.uses:
@@ -238,7 +238,7 @@ def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Flo
 
 
 def _everywhere(problem: Problem, schedules: Sequence[Schedule | None], n: int, sites: int) -> bool:
-    """True if a result lies whole at every site, which makes reading it free."""
+    """True if a result has a complete copy at every site, which makes reading it free."""
     v, own = problem.vertices[n], schedules[n]
     if v.publishes:
         (use,) = v.uses
@@ -248,5 +248,5 @@ def _everywhere(problem: Problem, schedules: Sequence[Schedule | None], n: int, 
 
 
 def _read(v: Vertex, schedule: Schedule) -> Vertex:
-    """The vertex as what it reads is counted: a renaming is free only where it lies."""
+    """The vertex for costing its reads: a renaming is free only in the cut of its operand."""
     return replace(v, renames=False) if v.renames and schedule.copies > 1 else v

@@ -36,8 +36,8 @@ SMALL = 64
 
 
 Choose = Callable[[Problem, int, str, Objective], Schedules]
-"""From a problem, the number of sites, what follows the colon in a strategy's name, and what
-to minimise to schedules of the problem's vertices, which publish nothing."""
+"""Maps a problem, the number of sites, the argument after the colon of a strategy's name, and
+the objective to schedules of the problem's vertices, which publish nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,11 @@ class Strategy:
     """A way to cut a graph.
 
     Attributes:
-        law: What it does, in one line.
-        choose: Gives schedules for a problem's vertices, which publish nothing; from the
-            problem, the number of sites, what follows the colon in the strategy's name, and
-            what to minimise. Raises InapplicableError where it has nothing to go by.
-        argument: What may follow the colon, as an example; empty if nothing may.
-        needs_argument: Whether it must.
+        law: A description in one line.
+        choose: Returns schedules for a problem's vertices (see `Choose`). Raises
+            InapplicableError if the graph lacks the structure that it cuts.
+        argument: An example of the argument after the colon; empty if there is none.
+        needs_argument: Whether the argument is required.
     """
 
     name: str
@@ -93,7 +92,7 @@ def _eindecomp(problem: Problem, sites: int, _: str, objective: Objective) -> Sc
 def _least(
     problem: Problem, candidates: list[Schedules], sites: int, objective: Objective
 ) -> Schedules:
-    """The cheapest of some schedules; the first one where several are."""
+    """The cheapest of some schedules, the first one among equals."""
     if len(candidates) == 1:
         return candidates[0]
     published = with_published(problem)
@@ -103,7 +102,7 @@ def _least(
 
 
 def _by_labels(problem: Problem, sites: int) -> Iterator[Schedules]:
-    """What cutting every label, or one that every contraction has, would do."""
+    """Schedules that cut every label equally, or one label of every contraction."""
     yield _all_equal(problem, sites)
     contractions = [set(v.labels) for v in problem.vertices if v.contraction]
     for label in sorted(set.intersection(*contractions) if contractions else ()):
@@ -111,13 +110,13 @@ def _by_labels(problem: Problem, sites: int) -> Iterator[Schedules]:
 
 
 def _published(problem: Problem, sites: int, objective: Objective) -> Iterator[Schedules]:
-    """What EinDecomp as published chooses, if it finds anything within the memory."""
+    """The choice of EinDecomp as published, if there is one within the memory."""
     with suppress(OperationalError):
         yield _paper(problem, sites, "", objective)
 
 
 def _others(problem: Problem, sites: int, objective: Objective) -> list[Schedules]:
-    """What strategies would do that free candidates have not: operations may be repeated."""
+    """Schedules of other strategies outside the free candidates: operations may be repeated."""
     free = free_candidates(sites, objective.exactly)
     candidates = _full(problem, named_schedules(problem, sites), sites, objective)
     candidates += _full(problem, _by_labels(problem, sites), sites, objective)

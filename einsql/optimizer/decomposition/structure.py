@@ -1,15 +1,15 @@
-"""What a network's labels are for, read off the algebra: no name of a label decides.
+"""Infers the roles of a network's labels from the algebra; names of labels do not matter.
 
-Labels that index the same thing in several operations belong to one *class*: a key of a
-result and the label that reads it, an axis of a stored tensor wherever it is read. The
-roles of classes follow from contractions of results with stored tensors, the weights:
+Labels that index the same axis in several operations belong to one *class*: a key of a result
+and the label that reads it, or an axis of a stored tensor at all of its readers. The roles of
+classes follow from contractions of results with stored tensors, the weights:
 
-* a *stream* class is kept from the result and unknown to the weight, as a batch is;
-* the *sequence* is what attention relates to itself: the product of two results has one
-  stream label from each side;
-* *heads* are the other classes of that product, which weights brought in;
-* *hidden* classes are brought in by a weight that reads nothing already cut, and summed
-  away by the next one: the columns of one weight and the rows of the other.
+* A *stream* class is a key of the result and not of the weight, such as a batch.
+* The *sequence* is the class that attention relates to itself: the product of two results has
+  one stream label from each side.
+* *Heads* are the other classes of that product, which come from weights.
+* *Hidden* classes come from a weight whose operand is not cut, and are summed by the next
+  weight: the columns of one weight and the rows of the other.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Structure:
         problem: The problem.
         classes: For each vertex the class of each label.
         stream: Classes that results carry past weights.
-        sequence: Those of them that attention relates, the others are the batch.
-        heads: Classes that attention treats one by one.
-        columns: Classes that weights bring in, in the order of their first operation.
-        hidden: Heads and those columns whose operations do not touch another hidden class.
-        memory: For each vertex the labels of the sequence that stand for what is attended
-            to, where another one stands for who attends.
+        sequence: Stream classes that attention relates; the other ones are the batch.
+        heads: Classes over which attention is independent.
+        columns: Classes that come from weights, in the order of their first operation.
+        hidden: Heads, and columns whose operations use no other hidden class.
+        memory: For each vertex the labels of the sequence that index keys and values, where
+            another label indexes queries.
     """
 
     problem: Problem
@@ -184,14 +184,14 @@ def _hidden(
     heads: frozenset[int],
     inside: frozenset[int],
 ) -> frozenset[int]:
-    """Heads, and greedily what weights bring in from operands that are not cut yet.
+    """Heads, and greedily the columns of weights whose operands are not cut yet.
 
     Args:
         problem: The problem.
         classes: The class of each label.
         stream: Classes of the stream.
         heads: Classes of heads.
-        inside: All classes of attention's scores; the heads' own width stays whole.
+        inside: All classes of attention's scores; the width of a head is not cut.
     """
     hidden, refused = set(heads), set(inside - heads)
     for n, v in enumerate(problem.vertices):

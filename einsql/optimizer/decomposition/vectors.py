@@ -47,10 +47,10 @@ def viable(v: Vertex, p: int, *, exactly: bool) -> np.ndarray:
 
     Args:
         v: The operation.
-        p: Kernel calls wanted.
-        exactly: Exactly p calls, or as many below p as the extents allow; otherwise any
-            number of calls that divides either of these, most first. Labels with fixed
-            parts keep to them, and the others share what is left of p.
+        p: The number of kernel calls.
+        exactly: Whether to take exactly p calls, or the most below p that the extents allow;
+            otherwise any divisor of that number, most first. Labels with fixed parts keep
+            them, and the other labels share the remaining factor of p.
     """
     if v.fixed:
         return _around_fixed(p, v.extents, v.fixed, exactly)

@@ -1,4 +1,4 @@
-"""R1: lambdas composed across operations of one site, to compute and hold less (TRA §4.2)."""
+"""R1: composes kernels of local operations, to compute and store less (TRA §4.2)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _on_operand(condition: Expr, places: tuple[int, ...]) -> Expr:
 
 
 def map_into_join(node: Node) -> Iterator[Build]:
-    """R1-7: arrayMap stays in the composed projOp; keyMap reads join keys only."""
+    """R1-7: arrayMap moves into the composed projOp; keyMap reads join keys only."""
     if not isinstance(node, LocalMap) or not isinstance(node.source, LocalJoin):
         return
     join = node.source

@@ -1,13 +1,13 @@
-"""From EinSums and their cuts to the tensor-relational algebra (EinDecomp §4.3).
+"""Lowers EinSums and their cuts to the tensor-relational algebra (EinDecomp §4.3).
 
-Every field that an output reads is a relation of its own, cut as its labels are; these
-are joined on the labels they share by the EinSum itself over tiles, and the partial
-results are aggregated over the labels that were reduced:  Z = Σ_⊕ ∘ ⋈_K (Π X, Π Y, …).
+Every field that an output reads becomes a relation, cut like its labels. A join on the shared
+labels applies the EinSum to tiles, and an aggregation over the reduced labels merges the
+partial results:  Z = Σ_⊕ ∘ ⋈_K (Π X, Π Y, …).
 
-* Presence and validity are BOOLEAN relations beside the values.
-* A kernel knows where in a tile it is, not where the tile is: a label that is cut and
-  whose value is read is an operand too, the tensor of its own values.
-* A derived label stays whole, and so does what is read through it.
+* Presence and validity become BOOLEAN relations.
+* A kernel knows positions within a tile, but not the position of the tile. So a label that is
+  cut and whose value is read becomes an operand, the tensor of its own values.
+* A derived label is not cut, and neither are axes read through it.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ def lower(
     """The plan of one EinSum that has one value.
 
     Args:
-        node: What is computed.
-        parts: Into how many parts each label is cut; 1 where it is not named. A derived
-            label is cut only once the result is there.
-        sources: The operands' relations, where they are computed and have one field;
+        node: The EinSum.
+        parts: The number of parts of each label; 1 where it is not named. A derived
+            label is cut only after the result is computed.
+        sources: The operands' relations, if they are computed and have one field;
             Inputs are scanned.
 
     Returns:
-        A relation whose key i cuts axis i, in as many parts as the result's labels say.
+        A relation whose key i cuts axis i into the parts of the result's labels.
 
     Raises:
-        NotSupportedError: The node has several fields, or an operand's are not given.
+        NotSupportedError: The node has several fields, or an operand's relation is missing.
         ProgrammingError: A label has more parts than values.
     """
     relations: list[Fields | None] = []
@@ -77,12 +77,12 @@ def lower_fields(
     """The plan of each output of an EinSum; as `lower`.
 
     Args:
-        node: What is computed.
-        parts: As `lower` takes them.
-        sources: The relations of the operands' fields, where they are computed.
+        node: The EinSum.
+        parts: As in `lower`.
+        sources: The relations of the operands' fields, if they are computed.
 
     Raises:
-        NotSupportedError: The relations of an operand are not given.
+        NotSupportedError: The relations of an operand are missing.
         ProgrammingError: A label has more parts than values.
     """
     lowering = _Lowering(node, parts, sources)

@@ -23,7 +23,7 @@ from einsql.ir.einsum.intervals import interval
 from einsql.ir.tra.kernels import VALUE, operand
 
 FAR = 2**62
-"""A definition that stays below this can be moved without overflow."""
+"""A definition with a smaller absolute value can be shifted without overflow."""
 
 
 def kernel(
@@ -35,10 +35,10 @@ def kernel(
         node: The EinSum.
         output: One of its outputs.
         reads: Operand and field of each tile.
-        indexed: Labels that are cut, whose values come as one more tile each.
+        indexed: Labels that are cut; a further tile each has their values.
 
-    Labels count from 0 in a tile. Where a label is whole its value is that plus the
-    label's least one; a label's definition is moved likewise.
+    Labels count from 0 in a tile. The value of a label that is not cut is that count plus
+    the lower bound of the label; definitions of labels are shifted likewise.
     """
     tiles = {read: n for n, read in enumerate(reads)}
     indexes = {x: len(reads) + n for n, x in enumerate(indexed)}
