@@ -34,22 +34,22 @@ from einsql.optimizer.placement.layouts import (
 from einsql.optimizer.placement.traffic import leaving
 
 FOLLOWED = 256
-"""Operations of so many cells that may run anywhere run where most of their data lies."""
+"""Up to this number of cells, an operation may run at the sites with most of its data."""
 
 Ways = Mapping[int, Sequence[Completion]]
 """The completions of partial sources, by the identity of these."""
 
 Intern = Callable[[Tiles], Tiles]
-"""Gives equal tiles one object, so that what is equal is known by its identity."""
+"""Interns tiles: equal tiles become the same object, so they compare by identity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is known of a relation that an operation reads.
+    """The placement of a relation that an operation reads.
 
     Attributes:
-        versions: Tiles that lie at sites, complete ones first; none while the relation
-            is partial, and none of a stored tensor that lies wherever it is read.
+        versions: Stored tiles, complete ones first; empty while the relation is partial,
+            and for a stored tensor without fixed sites.
         partial: The partial result, if it is not completed yet.
         shared: True if there are other readers.
     """
@@ -61,13 +61,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fetch:
-    """How an operand comes to the cells that read it.
+    """The movement of an operand to the cells that read it.
 
     Attributes:
-        need: The tiles that are read.
+        need: The tiles that cells read.
         pick: For each cell its tile.
-        used: Versions it is taken from, by their numbers; none for a stored tensor, and
-            for partial tiles, which are read as they are.
+        used: The numbers of the versions that provide it; empty for a stored tensor, and
+            for partial tiles, which are read unmerged.
         at_hand: As in `Exchange`.
         collectives: As in `Exchange`.
         completes: As in `Exchange`.
@@ -86,10 +86,10 @@ class Choice:
     """A placement of one operation.
 
     Attributes:
-        closing: For each source that was partial, by its number, how it is completed.
+        closing: The completion of each source that was partial, by its number.
         fetches: One for each operand.
-        tiles: What comes out.
-        partial: The same, if tiles have to be merged.
+        tiles: The tiles of the result.
+        partial: The partial result, if tiles have to be merged.
     """
 
     cells: Cells
@@ -109,16 +109,16 @@ def choose(
     *,
     free: bool = False,
 ) -> Choice:
-    """The placement of an operation that moves least, and then that with the least busy sites.
+    """The placement of an operation that moves least; among equals the one best balanced.
 
     Args:
         node: The operation.
-        cut: How it is cut.
-        sites: How many sites there are.
-        sources: What each operand reads; operands that read the same have the same object.
+        cut: Its cut.
+        sites: The number of sites.
+        sources: The source of each operand; operands of the same relation share the object.
         intern: Makes equal tiles identical.
-        wish: The partial result it should make, if one of its grids does.
-        free: True if nobody minds how a map is cut, as long as no cell grows.
+        wish: The partial result to prefer, if one of its grids gives it.
+        free: True if a map may be cut differently, as long as no cell grows.
     """
     waiting = [None if s.shared else s.partial for s in sources]
     late = partial_cells(node, waiting, sites) if waiting else None
@@ -141,9 +141,9 @@ def choose(
 def _least(
     node: EinSum, candidates: Iterable[Cells], sources: Sequence[Source], ways: Ways
 ) -> tuple[Cells, dict[int, Completion]]:
-    """The cells to which bringing the operands moves least, with what completes these.
+    """The cells whose operands move least, with the completions of these operands.
 
-    Of several the first whose busiest site moves least.
+    Among equals it is the first one whose busiest site moves least.
     """
     best: tuple[int, Cells, dict[int, Completion]] | None = None
     peak: float | None = None  # of the best, once it is asked for
@@ -173,9 +173,9 @@ def _peak(
     closing: Mapping[int, Completion],
     limit: float = inf,
 ) -> float:
-    """Bytes that the busiest site sends or receives when operands are brought to cells.
+    """Bytes that the busiest site sends or receives when operands move to cells.
 
-    If some site receives as much as the limit, what is sent is not looked at.
+    If some site receives as much as the limit, sent bytes are not computed.
     """
     sent, received = np.zeros((2, cells.among))
     exchanges: list[tuple[Tiles, Tiles, int]] = []
@@ -207,7 +207,7 @@ def _peak(
 
 
 def _partial(node: EinSum, cells: Cells, tiles: Tiles) -> PartialResult | None:
-    """What cells make as a partial result, if several of them share a tile."""
+    """The partial result of cells, if several of them share a tile."""
     members = groups(node, cells)
     if members is None:
         return None
@@ -301,7 +301,7 @@ def _fetches(
     closing: dict[int, Completion],
     intern: Intern,
 ) -> tuple[Fetch, ...]:
-    """How each operand comes to the cells; what one operand fetches is there for the next."""
+    """The movement of each operand to the cells; later operands reuse the tiles of earlier ones."""
     versions = {id(s): list(s.versions) for s in sources}
     for read, way in closing.items():
         versions[read] = [intern(way.tiles)]

@@ -1,8 +1,8 @@
-"""Which local steps of a placed program a site runs together.
+"""Fuses local steps of an SPMD program into groups that a site runs together.
 
-A graph's groups of nodes that had better run together are known from its structure. They
-do at a site if what passes between them stays in the cell that made it: the nodes are cut
-alike, and no exchange between them moves or cuts anything.
+The groups of nodes worth fusing follow from the structure of the graph. Their steps fuse if
+intermediates stay in the cell that computes them: the nodes have the same cut, and no exchange
+between them moves or slices tiles.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from einsql.ir.spmd.program import Exchange, Local, Program, Together, reads
 
 
 def joined(program: Program, groups: Iterable[Sequence[EinSum]]) -> Program:
-    """The program with those groups of its nodes that sites can run together.
+    """The program with those groups of its nodes fused that sites can run together.
 
     Args:
         program: Its local steps run nodes of a graph.
@@ -65,7 +65,7 @@ class _Search:
                         return None
                     links |= between
                 elif any(self.reached[source] >> m & 1 for m in steps):
-                    return None  # it needs what the group makes
+                    return None  # it depends on the group's own results
             edges.append(makers)
         inside = {*steps, *links}
         outside = {n: [r for r in self.readers[n] if r not in inside] for n in inside}

@@ -36,20 +36,19 @@ ORDERS = 24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Cells of an operation on a grid of sites; those of one copy stand together.
+    """Cells of an operation on a grid of sites; the cells of one copy are contiguous.
 
     Attributes:
         labels: The free labels.
-        grid: The labels that are cut with their parts, COPIES among them, slowest first.
-        coordinates: (cells, labels), which interval of each label a cell has.
+        grid: The cut labels with their parts, possibly COPIES, slowest first.
+        coordinates: (cells, labels), the number of the interval of each label.
         boxes: (cells, labels, 2).
         sites: (cells,).
-        copies: How many groups of sites run all cells.
-        among: How many sites there are.
-        idle: Where they are a multiple of the cells, the axes of the grid that are slower
-            than the axis along which only the first site has a cell.
-        depths: For each axis of the grid how deep it cuts its label, as in `Shard`; all 0
-            if it is empty.
+        copies: The number of groups of sites that run all cells.
+        among: The number of sites.
+        idle: If that is a multiple of the cells, only the first site along one further axis
+            has a cell; this is the number of axes of the grid that are slower than it.
+        depths: The depth of each axis of the grid, as in `Shard`; empty for all 0.
     """
 
     labels: tuple[str, ...]
@@ -74,10 +73,10 @@ def _coordinates(shape: Sequence[int]) -> Sequence[np.ndarray]:
 
 
 def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
-    """The cells of an operation under each order of what is cut.
+    """Yields the cells of an operation under each order of the cut labels.
 
-    Where several sites go to a cell, the idle ones are next to it first, then elsewhere: a
-    result that was merged at the first site of each group lies so.
+    If there are several sites per cell, the first grids have the idle sites next to each
+    cell, as a result has that was merged at the first site of each group.
 
     Raises:
         InternalError: Copies of all cells are more than there are sites.
@@ -117,14 +116,14 @@ def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
 def declared(
     keys: Sequence[tuple[int, int]], parts: Sequence[int], sites: int, order: Sequence[int] = ()
 ) -> Tiles:
-    """Where a stored tensor of a declared cut lies.
+    """The tiles and sites of a stored tensor with a declared cut.
 
     Args:
         keys: Bounds of each key.
         parts: Parts of each key; all 1 is a copy at every site.
-        sites: How many sites there are.
-        order: The keys in the order in which blocks are numbered, the slowest first; as
-            they stand if it is empty.
+        sites: The number of sites.
+        order: The keys in the order in which blocks are numbered, the slowest first; empty
+            for the order of the keys.
     """
     number, order = prod(parts), order or range(len(keys))
     if number == 1:
@@ -157,7 +156,7 @@ def spread(keys: Sequence[tuple[int, int]], sites: int) -> Tiles:
 
 
 def lying(tensor: Input, sites: int) -> Tiles:
-    """Where a stored tensor lies that is settled, with the layout it follows if it does."""
+    """The tiles of a stored tensor with fixed sites, with their layout if there is one."""
     keys = [(k.lo, k.hi) for k in tensor.schema.keys]
     if tensor.lies is None:
         assert tensor.parts is not None
@@ -181,13 +180,13 @@ def needed(node: EinSum, operand: int, cells: Cells) -> Tiles:
 
 
 def read_layout(node: EinSum, operand: int, cells: Cells) -> Layout | None:
-    """How the tiles of an operand lie that the cells read."""
+    """The layout of the tiles of an operand that the cells read."""
     labels = node.operands[operand].labels
     return _layout(cells, lambda x: Shard(labels.index(x)) if labels.count(x) == 1 else REPLICATE)
 
 
 def made_layout(node: EinSum, cells: Cells, copies: Entry = REPLICATE) -> Layout | None:
-    """How the tiles lie that the cells make; `copies` is what repeated cells make."""
+    """The layout of the cells' results; `copies` is the entry of the axis of repeated cells."""
 
     def entry(label: str) -> Entry:
         if label == COPIES:
@@ -198,7 +197,7 @@ def made_layout(node: EinSum, cells: Cells, copies: Entry = REPLICATE) -> Layout
 
 
 def _layout(cells: Cells, entry: Callable[[str], Entry]) -> Layout | None:
-    """One entry for each axis of the grid; the sites between cells hold nothing."""
+    """A layout with one entry for each axis of the grid; sites between cells store nothing."""
     idle, rest = divmod(cells.among, len(cells.sites))
     if rest or not idle:
         return None
@@ -241,7 +240,7 @@ def groups(node: EinSum, cells: Cells) -> np.ndarray | None:
 
 
 def reach(node: EinSum, axis: Axis, labels: tuple[str, ...], cells: np.ndarray) -> np.ndarray:
-    """Bounds (cells, 2) of a derived axis in each cell: a window's halo, or the whole axis."""
+    """Bounds (cells, 2) of a derived axis in each cell: with a window's halo, or its full range."""
     assert axis.define is not None
     full = np.array([axis.lo, axis.hi], np.int64)
     if axis.label in node.keys:  # the result has all its values
@@ -282,11 +281,11 @@ def following(need: Tiles, have: Tiles) -> np.ndarray | None:
 
 
 def here(need: Tiles, have: Tiles) -> tuple[np.ndarray, np.ndarray]:
-    """What of the needed tiles lies at their sites.
+    """The parts of needed tiles that are stored at their sites.
 
     Returns:
-        For each needed tile the number of its elements that are there (tiles of one site
-        being disjoint), and a tile there that holds all of it, -1 if none does.
+        For each needed tile the number of its elements that its site stores (tiles of one site
+        are disjoint), and a tile at the site that contains it, or -1.
     """
     counts = np.zeros(len(need.sites), np.int64)
     holder = np.full(len(need.sites), -1)
@@ -299,10 +298,10 @@ def here(need: Tiles, have: Tiles) -> tuple[np.ndarray, np.ndarray]:
 
 
 def beside(need: Tiles, have: Tiles) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs each needed tile with one tile after another that lies at its site.
+    """Pairs each needed tile with the tiles at its site, one after another.
 
     Yields:
-        For each needed tile whether there is one more, and its number (any if there is none).
+        For each needed tile whether there is a further tile, and its number (arbitrary if not).
     """
     order = np.argsort(have.sites, kind="stable")
     sites = have.sites[order]
@@ -314,14 +313,14 @@ def beside(need: Tiles, have: Tiles) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def lacking(need: Tiles, versions: Sequence[Tiles]) -> tuple[int, np.ndarray]:
-    """What has to move so that needed tiles lie at their sites.
+    """The elements that must move so that every site has its needed tiles.
 
     Args:
         need: The needed tiles.
-        versions: Tiles of the relation that lie somewhere; the first are complete.
+        versions: Stored tiles of the relation; the first version is complete.
 
     Returns:
-        How many elements, and `Exchange.at_hand` over these versions.
+        The number of elements, and `Exchange.at_hand` over these versions.
     """
     present, holder = here(need, versions[0])
     at_hand = np.stack([np.where(holder < 0, -1, 0), holder], axis=1)

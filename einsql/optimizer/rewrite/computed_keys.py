@@ -1,4 +1,4 @@
-"""Keys computed from labels: the computed label becomes free, and one it is made of follows."""
+"""Solves keys computed from labels: the key becomes free, and one of its labels derived."""
 
 from __future__ import annotations
 

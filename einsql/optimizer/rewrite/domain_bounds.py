@@ -47,11 +47,10 @@ class _Linear:
 
 
 def narrow_axes(node: EinSum) -> EinSum:
-    """Moves `label < constant` and its kin from the guard into a label's bounds.
+    """Moves `label < constant` and similar conditions from the guard into a label's bounds.
 
-    Bounds of result keys are a contract, so only labels that are no keys are narrowed. A
-    label derived from what is compared exists within its bounds alone: what the guard says
-    of these again goes.
+    Bounds of result keys are part of the schema, so only other labels are narrowed. A derived
+    label exists only within its bounds, so a guard that repeats these is dropped.
     """
     bounds = bounds_of(node)
     defined: dict[Expr, str] = {a.define: a.label for a in node.axes if isinstance(a.define, Call)}

@@ -1,4 +1,4 @@
-"""Folding of reductions: known results, proven flags, labels that make no difference."""
+"""Folds reductions: constant results, proven flags, labels without effect."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _counts(key: Axis, value: Affine, axes: Mapping[str, Axis]) -> bool:
 
 
 def _meets(axis: Axis, value: Affine, axes: Mapping[str, Axis], chosen: AbstractSet[str]) -> bool:
-    """True if some values of the chosen labels bring another into its bounds at every key."""
+    """True if, at every key, some values of the chosen labels put another within its bounds."""
     steps = {x: s for x, s in value.steps.items() if x in chosen}
     moved = Affine(steps, 0)
     rest = Affine({x: s for x, s in value.steps.items() if x not in chosen}, value.offset)
@@ -235,9 +235,9 @@ def _condition(
 
 
 def drop_unseen(node: EinSum) -> EinSum:
-    """Drops conditions on keys and scalars from an element-wise node that tells of no keys.
+    """Drops conditions on keys and scalars from an element-wise node without flags.
 
-    No reader looks at the others, so any value may be theirs.
+    Its readers do not read the excluded keys, so their values may be arbitrary.
     """
     has_flags = any(is_flag(o.name) for o in node.outputs)
     return node if has_flags or not node.is_elementwise else unguarded(node)
@@ -279,7 +279,7 @@ def _single(o: Output) -> Output:
 
 
 def settle_constants(node: EinSum) -> EinSum:
-    """Makes a node of known constants element-wise, over its keys alone."""
+    """Makes a node whose outputs are constants element-wise, over its keys only."""
     if any(node.axis(k).define is not None for k in node.keys) or not node.reduced:
         return node
     constants = [constant(node, o) for o in node.outputs]
@@ -311,7 +311,7 @@ def fold_reductions(node: EinSum) -> EinSum:
 
 
 def drop_proven_flags(roots: Roots) -> tuple[Roots, int]:
-    """Drops the roots' flags proven TRUE: an absent flag says the same."""
+    """Drops the roots' flags proven TRUE: an absent flag means the same."""
     new = tuple(map(_without_proven, roots))
     fired = sum(a is not b for a, b in zip(new, roots, strict=True))
     return (new if fired else roots), fired

@@ -1,4 +1,4 @@
-"""What the rules ask about a node: existence, safety, shape of an expression, cost."""
+"""Properties of nodes that rules test: existence, safety, shape of an expression, cost."""
 
 from __future__ import annotations
 
@@ -70,10 +70,11 @@ def is_total(node: EinSum) -> bool:
 
 
 def unguarded(node: EinSum) -> EinSum:
-    """The node without conditions on keys and scalars, where any value may be that of the others.
+    """The node without conditions on keys and scalars, if values of other points may be arbitrary.
 
-    A condition on keys alone stays: kernels skip what it leaves out, while one on scalars would
-    be asked at every point. So does every condition where more points might raise.
+    A condition on keys alone stays, because kernels skip the points that it excludes; a
+    condition on scalars would be evaluated at every point. A condition also stays if the
+    additional points might raise.
     """
     if node.guard == TRUE or not derived_are_total(node):
         return node
@@ -184,7 +185,7 @@ def is_leaf(expr: Expr) -> bool:
 
 
 def fresh(wanted: str, taken: Iterable[str]) -> str:
-    """A name like the wanted one that is not taken."""
+    """A name derived from a given one that is not in use."""
     names = set(taken)
     name, n = wanted, 0
     while name in names:

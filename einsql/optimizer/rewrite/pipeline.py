@@ -27,8 +27,8 @@ class Stage:
     """Rules that run in turn until none of them fires, or `rounds` times.
 
     Attributes:
-        sited: True if it is for several sites only.
-        alone: True if it is for the processor of one site only.
+        sited: True if it runs only for several sites.
+        alone: True if it runs only for the processor of one site.
     """
 
     name: str
@@ -49,26 +49,26 @@ _SIMPLIFY = (
 )
 
 STAGES: tuple[Stage, ...] = (
-    # What the statement says, without detours; a producer's domain follows its readers'.
+    # Folds and inlines first; the domain of a producer follows from those of its readers.
     Stage("simplify", (*_SIMPLIFY, PUSH_BOUNDS, PRUNE_OUTPUTS), 8),
-    # Before fusing, so that a producer with equal copies is seen to have several readers.
+    # Before fusing, so that equal producers become one with several readers.
     Stage("share", (SHARE,), 1),
     Stage("fuse", (FUSE_MAPS, *_SIMPLIFY, PUSH_BOUNDS, PRUNE_OUTPUTS), 8),
-    # Only what could not be fused is worth a filter or an order of its own.
+    # After fusing, because only nodes that remain need a filter or an order of their own.
     Stage("order", (PUSH_FILTER, FACTOR_ORDER), 4),
     Stage(
         "settle",
         (FOLD_CONSTANTS, NARROW_AXES, FOLD_REDUCTIONS, PUSH_BOUNDS, PRUNE_OUTPUTS, SHARE),
         4,
     ),
-    # One wide product is faster than its parts, but cannot be cut by what its readers read.
+    # One wide product is faster than its parts, but cannot be cut by its readers' labels.
     Stage(
         "split",
         (SPLIT_QUOTIENTS, UNIFY_LABELS, NARROW_AXES, FOLD_REDUCTIONS, PRUNE_OUTPUTS, SPLIT_LABELS),
         4,
         sited=True,
     ),
-    # Where nothing is cut, views of what has been computed serve kernels better.
+    # Without cuts, kernels run faster on views of computed results.
     Stage("show", (SHOW_DIGITS, SHARE), 1, alone=True),
 )
 
@@ -76,7 +76,7 @@ GROUP_NODES = Rule(
     "group-nodes",
     "f(g(X)) = f(g(X₁)), f(g(X₂)), … for a partition of X by keys that f and g keep",
 )
-"""Names what kernels do with the settled graph: it runs nodes together and rewrites nothing."""
+"""The name of a kernel optimization that runs nodes together; it rewrites nothing here."""
 
 RULES: tuple[Rule, ...] = tuple(dict.fromkeys(r for s in STAGES for r in s.rules))
 """Every rule once, in the order in which it first runs."""

@@ -1,9 +1,9 @@
-"""Label splits: a contraction whose wide key is read in mixed radix is done under its digits.
+"""Label splits: a contraction whose wide key is read in mixed radix gets its digits as keys.
 
 One product often serves several readers: the keys of a fused attention projection are
-`o = (c · H + h) · D + d`, and each reader takes its c. Under the labels h and d every
-reader's part is a contraction of its own, which can be cut by heads, and the readers
-contract in turn instead of gathering.
+`o = (c · H + h) · D + d`, and each reader selects its c. With the labels h and d every reader's
+part is a contraction of its own, which can be cut by heads. The readers then contract instead
+of gathering.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _in_free_labels(define: Expr, node: EinSum) -> Expr:
 
 
 def _affine(expr: Expr) -> dict[str, int] | None:
-    """The factor of each label in a sum of multiples, and under "" what is added."""
+    """The factor of each label in a sum of multiples, and the constant under ""."""
     if isinstance(expr, Label):
         return {expr.name: 1, "": 0}
     if isinstance(expr, Const) and expr.dtype.is_integer:

@@ -36,7 +36,7 @@ def split_quotients(node: EinSum) -> EinSum:
 
 
 def _divisor(node: EinSum, axis: Axis) -> int | None:
-    """The number by which a free label is divided; else it only finds elements of operands."""
+    """The number by which a free label is divided; its other uses only index operands."""
     if axis.define is not None or axis.label in node.keys or axis.extent == 0:
         return None
     if axis.label in dict(node.hint):  # it says how the whole label is cut
