@@ -31,7 +31,7 @@ class Page:
         lines: They, without indentation.
         names: What is there before the function runs.
         made: Variables that lines have set, in order.
-        tick: The name of what is told the fraction done.
+        tick: The name of the function that takes the fraction done.
     """
 
     def __init__(self, tick: str) -> None:
@@ -42,7 +42,7 @@ class Page:
         self._count = 0
 
     def held(self, value: object, stem: str = "c") -> str:
-        """A name for a value that is there already."""
+        """A name for a value that exists before the function runs."""
         self._count += 1
         self.names[name := f"{stem}{self._count}"] = value
         return name

@@ -58,7 +58,7 @@ class Compressed:
         return Compressed(self.shape, self.starts, self.columns, values)
 
     def checked(self) -> Compressed:
-        """The matrix without what lies behind its last row, if its structure is sound.
+        """The matrix without elements after its last row, if its structure is valid.
 
         Its arrays may be those of an owner who writes into them: SciPy's
         `eliminate_zeros()` moves elements to the front, and compiled code that reads them

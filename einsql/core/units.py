@@ -39,7 +39,7 @@ class Quantity:
 
         Args:
             text: A positive number and a unit.
-            position: Where it stands in a statement.
+            position: Its position in a statement.
 
         Raises:
             ProgrammingError: It cannot be read, or is no size that anything has.
@@ -128,7 +128,7 @@ _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def quantity(n: float) -> str:
-    """A number with an SI prefix and three digits, to stand before its unit."""
+    """A number with an SI prefix and three digits, to be followed by its unit."""
     value, power = float(n), 0
     while abs(value) >= 999.5 and power < len(_PREFIXES) - 1:
         value, power = value / 1000, power + 1

@@ -163,7 +163,7 @@ def _trimmed(points: Points, keys: Sequence[str]) -> tuple[Points, int]:
     for e in (points.value.expr, points.guard, points.where):
         used |= _direct(points, e)
     kept: list[Axis] = []
-    for a in reversed(points.axes):  # what defines an axis stands before it
+    for a in reversed(points.axes):  # axes come after those that define them
         if a.define is None:
             continue
         if a.label in used or not _is_total(points, a):

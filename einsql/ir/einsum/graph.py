@@ -59,7 +59,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A scalar function of `algebra.SCALARS`; `dtype` is its result type."""
+    """A scalar function of `einsql.ir.functions.SCALARS`; `dtype` is its result type."""
 
     fn: str
     args: tuple[Expr, ...]

@@ -24,7 +24,7 @@ Derivative = Callable[..., Terms]
 """Takes the result's adjoint, the result and the arguments; gives the arguments' adjoints."""
 
 PointDerivative = Callable[[Any], Term]
-"""Takes a `gradient.Group`; gives the adjoint of the value that a point contributes."""
+"""Takes a `Group` of `ir/autodiff/backward.py`; gives the adjoint of a point's contribution."""
 
 
 def still(g: Term, y: Term, *args: Term) -> Terms:
@@ -58,7 +58,7 @@ def smaller(g: Term, y: Term, a: Term, b: Term) -> Terms:
 
 
 def _winner(g: Term, y: Term, x: Term, other: Term, wins: str) -> Term:
-    if other.number is not None:  # told by the result, so that nobody keeps the argument for it
+    if other.number is not None:  # tests the result, so that the argument need not be stored
         return getattr(y, wins)(other).choose(g, 0)
     return getattr(other, wins)(x).choose(0, x.equal(other).choose(g * 0.5, g))
 

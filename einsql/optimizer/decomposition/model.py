@@ -145,7 +145,7 @@ class _Tables:
         return self._vertices[key]
 
     def made(self, v: Vertex, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """How a reader sees a vertex: what it tells apart, and for each state which of it."""
+        """The views of a vertex by its readers: the distinct views, and the view of each state."""
         key = (id(states), v.keys, v.holders)
         if key not in self._views:
             self._views[key] = distinct(self._objective.made(v, states))

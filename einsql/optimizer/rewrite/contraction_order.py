@@ -310,7 +310,7 @@ class _Plan:
 
 
 def _stored_name(t: _Terms) -> str:
-    """Field of a partial result; PRESENT there tells which partial results exist."""
+    """The field of a partial result; its PRESENT field marks the partial results that exist."""
     return f"partial{PRESENT}" if t.output.name == PRESENT else t.output.name
 
 

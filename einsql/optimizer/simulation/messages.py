@@ -71,7 +71,7 @@ def exchanging(base: Tiles, step: Exchange, sites: int) -> Messages:
     tile, needed = np.nonzero(shared)
     target, size = targets[needed], shared[tile, needed]
     holders = base.sites.reshape(base.copies, base.once)
-    # Each group of sites serves its own; who has a copy asks nobody.
+    # Each group of sites sends to its own members; a site with a copy receives nothing.
     source = holders[target * base.copies // sites, tile]
     there = (holders[:, tile] == target).any(axis=0)
     return together(np.where(there, target, source), target, size, sites)

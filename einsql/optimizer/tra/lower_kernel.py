@@ -79,7 +79,7 @@ def kernel(
 
 
 def _moved(define: Expr, axis: Axis) -> Expr:
-    """The definition less its axis's start; -1, which is no place, for what lies beyond."""
+    """The definition less its axis's start; -1, which is no position, outside its bounds."""
     wide = define if define.dtype is DType.BIGINT else call("cast", DType.BIGINT, define)
     least, most = Const(axis.lo, DType.BIGINT), Const(axis.hi, DType.BIGINT)
     within = conj(call("le", DType.BOOLEAN, least, wide), call("lt", DType.BOOLEAN, wide, most))
