@@ -1,8 +1,8 @@
-"""BFLOAT16 in NumPy, which has no such type: bits that are stored, floats that are computed.
+"""BFLOAT16 in NumPy, which has no such type: stored as bits, computed as float32.
 
-A BFLOAT16 is the upper half of a FLOAT. Arrays of relations hold its bits, as
-`DType.BFLOAT16.numpy` says; expressions compute with float32. Rounding is to nearest, to
-even in between; what lies beyond the largest number becomes infinite, NaN stays NaN.
+A BFLOAT16 is the upper half of a FLOAT. Arrays of relations store its bits with the dtype
+`DType.BFLOAT16.numpy`; expressions compute with float32. Rounding is to nearest, ties to even.
+Values beyond the largest number become infinite, and NaN stays NaN.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def widen(bits: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
     Args:
         bits: uint16.
-        out: Where they are to go, float32 of the same shape; else they get new memory.
+        out: The array to write to, float32 of the same shape; None for new memory.
     """
     if out is None:
         few = bits[tuple(slice(0, 1) if s == 0 else slice(None) for s in bits.strides)]
@@ -69,15 +69,15 @@ def _rounded_doubles(values: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         _, exponent = np.frexp(values)
         places = 8 - np.maximum(exponent, -125)
-        whole = np.rint(np.ldexp(values, places))  # at most 2^8, so nothing is lost here
-        return np.asarray(np.ldexp(whole, -places)).astype(np.float32)
+        scaled = np.rint(np.ldexp(values, places))  # at most 2^8, so nothing is lost here
+        return np.asarray(np.ldexp(scaled, -places)).astype(np.float32)
 
 
 def loaded(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """A field's array as what computes with its type: BFLOAT16 as float32, all else as it is."""
+    """A field's array in the dtype that computes with it: BFLOAT16 as float32, others as is."""
     return widen(array) if dtype is DType.BFLOAT16 else array
 
 
 def stored(values: np.ndarray, dtype: DType) -> np.ndarray:
-    """Values that `loaded` or `cast_array` gave, as a field of their type holds them."""
+    """Values from `loaded` or `cast_array`, in the dtype in which a field stores them."""
     return narrow(values) if dtype is DType.BFLOAT16 else values

@@ -13,7 +13,7 @@ from einsql.errors import ProgrammingError
 T = TypeVar("T")
 
 SHALLOW = 20
-"""What nests no deeper than this, a text with the definitions it reads, fits into any stack."""
+"""Depth of nesting, of a text with the definitions it reads, that fits into any stack."""
 _STACK = 512 * 2**20
 """Bytes of the deep stack: `_FRAMES` of 2 KB, and some room."""
 _FRAMES = 200_000
@@ -21,7 +21,7 @@ _FRAMES = 200_000
 
 
 class NeedsRoom(BaseException):
-    """What is being planned may not fit into the caller's stack; nothing has been done yet."""
+    """Planning may not fit into the caller's stack; it had no effects yet."""
 
 
 class _Limits:
@@ -64,9 +64,9 @@ _here = threading.local()
 
 
 class Inherited:
-    """A lock of a connection, which a thread with a deep stack does not take.
+    """A lock of a connection that a thread with a deep stack does not acquire.
 
-    The connection's thread holds it for as long as it waits for the deep one.
+    The connection's thread holds the lock while it waits for the deep thread.
     """
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
@@ -87,24 +87,24 @@ def is_deep() -> bool:
 
 
 def require_room(depth: int) -> None:
-    """Has planning begin again on a deep stack if it goes on to nest deeply on a usual one.
+    """Makes planning restart on a deep stack if it would nest deeply on a normal one.
 
     Args:
-        depth: How deep the definitions nest that are being read, all together.
+        depth: The total nesting depth of the definitions being read.
 
     Raises:
-        NeedsRoom: It does.
+        NeedsRoom: Planning has to restart.
     """
     if depth > SHALLOW and not is_deep():
         raise NeedsRoom
 
 
 def with_room(run: Callable[[], T], depth: int = 0) -> T:
-    """Runs on the caller's own stack, or on a deep one where that may be too small.
+    """Runs a function on the caller's stack, or on a deep one if that may be too small.
 
     Args:
-        run: What to do; it is called again if it raises NeedsRoom.
-        depth: How deep its text nests; beyond `SHALLOW` the deep stack is taken at once.
+        run: The function; it is called again if it raises NeedsRoom.
+        depth: The nesting depth of its text; above `SHALLOW` it runs on the deep stack at once.
 
     Raises:
         ProgrammingError: The deep stack is too small as well.

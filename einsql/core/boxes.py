@@ -37,7 +37,7 @@ def part(intervals: np.ndarray, number: np.ndarray, parts: int) -> np.ndarray:
 
 
 def common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """What boxes share with boxes; below `lo` lies `hi` where it is nothing."""
+    """The intersections of boxes with boxes; `hi` is below `lo` where they are empty."""
     lo, hi = np.maximum(a[..., 0], b[..., 0]), np.minimum(a[..., 1], b[..., 1])
     return np.stack([lo, hi], axis=-1)
 

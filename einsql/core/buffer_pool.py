@@ -1,8 +1,8 @@
-"""Memory for large results, used again once nobody holds the result it was lent for.
+"""Memory for large results, reused once no reference to the result is left.
 
-The system hands out large blocks page by page, zeroed, at every first touch: a few
-percent of a matrix product. A repeated statement gets the blocks of its last run instead.
-Blocks begin at a cache line, which is worth as much again.
+The operating system zeroes large blocks page by page at first touch, which costs a few percent
+of a matrix product. A repeated statement reuses the blocks of its last run instead. Blocks
+start at a cache line, which saves as much again.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _bounds: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
 """How many bytes may be remembered while something lives."""
 
 _most = KEPT
-"""What `keep` has set, whatever bounds there are."""
+"""The number of bytes set by `keep`, before other bounds apply."""
 
 _here = threading.local()
 """What lends blocks in this thread: `lend`, if anything does."""
 
 _blocks: dict[int, list[np.ndarray]] = {}
-"""Blocks that may be lent or free by their size; what was lent most recently is last."""
+"""All blocks, lent or free, by their size; the most recently lent is last."""
 
 _lock = threading.Lock()
 
 _LINE = 64
 
 _FREE = 2
-"""References to a block that is held by one list alone, counted by `getrefcount`."""
+"""The `getrefcount` of a block that only the list of blocks refers to."""
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -78,7 +78,7 @@ def converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def keep(nbytes: int) -> None:
-    """Sets how many bytes are remembered; a process that does nothing else may keep more."""
+    """Sets how many bytes are kept; a process that only runs einsql may keep more."""
     global _most
     with _lock:
         _most = nbytes
@@ -117,7 +117,7 @@ def release() -> None:
 
 
 def _bound() -> None:
-    """Lets go of what is remembered beyond the least bound; the lock is held."""
+    """Frees blocks beyond the smallest bound; the caller has acquired the lock."""
     global KEPT
     KEPT = min([_most, *_bounds.values()])
     _forget()
@@ -144,7 +144,7 @@ def _lend(nbytes: int) -> np.ndarray:
 
 
 def _aligned(block: np.ndarray) -> np.ndarray:
-    """All of a block from its first cache line on, but for what one more line would take."""
+    """The block from its first cache line on, shortened by the size of a cache line."""
     start = -block.ctypes.data % _LINE
     return block[start : start + len(block) - _LINE]
 
@@ -162,7 +162,7 @@ def _forget() -> None:
 
 
 def _unlock() -> None:
-    """In a child of a fork: the thread that may have held the lock is not there."""
+    """Replaces the lock in a forked child: the thread that held it does not exist there."""
     global _lock
     _lock = threading.Lock()
 

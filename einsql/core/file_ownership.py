@@ -1,8 +1,8 @@
-"""Whether files and directories are under the control of this user and root alone.
+"""Checks that only this user and root can change files and directories.
 
-einsql executes compiled kernels and start-up scripts that it finds on disk, so another user must
-not be able to place or replace them. Paths are walked from the root by file descriptors: once a
-directory has been found safe, nobody else can exchange what is below it.
+einsql executes compiled kernels and start-up scripts from disk, so another user must not be
+able to place or replace them. Paths are opened from the root by file descriptors: once a
+directory has been checked, no other user can exchange its content.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ _DIRECTORY = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _WALK = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY | getattr(os, "O_NOFOLLOW", 0)
 """With O_PATH a directory need not be readable to be passed through."""
 _READ = (
-    os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+    os.O_RDONLY
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
     | getattr(os, "O_NONBLOCK", 0)
-)  # fmt: skip
+)
 """Without O_NONBLOCK opening a FIFO waits for its writer."""
 
 
@@ -39,11 +41,11 @@ def private_directory(path: str, *below: str) -> str:
         below: Names of directories in it, each within the former one.
 
     Returns:
-        The path of the last one without symbolic links. No other user can change what it means.
+        The path of the last one without symbolic links; no other user can redirect it.
 
     Raises:
-        ExposedError: An ancestor can be changed by other users, or `path` or a directory
-            below it is not this user's or may be written by others.
+        ExposedError: Other users can change an ancestor, or `path` or a directory below it
+            belongs to another user or is writable by others.
         OSError: A directory cannot be created.
     """
     if not CHECKED:
@@ -64,10 +66,10 @@ def private_directory(path: str, *below: str) -> str:
 
 
 def read_private(path: str) -> bytes:
-    """The content of a regular file of this user that nobody else may write.
+    """The content of a regular file that belongs to this user and is not writable by others.
 
     Raises:
-        ExposedError: It is another user's, or may be written by others.
+        ExposedError: It belongs to another user, or is writable by others.
         OSError: It cannot be read, or is no regular file.
     """
     file = os.open(path, _READ)
@@ -165,7 +167,7 @@ def _entered(directory: int, real: str, name: str) -> int:
 
 
 def _check_own(facts: os.stat_result, path: str) -> None:
-    """Refuses what is not this user's alone to write."""
+    """Refuses files that belong to another user or are writable by others."""
     if facts.st_uid != os.geteuid():
         raise ExposedError(f"'{path}' belongs to another user")
     if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -173,7 +175,7 @@ def _check_own(facts: os.stat_result, path: str) -> None:
 
 
 def _check_shared(facts: os.stat_result, path: str) -> None:
-    """Refuses what users other than this one and root can change.
+    """Refuses files that users other than this one and root can change.
 
     In a sticky directory only the owner of an entry can replace it.
     """
@@ -198,8 +200,8 @@ def _is_of_user_alone(group: int) -> bool:
     import pwd
 
     try:
-        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+        user, group_entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except KeyError:
         return False
-    same = found.gr_name == user.pw_name and group == user.pw_gid
-    return same and set(found.gr_mem) <= {user.pw_name}
+    same = group_entry.gr_name == user.pw_name and group == user.pw_gid
+    return same and set(group_entry.gr_mem) <= {user.pw_name}

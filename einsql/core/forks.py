@@ -1,8 +1,8 @@
-"""Forks: what a child process inherits and must not use.
+"""Forks: resources that a child process inherits and must not use.
 
-`os.fork` copies a process's memory. It copies neither its threads nor its locks on files, and a
-lock that another thread held is never released in the child. Whoever owns such things registers
-here, and is told in a child before anything else runs there.
+`os.fork` copies a process's memory, but neither its threads nor its file locks. A lock that
+another thread held is never released in the child. Owners of such resources register here, and
+are notified in a child before anything else runs there.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from einsql.errors import OperationalError
 T = TypeVar("T")
 
 WAIT = 60.0
-"""Seconds for which a fork waits for what it must not interrupt: the first kernel compiles within
-a second on an idle machine, and Numba is loaded before."""
+"""Seconds for which a fork waits for work that it must not interrupt: the first kernel compiles
+within a second on an idle machine, and Numba is loaded before."""
 LOOK = 1e-4
-"""Seconds between two looks at whether threads are done: some products take no longer."""
+"""Seconds between two checks whether threads are done; short products take about as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Refusal:
         )
 
     def refuse(self, *_: object, **__: object) -> Any:
-        """Stands in for a function that must not be called.
+        """Replaces a function that must not be called.
 
         Raises:
             OperationalError: Always.
@@ -58,7 +58,7 @@ class Refusal:
 
 
 class Owner(Protocol):
-    """Owns what a child must not use."""
+    """An owner of resources that a child must not use."""
 
     def forked(self, refusal: Refusal) -> None:
         """Called once in a child: refuses from now on, and releases nothing."""
@@ -84,7 +84,7 @@ _forking = _Forking()
 
 
 def depth() -> int:
-    """How many forks lie between this process and the one that imported einsql."""
+    """The number of forks between the process that imported einsql and this one."""
     return _depth
 
 
@@ -94,7 +94,7 @@ def parent() -> int:
 
 
 def register(owner: Owner) -> None:
-    """Has an object told of a fork in the child, for as long as the object lives."""
+    """Notifies an object of a fork in the child, for as long as the object lives."""
     key = id(owner)
     _owners[key] = ref(owner, lambda _: _owners.pop(key, None))
 
@@ -105,22 +105,22 @@ def at_fork(function: Callable[[], None]) -> None:
 
 
 def never_destroy(thing: object) -> None:
-    """Keeps an object to the end of the process, whatever refers to it.
+    """Keeps an object until the end of the process, even without other references.
 
-    The reference is never given back, so no destructor runs when the interpreter ends, either.
+    The reference is never released, so no destructor runs when the interpreter ends.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 class Undisturbed:
-    """Work that no fork may fall into: forks wait until no other thread is at it.
+    """A section of work that forks wait for, until no other thread is in it.
 
-    For work that takes locks, or waits for threads, within libraries: a child would find those
-    locks held, and OpenBLAS ends its threads before each fork, even in the middle of a product.
-    A thread may begin again what it is at, and may fork meanwhile.
+    It is for work that takes locks or waits for threads within libraries. A child would inherit
+    those locks in a locked state, and OpenBLAS ends its threads before each fork, even during a
+    product. The section is reentrant, and a thread inside it may fork.
 
     Args:
-        work: What threads do, as in "compiled".
+        work: The work as a participle, as in "compiled".
     """
 
     def __init__(self, work: str) -> None:

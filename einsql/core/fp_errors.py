@@ -1,7 +1,7 @@
-"""Floating-point conditions, which SQL does not report: nothing warns where numbers are computed.
+"""Suppresses NumPy's warnings about floating-point conditions, which SQL does not report.
 
-To tell NumPy so takes a microsecond, as long as a short operation. A program does it once for all
-of its steps, and a kernel that runs within one need not.
+Changing NumPy's settings takes a microsecond, as long as a short operation. A program does it
+once for all of its steps, so a kernel within a program does not do it again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class _Here(threading.local):
-    """What holds in this thread.
+    """The state of this thread.
 
     Attributes:
         ignored: Whether conditions are ignored already.

@@ -1,4 +1,4 @@
-"""How fast a site is, and how sites are joined: what costs in seconds are counted with."""
+"""Rates of a site and of the network between sites, from which costs in seconds follow."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 RANK_LATENCY = 1.5e-4
-"""Seconds that a message between MPI ranks takes unless told: on either side it is Python that
-agrees with the others, cuts and pastes. `CALIBRATE` found 0.13 to 0.17 ms on two cores."""
+"""Default latency in seconds of a message between MPI ranks. Python code on both sides
+synchronizes, slices and assembles. `CALIBRATE` measured 0.13 to 0.17 ms on two cores."""
 
 MOST_OF_MEMORY = 0.8
-"""The part of a machine's memory that one program may take unless told."""
+"""The default part of a machine's memory that one program may take."""
 
 _ENOUGH = 2**63
-"""What a control group says that has no limit, or more."""
+"""A control group without a limit reports this many bytes or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ class Machine:
         flops_double: The same in DOUBLE and BIGINT, whose values take 8 bytes.
         map_float: Scalar operations per second of everything else, in FLOAT.
         map_double: The same in DOUBLE and BIGINT.
-        exp_float: Calls per second of EXP and other functions that take as long, in FLOAT,
-            wherever they stand.
+        exp_float: Calls per second of EXP and other functions that take as long, in FLOAT.
         exp_double: The same in DOUBLE and BIGINT.
         memory_bandwidth: Bytes per second a kernel reads and writes, of arrays that fit no
             cache.
@@ -61,7 +60,7 @@ class Machine:
     network: float = 1e10
 
     def arithmetic(self, effort: Effort, *, contraction: bool, double: bool) -> float:
-        """Seconds of a point's arithmetic, whatever its values take to be read and written."""
+        """Seconds of a point's arithmetic, without reading and writing its values."""
         if contraction:
             rate = self.flops_double if double else self.flops_float
         else:
@@ -87,13 +86,13 @@ _SITE = Machine()
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A cluster: nodes of sites, and what joins them; all nodes are alike.
+    """A cluster: nodes of sites and the network between them; all nodes are alike.
 
-    Sites are numbered node by node, as MPI launchers place ranks unless told otherwise. Any
-    node reaches any other over its links, and the switches between carry all they send.
+    Sites are numbered node by node, as MPI launchers place ranks by default. Any node reaches
+    any other over its links, and the switches between them are never a bottleneck.
 
     Attributes:
-        node_sites: Sites of a node; the last node has those that are left.
+        node_sites: Sites of a node; the last node has the rest.
         links: Links that join a node to the network. Each carries both directions at once.
         network: Bytes per second of a link in one direction.
         latency: Seconds a message between nodes takes before its first byte arrives (α).
@@ -129,18 +128,18 @@ def topology_like(machine: Machine) -> Topology:
 @cache
 def memory() -> int:
     """Bytes of memory of this machine, or of the control group that this process is in."""
-    found = [_ENOUGH]
+    limits = [_ENOUGH]
     try:
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):
-        found.append(2**33)  # a system that does not tell
+        limits.append(2**33)  # a system that does not tell
     for path in _limits():
         try:
             with open(path, encoding="ascii") as file:
-                found.append(int(file.read()))
+                limits.append(int(file.read()))
         except (OSError, ValueError):  # there is none, or it says "max"
             continue
-    return min(n for n in found if n > 0)
+    return min(n for n in limits if n > 0)
 
 
 def _limits() -> list[str]:

@@ -1,4 +1,4 @@
-"""Types, key bounds and fields: what every language says about a relation's columns."""
+"""Types, key bounds and fields of a relation, which all languages share."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class DType(enum.Enum):
     def numpy(self) -> np.dtype:
         """The NumPy dtype that stores this type; BFLOAT16 is stored as its bits.
 
-        Those bits are uint16 with metadata that says so. Not every NumPy function hands the
-        metadata on: what an array holds is said by its Field.
+        Those bits are uint16 with metadata that marks them. Not every NumPy function
+        preserves the metadata, so the Field determines the type of an array.
         """
         return _NUMPY[self]
 
@@ -51,7 +51,7 @@ class DType(enum.Enum):
 
     @property
     def numpy_name(self) -> str:
-        """What NumPy, or ml_dtypes, calls this type."""
+        """The name of this type in NumPy or ml_dtypes."""
         return _MARK if self is DType.BFLOAT16 else self.numpy.name
 
     @property
@@ -78,11 +78,11 @@ class DType(enum.Enum):
     def of(cls, dtype: np.dtype) -> DType | None:
         """The type that stores a NumPy dtype without loss, or None.
 
-        Plain uint16 is none; BFLOAT16 is what `numpy` gives for it, and ml_dtypes' own.
+        Plain uint16 gives None. BFLOAT16 has two dtypes: the one of `numpy`, and ml_dtypes'.
         """
         if dtype.itemsize == 2 and dtype.kind in "uV":
-            told: Mapping[str, object] = dtype.metadata or {}
-            return cls.BFLOAT16 if dtype.name == _MARK or _MARK in told else None
+            metadata: Mapping[str, object] = dtype.metadata or {}
+            return cls.BFLOAT16 if dtype.name == _MARK or _MARK in metadata else None
         return _FROM_NUMPY.get(np.dtype(dtype).newbyteorder("="))
 
     @classmethod

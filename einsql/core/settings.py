@@ -1,4 +1,4 @@
-"""What SET changes: names, values and their checks."""
+"""The settings that SET changes: names, values and their checks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from einsql.errors import ProgrammingError, suggest
 
 @dataclass
 class Settings:
-    """What SET changes.
+    """The values that SET changes.
 
     Attributes:
-        machine: The rates that costs in seconds are counted with; each is a setting.
-        site_memory: Bytes that a cell of a cut operation may take; None for any number.
-        device: What runs kernels, the processor or a GPU.
+        machine: The rates from which costs in seconds follow; each is a setting.
+        site_memory: Bytes that a cell of a cut operation may take; None for no limit.
+        device: The device that runs kernels, the processor or a GPU.
         device_memory: Bytes that relations may take on it; None for nearly all that is free.
-        matmul_precision: How factors of FLOAT may be rounded in matrix products of a GPU.
-        memory_limit: Bytes of memory that a statement may take of its own; None for any number.
-        temp_directory: Where what does not fit goes; None for the default place, "" for nowhere.
-        max_temp_directory_size: Bytes that may go there; None for nearly all that is free.
+        matmul_precision: How a GPU may round factors of FLOAT in matrix products.
+        memory_limit: Bytes of memory that a statement may allocate; None for no limit.
+        temp_directory: The directory to spill to; None for the default one, "" to not spill.
+        max_temp_directory_size: Bytes that may be spilled; None for nearly all that is free.
     """
 
     float_math: str = "float"
@@ -71,12 +71,18 @@ RATES: dict[str, Quantity] = {
 """The machine's attributes, each a setting."""
 
 RANKS = ("mpi", "mpiexec", "mpi_host")
-"""What `connect` takes beside settings: which MPI ranks do the work."""
+"""Options of `connect` besides settings: the MPI ranks that do the work."""
 
 SETTINGS = (
-    *_CHOICES, "disabled_rules", "enable_external_access", "sites", "strategy", *_MEMORY,
-    "temp_directory", *RATES,
-)  # fmt: skip
+    *_CHOICES,
+    "disabled_rules",
+    "enable_external_access",
+    "sites",
+    "strategy",
+    *_MEMORY,
+    "temp_directory",
+    *RATES,
+)
 
 
 def changed_settings(settings: Settings, name: str, value: str) -> Settings:
@@ -90,16 +96,16 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
         if choice not in _CHOICES[name]:
             choices = ", ".join(_CHOICES[name])
             raise ProgrammingError(f"{name} cannot be {value}", hint=f"Values are {choices}.")
-        made = replace(settings)
-        setattr(made, name, choice)
-        return made
+        changed = replace(settings)
+        setattr(changed, name, choice)
+        return changed
     if name in RATES:
         machine = replace(settings.machine, **{name: RATES[name].read(value)})
         return replace(settings, machine=machine)
     if name in _MEMORY:
-        made = replace(settings)
-        setattr(made, name, _bytes(name, value))
-        return made
+        changed = replace(settings)
+        setattr(changed, name, _bytes(name, value))
+        return changed
     if name == "temp_directory":
         if not settings.enable_external_access:
             raise ProgrammingError("temp_directory stays: enable_external_access is off")

@@ -1,7 +1,7 @@
-"""Runs written out as Python text: for short work, calling and looking up takes the most time.
+"""Writes runs as Python source, because calls and lookups dominate the time of short work.
 
-Who runs a node may say in lines over names what it does; a program that is repeated makes one
-function of the lines of all its nodes, see `engine/program_writer.py`.
+The runner of a node may give its work as lines of source over names. A repeated program joins
+the lines of all its nodes into one function, see `engine/program_writer.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Page:
         lines: They, without indentation.
         names: What is there before the function runs.
         made: Variables that lines have set, in order.
-        tick: The name of what is told the fraction done.
+        tick: The name of the function that takes the fraction done.
     """
 
     def __init__(self, tick: str) -> None:
@@ -42,7 +42,7 @@ class Page:
         self._count = 0
 
     def held(self, value: object, stem: str = "c") -> str:
-        """A name for a value that is there already."""
+        """A name for a value that exists before the function runs."""
         self._count += 1
         self.names[name := f"{stem}{self._count}"] = value
         return name
@@ -73,8 +73,8 @@ written nothing that counts, where that is not known."""
 
 def write_of(run: object) -> Write | None:
     """How what runs a node is written, if it says so."""
-    found: Write | None = getattr(run, "write", None)
-    return found
+    write: Write | None = getattr(run, "write", None)
+    return write
 
 
 def bare_of(run: object) -> object:

@@ -58,7 +58,7 @@ class Compressed:
         return Compressed(self.shape, self.starts, self.columns, values)
 
     def checked(self) -> Compressed:
-        """The matrix without what lies behind its last row, if its structure is sound.
+        """The matrix without elements after its last row, if its structure is valid.
 
         Its arrays may be those of an owner who writes into them: SciPy's
         `eliminate_zeros()` moves elements to the front, and compiled code that reads them
@@ -95,14 +95,14 @@ class Compressed:
         if (rows, columns) == (slice(0, self.shape[0]), slice(0, self.shape[1])):
             return self
         starts = self.starts[rows.start : rows.stop + 1]
-        held = slice(int(starts[0]), int(starts[-1]))
+        entries = slice(int(starts[0]), int(starts[-1]))
         starts = starts - starts[0]
         shape = (rows.stop - rows.start, columns.stop - columns.start)
-        found, values = self.columns[held], self.values[held]
+        own_columns, values = self.columns[entries], self.values[entries]
         if columns == slice(0, self.shape[1]):
-            return Compressed(shape, starts, found, values)
-        inside = (found >= columns.start) & (found < columns.stop)
-        return Compressed(shape, starts, found - columns.start, values).only(inside)
+            return Compressed(shape, starts, own_columns, values)
+        inside = (own_columns >= columns.start) & (own_columns < columns.stop)
+        return Compressed(shape, starts, own_columns - columns.start, values).only(inside)
 
     def only(self, kept: np.ndarray) -> Compressed:
         """Those elements that a flag is true for."""
@@ -111,7 +111,7 @@ class Compressed:
         return Compressed(self.shape, starts, self.columns[kept], self.values[kept])
 
     def into(self, array: np.ndarray) -> None:
-        """Writes the elements into an array of the matrix's shape, and nothing else."""
+        """Writes the stored elements into an array of the matrix's shape; others stay."""
         array[self.rows, self.columns] = self.values
 
 
@@ -137,7 +137,7 @@ class Sparse:
         """The stored elements as they are now.
 
         Raises:
-            InterfaceError: Their owner has made something else of them.
+            InterfaceError: Their owner has changed the structure.
         """
 
     @abstractmethod

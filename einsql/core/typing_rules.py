@@ -14,7 +14,7 @@ _RANK = {DType.TINYINT: 1, I32: 2, I64: 3, H: 4, BF: 4, F: 5, D: 6}
 
 
 def common(a: DType, b: DType) -> DType | None:
-    """The type two values meet at in arithmetic and comparison, or None if they don't."""
+    """The common type of two values in arithmetic and comparison, or None if there is none."""
     if a is b:
         return a
     if a.is_short and b.is_short:
@@ -37,7 +37,7 @@ TypeRule = Callable[[tuple[DType, ...], bool], Typing | None]
 
 
 def meet(types: tuple[DType, ...]) -> DType | None:
-    """The type all arguments meet at; HALF and BFLOAT16 compute as FLOAT."""
+    """The common type of all arguments; HALF and BFLOAT16 compute as FLOAT."""
     met: DType | None = types[0]
     for t in types[1:]:
         met = common(met, t) if met is not None else None
@@ -45,19 +45,19 @@ def meet(types: tuple[DType, ...]) -> DType | None:
 
 
 def arithmetic(types: tuple[DType, ...], _: bool) -> Typing | None:
-    """Numbers meet at the wider type; BOOLEAN is refused."""
+    """Numbers in their common type; BOOLEAN is refused."""
     met = meet(types)
     return None if met is None or met is B else Typing((met,) * len(types), met)
 
 
 def compare(types: tuple[DType, ...], _: bool) -> Typing | None:
-    """Both sides meet; the result is BOOLEAN."""
+    """Both sides in their common type; the result is BOOLEAN."""
     met = I32 if B in types and set(types) - {B} <= {DType.TINYINT, I32} else meet(types)
     return None if met is None else Typing((met,) * len(types), B)
 
 
 def choose(types: tuple[DType, ...], _: bool) -> Typing | None:
-    """Values meet at one type, BOOLEAN among themselves."""
+    """Values in their common type, which exists for BOOLEAN only among themselves."""
     met = meet(types)
     return None if met is None else Typing((met,) * len(types), met)
 
@@ -134,6 +134,6 @@ def whole_division(types: tuple[DType, ...], _: bool) -> Typing | None:
 
 
 def conditional(types: tuple[DType, ...], stays: bool) -> Typing | None:
-    """IF: a BOOLEAN and two values that meet."""
+    """IF: a BOOLEAN and two values with a common type."""
     chosen = choose(types[1:], stays)
     return None if chosen is None or types[0] is not B else Typing((B, *chosen.args), chosen.result)

@@ -11,7 +11,7 @@ from einsql.errors import ProgrammingError
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*(\S*)\s*")
 
 MOST = 1e30
-"""Nothing is more than so much, or less than its inverse; costs stay finite."""
+"""The largest quantity; the smallest one is its inverse, so costs stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,10 @@ class Quantity:
     """A kind of quantity.
 
     Attributes:
-        name: What it is.
+        name: The name of the quantity.
         unit: Its base unit.
-        example: How it may be written.
-        units: Factors of the units it is shown in, by name, the smallest first.
+        example: An example of its notation.
+        units: Factors of the units in which it is shown, by name, the smallest first.
         others: Factors of further units.
         least: The least value.
     """
@@ -39,17 +39,17 @@ class Quantity:
 
         Args:
             text: A positive number and a unit.
-            position: Where it stands in a statement.
+            position: Its position in a statement.
 
         Raises:
             ProgrammingError: It cannot be read, or is no size that anything has.
         """
-        found = _NUMBER.fullmatch(text)
-        factor = {**self.others, **self.units}.get(found[2]) if found else None
-        value = float(found[1]) * factor if found and factor else 0.0
+        match = _NUMBER.fullmatch(text)
+        factor = {**self.others, **self.units}.get(match[2]) if match else None
+        value = float(match[1]) * factor if match and factor else 0.0
         if not self.least <= value <= MOST:
             hint = f"Write it as {self.example}."
-            if found and not found[2] and "" not in self.units:
+            if match and not match[2] and "" not in self.units:
                 hint = f"Write it with a unit, '{text.strip()}{self.unit}', or as {self.example}."
             raise ProgrammingError(f"'{text}' is no {self.name}", hint=hint, position=position)
         return value
@@ -128,7 +128,7 @@ _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def quantity(n: float) -> str:
-    """A number with an SI prefix and three digits, to stand before its unit."""
+    """A number with an SI prefix and three digits, to be followed by its unit."""
     value, power = float(n), 0
     while abs(value) >= 999.5 and power < len(_PREFIXES) - 1:
         value, power = value / 1000, power + 1

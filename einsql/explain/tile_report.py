@@ -9,8 +9,8 @@ from typing import Any
 
 from einsql.core.units import duration
 from einsql.engine.tra.site_executor import SiteRun
+from einsql.ir.ia.printer import format_implementation
 from einsql.ir.tra import plan as ra
-from einsql.ir.tra.printer import format_implementation
 from einsql.optimizer.tra import Cost, Costs, Implemented, translate
 from einsql.planner.tile_plan import Inputs, Tick, TilePlan
 

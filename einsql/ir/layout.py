@@ -1,10 +1,15 @@
-"""Placements: what the sites of a mesh hold of a tensor, axis by axis of the mesh.
+"""Placements: the part of a tensor that each site of a mesh stores, per mesh axis.
 
-Along each mesh axis the sites hold a piece of one tensor axis each (Shard), all of it
-(Replicate), values that are still to be reduced with each other (Partial), or nothing but
-at the first of them (Single). A tensor axis may lie on several mesh axes, which cut it one
-after another; a mesh axis never carries two tensor axes. Pieces differ by one element at
-most, and are empty where a mesh axis is longer than the tensor's.
+A mesh axis has one of four entries:
+
+* Shard: each site stores one piece of a tensor axis.
+* Replicate: each site stores a copy.
+* Partial: each site stores partial values, which a reduction merges.
+* Single: only the first site stores anything.
+
+A tensor axis may be sharded over several mesh axes, which cut it one after another. A mesh
+axis never shards two tensor axes. The sizes of the pieces differ by at most one element.
+Pieces are empty where a mesh axis is longer than the tensor axis.
 """
 
 from __future__ import annotations
@@ -33,12 +38,12 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Each site along the mesh axis holds its piece of a tensor axis.
+    """Each site along the mesh axis stores one piece of a tensor axis.
 
     Attributes:
         axis: The tensor axis.
-        depth: Mesh axes that cut the same tensor axis do so by depth, equal ones in the
-            order of the mesh.
+        depth: Orders the mesh axes that cut the same tensor axis: lower depths cut first,
+            equal depths in the order of the mesh.
     """
 
     axis: int
@@ -47,7 +52,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Replicate:
-    """Each site along the mesh axis holds the same."""
+    """Each site along the mesh axis stores a copy."""
 
     def __str__(self) -> str:
         return "Replicate"
@@ -55,7 +60,7 @@ class Replicate:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """The sites along the mesh axis hold what a reduction makes the tensor of."""
+    """The sites along the mesh axis store partial values; their reduction is the tensor."""
 
     reduction: str = "sum"
 
@@ -65,7 +70,7 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """The first site along the mesh axis holds it, the others nothing."""
+    """Only the first site along the mesh axis stores the tensor."""
 
     def __str__(self) -> str:
         return "Single"
@@ -89,11 +94,11 @@ class Tiles:
     """Tiles of one relation.
 
     Attributes:
-        sites: int64 (tiles,), the site that holds each tile.
+        sites: int64 (tiles,), the site that stores each tile.
         boxes: int64 (tiles, keys, 2), the keys `[lo, hi)` that each tile covers.
-        copies: How often the relation is there. The first tiles/copies tiles are one
+        copies: The number of copies of the relation. The first tiles/copies tiles are one
             copy, the next ones the same boxes at other sites, and so on.
-        layout: The placement that puts these tiles there, if one does.
+        layout: The placement that yields these tiles and sites; None if there is none.
     """
 
     sites: np.ndarray
@@ -112,7 +117,7 @@ class Tiles:
         return volumes(self.boxes)
 
     def equals(self, other: Tiles) -> bool:
-        """True if the same tiles lie at the same sites, in the same order and layout."""
+        """True if tiles, sites, their order and the layout are equal."""
         return self is other or (
             self.copies == other.copies
             and self.layout == other.layout
@@ -130,54 +135,56 @@ def covers(layout: Layout, sites: np.ndarray, boxes: np.ndarray) -> bool:
         boxes: (tiles, keys, 2), together all keys of a relation.
     """
     low, high = boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)
-    found = region(layout.mesh, layout.placed, high - low)
-    if len(sites) != found.there.sum() or not found.there[sites].all():
+    expected = region(layout.mesh, layout.placed, high - low)
+    if len(sites) != expected.there.sum() or not expected.there[sites].all():
         return False
     if len(np.unique(sites)) != len(sites):
         return False
-    wanted, filled = found.boxes[sites] + low[:, None], found.volumes[sites] > 0
+    wanted, filled = expected.boxes[sites] + low[:, None], expected.volumes[sites] > 0
     same = (wanted == boxes).all(axis=(1, 2))
     empty = (boxes[:, :, 1] <= boxes[:, :, 0]).any(axis=1)
     return bool(np.where(filled, same, empty).all())
 
 
 def layout_of(tiles: Tiles, sites: int, shape: Sequence[int]) -> Layout | None:
-    """The placement on a mesh of all sites that puts tiles where they lie.
+    """Finds the placement on a mesh of all sites that yields given tiles.
 
     Args:
-        tiles: Of a whole relation, with or without a layout; that is not looked at.
-        sites: How many sites there are.
+        tiles: All tiles of a relation; their own layout is ignored.
+        sites: The number of sites.
         shape: Extents of the relation.
 
     Returns:
-        Of several the one with fewest mesh axes, which are named r0, r1, …; None if the
-        tiles follow no mesh.
+        The placement with the fewest mesh axes, which are named r0, r1, …; None if no mesh
+        yields these tiles.
     """
-    held = np.full(sites, -1)
-    held[tiles.sites] = np.arange(len(tiles.sites))
-    if held[0] < 0 or (held >= 0).sum() != len(tiles.sites):
+    tile_of_site = np.full(sites, -1)
+    tile_of_site[tiles.sites] = np.arange(len(tiles.sites))
+    if tile_of_site[0] < 0 or (tile_of_site >= 0).sum() != len(tiles.sites):
         return None
     spans = tiles.boxes[:, :, 1].max(axis=0) - tiles.boxes[:, :, 0].min(axis=0)
     if not np.array_equal(spans, shape):
         return None
-    first = tiles.boxes[held[0]]
-    # Where a mesh axis has sites so far apart, the second one along it tells its entry.
+    first = tiles.boxes[tile_of_site[0]]
+    # The first two sites along a mesh axis of this stride determine its entry.
     along = {
-        stride: _entry(first, None if held[stride] < 0 else tiles.boxes[held[stride]])
+        stride: _entry(
+            first, None if tile_of_site[stride] < 0 else tiles.boxes[tile_of_site[stride]]
+        )
         for stride in range(1, sites)
         if sites % stride == 0
     }
     for ends in _chains(sites, [n for n, entry in along.items() if entry is not None]):
         strides = ends[-2::-1]
         mesh = Mesh(tuple((f"r{n}", ends[-1 - n] // t) for n, t in enumerate(strides)))
-        layout = Layout(mesh, _deepened(strides, along, tiles.boxes[held]))
+        layout = Layout(mesh, _deepened(strides, along, tiles.boxes[tile_of_site]))
         if covers(layout, tiles.sites, tiles.boxes):
             return layout
     return None
 
 
 def _entry(first: np.ndarray, box: np.ndarray | None) -> Entry | None:
-    """What a mesh axis does if its first two sites hold these; None if no axis does that."""
+    """The entry of a mesh axis whose first two sites store these boxes; None if impossible."""
     if box is None:
         return Single()
     changed = np.flatnonzero((box != first).any(axis=1))
@@ -241,11 +248,11 @@ def describe(layout: Layout, keys: Sequence[str]) -> str:
 
 
 def described(tiles: Tiles, sites: int, extents: Mapping[str, int]) -> str:
-    """Where tiles lie: as `describe` says it, or as `8 tiles at 3 sites` where no mesh does.
+    """The placement of tiles as `describe` prints it, or `8 tiles at 3 sites` without one.
 
     Args:
-        tiles: Of a whole relation.
-        sites: How many sites there are.
+        tiles: All tiles of a relation.
+        sites: The number of sites.
         extents: The relation's keys with their extents.
     """
     layout = tiles.layout or layout_of(tiles, sites, tuple(extents.values()))
@@ -256,12 +263,12 @@ def described(tiles: Tiles, sites: int, extents: Mapping[str, int]) -> str:
 
 
 def ranks_of(sites: np.ndarray, count: int, ranks: int) -> np.ndarray:
-    """The rank of each site: all sites are dealt to the ranks evenly, neighbours together.
+    """The rank of each site: equal contiguous ranges of sites go to the ranks in order.
 
     Args:
         sites: int64 (…,), numbers of sites.
-        count: How many sites there are.
-        ranks: How many ranks there are.
+        count: The number of sites.
+        ranks: The number of ranks.
     """
     return np.asarray(sites * ranks // count)
 
@@ -273,11 +280,11 @@ def placement(
 
     Args:
         mesh: The mesh.
-        axes: For each tensor axis the mesh axes it lies on, the outer one first.
-        partial: Mesh axes along which values wait for a reduction, with its name.
+        axes: For each tensor axis the mesh axes that shard it, the outer one first.
+        partial: Mesh axes along which values are partial, with the name of the reduction.
 
     Returns:
-        Replicate along every mesh axis that is not named.
+        The placement; mesh axes that are not named replicate.
 
     Raises:
         InterfaceError: A mesh axis is unknown, is named twice, or cuts before an outer one.
@@ -309,11 +316,11 @@ def placement(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """What each site of a mesh holds.
+    """The part of a tensor that each site of a mesh stores.
 
     Attributes:
         boxes: int64 (sites, tensor axes, 2), half-open.
-        there: bool (sites,), False at sites that hold nothing.
+        there: bool (sites,), False at sites that store nothing.
     """
 
     boxes: np.ndarray
@@ -330,7 +337,7 @@ def region(mesh: Mesh, placed: Placement, shape: Sequence[int]) -> Region:
 
     Args:
         mesh: The mesh.
-        placed: How the tensor lies.
+        placed: The placement of the tensor.
         shape: Its extents.
     """
     sites = prod(mesh.shape)

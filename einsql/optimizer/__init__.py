@@ -1,21 +1,12 @@
-"""Logical rewrites of the EinSum graph: every rule a law, verified and traced.
+"""The optimizer: rewrites of EinSum graphs, how they are cut, and where the tiles go.
 
-Files by theme: `fold` (expressions), `bounds` (domains and labels), `reduce`
-(reductions), `prune`, `inline` (views and maps), `filters`, `order` (contraction order),
-`share`, `quotients` and `split` (keys of several digits, over sites); `rules` says what a
-rule is, `pipeline` runs them, `verify` watches. Behind them `decomposition` chooses how a
-graph is cut, `lower` writes the plan over blocks, and `implementation` puts such plans on
-sites.
+`rewrite` has the rules of EinSum graphs, each a law that is verified and traced.
+`decomposition` chooses how a graph is cut, `placement` the sites of its tiles. `tra` lowers
+graphs to plans over blocks and rewrites these on sites. `simulation` predicts run times.
 """
 
-from einsql.optimizer.rewrite.pipeline import (
-    GROUP_NODES,
-    RULES,
-    STAGES,
-    Stage,
-    check_rules,
-    optimize,
-)
+from einsql.optimizer.graph_optimizer import check_rules, optimize
+from einsql.optimizer.rewrite.pipeline import GROUP_NODES, RULES, STAGES, Stage
 from einsql.optimizer.rewrite.rules import Optimized, Rule, Step
 
 __all__ = [

@@ -12,10 +12,10 @@ from einsql.core.settings import MOST_SITES
 from einsql.engine.tra.site_executor import SiteRun, run_on_sites
 from einsql.errors import ProgrammingError
 from einsql.ir.ia import plan as ia
+from einsql.ir.ia.printer import format_implementation
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import KeyTuple
 from einsql.ir.tra.kernels import VALUE
-from einsql.ir.tra.printer import format_implementation
 from einsql.optimizer.tra import Cost, ImplementationStep, Implemented, Stored, Weights, implement
 from einsql.storage.block_relation import RunKernel, assemble
 

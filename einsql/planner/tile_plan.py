@@ -21,10 +21,11 @@ from einsql.engine.tra.site_executor import SiteRun, run_on_sites
 from einsql.engine.tra.site_ops import counting
 from einsql.errors import DataError, IntegrityError
 from einsql.ir.einsum.graph import EinSum, Input
+from einsql.ir.ia.printer import format_implementation
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import KeyTuple, sizes
 from einsql.ir.tra.kernels import VALUE, instantiate
-from einsql.ir.tra.printer import format_implementation, format_plan
+from einsql.ir.tra.printer import format_plan
 from einsql.ir.tra.typing import assembled
 from einsql.kernels import Runner
 from einsql.sql.parameters.parameter_use import NOTHING, Use

@@ -30,10 +30,10 @@ from einsql.ir.ia.plan import (
     bytes_sent,
     sends,
 )
+from einsql.ir.ia.printer import format_implementation
 from einsql.ir.layout import Partial, Replicate
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.kernels import Tile, instantiate
-from einsql.ir.tra.printer import format_implementation
 from einsql.optimizer.tra import search, translate
 from einsql.optimizer.tra.lower import lower
 from tests.support.sites import assert_same, meaning, on_sites, random_relation

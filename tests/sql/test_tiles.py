@@ -10,8 +10,8 @@ import pytest
 
 import einsql
 from einsql.frontends.console.values import format_cell, format_value
-from einsql.ir.einsum.interpreter import evaluate_blocks
 from einsql.ir.functions import INTERNAL, SCALARS
+from einsql.ir.tra.interpreter import evaluate_blocks
 from einsql.planner.queries import query_binder
 from einsql.planner.tile_plan import TilePlan, scanned
 from einsql.sql.scope.relation import TileRelation

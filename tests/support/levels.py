@@ -15,8 +15,9 @@ from einsql.core.schema import PRESENT, valid
 from einsql.engine.executor import Program
 from einsql.errors import DataError, NotSupportedError
 from einsql.ir.einsum.graph import EinSum, Input, Node, walk
-from einsql.ir.einsum.interpreter import evaluate, evaluate_blocks
+from einsql.ir.einsum.interpreter import evaluate
 from einsql.ir.tra import plan as ra
+from einsql.ir.tra.interpreter import evaluate_blocks
 from einsql.ir.tra.kernels import VALUE
 from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.tra.lower import lower_graph_fields

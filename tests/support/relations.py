@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from einsql import tra
-from einsql.ir.einsum.interpreter import evaluate_blocks
+from einsql.ir.tra.interpreter import evaluate_blocks
 
 
 def checked(relation: tra.Relation) -> dict[tuple[int, ...], np.ndarray]:

@@ -13,11 +13,11 @@ from einsql.engine.tra.site_ops import reading
 from einsql.engine.transport import LocalTransport
 from einsql.errors import IntegrityError, ProgrammingError
 from einsql.ir.einsum.graph import EinSum
-from einsql.ir.einsum.interpreter import evaluate_blocks
 from einsql.ir.ia import plan as ia
 from einsql.ir.ia.placement import Scattered, Shard, coordinates
 from einsql.ir.layout import Partial
 from einsql.ir.tra.block_schema import KeyTuple
+from einsql.ir.tra.interpreter import evaluate_blocks
 from einsql.ir.tra.kernels import VALUE, instantiate
 from einsql.kernels import compile_node
 

@@ -1,8 +1,8 @@
 """Reverse mode over a graph: the adjoint of every field that a loss depends on.
 
 The adjoint of a field is the derivative of the loss by each of its elements: a node with
-the same keys and one value, or a constant. It is the sum of what flows back from every
-operand that reads the field, and where nothing reads an element it is 0.
+the same keys and one value, or a constant. It is the sum of the contributions of every
+operand that reads the field, and 0 where no point reads an element.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.functions import REDUCTIONS
 
 Adjoint = Const | EinSum
-"""A node with one field, or what every element has."""
+"""A node with one field, or the constant that is the adjoint of every element."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """What each point of a node contributes to an output, in terms of the output's adjoint.
+    """The adjoint of an output's argument at each point of its node.
 
     Attributes:
-        adjoint: Of the output's expression at the point.
-        of_output: Of the output itself.
+        adjoint: The adjoint of the output's argument at the point.
+        of_output: The adjoint of the output.
         operands: The node's operands and those that the adjoint reads.
         itself: The number of the operand that is the node itself.
     """
@@ -66,12 +66,12 @@ class Backward:
     Attributes:
         loss: A node without keys.
         value: Its float field.
-        made: The gradients that have been taken.
+        gradients: The gradients computed so far.
     """
 
     loss: Node
     value: str
-    made: list[EinSum] = field(default_factory=list)
+    gradients: list[EinSum] = field(default_factory=list)
     _nodes: list[Node] = field(init=False)
     _readers: dict[int, list[EinSum]] = field(init=False)
     _forms: dict[int, EinSum] = field(default_factory=dict)
@@ -83,10 +83,10 @@ class Backward:
         self._nodes = []
         self._readers = {}
         for node in walk(self.loss):
-            found = factored(node) if isinstance(node, EinSum) else None
-            if found is not None:
-                self._forms[id(node)] = found[1]
-                self._nodes += found[0]
+            factorization = factored(node) if isinstance(node, EinSum) else None
+            if factorization is not None:
+                self._forms[id(node)] = factorization[1]
+                self._nodes += factorization[0]
             self._nodes.append(node)
         for node in self._nodes:
             if isinstance(node, EinSum):
@@ -102,7 +102,7 @@ class Backward:
 
     def uses(self, other: Backward) -> bool:
         """True if the loss is computed from a gradient of another one."""
-        return any(n is made for made in other.made for n in self._nodes)
+        return any(n is gradient for gradient in other.gradients for n in self._nodes)
 
     def gradient(self, source: Node) -> EinSum:
         """The derivative of the loss by every element of a node that it reads.
@@ -125,8 +125,8 @@ class Backward:
                 for f in node.schema.fields:
                     if f.dtype.is_float:
                         self._adjoint(node, f.name)
-        self.made.append(self._shown(source))
-        return self.made[-1]
+        self.gradients.append(self._shown(source))
+        return self.gradients[-1]
 
     def _shown(self, source: Node) -> EinSum:
         axes, labels = _axes(source)
@@ -136,13 +136,13 @@ class Backward:
             if not f.dtype.is_float:
                 continue
             dtype = wider(f.dtype, f.dtype)
-            found = self._adjoint(source, f.name)
+            adjoint = self._adjoint(source, f.name)
             value: Expr = Const(0.0, dtype)
-            if isinstance(found, EinSum):
+            if isinstance(adjoint, EinSum):
                 value = Value(len(operands), VALUE, dtype)
-                operands.append(Operand(found, labels))
-            elif found is not None:
-                value = found
+                operands.append(Operand(adjoint, labels))
+            elif adjoint is not None:
+                value = adjoint
             outputs.append(Output(f.name, (value,), dtype))
         guard: Expr = TRUE
         if source.schema.has(PRESENT):
@@ -161,14 +161,14 @@ class Backward:
             parts = [] if self._cancels(node, name) else list(self._parts(node, name))
             if node is self.loss and name == self.value:
                 parts.append(Const(1.0, wider(dtype, dtype)))
-            found = _added(node, parts, wider(dtype, dtype))
-            if isinstance(found, EinSum):
-                self._known.trust(found, VALUE, FINITE)
-            self._adjoints[known] = found
+            total = _added(node, parts, wider(dtype, dtype))
+            if isinstance(total, EinSum):
+                self._known.trust(total, VALUE, FINITE)
+            self._adjoints[known] = total
         return self._adjoints[known]
 
     def _cancels(self, node: Node, name: str) -> bool:
-        """True for an extreme that is a shift of what the loss is made of, and cancels."""
+        """True for an extreme that shifts the loss's terms by an amount that cancels."""
         if not isinstance(node, EinSum) or node is self.loss:
             return False
         output = next(o for o in node.outputs if o.name == name)
@@ -176,28 +176,29 @@ class Backward:
         return shift and cancels(self._nodes, node, name, self.loss, self.value)
 
     def _parts(self, node: Node, name: str) -> Iterator[Adjoint]:
-        """What flows back from everything that reads a field."""
+        """The contributions to the adjoint of a field, one for each operand that reads it."""
         dtype = node.schema.dtype(name)
         for reader in self._readers.get(id(node), []):
             form = self._forms.get(id(reader), reader)
             for operand in dict.fromkeys(o for o in form.operands if o.source is node):
                 same = [n for n, o in enumerate(form.operands) if o == operand]
                 for o in form.outputs:
-                    found = self._through(reader, form, o, [Value(n, name, dtype) for n in same])
-                    made = None if found is None else summed(found, operand)
-                    if made is not None:
-                        yield made
+                    points = self._through(reader, form, o, [Value(n, name, dtype) for n in same])
+                    contribution = None if points is None else summed(points, operand)
+                    if contribution is not None:
+                        yield contribution
 
-    def _through(
-        self, node: EinSum, form: EinSum, o: Output, leaves: list[Value]
-    ) -> Points | None:  # fmt: skip
-        """What the points of a node contribute to what an operand reads.
+    def _through(self, node: EinSum, form: EinSum, o: Output, leaves: list[Value]) -> Points | None:
+        """The contributions of a node's points to the adjoint of an operand.
 
         Args:
             node: The node.
-            form: The same over other operands.
+            form: An equal node over other operands (see `factored`).
             o: One of its outputs, in that form.
             leaves: The values of the operand.
+
+        Returns:
+            None if the output does not depend on the operand.
         """
         if not o.dtype.is_float or not any(e in leaves for e in subexpressions(o.args[0])):
             return None
@@ -206,18 +207,18 @@ class Backward:
             return None
         total: Term | None = None
         for leaf in leaves:
-            found = derivative(o.args[0], leaf, seed.adjoint)
-            if found is not None:
-                total = found if total is None else total + found
+            term = derivative(o.args[0], leaf, seed.adjoint)
+            if term is not None:
+                total = term if total is None else total + term
         if total is None:
             return None
-        if o.reduction is None:  # what the node has stored is at least as cheap to read
+        if o.reduction is None:  # reading the stored result is never dearer than computing it
             stored = Value(seed.itself, o.name, o.dtype)
             total = Term(replaced(total.expr, o.args[0], stored))
         is_product = o.reduction is not None and is_contraction(total.expr, seed.operands)
         finite = is_product or self._known.of_expr(total.expr, seed.operands).finite
         if seed.of_output.number is None and not finite:
-            # What a later filter left out counts for nothing, whatever its derivative is.
+            # Elements that a later filter drops have adjoint 0, even if this gives 0 · inf.
             nothing = seed.of_output.equal(0).both(total.is_nan())
             total = nothing.choose(0, total)
         return in_parts(Points(node.axes, seed.operands, node.guard, total, o.where))
@@ -228,14 +229,14 @@ class Backward:
         """The adjoint of an output's expression at every point of its node."""
         known = (id(node), o.name)
         if known not in self._seeds:
-            found = self._adjoint(node, o.name)
-            self._seeds[known] = None if found is None else _seed(node, form, o, found, self._known)
+            adjoint = self._adjoint(node, o.name)
+            self._seeds[known] = (
+                None if adjoint is None else _seed(node, form, o, adjoint, self._known)
+            )
         return self._seeds[known]
 
 
-def _seed(
-    node: EinSum, form: EinSum, o: Output, adjoint: Adjoint, known: Knowledge
-) -> Seed:  # fmt: skip
+def _seed(node: EinSum, form: EinSum, o: Output, adjoint: Adjoint, known: Knowledge) -> Seed:
     operands = [*form.operands, Operand(node, node.keys)]
     if isinstance(adjoint, Const):
         term = Term(adjoint)
@@ -252,9 +253,9 @@ def _seed(
             hint="STOP_GRADIENT(…) around it makes it count as a constant.",
         )
     group = Group(form, o, term, operands, itself)
-    made = rule(group)
-    assert isinstance(made, Term)
-    return Seed(made, term, group.finish(known), itself)
+    of_argument = rule(group)
+    assert isinstance(of_argument, Term)
+    return Seed(of_argument, term, group.finish(known), itself)
 
 
 @dataclass

@@ -1,8 +1,7 @@
-"""Sums over the points of a node: what flows back to the elements that an operand reads.
+"""Sums of the contributions of a node's points to the elements that an operand reads.
 
-The keys of such a sum are the operand's labels. A label that is read twice, or over fewer
-values than the key has, and one that is computed, makes a derived key: elements that no
-point reads get 0.
+The keys of such a sum are the operand's labels. A label that is repeated, computed, or
+shorter than its key gives a derived key: elements that no point reads get 0.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ VALUE = "val"
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """What every point of a domain contributes, and the points that count.
+    """The contribution of every point of a domain, and the points that contribute.
 
     Attributes:
         value: A float expression over the operands.
-        where: Which points count, besides those the guard leaves out.
+        where: A further condition on points, besides the guard.
     """
 
     axes: tuple[Axis, ...]
@@ -53,11 +52,11 @@ class Points:
 
 
 def summed(points: Points, read: Operand) -> Const | EinSum | None:
-    """The sum of what points contribute to each element that an operand of theirs reads.
+    """Sums the contributions of points to each element that one of their operands reads.
 
     Returns:
-        A node with the keys of the operand's source and the field VALUE, a constant where
-        every element gets the same, or None where nothing flows.
+        A node with the keys of the operand's source and the field VALUE, a constant if
+        the sum is the same for every element, or None if no point contributes.
     """
     if FALSE in (points.guard, points.where):
         return None
@@ -66,24 +65,22 @@ def summed(points: Points, read: Operand) -> Const | EinSum | None:
     first = _reduced_first(points, keys)
     if first is None:
         return _sum(points, keys)
-    made = _sum(*first)
-    if made is None:
+    reduced = _sum(*first)
+    if reduced is None:
         return None
     value: Expr
     operands = points.operands
-    if isinstance(made, Const):
-        value = made
+    if isinstance(reduced, Const):
+        value = reduced
     else:
-        value = Value(len(operands), VALUE, made.outputs[0].dtype)
-        operands = (*operands, Operand(made, first[1]))
+        value = Value(len(operands), VALUE, reduced.outputs[0].dtype)
+        operands = (*operands, Operand(reduced, first[1]))
     around = reached(points, [a for a in axes if a.label in keys])
     spread = tuple(a for a in axes if a.label in around)
     return _sum(Points(spread, operands, TRUE, Term(value)), keys)
 
 
-def _keyed(
-    axes: tuple[Axis, ...], read: Operand
-) -> tuple[tuple[Axis, ...], tuple[str, ...]]:  # fmt: skip
+def _keyed(axes: tuple[Axis, ...], read: Operand) -> tuple[tuple[Axis, ...], tuple[str, ...]]:
     """Axes with one for each key of an operand's source, over all of its values."""
     labels = {a.label: a for a in axes}
     keys: list[str] = []
@@ -166,7 +163,7 @@ def _trimmed(points: Points, keys: Sequence[str]) -> tuple[Points, int]:
     for e in (points.value.expr, points.guard, points.where):
         used |= _direct(points, e)
     kept: list[Axis] = []
-    for a in reversed(points.axes):  # what defines an axis stands before it
+    for a in reversed(points.axes):  # axes come after those that define them
         if a.define is None:
             continue
         if a.label in used or not _is_total(points, a):
@@ -190,32 +187,30 @@ def _is_total(points: Points, axis: Axis) -> bool:
 
 def _direct(points: Points, expr: Expr) -> set[str]:
     """Labels an expression reads itself or through the operands it reads."""
-    found = labels_of(expr)
+    labels = labels_of(expr)
     for n in operands_of(expr):
-        found.update(points.operands[n].labels)
-    return found
+        labels.update(points.operands[n].labels)
+    return labels
 
 
 def reached(points: Points, axes: Iterable[Axis]) -> set[str]:
     """Labels of axes and of all that they are computed from."""
     known = {a.label: a for a in points.axes}
     waiting = list(axes)
-    found = {a.label for a in waiting}
+    labels = {a.label for a in waiting}
     while waiting:
         define = waiting.pop().define
-        for label in set() if define is None else _direct(points, define) - found:
-            found.add(label)
+        for label in set() if define is None else _direct(points, define) - labels:
+            labels.add(label)
             waiting.append(known[label])
-    return found
+    return labels
 
 
-def _reduced_first(
-    points: Points, keys: tuple[str, ...]
-) -> tuple[Points, tuple[str, ...]] | None:  # fmt: skip
-    """A sum by the labels that computed keys are made of, if it leaves less to be spread.
+def _reduced_first(points: Points, keys: tuple[str, ...]) -> tuple[Points, tuple[str, ...]] | None:
+    """A sum by the labels that computed keys depend on, if that leaves fewer points.
 
-    A product of matrices is then one again. A sum that would be larger than what it is
-    spread to, as that of a convolution, is done at once.
+    A product of matrices then stays one. If the intermediate sum would be larger than the
+    result, as for a convolution, the sum is done in one step.
     """
     computed = [a for a in points.axes if a.define is not None and a.label in keys]
     if not computed:
@@ -237,15 +232,15 @@ def _reduced_first(
 
 
 def _is_injective(points: Points, computed: Sequence[Axis]) -> bool:
-    """True if different values of the labels that keys are made of make different keys."""
-    whole = EinSum(points.axes, points.operands, TRUE, (), ())
-    values = affine_labels(whole)
+    """True if the computed keys are injective functions of their labels."""
+    domain = EinSum(points.axes, points.operands, TRUE, (), ())
+    values = affine_labels(domain)
     axes = {a.label: a for a in points.axes}
     return all(a.label in values and _counts(values[a.label], axes) for a in computed)
 
 
 def _counts(value: Affine, axes: dict[str, Axis]) -> bool:
-    """True if every step is longer than all shorter ones together reach."""
+    """True if every step exceeds the combined range of all shorter steps."""
     reach = 0
     for label, step in sorted(value.steps.items(), key=lambda x: abs(x[1])):
         if abs(step) <= reach:

@@ -12,47 +12,47 @@ from einsql.ir.functions.derivatives import still
 
 
 def derivative(root: Expr, leaf: Value, adjoint: Term) -> Term | None:
-    """The adjoint of a value, from that of an expression over it.
+    """The adjoint of a value, from the adjoint of an expression over it.
 
-    Adjoints are as wide as what they pass through, so that casts to narrower types, which
-    might raise, remain for the end.
+    Adjoints have the widest type on their path, because casts to narrower types, which might
+    raise, come last.
 
     Args:
         root: A float expression.
         leaf: A float value; every occurrence counts.
-        adjoint: Of the root.
+        adjoint: The adjoint of the root.
 
     Returns:
-        None where it is 0 for every value.
+        The adjoint, or None if it is 0 for every value.
     """
     order = _towards(root, leaf)
     on_way = {id(e) for e in order}
     chosen, adjoint = _unchosen(adjoint)
-    found: dict[int, _Adjoint] = {id(root): {chosen: adjoint}}
+    adjoints: dict[int, _Adjoint] = {id(root): {chosen: adjoint}}
     for e in reversed(order):
         if isinstance(e, Call):
-            for condition, g in found.get(id(e), {}).items():
+            for condition, g in adjoints.get(id(e), {}).items():
                 for arg, part in _flow(e, g):
                     if part is not None and id(arg) in on_way:
                         chosen, term = _unchosen(part)
-                        into = found.setdefault(id(arg), {})
+                        into = adjoints.setdefault(id(arg), {})
                         _add(into, conj(condition, chosen), term)
-    whole: _Adjoint = {}
+    of_leaf: _Adjoint = {}
     for e in order:
         if not isinstance(e, Call):
-            for condition, g in found.get(id(e), {}).items():
-                _add(whole, condition, g)
+            for condition, g in adjoints.get(id(e), {}).items():
+                _add(of_leaf, condition, g)
     total: Term | None = None
-    for condition, g in whole.items():
+    for condition, g in of_leaf.items():
         part = Term(condition).choose(g, 0)
         total = part if total is None else total + part
     return total
 
 
 _Adjoint = dict[Expr, Term]
-"""Terms to be added, by the conditions under which they count.
+"""Terms to be added, by the conditions that select them.
 
-What is not selected is not multiplied by 0, for it may be infinite.
+Terms that are not selected are not multiplied by 0, because they may be infinite.
 """
 
 
@@ -108,7 +108,7 @@ def _flow(e: Call, g: Term) -> Iterator[tuple[Expr, Term | None]]:
 
 
 def _softplus(e: Call) -> Expr | None:
-    """What x is, if a call is LN(1 + EXP(x))."""
+    """The argument x of a call LN(1 + EXP(x)); None for other calls."""
     (sum_, *_) = e.args
     if e.fn != "ln" or not (isinstance(sum_, Call) and sum_.fn == "add"):
         return None
@@ -121,7 +121,7 @@ def _softplus(e: Call) -> Expr | None:
 
 
 def _parts(e: Call, g: Term) -> tuple[Term | None, ...]:
-    """What the arguments of a call get of its adjoint."""
+    """The contributions of a call's adjoint to the adjoints of its arguments."""
     if e.fn == "cast":
         return (g.cast(wider(g.dtype, e.args[0].dtype)),)
     dtype = wider(g.dtype, e.dtype)

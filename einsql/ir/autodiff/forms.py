@@ -1,7 +1,7 @@
-"""Sums of products with maps inside, as sums of plain products over these maps.
+"""Rewrites sums of products with maps inside as sums of plain products over these maps.
 
-The forward pass may do Σ f(x) · w at once; what flows back is a product of matrices only
-if f(x) is an operand, by which it is differentiated before f is.
+The forward pass may compute Σ f(x) · w in one node. Its derivative is a product of matrices
+only if f(x) is an operand: differentiating by that operand comes before differentiating f.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ FACTOR = "factor"
 
 
 def factored(node: EinSum) -> tuple[list[EinSum], EinSum] | None:
-    """A node's product of maps over maps that are nodes of their own.
+    """Moves the maps in a node's product into nodes of their own.
 
     Returns:
-        The maps, and the node over them with the same keys and outputs; None where there
-        are none, or something else than a product would remain.
+        The maps, and the node over them with the same keys and outputs; None if there are
+        no maps, or the node over them would be no product.
     """
     if any(a.define is not None for a in node.axes) or len(node.operands) < 2:
         return None
@@ -42,25 +42,23 @@ def factored(node: EinSum) -> tuple[list[EinSum], EinSum] | None:
     operands = list(node.operands)
     outputs = []
     for o in node.outputs:
-        made = _over_maps(node, o, maps, operands) if o.reduction == "sum" else None
-        outputs.append(o if made is None else replace(o, args=(made,)))
+        argument = _over_maps(node, o, maps, operands) if o.reduction == "sum" else None
+        outputs.append(o if argument is None else replace(o, args=(argument,)))
     if not maps:
         return None
     return maps, replace(node, operands=tuple(operands), outputs=tuple(outputs))
 
 
-def _over_maps(
-    node: EinSum, o: Output, maps: list[EinSum], operands: list[Operand]
-) -> Expr | None:  # fmt: skip
+def _over_maps(node: EinSum, o: Output, maps: list[EinSum], operands: list[Operand]) -> Expr | None:
     """The argument of an output with values of maps for its factors."""
     factors = list(factors_of(o.args[0]))
     inner = [f for f in factors if not is_plain(f)]
     if not o.dtype.is_float or not inner or len({n for f in factors for n in reads(f)}) < 2:
         return None
-    whole = {a.label for a in node.axes}
+    domain = {a.label for a in node.axes}
     for f in inner:
         read = {x for n in reads(f) for x in node.operands[n].labels}
-        if len(reads(f)) != 1 or not labels_of(f) <= read or read == whole:
+        if len(reads(f)) != 1 or not labels_of(f) <= read or read == domain:
             return None
     values: dict[int, Expr] = {}
     guarded = [_guarded(node, o, f, *reads(f)) for f in inner]
@@ -71,15 +69,17 @@ def _over_maps(
         labels = tuple(dict.fromkeys(node.operands[number].labels))
         axes = tuple(node.axis(x) for x in labels)
         assert value is not None
-        made = node_over(axes, node.operands, TRUE, labels, [Output(FACTOR, (value,), f.dtype)])
-        maps.append(made)
-        operands.append(Operand(made, labels))
+        factor_map = node_over(
+            axes, node.operands, TRUE, labels, [Output(FACTOR, (value,), f.dtype)]
+        )
+        maps.append(factor_map)
+        operands.append(Operand(factor_map, labels))
         values[id(f)] = Value(len(operands) - 1, FACTOR, f.dtype)
     return _with(o.args[0], values)
 
 
 def _guarded(node: EinSum, o: Output, f: Expr, number: int) -> Expr | None:
-    """A factor that raises at no point that the node leaves out; None if it cannot tell."""
+    """The factor, guarded so that it raises at no point that the node skips; None if unsafe."""
     if not can_raise(f, {a.label: (a.lo, a.hi) for a in node.axes}):
         return f
     counts = conj(node.guard, o.where)
@@ -98,7 +98,7 @@ def factors_of(expr: Expr) -> Iterator[Expr]:
 
 
 def is_contraction(expr: Expr, operands: Sequence[Operand]) -> bool:
-    """True for what a product of matrices sums: plain factors, two with labels of their own."""
+    """True for the summand of a matrix product: plain factors, two with labels of their own."""
     factors = list(factors_of(expr))
     labels = [set(operands[n].labels) for n in sorted(reads(expr))]
     return all(map(is_plain, factors)) and any(a - b and b - a for a in labels for b in labels)

@@ -1,7 +1,7 @@
-"""Long derivatives in parts: what occurs in them again and again is computed once.
+"""Splits long derivatives: repeated subexpressions become nodes of their own.
 
-Reverse mode shares subexpressions, but expressions are read as trees, in which each
-occurrence counts, and derivatives of derivatives would double at every level.
+Reverse mode shares subexpressions, but expressions are processed as trees, in which every
+occurrence costs. Second derivatives would double in size at every level.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ PART = 12
 
 
 def in_parts(points: Points) -> Points:
-    """The same contributions, with maps over the same points for what a long value repeats."""
+    """The same contributions; subexpressions that a long value repeats become map nodes."""
     known: dict[tuple[object, ...], Expr] = {}
-    whole = _interned(points.value.expr, known, {})
-    order = once_each(whole)
-    if _sizes(order)[id(whole)] <= LONG:
+    root = _interned(points.value.expr, known, {})
+    order = once_each(root)
+    if _sizes(order)[id(root)] <= LONG:
         return points
     uses = Counter(id(a) for e in order for a in (e.args if isinstance(e, Call) else ()))
     operands = list(points.operands)
     bounds = {a.label: (a.lo, a.hi) for a in points.axes}
-    made: dict[int, Expr] = {}
+    rebuilt: dict[int, Expr] = {}
     size: dict[int, int] = {}
     for e in order:
         new = e
         if isinstance(e, Call):
-            new = Call(e.fn, tuple(made[id(a)] for a in e.args), e.dtype)
+            new = Call(e.fn, tuple(rebuilt[id(a)] for a in e.args), e.dtype)
         size[id(e)] = 1 + sum(size[id(a)] for a in (e.args if isinstance(e, Call) else ()))
         often = uses[id(e)] > 1 and size[id(e)] >= PART and e.dtype.is_float
         if often and not can_raise(new, bounds):  # what might raise stays under its conditions
             new = _as_node(replace(points, operands=tuple(operands)), new, operands)
             size[id(e)] = 1
-        made[id(e)] = new
-    return replace(points, value=Term(made[id(whole)]), operands=tuple(operands))
+        rebuilt[id(e)] = new
+    return replace(points, value=Term(rebuilt[id(root)]), operands=tuple(operands))
 
 
 def _as_node(points: Points, value: Expr, operands: list[Operand]) -> Expr:
@@ -51,8 +51,8 @@ def _as_node(points: Points, value: Expr, operands: list[Operand]) -> Expr:
     within = reached(points, [a for a in points.axes if a.label in labels])
     axes = tuple(a for a in points.axes if a.label in within)
     keys = tuple(a.label for a in axes if a.define is None)
-    made = node(axes, points.operands, TRUE, keys, [Output("part", (value,), value.dtype)])
-    operands.append(Operand(made, keys))
+    part = node(axes, points.operands, TRUE, keys, [Output("part", (value,), value.dtype)])
+    operands.append(Operand(part, keys))
     return Value(len(operands) - 1, "part", value.dtype)
 
 
@@ -89,12 +89,12 @@ def once_each(root: Expr) -> list[Expr]:
 
 def replaced(root: Expr, old: Expr, new: Expr) -> Expr:
     """The expression with another one in the place of an object below it."""
-    made: dict[int, Expr] = {}
+    rebuilt: dict[int, Expr] = {}
     for e in once_each(root):
-        made[id(e)] = new if e is old else e
-        if e is not old and isinstance(e, Call) and any(made[id(a)] is not a for a in e.args):
-            made[id(e)] = Call(e.fn, tuple(made[id(a)] for a in e.args), e.dtype)
-    return made[id(root)]
+        rebuilt[id(e)] = new if e is old else e
+        if e is not old and isinstance(e, Call) and any(rebuilt[id(a)] is not a for a in e.args):
+            rebuilt[id(e)] = Call(e.fn, tuple(rebuilt[id(a)] for a in e.args), e.dtype)
+    return rebuilt[id(root)]
 
 
 def _sizes(order: list[Expr]) -> dict[int, int]:

@@ -16,10 +16,10 @@ def refuse_choices(nodes: Sequence[Node], loss: Node, field: str, source: Node) 
         nodes: The graph of the loss, producers first.
         loss: The node of the loss.
         field: Its field.
-        source: What the gradient is for.
+        source: The node by which the loss is differentiated.
 
     Raises:
-        ProgrammingError: It does.
+        ProgrammingError: The loss depends on the source in that way.
     """
     choices = [
         (n, o)
@@ -36,9 +36,10 @@ def refuse_choices(nodes: Sequence[Node], loss: Node, field: str, source: Node) 
             moved.update(
                 (id(node), o.name)
                 for o in node.outputs
-                if any((id(node.operands[v.operand].source), v.field) in moved
-                       for v in _read(node, o))
-            )  # fmt: skip
+                if any(
+                    (id(node.operands[v.operand].source), v.field) in moved for v in _read(node, o)
+                )
+            )
     wanted = {(id(loss), field)}
     for node in reversed(nodes):
         if isinstance(node, EinSum) and node is not source:

@@ -1,9 +1,9 @@
 """Shifts that cancel: maxima that are subtracted before an exponential, as in a softmax.
 
-A loss that stays what it is when a number is added to a maximum has the derivative 0 by that
-maximum, however long the way is: EXP(x - m) / SUM(EXP(x - m)) is the same for every m. What
-adding d to a maximum does to a value that is computed from it is told by two numbers, its
-power and its step: the value v becomes v · EXP(power · d) + step · d.
+A loss that does not change when a number is added to a maximum has derivative 0 by that
+maximum: EXP(x - m) / SUM(EXP(x - m)) is the same for every m. Two numbers, power and step,
+describe the effect of adding d to a maximum: a value v that depends on it becomes
+v · EXP(power · d) + step · d.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Node, Value, opera
 
 
 class Change(NamedTuple):
-    """What a shift makes of a value: v · EXP(power · d) + step · d; one of both is 0."""
+    """The effect of a shift on a value: v · EXP(power · d) + step · d; one of both is 0."""
 
     power: float = 0.0
     step: float = 0.0
 
 
 SAME = Change()
-_Held = tuple[Change, tuple[int, ...]]
+_Shift = tuple[Change, tuple[int, ...]]
 """A change, and which keys of the node number the shifts."""
 
 
 def cancels(nodes: Sequence[Node], start: EinSum, name: str, loss: Node, field: str) -> bool:
-    """True if a loss provably stays the same whatever is added to a field.
+    """True if a loss provably does not change when any number is added to a field.
 
     Args:
         nodes: The graph of the loss, producers first.
-        start: The field's node; each of its elements may be shifted by a number of its own.
+        start: The field's node; each of its elements may be shifted by another number.
         name: The field.
         loss: The node of the loss.
         field: Its field.
     """
     places = tuple(range(len(start.keys)))
-    changed: dict[tuple[int, str], _Held] = {(id(start), name): (Change(step=1.0), places)}
+    changed: dict[tuple[int, str], _Shift] = {(id(start), name): (Change(step=1.0), places)}
     for node in nodes:
         if isinstance(node, EinSum) and node is not start:
-            found = _through(node, changed)
-            if found is None:
+            node_changes = _through(node, changed)
+            if node_changes is None:
                 return False
-            changed |= found
+            changed |= node_changes
     return (id(loss), field) not in changed
 
 
 def _through(
-    node: EinSum, changed: dict[tuple[int, str], _Held]
-) -> dict[tuple[int, str], _Held] | None:  # fmt: skip
-    """The changed fields of a node, or None if it is not known how they change."""
+    node: EinSum, changed: dict[tuple[int, str], _Shift]
+) -> dict[tuple[int, str], _Shift] | None:
+    """The changes of a node's fields, or None if one of them is unknown."""
     moved: dict[int, set[str]] = {}
     for n, o in enumerate(node.operands):
         for f in o.source.schema.fields:
@@ -70,22 +70,25 @@ def _through(
     defined = (a.define for a in node.axes if a.define is not None)
     if len(labels) > 1 or any(_of(e, leaves) != SAME for e in (node.guard, *defined)):
         return None
-    found: dict[tuple[int, str], _Held] = {}
+    node_changes: dict[tuple[int, str], _Shift] = {}
     for output in node.outputs:
         if _of(output.where, leaves) != SAME:
             return None
         changes = [_of(e, leaves) for e in output.args]
         if all(c == SAME for c in changes):
             continue
-        whole, (shifted,) = changes[0], labels
-        if whole is None or len(changes) > 1:
+        field_change, (shifted,) = changes[0], labels
+        if field_change is None or len(changes) > 1:
             return None
-        if not set(shifted) <= set(node.keys) or not _keeps(output.reduction, whole):
+        if not set(shifted) <= set(node.keys) or not _keeps(output.reduction, field_change):
             return None
         if any(a.define is not None for a in node.axes if a.label in shifted):
             return None
-        found[id(node), output.name] = whole, tuple(node.keys.index(x) for x in shifted)
-    return found
+        node_changes[id(node), output.name] = (
+            field_change,
+            tuple(node.keys.index(x) for x in shifted),
+        )
+    return node_changes
 
 
 def _keeps(reduction: str | None, change: Change) -> bool:
@@ -94,19 +97,19 @@ def _keeps(reduction: str | None, change: Change) -> bool:
 
 
 def _of(root: Expr, leaves: dict[tuple[int, str], Change]) -> Change | None:
-    """How an expression changes; None if it is not known."""
+    """The change of an expression; None if it is unknown."""
     if not operands_of(root) & {n for n, _ in leaves}:
         return SAME
-    found: dict[int, Change | None] = {}
+    changes: dict[int, Change | None] = {}
     for e in once_each(root):
         if isinstance(e, Call):
-            args = [found[id(a)] for a in e.args]
+            args = [changes[id(a)] for a in e.args]
             known = [a for a in args if a is not None]
-            found[id(e)] = _of_call(e, known) if len(known) == len(args) else None
+            changes[id(e)] = _of_call(e, known) if len(known) == len(args) else None
         else:
             known_leaf = leaves.get((e.operand, e.field)) if isinstance(e, Value) else None
-            found[id(e)] = known_leaf or SAME
-    return found[id(root)]
+            changes[id(e)] = known_leaf or SAME
+    return changes[id(root)]
 
 
 def _of_call(e: Call, args: list[Change]) -> Change | None:

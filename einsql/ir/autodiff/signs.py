@@ -1,31 +1,31 @@
-"""What is known of values: which are never 0, and which are finite.
+"""Facts about values: which are never 0, and which are finite.
 
-Data may be infinite, as masks often are, and so may be what single elements are made into.
-Sums of products are taken to be finite: a matrix product of anything else is no number
-in either pass.
+Data may be infinite, as masks often are, and so may element-wise functions of them. Sums of
+products are assumed to be finite: a matrix product over infinite elements gives NaN in both
+passes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 from einsql.ir.autodiff.forms import is_contraction
 from einsql.ir.autodiff.parts import once_each
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Node, Operand, Value
 
 
-class Known(NamedTuple):
-    """What holds for a number.
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Facts about a number.
 
     Attributes:
         positive: It is above 0.
         not_negative: It is 0 or above.
-        finite: It is, if sums of products are.
-        maximum: It is the largest of others.
-        below: It is the distance to such a number, so that no exponential of it overflows,
-            and not all of them vanish.
+        finite: It is finite, provided that sums of products are.
+        maximum: It is the largest of a group.
+        below: It is the distance to such a maximum. No exponential of it overflows, and at
+            least one in the group does not vanish.
     """
 
     positive: bool = False
@@ -36,67 +36,82 @@ class Known(NamedTuple):
 
 
 FINITE = Known(finite=True)
-POSITIVE = Known(True, True, True)
+POSITIVE = Known(positive=True, not_negative=True, finite=True)
 _INCREASING = frozenset({"add", "mul", "div", "sqrt", "if", "greatest", "least"})
 """Functions of numbers whose result is positive if all of them are."""
 _NEVER_NEGATIVE = frozenset({"sqrt", "abs", "acosh"})
-_UNSURE = frozenset({
-    "pow", "asin", "acos", "acosh", "atanh", "mod", "fmod", "tan", "lgamma", "sinh", "cosh", "exp",
-})  # fmt: skip
-"""Functions that are not finite everywhere, besides those that ask for more below."""
+_UNSURE = frozenset(
+    {
+        "pow",
+        "asin",
+        "acos",
+        "acosh",
+        "atanh",
+        "mod",
+        "fmod",
+        "tan",
+        "lgamma",
+        "sinh",
+        "cosh",
+        "exp",
+    }
+)
+"""Functions that are not finite everywhere, besides those that `_of_call` treats one by one."""
 
 
 @dataclass
 class Knowledge:
-    """What is known of the fields of a graph's nodes, found once for each.
+    """Facts about the fields of a graph's nodes, inferred once per field.
 
-    Sums count as sums of something: groups of nothing have no rows.
+    Sums have at least one summand, because empty groups have no rows.
     """
 
     _fields: dict[tuple[int, str], Known] = field(default_factory=dict)
     _nodes: list[Node] = field(default_factory=list)
 
     def trust(self, node: Node, name: str, known: Known) -> None:
-        """Takes something to hold for a field wherever it is read."""
+        """Records facts about a field without proof."""
         self._nodes.append(node)
         self._fields[id(node), name] = known
 
     def of_field(self, node: Node, name: str) -> Known:
-        """What holds for a field."""
+        """The facts about a field."""
         if not isinstance(node, EinSum):
             return Known(finite=not node.schema.dtype(name).is_float)
         if (id(node), name) not in self._fields:
             output = next(o for o in node.outputs if o.name == name)
             known = self.of_expr(output.args[0], node.operands)
             if output.reduction == "sum" and is_contraction(output.args[0], node.operands):
-                known = known._replace(finite=True)
+                known = replace(known, finite=True)
             if output.reduction is not None and output.where != TRUE:  # nothing may be selected
                 sums = output.reduction == "sum"
-                known = Known(False, sums and known.not_negative, sums and known.finite)
+                known = Known(
+                    not_negative=sums and known.not_negative, finite=sums and known.finite
+                )
             if output.reduction is not None:
-                known = known._replace(maximum=output.reduction == "max")
+                known = replace(known, maximum=output.reduction == "max")
             self._nodes.append(node)
             self._fields[id(node), name] = known
         return self._fields[id(node), name]
 
     def of_expr(self, expr: Expr, operands: Sequence[Operand]) -> Known:
-        """What holds for an expression.
+        """The facts about an expression.
 
         Args:
-            expr: Of any type; only numbers have signs.
-            operands: What its values are of.
+            expr: An expression of any type; only numbers have signs.
+            operands: The operands that its values refer to.
         """
-        found: dict[int, Known] = {}
+        known: dict[int, Known] = {}
         for e in once_each(expr):
             if isinstance(e, Value):
-                found[id(e)] = self.of_field(operands[e.operand].source, e.field)
+                known[id(e)] = self.of_field(operands[e.operand].source, e.field)
             elif isinstance(e, Call):
-                found[id(e)] = _of_call(e, [found[id(a)] for a in e.args])
+                known[id(e)] = _of_call(e, [known[id(a)] for a in e.args])
             else:
                 number = float(e.value) if isinstance(e, Const) else -1.0
                 finite = abs(number) < float("inf")
-                found[id(e)] = Known(number > 0, number >= 0, finite)
-        return found[id(expr)]
+                known[id(e)] = Known(positive=number > 0, not_negative=number >= 0, finite=finite)
+        return known[id(expr)]
 
 
 def _of_call(e: Call, args: Sequence[Known]) -> Known:
@@ -112,7 +127,7 @@ def _of_call(e: Call, args: Sequence[Known]) -> Known:
     if e.fn == "exp":
         return POSITIVE if args[0].finite and args[0].below else Known(not_negative=True)
     if e.fn == "cosh":
-        return Known(True, True)
+        return Known(positive=True, not_negative=True)
     if e.fn in ("cast", "stop_gradient"):
         return args[0]
     both = e.fn in _INCREASING
@@ -126,4 +141,6 @@ def _of_call(e: Call, args: Sequence[Known]) -> Known:
         not_negative = True
         finite = args[0].finite and e.args[1].value >= 0
     below = e.fn == "sub" and args[1].maximum
-    return Known(positive, not_negative or positive, finite, below=below)
+    return Known(
+        positive=positive, not_negative=not_negative or positive, finite=finite, below=below
+    )

@@ -1,4 +1,4 @@
-"""Terms: expressions with operators, which fold what is known while they are built."""
+"""Terms: expressions with operators, which fold constants while they are built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from einsql.ir.functions.casts import cast_array
 
 
 def wider(a: DType, b: DType) -> DType:
-    """The type in which floats of two types meet; those of two bytes compute as FLOAT."""
+    """The common type of two float types; types of two bytes compute as FLOAT."""
     return DType.DOUBLE if DType.DOUBLE in (a, b) else DType.FLOAT
 
 
@@ -39,43 +39,43 @@ class Term:
     # ---- arithmetic
 
     def __add__(self, other: Term | float) -> Term:
-        a, b = self._met(other)
+        a, b = self.promoted(other)
         if b.number == 0:
             return a
         if a.number == 0:
             return b
         if a.expr == b.expr:
             return a * 2
-        minus = b._negated()
+        minus = b.without_minus()
         return _call("add", a, b) if minus is None else _call("sub", a, minus)
 
     def __sub__(self, other: Term | float) -> Term:
-        a, b = self._met(other)
+        a, b = self.promoted(other)
         if b.number == 0:
             return a
-        minus = b._negated()
+        minus = b.without_minus()
         return _call("sub", a, b) if minus is None else _call("add", a, minus)
 
     def __rsub__(self, other: float) -> Term:
         return self._const(other) - self
 
     def __mul__(self, other: Term | float) -> Term:
-        a, b = self._met(other)
+        a, b = self.promoted(other)
         for this, that in ((a, b), (b, a)):
             if that.number == 1:
                 return this
             if that.number == -1:
                 return -this
-            minus = this._negated()
+            minus = this.without_minus()
             if minus is not None:
                 return -(minus * that)
         return _call("mul", a, b)
 
     def __truediv__(self, other: Term | float) -> Term:
-        a, b = self._met(other)
+        a, b = self.promoted(other)
         if b.number == 1:
             return a
-        top, bottom = a._negated(), b._negated()
+        top, bottom = a.without_minus(), b.without_minus()
         if top is not None:
             return -(top / b)
         if bottom is not None:
@@ -86,7 +86,7 @@ class Term:
         return self._const(other) / self
 
     def __neg__(self) -> Term:
-        minus = self._negated()
+        minus = self.without_minus()
         return _call("neg", self) if minus is None else minus
 
     def call(self, fn: str, *others: Term) -> Term:
@@ -97,27 +97,27 @@ class Term:
 
     def less(self, other: Term | float) -> Term:
         """Self < other."""
-        return _test("lt", *self._met(other))
+        return _test("lt", *self.promoted(other))
 
     def above(self, other: Term | float) -> Term:
         """Self > other."""
-        a, b = self._met(other)
+        a, b = self.promoted(other)
         return _test("lt", b, a)
 
     def equal(self, other: Term | float) -> Term:
         """Self = other."""
-        return _test("eq", *self._met(other))
+        return _test("eq", *self.promoted(other))
 
     def differs(self, other: Term | float) -> Term:
         """Self <> other."""
-        return _test("ne", *self._met(other))
+        return _test("ne", *self.promoted(other))
 
     def choose(self, then: Term | float, otherwise: Term | float) -> Term:
         """CASE WHEN self THEN then ELSE otherwise END; two numbers are DOUBLE."""
         if isinstance(then, Term):
-            a, b = then._met(otherwise)
+            a, b = then.promoted(otherwise)
         elif isinstance(otherwise, Term):
-            b, a = otherwise._met(then)
+            b, a = otherwise.promoted(then)
         else:
             a, b = (Term(Const(float(x), DType.DOUBLE)) for x in (then, otherwise))
         if isinstance(self.expr, Const):
@@ -152,8 +152,8 @@ class Term:
     def _const(self, value: float) -> Term:
         return Term(Const(float(value) if self.dtype.is_float else int(value), self.dtype))
 
-    def _met(self, other: Term | float) -> tuple[Term, Term]:
-        """Both in one type."""
+    def promoted(self, other: Term | float) -> tuple[Term, Term]:
+        """Both terms, cast to one type."""
         if not isinstance(other, Term):
             return self, self._const(other)
         if self.dtype is other.dtype:
@@ -162,8 +162,8 @@ class Term:
         met = wider(floats[0], floats[-1])
         return self.cast(met), other.cast(met)
 
-    def _negated(self) -> Term | None:
-        """What it is the negative of, if it is one."""
+    def without_minus(self) -> Term | None:
+        """Returns x for a term -x, None for any other term."""
         e = self.expr
         return Term(e.args[0]) if isinstance(e, Call) and e.fn == "neg" else None
 

@@ -39,12 +39,12 @@ class Affine:
 
     def expr(self) -> Expr:
         """The expression spelled out, as a BIGINT."""
-        found: Expr | None = None
+        total: Expr | None = None
         for x, s in self.steps.items():
-            found = _with_term(found, Label(x), s)
-        if found is None:
+            total = _with_term(total, Label(x), s)
+        if total is None:
             return Const(self.offset, DType.BIGINT)
-        return _with_term(found, None, self.offset) if self.offset else found
+        return _with_term(total, None, self.offset) if self.offset else total
 
 
 def _with_term(before: Expr | None, label: Label | None, by: int) -> Expr:
@@ -59,11 +59,11 @@ def _with_term(before: Expr | None, label: Label | None, by: int) -> Expr:
 
 
 def affine(expr: Expr, known: Mapping[str, Affine]) -> Affine | None:
-    """An integer expression that did not raise as an affine one, or None if it is none.
+    """The affine form of an integer expression that does not raise, or None if it has none.
 
     Args:
         expr: The expression.
-        known: What each label it may read stands for.
+        known: The affine form of each label that it may read.
     """
     if isinstance(expr, Label):
         return known.get(expr.name)
@@ -101,9 +101,9 @@ def affine_labels(node: EinSum) -> dict[str, Affine]:
     known = free_labels_as_affine(node)
     derived: dict[str, Affine] = {}
     for a in node.axes:
-        found = affine(a.define, known) if a.define is not None else None
-        if found is not None:
-            known[a.label] = derived[a.label] = found
+        form = affine(a.define, known) if a.define is not None else None
+        if form is not None:
+            known[a.label] = derived[a.label] = form
     return derived
 
 

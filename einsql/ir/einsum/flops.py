@@ -28,8 +28,8 @@ def effort_at_point(node: EinSum) -> Effort:
 
 
 def _calls(node: EinSum) -> set[Call]:
-    found = (x for e in exprs(node) for x in subexpressions(e))
-    return {x for x in found if isinstance(x, Call) and x.fn != "cast"}
+    subexprs = (x for e in exprs(node) for x in subexpressions(e))
+    return {x for x in subexprs if isinstance(x, Call) and x.fn != "cast"}
 
 
 def _reductions(node: EinSum) -> int:

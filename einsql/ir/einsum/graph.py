@@ -1,14 +1,14 @@
 """Language 1: the EinSum graph, the logical meaning of a statement.
 
-A node says: for every point of the domain where the guard holds, evaluate scalar
-expressions over operand values and keys, and reduce them over the labels that are not
-keys of the result (extended Einstein summation, EinDecomp §3). Presence and validity
-are ordinary BOOLEAN outputs, so NULL and absent keys need no second machinery.
+A node evaluates scalar expressions over operand values and keys at every point of its domain
+where the guard is true. It reduces them over the labels that are not keys of the result
+(extended Einstein summation, EinDecomp §3). Presence and validity are ordinary BOOLEAN
+outputs, so NULL and absent keys need no mechanism of their own.
 
-A *derived* axis has its value computed from the others: where that value leaves the
-axis's bounds the point does not exist. An operand read through a derived axis is a
-gather, a result keyed by one is a segment reduction, and an affine one is a
-convolution, a shift or a pooling window.
+The value of a *derived* axis is computed from the other axes. Where that value leaves the
+axis's bounds, the point does not exist. An operand read through a derived axis is a gather. A
+result keyed by one is a segment reduction. An affine derived axis gives a convolution, a
+shift or a pooling window.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A scalar function of `algebra.SCALARS`; `dtype` is its result type."""
+    """A scalar function of `einsql.ir.functions.SCALARS`; `dtype` is its result type."""
 
     fn: str
     args: tuple[Expr, ...]
@@ -92,13 +92,13 @@ class Input:
     """A stored tensor, a registered array or a generated range, by name.
 
     Attributes:
-        parts: Into how many parts each key is cut over the sites that store it; nothing
-            declared is None, and all 1 is a copy at every site.
+        parts: The declared number of parts of each key over the sites; None if nothing is
+            declared, all 1 for a copy at every site.
         order: Positions of the keys in the order in which the blocks of such a cut are
-            numbered, that of the slowest first.
-        lies: Where it is stored, tile by tile: every key, and once but for copies. That is
-            where it lies whatever is declared.
-        sparse: Whether its fields may be a `sparse.Sparse`: only some elements are stored.
+            numbered, the slowest first.
+        lies: The stored tiles with their sites: they cover every key, once except for
+            copies. They take precedence over the declared cut.
+        sparse: Whether its fields may be a `Sparse`, which stores only some elements.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Input:
 
     @property
     def settled(self) -> bool:
-        """True if it lies somewhere already; otherwise it lies where it is read."""
+        """True if its sites are fixed; otherwise it is stored where it is read."""
         return self.lies is not None or self.parts is not None
 
 
@@ -118,7 +118,7 @@ class Input:
 class Operand:
     """A node read with one label per key of its schema; a repeated label is a diagonal.
 
-    An axis's bounds lie within the bounds of every key it indexes.
+    The bounds of an axis are within the bounds of every key that it indexes.
     """
 
     source: Node
@@ -147,8 +147,8 @@ class EinSum:
     """One extended Einstein summation; `keys` are labels of the domain, in result order.
 
     Attributes:
-        hint: Labels with the parts they are to be cut into over several sites; it says
-            nothing about the result.
+        hint: Labels with the parts into which several sites cut them; it does not change
+            the result.
     """
 
     axes: tuple[Axis, ...]
@@ -205,11 +205,11 @@ def hint_over(
     hint: Iterable[tuple[str, int]], labels: Container[str]
 ) -> tuple[tuple[str, int], ...]:
     """The part of a hint that is about some labels; of two entries for one the first."""
-    found: dict[str, int] = {}
+    parts_of_label: dict[str, int] = {}
     for label, parts in hint:
         if label in labels:
-            found.setdefault(label, parts)
-    return tuple(found.items())
+            parts_of_label.setdefault(label, parts)
+    return tuple(parts_of_label.items())
 
 
 def call(fn: str, dtype: DType, *args: Expr) -> Expr:
@@ -304,7 +304,7 @@ def renumber(expr: Expr, numbers: Mapping[int, int]) -> Expr:
 
 
 def map_exprs(node: EinSum, change: Callable[[Expr], Expr]) -> EinSum:
-    """Applies a change to every expression of a node, wherever it stands."""
+    """Applies a change to every expression of a node."""
     return replace(
         node,
         axes=tuple(
@@ -353,19 +353,19 @@ def with_sources(node: EinSum, sources: Iterable[Node]) -> EinSum:
 def apart(roots: Iterable[Node]) -> Roots:
     """The roots of one graph, none of which is an operand of another node.
 
-    One that is read below the others, or that stands for several, is passed on by a node of
-    its own: what is true of a root alone (nobody reads its flags, it keeps all its fields) is
-    then true of each.
+    A root that another root reads, or that occurs twice, gets a copying node above it. Rules
+    can then rely on the properties of a single root: no node reads its flags, and it keeps
+    all its fields.
     """
-    given = tuple(roots)
-    taken = {id(c) for node in walk(*given) for c in children(node)}
-    made: list[Node] = []
-    for root in given:
+    originals = tuple(roots)
+    taken = {id(c) for node in walk(*originals) for c in children(node)}
+    separate: list[Node] = []
+    for root in originals:
         if isinstance(root, EinSum) and id(root) in taken:
             root = passed_on(root)
         taken.add(id(root))
-        made.append(root)
-    return tuple(made)
+        separate.append(root)
+    return tuple(separate)
 
 
 def passed_on(node: EinSum) -> EinSum:

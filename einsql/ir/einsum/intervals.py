@@ -1,4 +1,4 @@
-"""Integer intervals of expressions: what proves a bound, or that nothing overflows."""
+"""Integer intervals of expressions, which prove bounds and the absence of overflow."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from einsql.ir.functions import SCALARS, Interval
 from einsql.ir.functions.casts import cast_failure, cast_interval
 
 DEPTH = 40
-"""Calls below which an expression is only known by its type.
+"""Depth of calls below which the interval is that of the type.
 
-Rules ask for the interval at every level of an expression, so without a limit a long
-chain of operations would cost the square of its length.
+Rules compute the interval at every level of an expression, so without a limit a long chain
+of operations would take quadratic time.
 """
 
 

@@ -1,4 +1,4 @@
-"""The one printer: graphs as deterministic text, for EXPLAIN and golden plans."""
+"""EinSum graphs as deterministic text, for EXPLAIN and golden plans."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ from einsql.core.schema import is_flag
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Input, Label, Node, Value, walk
 
 _INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "idiv": "//", "mod": "%", "eq": "=",
-    "ne": "<>", "lt": "<", "le": "<=", "and": "AND", "or": "OR", "bitand": "&", "bitor": "|",
-}  # fmt: skip
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "idiv": "//",
+    "mod": "%",
+    "eq": "=",
+    "ne": "<>",
+    "lt": "<",
+    "le": "<=",
+    "and": "AND",
+    "or": "OR",
+    "bitand": "&",
+    "bitor": "|",
+}
 
 
 def format_expr(expr: Expr, names: tuple[str, ...] = ()) -> str:
@@ -64,10 +76,10 @@ def format_node(node: EinSum, name: str, names: tuple[str, ...]) -> list[str]:
 
 
 def format_graph(*roots: Node) -> str:
-    """A whole graph, producers first; nodes are numbered r0, r1, … in that order."""
+    """A graph, producers first; nodes are numbered r0, r1, … in that order."""
     names: dict[int, str] = {}
     blocks: list[str] = []
-    made = 0
+    count = 0
     for node in walk(*roots):
         if isinstance(node, Input):
             names[id(node)] = node.name
@@ -75,7 +87,7 @@ def format_graph(*roots: Node) -> str:
             fields = ", ".join(f"{f.name} {f.dtype.value}" for f in node.schema.values)
             blocks.append(f"{node.name}[{keys}] {fields}".rstrip())
         else:
-            name, made = f"r{made}", made + 1
+            name, count = f"r{count}", count + 1
             names[id(node)] = name
             inner = tuple(names[id(o.source)] for o in node.operands)
             blocks.append("\n".join(format_node(node, name, inner)))

@@ -1,9 +1,9 @@
 """Scalar functions and reductions: laws, types, derivatives and spellings, one entry each.
 
-`functions` and `reductions` have the entries, `numeric` what NumPy makes of arguments, when
-it raises and what becomes of intervals, `derivatives` those derivatives that need a line.
+`functions` and `reductions` have the entries. `numeric` has their NumPy implementations,
+failures and interval rules, `derivatives` the longer derivatives.
 
-Floats are ordered as DuckDB orders them: NaN equals NaN and lies above infinity.
+Floats are ordered as DuckDB orders them: NaN equals NaN and is greater than infinity.
 """
 
 from einsql.ir.functions.functions import INTERNAL, SCALARS, Function
@@ -11,6 +11,15 @@ from einsql.ir.functions.numeric import Array, Failure, Interval, equal, is_floa
 from einsql.ir.functions.reductions import REDUCTIONS, Reduction
 
 __all__ = [
-    "INTERNAL", "REDUCTIONS", "SCALARS", "Array", "Failure", "Function", "Interval", "Reduction",
-    "equal", "is_float_array", "less",
-]  # fmt: skip
+    "INTERNAL",
+    "REDUCTIONS",
+    "SCALARS",
+    "Array",
+    "Failure",
+    "Function",
+    "Interval",
+    "Reduction",
+    "equal",
+    "is_float_array",
+    "less",
+]

@@ -1,4 +1,4 @@
-"""CAST between types: what it makes of arrays and bounds, and what it refuses."""
+"""CAST between types: its results on arrays and bounds, and its failures."""
 
 from __future__ import annotations
 
@@ -66,9 +66,10 @@ def cast_failure(source: DType, target: DType) -> Failure | None:
 
 
 def cast_array(a: Array, target: DType) -> Array:
-    """CAST over an array; what cannot fit must be refused before, and is arbitrary here.
+    """CAST over an array; callers check before that every value fits.
 
-    Arrays have the types' carriers as their dtypes, before and after.
+    The dtypes of argument and result are the carriers of their types. A value that does not
+    fit becomes an arbitrary one.
     """
     a = np.asarray(a)
     if target is BF:

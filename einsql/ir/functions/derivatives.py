@@ -1,12 +1,12 @@
-"""What derivatives are built from, and those longer than a line.
+"""Building blocks of derivatives, and the derivatives longer than a line.
 
-A derivative takes the adjoint of a function's result, the result and the arguments, as
-terms, and gives what each argument's adjoint gets: None for nothing. Terms have operators
-(`ir/autodiff/terms.py`); `t.call(fn)` applies a function of this algebra, `c.choose(a, b)`
-is CASE WHEN c THEN a ELSE b END, so that what is not selected counts for nothing.
+A derivative takes the adjoint of a function's result, the result and the arguments, as terms.
+It returns the contribution to each argument's adjoint, or None for no contribution. Terms have
+operators (`ir/autodiff/terms.py`): `t.call(fn)` applies a scalar function, `c.choose(a, b)` is
+CASE WHEN c THEN a ELSE b END, which ignores the branch that is not selected.
 
-A function that stands still between its jumps has derivative 0 everywhere. Where an entry
-has a text instead of a derivative, that says why there is none.
+A piecewise constant function has derivative 0 everywhere. An entry without a derivative has a
+text with the reason instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Derivative = Callable[..., Terms]
 """Takes the result's adjoint, the result and the arguments; gives the arguments' adjoints."""
 
 PointDerivative = Callable[[Any], Term]
-"""Takes a `gradient.Group`; gives the adjoint of the value that a point contributes."""
+"""Takes a `Group` of `ir/autodiff/backward.py`; gives the adjoint of a point's contribution."""
 
 
 def still(g: Term, y: Term, *args: Term) -> Terms:
@@ -58,7 +58,7 @@ def smaller(g: Term, y: Term, a: Term, b: Term) -> Terms:
 
 
 def _winner(g: Term, y: Term, x: Term, other: Term, wins: str) -> Term:
-    if other.number is not None:  # told by the result, so that nobody keeps the argument for it
+    if other.number is not None:  # tests the result, so that the argument need not be stored
         return getattr(y, wins)(other).choose(g, 0)
     return getattr(other, wins)(x).choose(0, x.equal(other).choose(g * 0.5, g))
 
@@ -104,7 +104,7 @@ def bell(g: Term, y: Term, x: Term) -> Terms:
 
 
 _STIRLING = (1 / 12, 1 / 120, 1 / 252, 1 / 240, 1 / 132, 691 / 32760, 1 / 12)
-"""What the logarithm is corrected by in powers of 1 / z², with alternating signs."""
+"""Coefficients of Stirling's correction in powers of 1 / z², with alternating signs."""
 _SHIFT = 8
 """From here on these suffice for a DOUBLE."""
 
@@ -133,7 +133,7 @@ def of_sum(group: Any) -> Term:
 
 
 def of_extreme(group: Any) -> Term:
-    """Points that hold the extreme share the adjoint evenly."""
+    """Splits the adjoint evenly between the points where the extreme is attained."""
     hit = group.value.equal(group.result)
     return hit.choose(group.adjoint / group.total("sum", 1, where=hit), 0)
 
@@ -141,16 +141,17 @@ def of_extreme(group: Any) -> Term:
 def of_product(group: Any) -> Term:
     """The product of all other values: exact with zeros, and for second derivatives too.
 
-    With z zeros of sum s and the product r of all else, the others' product is, for a zero,
-    r where z = 1 and r · (s - value), the other zero, where z = 2; for all else it is
-    r / value where z = 0 and r / value · s where z = 1. That s is 0 counts for derivatives.
+    Let z be the number of zeros, s their sum and r the product of all other values. For a
+    zero, the product of the others is r if z = 1, and r · (s - value), the other zero, if
+    z = 2. For any other value it is r / value if z = 0, and r / value · s if z = 1. The sum s
+    is 0, but its derivative is not.
     """
     value, zero = group.value, group.value.equal(0)
     if group.asks(value.differs(0)):
         return group.adjoint * group.result / value
     zeros = group.total("sum", 1, where=zero)
     rest = group.total("product", value, where=value.differs(0))
-    held = group.total("sum", value, where=zero)
-    of_zero = zeros.equal(1).choose(1, zeros.equal(2).choose(held - value, 0))
-    of_other = zeros.equal(0).choose(1, zeros.equal(1).choose(held, 0)) / value
+    zero_sum = group.total("sum", value, where=zero)
+    of_zero = zeros.equal(1).choose(1, zeros.equal(2).choose(zero_sum - value, 0))
+    of_other = zeros.equal(0).choose(1, zeros.equal(1).choose(zero_sum, 0)) / value
     return group.adjoint * rest * zero.choose(of_zero, of_other)

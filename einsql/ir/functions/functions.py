@@ -87,7 +87,7 @@ F, D = DType.FLOAT, DType.DOUBLE
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A scalar function and everything einsql knows of it.
+    """A scalar function with its types, laws, implementations and derivative.
 
     Attributes:
         numpy: Takes arrays of the argument types; the caller casts the result.
@@ -96,7 +96,8 @@ class Function:
         interval: Integer interval of the result from those of the arguments.
         identity: Value e with f(x, e) = x, bitwise, or None.
         annihilator: Value z with f(x, z) = z for every finite x, or None.
-        transparent: f(x) = x, bitwise: it only says something, and goes once that is heard.
+        transparent: f(x) = x, bitwise: it only marks its argument for rules, which then
+            drop it.
         derivative: From the adjoint of the result to those of the arguments.
     """
 
@@ -234,7 +235,7 @@ _ENTRIES: tuple[Function, ...] = (
 )  # fmt: skip
 
 SCALARS: dict[str, Function] = {f.name: f for f in _ENTRIES}
-"""Every scalar function by name; `cast` stands apart because it has two types."""
+"""Every scalar function by name, except `cast`, which has two types."""
 
 INTERNAL = frozenset({"if", "within", "ratio", "nearest", "beside", "settled", "stop_gradient"})
 """Functions without a name of their own in SQL, or with another meaning there."""

@@ -1,6 +1,6 @@
-"""What functions do to arrays and intervals, and when they raise, apart from their laws.
+"""NumPy implementations, interval rules and failures of the scalar functions.
 
-Floats are ordered as DuckDB orders them: NaN equals NaN and lies above infinity.
+Floats are ordered as DuckDB orders them: NaN equals NaN and is greater than infinity.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from einsql.core.schema import DType
 
 Array = Any  # an ndarray or NumPy scalar of whatever dtype the call has
 Interval = tuple[int, int] | None
-"""Inclusive bounds of an integer expression, or None when nothing is known."""
+"""Inclusive bounds of an integer expression, or None if they are unknown."""
 
 B, I32, I64 = DType.BOOLEAN, DType.INTEGER, DType.BIGINT
 H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
@@ -107,7 +107,7 @@ def least(what: str) -> dict[DType, Failure]:
 
 
 def corners(op: Callable[[int, int], int]) -> Callable[[Interval, Interval], Interval]:
-    """The interval of a function whose extremes lie at ends of its arguments."""
+    """The interval of a function whose extremes are at the ends of its arguments' intervals."""
 
     def through(a: Interval, b: Interval) -> Interval:
         if a is None or b is None:
@@ -224,11 +224,11 @@ def floored_remainder(a: Array, b: Array) -> Array:
 
 
 def round_away(a: Array) -> Array:
-    """To the nearest whole number, halves away from zero."""
+    """Rounds to the nearest integer, halves away from zero."""
     if not is_float_array(a):
         return a
-    whole = np.trunc(a)
-    return np.copysign(whole + np.where(np.abs(a - whole) >= 0.5, np.sign(a), 0), a)
+    truncated = np.trunc(a)
+    return np.copysign(truncated + np.where(np.abs(a - truncated) >= 0.5, np.sign(a), 0), a)
 
 
 def power(a: Array, b: Array) -> Array:

@@ -61,18 +61,34 @@ REDUCTIONS: dict[str, Reduction] = {
     for r in (
         Reduction("sum", lambda t: 0, "add", over=frozenset({"mul"}), derivative=of_sum),
         Reduction("product", lambda t: 1, "mul", derivative=of_product),
-        Reduction("min", _greatest_of, "least", idempotent=True, over=_EXTREMES,
-                  derivative=of_extreme),
-        Reduction("max", _least_of, "greatest", idempotent=True, over=_EXTREMES,
-                  derivative=of_extreme),
-        Reduction("bool_or", lambda t: False, "or", idempotent=True, over=frozenset({"and"}),
-                  derivative=_LOGIC),
-        Reduction("bool_and", lambda t: True, "and", idempotent=True, over=frozenset({"or"}),
-                  derivative=_LOGIC),
-        Reduction("arg_min", lambda t: 0, better="less({0}, {1})", idempotent=True,
-                  derivative=_CHOICE),
-        Reduction("arg_max", lambda t: 0, better="less({1}, {0})", idempotent=True,
-                  derivative=_CHOICE),
+        Reduction(
+            "min", _greatest_of, "least", idempotent=True, over=_EXTREMES, derivative=of_extreme
+        ),
+        Reduction(
+            "max", _least_of, "greatest", idempotent=True, over=_EXTREMES, derivative=of_extreme
+        ),
+        Reduction(
+            "bool_or",
+            lambda t: False,
+            "or",
+            idempotent=True,
+            over=frozenset({"and"}),
+            derivative=_LOGIC,
+        ),
+        Reduction(
+            "bool_and",
+            lambda t: True,
+            "and",
+            idempotent=True,
+            over=frozenset({"or"}),
+            derivative=_LOGIC,
+        ),
+        Reduction(
+            "arg_min", lambda t: 0, better="less({0}, {1})", idempotent=True, derivative=_CHOICE
+        ),
+        Reduction(
+            "arg_max", lambda t: 0, better="less({1}, {0})", idempotent=True, derivative=_CHOICE
+        ),
     )
-}  # fmt: skip
+}
 """Base reductions. AVG, VARIANCE, COUNT and LOGSUMEXP are spelled with these by the binder."""

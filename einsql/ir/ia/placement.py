@@ -1,9 +1,9 @@
-"""Where the pairs of a relation lie: sites as a grid, and what each grid axis does (TRA §3).
+"""Placements of the pairs of a relation on a grid of sites (TRA §3).
 
-A key is dealt onto a grid axis of g sites cyclically: value k lies at coordinate k mod g.
-That asks for no bound, so keys of any number lie somewhere, neighbouring blocks lie apart
-(what a filter leaves of a triangle stays balanced), and equal keys of two relations on
-equal grids share a site. Where g exceeds the key's bound some sites hold nothing.
+Keys are distributed cyclically over a grid axis of g sites: value k goes to coordinate
+k mod g. This needs no bound of the key. Neighbouring blocks go to different sites, so a
+triangular filter leaves the load balanced. Equal keys of two relations on equal grids share a
+site. Where g exceeds the bound of the key, some sites store nothing.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from einsql.ir.layout import Partial, Replicate
 from einsql.ir.tra.block_schema import KeyTuple
 
 Sites = tuple[int, ...]
-"""The sites that hold a copy of an array, ascending."""
+"""The sites that store a copy of an array, ascending."""
 
 Held = Mapping[KeyTuple, tuple[Sites, ...]]
-"""For every key its arrays, one or several parts, and the sites that have a copy of each."""
+"""For every key its arrays, one or several parts, each with the sites that store a copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Along this grid axis a pair lies where a key dimension says, dealt cyclically.
+    """A key dimension gives the coordinate of a pair along this grid axis, cyclically.
 
-    The `Shard` of `placements` is of contiguous pieces of an axis.
+    `einsql.ir.layout.Shard` cuts an axis into contiguous pieces instead.
     """
 
     key: int
@@ -39,9 +39,9 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """Each pair lies somewhere along this grid axis, where no single key dimension says.
+    """No single key dimension gives the coordinate of a pair along this grid axis.
 
-    A local map may renumber keys, and what it makes stays where it is.
+    A local map may renumber keys, while the pairs stay at their sites.
     """
 
     def __str__(self) -> str:
@@ -55,13 +55,13 @@ Entry = Shard | Replicate | Partial | Scattered
 class Placement:
     """A grid of sites and an entry for each of its axes.
 
-    Sites are numbered by their coordinates in the grid, the last axis fastest; those
-    beyond the grid hold nothing. A grid without axes is site 0.
+    Sites are numbered by their coordinates in the grid, the last axis fastest. Sites beyond
+    the grid store nothing. A grid without axes is site 0.
 
     Attributes:
-        sites: How many sites there are.
+        sites: The number of sites.
         grid: Sites along each axis, each at least 2.
-        entries: What lies along each axis.
+        entries: How pairs are distributed along each axis.
     """
 
     sites: int
@@ -87,36 +87,36 @@ class Placement:
 
     @property
     def is_by_keys(self) -> bool:
-        """True if the key alone tells which sites hold a pair."""
+        """True if the key alone determines the sites of a pair."""
         return all(isinstance(e, Shard | Replicate) for e in self.entries)
 
     def at(self, key: KeyTuple) -> Sites:
-        """The sites that hold the pair of a key, where keys alone tell."""
+        """The sites of the pair with a key; requires `is_by_keys`."""
         assert self.is_by_keys
-        given = [
+        fixed = [
             key[e.key] % g if isinstance(e, Shard) else None
             for e, g in zip(self.entries, self.grid, strict=True)
         ]
-        return _sites_at(self.grid, tuple(given))
+        return _sites_at(self.grid, tuple(fixed))
 
 
 @lru_cache(maxsize=4096)
-def _sites_at(grid: tuple[int, ...], given: tuple[int | None, ...]) -> Sites:
+def _sites_at(grid: tuple[int, ...], fixed: tuple[int | None, ...]) -> Sites:
     """The sites with given coordinates; None is every coordinate of its axis."""
-    found = [0]
-    for g, at in zip(grid, given, strict=True):
+    sites = [0]
+    for g, at in zip(grid, fixed, strict=True):
         along = range(g) if at is None else (at,)
-        found = [site * g + c for site in found for c in along]
-    return tuple(found)
+        sites = [site * g + c for site in sites for c in along]
+    return tuple(sites)
 
 
 def coordinates(site: int, grid: Sequence[int]) -> tuple[int, ...]:
     """The coordinates of a site in a grid."""
-    found: list[int] = []
+    digits: list[int] = []
     for g in reversed(grid):
         site, c = divmod(site, g)
-        found.append(c)
-    return tuple(reversed(found))
+        digits.append(c)
+    return tuple(reversed(digits))
 
 
 def everywhere(sites: int) -> Placement:
@@ -163,29 +163,29 @@ def _grids(sites: int, bounds: tuple[int, ...]) -> list[tuple[int, ...]]:
 def law_of(
     held: Held, keys: int, merge: str | None, sites: int, grids: Iterable[tuple[int, ...]]
 ) -> Placement:
-    """The placement that tells most of where arrays lie.
+    """The placement that describes given sites of arrays most precisely.
 
     Args:
-        held: Where they lie.
-        keys: How many key dimensions there are.
-        merge: How parts under one key are to be merged; None if there are none.
-        sites: How many sites there are.
-        grids: Grids on which they may lie.
+        held: The sites of each array.
+        keys: The number of key dimensions.
+        merge: The reduction that merges parts under one key; None if there are none.
+        sites: The number of sites.
+        grids: Grids to try.
     """
-    found = [
+    candidates = [
         Placement(sites, grid, entries)
         for grid in (*grids, *([(sites,)] if sites > 1 else []))
         if (entries := _entries(held, grid, keys, merge)) is not None
     ]
     lost: Entry = Scattered() if merge is None else Partial(merge)
-    found.append(Placement(sites, (sites,), (lost,)) if sites > 1 else Placement(1, (), ()))
-    return min(found, key=lambda p: (sum(e == Scattered() for e in p.entries), prod(p.grid)))
+    candidates.append(Placement(sites, (sites,), (lost,)) if sites > 1 else Placement(1, (), ()))
+    return min(candidates, key=lambda p: (sum(e == Scattered() for e in p.entries), prod(p.grid)))
 
 
 def _entries(
     held: Held, grid: tuple[int, ...], keys: int, merge: str | None
 ) -> tuple[Entry, ...] | None:
-    """What lies along each axis of a grid, or None where copies fill no part of it."""
+    """The entry of each axis of a grid, or None if the copies fill no sub-grid of it."""
     along: dict[Sites, tuple[frozenset[int], ...]] = {}
     for copies in {c for parts in held.values() for c in parts}:
         if copies[-1] >= prod(grid):
@@ -194,15 +194,15 @@ def _entries(
         along[copies] = tuple(frozenset(a) for a in axes)
         if prod(map(len, along[copies])) != len(copies):
             return None
-    found = [(key, along[c]) for key, parts in held.items() for c in parts]
+    spans = [(key, along[c]) for key, parts in held.items() for c in parts]
     entries: list[Entry] = []
     for n, g in enumerate(grid):
-        if all(len(axes[n]) == g for _, axes in found):
+        if all(len(axes[n]) == g for _, axes in spans):
             entries.append(Replicate())
             continue
-        if any(len(axes[n]) != 1 for _, axes in found):
+        if any(len(axes[n]) != 1 for _, axes in spans):
             return None
-        by = (k for k in range(keys) if all(key[k] % g in axes[n] for key, axes in found))
+        by = (k for k in range(keys) if all(key[k] % g in axes[n] for key, axes in spans))
         lost: Entry = Scattered() if merge is None else Partial(merge)
         shard = next(by, None)
         entries.append(lost if shard is None else Shard(shard))

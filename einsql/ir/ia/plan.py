@@ -1,15 +1,14 @@
 """Language 3 for plans over blocks: the implementation algebra (TRA §3).
 
-A tensor-relational plan whose arrays have sites. It is an algebra like the one it comes
-from: the rules of TRA §4.2 rewrite its plans, and the cheapest is run. EinSum graphs that
-EinDecomp has cut take the other way, to the placed programs of `supersteps`, which nothing
-rewrites any more.
+A plan is a tensor-relational plan whose arrays have sites. The rules of TRA §4.2 rewrite
+plans, and the cheapest one runs. EinSum graphs that EinDecomp has cut become SPMD programs
+instead (`einsql.ir.spmd`), which no rule rewrites.
 
-Two operations move arrays, Bcast and Shuffle; all others work on what lies at a site.
-Repartition does both, for no local work can cut a tensor otherwise. Kernels come in
-chains, so that a rule may always compose them. A node cannot be made where local work
-would be wrong: its schema, which knows the site of every array, is checked when it is
-built. `einsql.ir.ia.typing` says what each operation makes of the types it is given.
+Bcast and Shuffle move arrays between sites; all other operations are local to a site.
+Repartition moves and computes, because no local operation can cut a tensor differently.
+Operations have chains of kernels, so a rule can always compose two of them. Building a node
+checks its schema, which records the sites of every array: a plan whose local operations
+would compute wrong results cannot be built. `einsql.ir.ia.typing` has the result types.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Kernels = tuple[EinSum, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """A stored tensor whose blocks lie where `placement` says; key i cuts axis i."""
+    """A stored tensor whose blocks have the given placement; key i cuts axis i."""
 
     tensor: Input
     cuts: Cuts
@@ -42,8 +41,8 @@ class Scan:
 
     def __post_init__(self) -> None:
         blocks = tra_typing.scan_schema(self.tensor.schema, self.cuts)
-        held: Held = {k: (self.placement.at(k),) for k in blocks.each_key()}
-        _typed(self, PhysicalSchema(blocks, self.placement, held))
+        sites_by_key: Held = {k: (self.placement.at(k),) for k in blocks.each_key()}
+        _typed(self, PhysicalSchema(blocks, self.placement, sites_by_key))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +59,7 @@ class Bcast:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shuffle:
-    """SHUF: every array to the one site that its `part_dims` say; on none, to site 0."""
+    """SHUF: sends every array to the site that its keys `part_dims` give; to site 0 without."""
 
     source: Node
     part_dims: tuple[int, ...]
@@ -74,10 +73,9 @@ class Shuffle:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repartition:
-    """Π: the same tensor in other blocks, each at the one site that `part_dims` say.
+    """Π: the same tensor in other blocks, each at the site that its keys `part_dims` give.
 
-    A shuffle of the pieces into which old and new blocks divide each other, and local
-    work that puts them together.
+    It shuffles the intersections of old and new blocks, and assembles them locally.
     """
 
     source: Node
@@ -106,11 +104,11 @@ class LocalFilter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalMap:
-    """λᴸ: every pair emitted once or several times, its array given to kernels, renamed.
+    """λᴸ: emits every pair once or several times, applies kernels to its array, renames it.
 
     Attributes:
-        keys: The paper's keyMap over `k0`, `k1`, …, of which the last is the number of
-            what is emitted several times; None keeps them.
+        keys: The paper's keyMap over `k0`, `k1`, …; where a pair is emitted several times,
+            the last one counts these. None keeps the keys.
         kernels: The paper's arrayMap.
         emit: How a pair becomes several; None for one.
     """
@@ -128,14 +126,14 @@ class LocalMap:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalJoin:
-    """⋈ᴸ: kernels on the matches that share a site.
+    """⋈ᴸ: applies kernels to the matches whose arrays share a site.
 
     Attributes:
-        keys: For every key dimension of each operand the match's key dimension it is.
+        keys: For every key dimension of each operand the key dimension of the match.
         kernels: The paper's projOp; the first takes all arrays of a match.
-        where: The matches that are wanted, by their keys.
-        key_map: The result's keys by those of the match; None keeps them.
-        is_complete: True if every match that is wanted shares a site.
+        where: A condition on the keys of a match; other matches are skipped.
+        key_map: The result's keys as expressions over those of the match; None keeps them.
+        is_complete: True if the arrays of every selected match share a site.
     """
 
     sources: tuple[Node, ...]
@@ -167,16 +165,16 @@ class LocalJoin:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalAggregate:
-    """Σᴸ: what a site holds of a group, merged by ⊕.
+    """Σᴸ: merges the arrays of a group at each site by ⊕.
 
-    Where sites share a group its keys are left with parts, a Partial placement; a
-    shuffle (or Bcast) and a second local aggregation complete them.
+    A group with arrays at several sites has partial results, a Partial placement. A shuffle
+    (or Bcast) and a second local aggregation complete them.
 
     Attributes:
         group_by: The keys that remain, in that order.
-        inner: Kernels for every array before it is merged.
-        finish: Kernels for every merged array, once.
-        where: The groups that are wanted, by their keys.
+        inner: Kernels applied to every array before the merge.
+        finish: Kernels applied to every merged array.
+        where: A condition on the keys of a group; other groups are skipped.
     """
 
     source: Node
@@ -196,9 +194,10 @@ class LocalAggregate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalStack:
-    """Arrays that differ in key `key` alone, side by side along `dim`; they share a site.
+    """Concatenates arrays that differ only in key `key` along `dim`; they share a site.
 
-    The paper writes it Σᴸ(keyDim, arrayStackOp); its order allows no two phases.
+    The paper writes Σᴸ(keyDim, arrayStackOp). The order of the arrays matters, so it cannot
+    run in two phases.
     """
 
     source: Node
@@ -219,7 +218,7 @@ def _typed(node: Node, schema: PhysicalSchema) -> None:
 
 
 def spread_over(sites: int, bounds: Sequence[int], part_dims: Sequence[int]) -> Placement:
-    """Where a shuffle on some keys brings arrays.
+    """The placement after a shuffle on some keys.
 
     Raises:
         ProgrammingError: A key is named twice, or there is none such.

@@ -1,4 +1,4 @@
-"""What crosses sites, array by array, when a physical relation is brought elsewhere (TRA §3)."""
+"""The arrays that cross sites when the placement of a physical relation changes (TRA §3)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from einsql.ir.tra.block_schema import Cuts, KeyTuple
 def array_transfers(
     source: PhysicalSchema, target: PhysicalSchema
 ) -> Iterator[tuple[KeyTuple, int, int, int]]:
-    """What crosses sites when arrays move: key, part, the site they leave, the one they reach.
+    """The transfers when arrays move: key, part, sending site and receiving site.
 
-    A site that has a copy is sent none; copies share the sending.
+    A site that stores a copy receives none. Sites with copies share the sending.
     """
     for key, parts in source.held.items():
         for n, copies in enumerate(parts):
@@ -30,12 +30,12 @@ def array_transfers(
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a block of one cut has in common with a block of another.
+    """The intersection of a block of one cut with a block of another.
 
     Attributes:
-        source: The key of the block it is taken from.
+        source: The key of the block that contains it before.
         target: The key of the block it becomes part of.
-        box: The elements `[lo, hi)` along each axis, counted in the whole tensor.
+        box: The elements `[lo, hi)` along each axis of the tensor.
     """
 
     source: KeyTuple
@@ -52,12 +52,12 @@ def pieces(old: Cuts, new: Cuts) -> Iterator[Piece]:
     """The pieces into which two cuts of a tensor divide each other, by the new blocks."""
     along = [_overlaps(a, b) for a, b in zip(old, new, strict=True)]
     for target in product(*(range(len(c) - 1) for c in new)):
-        for found in product(*(axis[k] for axis, k in zip(along, target, strict=True))):
-            yield Piece(tuple(n for n, _ in found), target, tuple(box for _, box in found))
+        for overlaps in product(*(axis[k] for axis, k in zip(along, target, strict=True))):
+            yield Piece(tuple(n for n, _ in overlaps), target, tuple(box for _, box in overlaps))
 
 
 def _overlaps(old: Sequence[int], new: Sequence[int]) -> list[list[tuple[int, tuple[int, int]]]]:
-    """For every new interval the old ones it meets, and where."""
+    """For every new interval the old ones that intersect it, with the intersections."""
     before, after = (np.stack([c[:-1], c[1:]], axis=1) for c in (np.array(old), np.array(new)))
     shared = common(after[:, None], before[None])
     return [

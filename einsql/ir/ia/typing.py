@@ -1,11 +1,11 @@
-"""What every operation of the implementation algebra makes of the types it is given.
+"""Result types of the operations of the implementation algebra.
 
-A physical relation is a set of (key, array, site) (TRA §3). Its type says of every array
-which sites hold a copy, so nothing about it is estimated: what a join finds at its sites,
-whether a group lies together, and every byte that moves follow before anything runs.
+A physical relation is a set of (key, array, site) (TRA §3). Its type records the sites of
+every array. So the matches that a local join finds, the sites that share a group, and every
+byte that moves are known exactly before anything runs.
 
-Several arrays under one key are *parts*: somebody still has to merge them by ⊕. Local
-work that would be wrong on what lies at its site is refused here.
+Several arrays under one key are *parts*, which ⊕ has yet to merge. The functions refuse local
+operations that would compute wrong results on the arrays of their sites.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class PhysicalSchema:
     """The type of a physical relation.
 
     Attributes:
-        blocks: Its keys and the shapes of its arrays, whatever the site.
-        placement: Where they lie, as a law.
-        held: Where they lie, one by one.
-        merge: How several parts under one key are to be merged; None if there are none.
+        blocks: Its keys and the shapes of its arrays, independent of sites.
+        placement: The sites of the arrays as a distribution over a grid.
+        held: The sites of each array.
+        merge: The reduction that merges parts under one key; None if there are none.
     """
 
     blocks: BlockSchema
@@ -92,8 +92,8 @@ def _remembered(function: Callable[_P, _T]) -> Callable[_P, _T]:
         call = (function, args, *kwargs.items())
         if call not in known:
             known[call] = function(*args, **kwargs)
-        made: _T = known[call]
-        return made
+        remembered: _T = known[call]
+        return remembered
 
     return typed
 
@@ -103,14 +103,14 @@ def _remembered(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 @_remembered
 def moved(source: PhysicalSchema, placement: Placement) -> PhysicalSchema:
-    """BCAST and SHUF: the same arrays elsewhere; parts stay parts."""
-    held = {k: (placement.at(k),) * len(parts) for k, parts in source.held.items()}
-    return PhysicalSchema(source.blocks, placement, held, source.merge)
+    """BCAST and SHUF: the same arrays at other sites; parts are not merged."""
+    sites_by_key = {k: (placement.at(k),) * len(parts) for k, parts in source.held.items()}
+    return PhysicalSchema(source.blocks, placement, sites_by_key, source.merge)
 
 
 @_remembered
 def recut(source: PhysicalSchema, cuts: Cuts, placement: Placement) -> PhysicalSchema:
-    """Π with a shuffle: the same tensor in other blocks, elsewhere.
+    """Π with a shuffle: the same tensor in other blocks, at other sites.
 
     Raises:
         IntegrityError: Keys are missing, or parts are yet to be merged.
@@ -160,12 +160,12 @@ def mapped(
     keys: tuple[Expr, ...] | None,
     kernels: tuple[EinSum, ...],
 ) -> PhysicalSchema:
-    """λᴸ: every array emitted once or several times, given to kernels, and renamed.
+    """λᴸ: every array is emitted once or several times, passed through kernels, and renamed.
 
     Args:
         source: The relation.
-        emit: What is emitted several times gets its number as one more, last key.
-        keys: The new key by the old one and that number; None keeps them.
+        emit: How a pair becomes several; their count becomes one more, last key.
+        keys: The new key over the old one and that count; None keeps them.
         kernels: Applied one after another.
 
     Raises:
@@ -179,12 +179,12 @@ def mapped(
     new = renamed(list(blocks.each_key()), keys)
     if keys is not None:
         blocks = tra_typing.rekey_schema(blocks, keys)
-    held = {n: source.held[o] for n, o in sorted(zip(new, old, strict=True))}
-    return _described(blocks, held, source.merge, source)
+    sites_by_key = {n: source.held[o] for n, o in sorted(zip(new, old, strict=True))}
+    return _described(blocks, sites_by_key, source.merge, source)
 
 
 def emitted(source: BlockSchema, emit: Emit | None) -> BlockSchema:
-    """The relation with what a local map emits under one more key."""
+    """The relation after the emission of a local map, which adds a last key."""
     if emit is None:
         return source
     if isinstance(emit, Tiled):
@@ -211,7 +211,7 @@ def aggregated(
     finish: tuple[EinSum, ...],
     where: Expr,
 ) -> PhysicalSchema:
-    """Σᴸ: what a site holds of a group, merged there; parts where sites share a group.
+    """Σᴸ: merges the arrays of a group at each site; gives parts where sites share a group.
 
     Args:
         source: The relation.
@@ -232,12 +232,12 @@ def aggregated(
     if where != TRUE:
         before = tra_typing.filter_schema(before, over_groups(where, group_by))
     blocks = tra_typing.aggregate_schema(chained(before, inner), group_by, reduce)
-    held = _shared(source, before, group_by)
-    merge = reduce if any(len(parts) > 1 for parts in held.values()) else None
+    sites_by_key = _shared(source, before, group_by)
+    merge = reduce if any(len(parts) > 1 for parts in sites_by_key.values()) else None
     late = [*(finish if merge else ()), *(inner if source.merge else ())]
     if not all(distributes(k, reduce) for k in late):
         raise IntegrityError(f"A kernel of a local aggregation would see parts of a {reduce}")
-    return _described(chained(blocks, finish), held, merge, source)
+    return _described(chained(blocks, finish), sites_by_key, merge, source)
 
 
 def over_groups(where: Expr, group_by: Sequence[int]) -> Expr:
@@ -253,20 +253,20 @@ def _shared(source: PhysicalSchema, before: BlockSchema, group_by: Sequence[int]
         for n, copies in enumerate(source.held[key]):
             for site in copies:
                 sites.setdefault(site, []).append((key, n))
-    held: dict[KeyTuple, tuple[Sites, ...]] = {}
+    sites_by_key: dict[KeyTuple, tuple[Sites, ...]] = {}
     for group, at in sorted(groups.items()):
         parts: dict[tuple[tuple[KeyTuple, int], ...], list[int]] = {}
         for site, members in at.items():
             parts.setdefault(tuple(members), []).append(site)
         # On grids, and so after joins across them, two arrays share all their sites or none.
         assert sum(map(len, parts)) == len({m for members in parts for m in members})
-        held[group] = tuple(sorted(tuple(sorted(sites)) for sites in parts.values()))
-    return held
+        sites_by_key[group] = tuple(sorted(tuple(sorted(sites)) for sites in parts.values()))
+    return sites_by_key
 
 
 @_remembered
 def stacked(source: PhysicalSchema, key: int, dim: int) -> PhysicalSchema:
-    """Stack where each group lies together.
+    """Stack of groups whose arrays share a site.
 
     Raises:
         IntegrityError: A group's arrays share no site, keys are missing, or parts are
@@ -285,8 +285,8 @@ def stacked(source: PhysicalSchema, key: int, dim: int) -> PhysicalSchema:
             f"No site holds all of the group {shown(apart)} that is stacked",
             hint="Shuffle on the other keys before.",
         )
-    held = {k: (tuple(sorted(common[k])),) for k in blocks.each_key()}
-    return _described(blocks, held, None, source)
+    sites_by_key = {k: (tuple(sorted(common[k])),) for k in blocks.each_key()}
+    return _described(blocks, sites_by_key, None, source)
 
 
 def _whole(source: PhysicalSchema, what: str) -> None:
@@ -346,13 +346,13 @@ def joined(
 
     Args:
         sources: The operands.
-        places: For each key dimension of each operand the result's key dimension it is.
-        kernels: The first takes the arrays that match, each other one its result.
-        where: The matches that are wanted.
-        keys: Their new keys, or None.
+        places: For each key dimension of each operand the result's key dimension.
+        kernels: The first takes the arrays of a match, each next one the result before.
+        where: A condition on the keys of a match; other matches are skipped.
+        keys: The new keys, or None to keep them.
 
     Returns:
-        The result, and whether every match that is wanted shares a site.
+        The result, and whether the arrays of every selected match share a site.
 
     Raises:
         IntegrityError: An operand has parts yet to be merged, or two keys become one.
@@ -361,28 +361,32 @@ def joined(
     for source in sources:
         _whole(source, "A local join")
     tra_typing.join_bounds([s.blocks for s in sources], places)
-    found = matches([s.held for s in sources], places)
-    found = [m for m, on in zip(found, holds(where, [k for k, _ in found]), strict=True) if on]
-    held: dict[KeyTuple, tuple[Sites, ...]] = {}
-    for key, operands in found:
+    matched = matches([s.held for s in sources], places)
+    matched = [
+        m for m, on in zip(matched, holds(where, [k for k, _ in matched]), strict=True) if on
+    ]
+    sites_by_key: dict[KeyTuple, tuple[Sites, ...]] = {}
+    for key, operands in matched:
         first, *rest = (s.held[k][0] for s, k in zip(sources, operands, strict=True))
         sites = tuple(s for s in first if all(s in copies for copies in rest))
         if sites:
-            held[key] = (sites,)
+            sites_by_key[key] = (sites,)
     blocks = tra_typing.join_schema(
-        [s.blocks for s in sources], places, kernels[0], frozenset(held)
+        [s.blocks for s in sources], places, kernels[0], frozenset(sites_by_key)
     )
     blocks = chained(blocks, kernels[1:])
     if keys is not None:
         blocks = tra_typing.rekey_schema(blocks, keys)
-        held = dict(sorted(zip(renamed(list(held), keys), held.values(), strict=True)))
-    return _described(blocks, held, None, *sources), len(held) == len(found)
+        sites_by_key = dict(
+            sorted(zip(renamed(list(sites_by_key), keys), sites_by_key.values(), strict=True))
+        )
+    return _described(blocks, sites_by_key, None, *sources), len(sites_by_key) == len(matched)
 
 
 def _described(
     blocks: BlockSchema, held: Held, merge: str | None, *sources: PhysicalSchema
 ) -> PhysicalSchema:
-    """The type with the law that tells most of where its arrays lie."""
+    """The type with the most precise placement for the sites of its arrays."""
     grids = dict.fromkeys(s.placement.grid for s in sources)
     placement = law_of(held, len(blocks.bounds), merge, sources[0].sites, grids)
     return PhysicalSchema(blocks, placement, held, merge)

@@ -1,16 +1,15 @@
-"""Language 3 for EinSum graphs: a placed program, what every site does step by step.
+"""Language 3 for EinSum graphs: SPMD programs, which list the steps of every site.
 
-A program is a straight line of steps. A local step runs one EinSum on tiles that lie at
-the same site; an exchange brings tiles to the sites that need them (the paper's BCAST
-and SHUF); a completion merges partial results (SHUF and local aggregation). Every step
-holds what each site needs to know to do its part, so all sites can run the same program.
+A program is a sequence of steps. A local step runs one EinSum on tiles of the same site. An
+exchange sends tiles to the sites that need them (the paper's BCAST and SHUF). A completion
+merges partial results (SHUF and local aggregation). A step has the parameters of every site,
+so all sites run the same program.
 
-The third language has two dialects, one for each language it is made from. Plans over
-blocks become plans of `implementation`, an algebra with laws, which rules rewrite until
-they are cheap. EinSum graphs become programs: EinDecomp decides how they are cut, placement
-decides where each cell runs, and the outcome is written down here, to be costed and run
-but never rewritten. Its tiles are boxes of keys rather than blocks under keys, so they
-may overlap (a window's halo), and a step moves all fields of a relation together.
+Tensor-relational plans become plans of the implementation algebra (`einsql.ir.ia`), which
+rules rewrite. EinSum graphs become SPMD programs: EinDecomp decides the cuts, placement the
+site of each cell. Programs are costed and run, but never rewritten. Their tiles are boxes of
+keys rather than blocks under keys. So tiles may overlap, as the halo of a window does, and a
+step moves all fields of a relation together.
 """
 
 from __future__ import annotations
@@ -30,19 +29,27 @@ COPIES = "*"
 
 
 CollectiveName = Literal[
-    "slice", "gather", "scatter", "broadcast", "all-gather", "all-to-all", "halo",
-    "reduce", "reduce-scatter", "all-reduce",
-]  # fmt: skip
+    "slice",
+    "gather",
+    "scatter",
+    "broadcast",
+    "all-gather",
+    "all-to-all",
+    "halo",
+    "reduce",
+    "reduce-scatter",
+    "all-reduce",
+]
 """As in MPI; a "slice" sends nothing, a "halo" only the margins of tiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What sites do together to move tiles.
+    """A collective operation that moves tiles between sites.
 
     Attributes:
-        name: What it is called.
-        along: The axes of the site grid along which they speak.
+        name: Its name in MPI's terms.
+        along: The axes of the site grid along which sites communicate.
         nbytes: Bytes that cross sites.
     """
 
@@ -57,7 +64,7 @@ class Load:
 
     Attributes:
         source: The stored tensor.
-        tiles: Where it lies if its cut is declared, else what its reader needs.
+        tiles: The stored tiles if the cut is declared, else the tiles its reader needs.
     """
 
     source: Input
@@ -66,21 +73,21 @@ class Load:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exchange:
-    """Brings tiles of a relation to the sites that need them.
+    """Sends tiles of a relation to the sites that need them.
 
-    A needed tile is cut from one that its site has at hand, or put together from the
-    tiles of the first source: each share is taken from the site itself if it has a copy
-    of it, else from one copy.
+    A needed tile is sliced from a tile that its site already stores, or assembled from the
+    tiles of the first source. Each piece comes from the site itself if it stores a copy,
+    else from one of the copies.
 
     Attributes:
-        sources: Steps that hold versions of the relation. The tiles of the first are
-            complete, and disjoint but for copies, if anything has to be put together.
-        at_hand: int64 (tiles, 2), the source (its place in `sources`) and the tile each
-            needed tile is cut from at its site; -1 where it is put together.
-        tiles: What is needed, and where.
-        collectives: What happens, one after another; nothing if all is at hand.
+        sources: Steps that produce versions of the relation. If tiles are assembled, the
+            tiles of the first are complete, and disjoint except for copies.
+        at_hand: int64 (tiles, 2), for each needed tile the source (an index into `sources`)
+            and the tile from which its site slices it; -1 where it is assembled.
+        tiles: The needed tiles and their sites.
+        collectives: The collectives in order; empty if every tile is local.
         completes: True if the source is a completion and every site that contributed to
-            it gets the result here: together they are one all-reduce.
+            it receives the result here: together they are one all-reduce.
     """
 
     sources: tuple[int, ...]
@@ -102,14 +109,14 @@ class Local:
     Attributes:
         node: The operation over the whole domain.
         labels: The free labels, in the order of `cells`.
-        grid: The labels that are cut with their parts, COPIES among them; sites are
-            numbered by the coordinates of their cells in this grid, the last fastest.
-        sites: int64 (cells,), where each cell runs.
+        grid: The cut labels with their parts, possibly COPIES; sites are numbered by the
+            coordinates of their cells in this grid, the last fastest.
+        sites: int64 (cells,), the site of each cell.
         cells: int64 (cells, labels, 2), the part of the domain of each cell.
-        operands: For each operand the step that holds its tiles.
+        operands: For each operand the step that produces its tiles.
         picks: For each operand int64 (cells,), the tile that each cell reads.
-        tiles: What comes out, one tile per cell; partial if labels are reduced and cut.
-            Cells that are there in several copies give that many copies.
+        tiles: The result, one tile per cell; partial if labels are reduced and cut.
+            Copies of a cell give copies of its tile.
         partial: True if tiles of several cells have to be merged.
     """
 
@@ -130,7 +137,7 @@ class Complete:
 
     Attributes:
         source: The local step.
-        tiles: What comes out; disjoint and complete.
+        tiles: The result; disjoint and complete.
         parts: int64 (tiles, n), the cells that contribute to each tile.
         collectives: A "reduce" to one site of each group, or a "reduce-scatter" over it.
     """
@@ -151,15 +158,15 @@ Step = Load | Exchange | Local | Complete
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Together:
-    """Local steps whose cells a site runs together: what passes between is never there.
+    """Fused local steps: a site runs their cells together without storing intermediates.
 
     Attributes:
         steps: The local steps, which all have the same cells at the same sites. They run
             in place of the last of them.
-        visible: For each whether something else reads it.
-        edges: For each and each of its operands the step among them that makes it, or -1.
+        visible: For each step whether a step outside the group reads it.
+        edges: For each step and operand the step of the group that produces it, or -1.
         links: The exchanges between them, which move nothing.
-        shown: Those of the links that something else reads.
+        shown: The links that steps outside the group read.
     """
 
     steps: tuple[int, ...]
@@ -174,9 +181,9 @@ class Program:
     """Steps in order; the last relation is the result.
 
     Attributes:
-        sites: How many sites there are.
-        root: The step that holds the result's tiles.
-        together: Local steps that run together; none is in two of them.
+        sites: The number of sites.
+        root: The step that produces the result's tiles.
+        together: Groups of fused local steps; the groups are disjoint.
     """
 
     sites: int
@@ -190,14 +197,14 @@ class Program:
         return sum(s.nbytes for s in self.steps if isinstance(s, Exchange | Complete))
 
     def relation(self, number: int) -> Input | EinSum:
-        """The relation whose tiles a step holds."""
+        """The relation whose tiles a step produces."""
         step = self.steps[number]
         while not isinstance(step, Load | Local):
             step = self.steps[reads(step)[0]]
         return step.source if isinstance(step, Load) else step.node
 
     def hidden(self) -> frozenset[int]:
-        """The steps whose tiles are never there as a whole."""
+        """The steps inside fused groups whose tiles are never stored."""
         return frozenset(
             n
             for t in self.together
@@ -214,7 +221,7 @@ class Program:
         return local
 
     def released(self) -> list[list[int]]:
-        """For each step those whose tiles nobody reads after it; the result's are kept."""
+        """For each step the steps whose tiles are read last by it; the result is kept."""
         run = list(range(len(self.steps)))
         for t in self.together:
             for n in (*t.steps, *t.links):
@@ -223,11 +230,11 @@ class Program:
         for n, step in enumerate(self.steps):
             for source in reads(step):
                 last[source] = max(last[source], run[n])
-        found: list[list[int]] = [[] for _ in self.steps]
+        freed: list[list[int]] = [[] for _ in self.steps]
         for source, n in enumerate(last):
             if source != self.root:
-                found[n].append(source)
-        return found
+                freed[n].append(source)
+        return freed
 
 
 def reads(step: Step) -> tuple[int, ...]:
@@ -250,14 +257,14 @@ def best_of(name: str) -> str:
 
 
 def some_of(name: str) -> str:
-    """The field that tells whether an ARG_MIN or ARG_MAX has seen any value."""
+    """The field that is true if an ARG_MIN or ARG_MAX has seen any value."""
     return f"{name}.some"
 
 
 def with_state(node: EinSum) -> EinSum:
-    """The node with what merging needs beside its outputs: the extreme value of a pair.
+    """The node with the extra outputs that merging needs: the extreme value of each pair.
 
-    Parts do not know of each other's sums, so that all extremes matter.
+    A part does not know the sums of the others, so every extreme is computed.
     """
     node = always(node)
     extra: list[Output] = []
@@ -278,7 +285,7 @@ def beside(o: Output) -> Call | None:
 
 
 def always(node: EinSum) -> EinSum:
-    """The node with outputs that matter whatever sums beside them are."""
+    """The node whose conditional outputs are computed unconditionally (see `beside`)."""
     marks = [beside(o) for o in node.outputs]
     if not any(marks):
         return node

@@ -1,9 +1,10 @@
-"""In which order the sites of a group merge their partial results.
+"""The order in which the sites of a group merge their partial results.
 
-Where one site of a group gets the result, the group merges along a binomial tree: after
-⌈log₂ n⌉ rounds, in each of which a site receives one tile at most, instead of n − 1 tiles
-at one site. Where the result is spread over the group all links are busy without it, so
-everyone sends at once. Either way every site but the last sends what it has once.
+If one site of a group receives the result, the group merges along a binomial tree of
+⌈log₂ n⌉ rounds. A site then receives at most one tile per round, where a direct merge sends
+n − 1 tiles to one site. If the result is distributed over the group, all links are busy
+without a tree, so all sites send at once. In both cases every other site sends its merged
+tile once.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ TREE = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Round:
-    """What moves at the same time.
+    """The transfers of one round.
 
     Attributes:
         tiles: int64 (n,), the tile of the completion that each partial tile belongs to.
-        sources: int64 (n,), the site that sends what it has merged so far.
+        sources: int64 (n,), the site that sends its merged tile.
         targets: int64 (n,), the site that merges it with its own.
     """
 
@@ -34,16 +35,16 @@ class Round:
 
 
 def rounds(local: Local, step: Complete) -> list[Round]:
-    """The rounds in which partial results are merged; none if all are where they belong.
+    """The rounds in which partial results are merged; none if nothing has to move.
 
     Args:
-        local: What made the partial tiles.
-        step: Which of them belong together, and where the result goes.
+        local: The step that produces the partial tiles.
+        step: The completion, with the groups of partial tiles and the sites of the result.
     """
     groups, which = np.unique(
         np.sort(local.tiles.sites[step.parts], axis=1), axis=0, return_inverse=True
     )
-    found: list[list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = []
+    by_round: list[list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = []
     for number, row in enumerate(groups):
         tiles = np.flatnonzero(which.reshape(-1) == number)
         group, targets = np.unique(row), step.tiles.sites[tiles]
@@ -51,10 +52,10 @@ def rounds(local: Local, step: Complete) -> list[Round]:
             moves = _by_tree(tiles, group, targets)
         else:
             moves = [_at_once(tiles, group, targets)]
-        found += [[] for _ in range(len(moves) - len(found))]
+        by_round += [[] for _ in range(len(moves) - len(by_round))]
         for at, move in enumerate(moves):
-            found[at].append(move)
-    every = [Round(*map(np.concatenate, zip(*moves, strict=True))) for moves in found]
+            by_round[at].append(move)
+    every = [Round(*map(np.concatenate, zip(*moves, strict=True))) for moves in by_round]
     return [r for r in every if len(r.tiles)]
 
 
@@ -69,7 +70,7 @@ def _by_tree(
     tiles: np.ndarray, group: np.ndarray, targets: np.ndarray
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Neighbours first; each tile has a tree of its own, whose root is its target."""
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    by_round: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for target in np.unique(targets):
         own = tiles[targets == target]
         order = np.concatenate([[target], group[group > target], group[group < target]])
@@ -80,9 +81,9 @@ def _by_tree(
                 np.tile(order[senders], len(own)),
                 np.tile(order[senders - distance], len(own)),
             )
-            if at == len(found):
-                found.append(move)
+            if at == len(by_round):
+                by_round.append(move)
             else:
-                both, sources, ends = map(np.concatenate, zip(found[at], move, strict=True))
-                found[at] = both, sources, ends
-    return found
+                both, sources, ends = map(np.concatenate, zip(by_round[at], move, strict=True))
+                by_round[at] = both, sources, ends
+    return by_round

@@ -20,7 +20,7 @@ KeyTuple = tuple[int, ...]
 """The key of one (key, array) pair."""
 
 Cuts = tuple[tuple[int, ...], ...]
-"""For each axis where its blocks begin, and at last where the axis ends."""
+"""For each axis the starts of its blocks, followed by the end of the axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,9 @@ def sizes(cut: Sequence[int]) -> tuple[int, ...]:
 
 
 def dim_over(keys: np.ndarray, extents: np.ndarray, bounds: Sequence[int]) -> Dim | None:
-    """The axis whose extents are given for each key, or None if no axis can say so.
+    """The axis with a given extent under each key.
+
+    None if the extents depend on more than one key dimension.
 
     Args:
         keys: int64 of shape (pairs, key dimensions).
@@ -192,12 +194,12 @@ def matches(
 
     Args:
         operands: The keys of each operand.
-        places: For each key dimension of each operand the result's key dimension it is.
+        places: For each key dimension of each operand the result's key dimension.
 
     Returns:
-        The result's keys in order, each with the keys it comes from.
+        The result's keys in order, each with the operands' keys that it joins.
     """
-    found: list[tuple[KeyTuple, tuple[KeyTuple, ...]]] = [((), ())]
+    joined: list[tuple[KeyTuple, tuple[KeyTuple, ...]]] = [((), ())]
     width = 0
     for keys, own in zip(operands, places, strict=True):
         common = [n for n, p in enumerate(own) if p < width]
@@ -205,13 +207,13 @@ def matches(
         index: dict[KeyTuple, list[KeyTuple]] = {}
         for key in keys:
             index.setdefault(tuple(key[n] for n in common), []).append(key)
-        found = [
+        joined = [
             ((*old, *(key[n] for n in fresh)), (*parts, key))
-            for old, parts in found
+            for old, parts in joined
             for key in index.get(tuple(old[own[n]] for n in common), ())
         ]
         width += len(fresh)
-    return sorted(found)
+    return sorted(joined)
 
 
 def shown(key: Sequence[object]) -> str:

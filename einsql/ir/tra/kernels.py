@@ -22,12 +22,12 @@ VALUE = "val"
 
 _MERGING = [r for r in REDUCTIONS.values() if r.monoid is not None]
 AGGREGATES = {r.name: r.name for r in _MERGING} | {r.monoid: r.name for r in _MERGING}
-"""Reductions that merge whole arrays element by element, also by what they merge with."""
+"""Reductions that merge arrays element by element, by their own and their monoid's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What a kernel has to know of an operand before it sees one."""
+    """The rank and type of an operand, which determine a kernel's template."""
 
     rank: int
     dtype: DType
@@ -56,8 +56,8 @@ class Kernel:
         notation = self.notation
         if notation is None:
             notation = ",".join(["..."] * len(tiles)) + "->..."
-        made = _named if isinstance(self.combine, str) else _template
-        return made(notation, self.combine, self.reduce, tuple(tiles))
+        build = _named if isinstance(self.combine, str) else _template
+        return build(notation, self.combine, self.reduce, tuple(tiles))
 
 
 def einsum(
@@ -97,7 +97,7 @@ def _known(combine: str | Callable[..., object]) -> str | Callable[..., object]:
 
 
 def aggregate_of(name: str, what: str) -> str:
-    """The reduction of a name, or of the name of what it merges with, such as `add`.
+    """The reduction with a name, or whose monoid has that name, such as `add`.
 
     Raises:
         ProgrammingError: No reduction of arrays has that name.
@@ -233,11 +233,13 @@ def instantiate(template: EinSum, shapes: Sequence[tuple[int, ...]]) -> EinSum:
 
 
 def element_axes(kinds: Iterable[Tile], what: str = "") -> tuple[str, ...]:
-    """Labels of the axes along which arrays meet element by element; rank 0 meets any.
+    """Labels of the axes of arrays that are combined element by element.
+
+    Arrays of rank 0 combine with any other.
 
     Args:
-        kinds: Of the arrays.
-        what: What they are the arguments of, as in `f: `.
+        kinds: Ranks and types of the arrays.
+        what: A prefix for errors that names the function, as in `f: `.
 
     Raises:
         ProgrammingError: Two have different ranks.

@@ -1,7 +1,7 @@
-"""From Python functions to expressions: called once with objects that record what is done.
+"""Traces Python functions: one call with recording objects gives an expression.
 
-Numbers written in the function adapt to the values they meet, as in NumPy. Integers
-divide as in Python: `//` and `%` round towards minus infinity.
+Literal numbers in the function take the type of the values they are combined with, as in
+NumPy. Integers divide as in Python: `//` and `%` round towards minus infinity.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Traced:
     """An expression under construction; operators and NumPy's functions extend it.
 
     Attributes:
-        expr: What has been recorded.
+        expr: The expression recorded so far.
         bounds: `[lo, hi)` of the labels it reads.
     """
 
@@ -140,12 +140,21 @@ class Traced:
 
 
 _OPERATORS: dict[object, Callable[..., Any]] = {
-    np.add: operator.add, np.subtract: operator.sub, np.multiply: operator.mul,
-    np.divide: operator.truediv, np.floor_divide: operator.floordiv, np.remainder: operator.mod,
-    np.power: operator.pow, np.negative: operator.neg, np.equal: operator.eq,
-    np.not_equal: operator.ne, np.less: operator.lt, np.less_equal: operator.le,
-    np.greater: operator.gt, np.greater_equal: operator.ge,
-}  # fmt: skip
+    np.add: operator.add,
+    np.subtract: operator.sub,
+    np.multiply: operator.mul,
+    np.divide: operator.truediv,
+    np.floor_divide: operator.floordiv,
+    np.remainder: operator.mod,
+    np.power: operator.pow,
+    np.negative: operator.neg,
+    np.equal: operator.eq,
+    np.not_equal: operator.ne,
+    np.less: operator.lt,
+    np.less_equal: operator.le,
+    np.greater: operator.gt,
+    np.greater_equal: operator.ge,
+}
 _UFUNCS: dict[object, str] = {
     **{f.numpy: f.name for f in SCALARS.values() if isinstance(f.numpy, np.ufunc)},
     np.maximum: "greatest",
@@ -158,7 +167,7 @@ def call(fn: str, *args: object) -> Traced:
     """Records a call of a scalar function.
 
     Args:
-        fn: A name of `algebra.SCALARS`, such as "erf", "greatest" or "if".
+        fn: A name in `einsql.ir.functions.SCALARS`, such as "erf", "greatest" or "if".
         args: Traced values and numbers, at least one of them traced.
 
     Raises:
@@ -178,7 +187,7 @@ def call(fn: str, *args: object) -> Traced:
 
 
 def apply(fn: str, args: Sequence[Expr]) -> Expr:
-    """A function call with its arguments cast to where they meet; FLOAT stays FLOAT.
+    """A function call with its arguments cast to a common type; FLOAT stays FLOAT.
 
     Raises:
         ProgrammingError: The arguments do not fit the function.
@@ -201,13 +210,13 @@ def trace(fn: Callable[..., object], args: Sequence[Expr], bounds: Bounds, what:
     """Calls a function with traced arguments.
 
     Args:
-        fn: Takes as many positional arguments as are given.
-        args: What it is called with.
+        fn: A function of as many positional arguments as `args` has.
+        args: Its arguments.
         bounds: `[lo, hi)` of every label in `args`.
-        what: Who asks, for errors.
+        what: The caller's name in errors.
 
     Returns:
-        Whatever it returns, with Traced values in it.
+        The function's return value, with Traced values in it.
 
     Raises:
         ProgrammingError: It takes other arguments, or does what cannot be recorded.

@@ -1,9 +1,9 @@
-"""Language 2: the tensor-relational algebra, how a computation is cut into blocks.
+"""Language 2: the tensor-relational algebra, which cuts a computation into blocks.
 
-A tensor relation maps keys to arrays; its nodes are the operations of TRA §2.1 and
-EinDecomp §4.2. What is done to the arrays is said by kernels, which are EinSums over
-their axes; what is done to keys by expressions over `k0`, `k1`, …. A node cannot be made
-where integrity would break: its schema is checked when it is built.
+A tensor relation maps keys to arrays. The nodes are the operations of TRA §2.1 and
+EinDecomp §4.2. Kernels, which are EinSums over the arrays' axes, compute on arrays.
+Expressions over `k0`, `k1`, … compute on keys. Building a node checks its schema, so no
+plan violates integrity.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Scan:
 class Join:
     """⋈: the natural join of any number of relations, a kernel on each match.
 
-    `keys` says of every key dimension of each operand which key dimension of the result
-    it is; those are numbered as they come, so a binary join's keys are the left's, then
-    the right's that were not joined.
+    `keys` gives, for every key dimension of each operand, the key dimension of the result.
+    These are numbered in order of first use: a binary join has the left's keys, then the
+    keys of the right that are not joined.
     """
 
     sources: tuple[Node, ...]
@@ -121,7 +121,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stack:
-    """Arrays that differ in key `key` alone, side by side along `dim` in its order."""
+    """Concatenates arrays that differ only in key `key` along `dim`, in key order."""
 
     source: Node
     key: int

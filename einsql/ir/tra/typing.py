@@ -1,11 +1,10 @@
-"""What every operation of the tensor-relational algebra makes of the types it is given.
+"""Result types of the operations of the tensor-relational algebra.
 
-Here the algebra's integrity is kept (TRA §2.2): keys are unique, so no two pairs of a
-relation may be renamed to one; and *continuity*, that no key within the bounds is
-missing, is asked for where holes would have no meaning. Filter and ReKey may leave
-holes; ReKey always makes the bounds as tight as its keys, so it also closes them. Join,
-Aggregate and Transform take what is there; Stack, Repartition and a result handed out as
-one array need every key.
+The functions enforce the algebra's integrity (TRA §2.2). Keys are unique: no two pairs of a
+relation may be renamed to the same key. *Continuity* means that no key within the bounds is
+missing. Filter and ReKey may leave missing keys; ReKey also tightens the bounds to its keys.
+Join, Aggregate and Transform accept missing keys. Stack, Repartition and the conversion to
+one array require continuity.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def _cut(what: str, extents: Sequence[int], cuts: Cuts, dtype: DType) -> BlockSc
 
 
 def assembled(source: BlockSchema, what: str) -> Cuts:
-    """The cuts of a relation that holds one tensor, key i cutting axis i.
+    """The cuts of a relation that represents one tensor, key i cutting axis i.
 
     Raises:
         IntegrityError: Keys are missing.
@@ -148,12 +147,12 @@ def join_schema(
     existing = only
     if existing is None and not all(s.is_continuous for s in sources):
         existing = frozenset(key for key, _ in matches([s.each_key() for s in sources], keys))
-    held = [
+    operand_dims = [
         [d if d.key is None else Dim(d.extents, places[d.key]) for d in source.dims]
         for source, places in zip(sources, keys, strict=True)
     ]
     joined = BlockSchema(bounds, (), sources[0].dtype, existing)
-    return _applied("Join", joined, held, [s.dtype for s in sources], kernel)
+    return _applied("Join", joined, operand_dims, [s.dtype for s in sources], kernel)
 
 
 def join_bounds(sources: Sequence[BlockSchema], keys: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -199,12 +198,12 @@ def _applied(
     dtypes: Sequence[DType],
     kernel: EinSum,
 ) -> BlockSchema:
-    """The result of a kernel under given keys, its operands' axes told over those keys."""
+    """The result type of a kernel; `operands` gives the arrays' axes over the result's keys."""
     if len(kernel.operands) != len(operands):
         raise ProgrammingError(
             f"{what} gives its kernel {len(operands)} arrays, it takes {len(kernel.operands)}"
         )
-    found: dict[str, Dim] = {}
+    label_dims: dict[str, Dim] = {}
     for n, (operand, dims, dtype) in enumerate(zip(kernel.operands, operands, dtypes, strict=True)):
         if len(operand.labels) != len(dims) or operand.source.schema.dtype(VALUE) is not dtype:
             raise ProgrammingError(
@@ -212,10 +211,12 @@ def _applied(
                 f"rank {len(operand.labels)} as operand {n}, not {dtype.value} of rank {len(dims)}"
             )
         for label, dim in zip(operand.labels, dims, strict=True):
-            known = found.setdefault(label, dim)
+            known = label_dims.setdefault(label, dim)
             if known != dim:
                 _same_extents(what, label, known, dim, keys)
-    dims = tuple(found[k] if k in found else Dim((kernel.axis(k).extent,)) for k in kernel.keys)
+    dims = tuple(
+        label_dims[k] if k in label_dims else Dim((kernel.axis(k).extent,)) for k in kernel.keys
+    )
     return BlockSchema(keys.bounds, dims, kernel.outputs[0].dtype, keys.existing)
 
 
@@ -365,14 +366,14 @@ def stack_schema(source: BlockSchema, key: int, dim: int) -> BlockSchema:
                     hint="Number the keys that are left without gaps, from 0.",
                 )
         for n, d in enumerate(source.dims):
-            found = [d.at(k) for k in members]
-            if n != dim and len(set(found)) > 1:
+            sizes = [d.at(k) for k in members]
+            if n != dim and len(set(sizes)) > 1:
                 raise ProgrammingError(
-                    f"Stack along array dimension {dim} meets arrays of {found[0]} and "
-                    f"{next(f for f in found if f != found[0])} elements in dimension {n}",
+                    f"Stack along array dimension {dim} meets arrays of {sizes[0]} and "
+                    f"{next(f for f in sizes if f != sizes[0])} elements in dimension {n}",
                     hint=f"The key that cuts array dimension {n} can be stacked along it alone.",
                 )
-            extents[n].append(sum(found) if n == dim else found[0])
+            extents[n].append(sum(sizes) if n == dim else sizes[0])
     dims = tuple(
         _dim("Stack", n, new, np.array(e, np.int64), bounds) for n, e in enumerate(extents)
     )
@@ -399,15 +400,15 @@ def _regrouped(
 def _dim(
     what: str, number: int, keys: np.ndarray, extents: np.ndarray, bounds: Sequence[int]
 ) -> Dim:
-    found = dim_over(keys, extents, bounds)
-    if found is None:
+    dim = dim_over(keys, extents, bounds)
+    if dim is None:
         few, many = extents.min(), extents.max()
         raise ProgrammingError(
             f"{what} would lose the key that array dimension {number} is cut by: "
             f"its blocks have {few} to {many} elements",
             hint="Keep that key as it is, stack it, or repartition into equal blocks first.",
         )
-    return found
+    return dim
 
 
 def _distinct(what: str, keys: Sequence[int]) -> None:

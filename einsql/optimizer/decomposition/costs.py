@@ -1,7 +1,7 @@
-"""EinDecomp's cost of a cut, in floats moved at worst (EinDecomp §7, corrected).
+"""EinDecomp's cost of a cut: an upper bound of the floats moved (EinDecomp §7, corrected).
 
-The formulas count per kernel call; `ceil` makes them hold for uneven cuts. All of them
-take many vectors at once: the first axis of each argument runs over the vectors.
+The formulas count per kernel call, with `ceil` for uneven cuts. All of them are vectorized:
+the first axis of each argument runs over the vectors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def tiles(shape: Sequence[int], cuts: np.ndarray) -> np.ndarray:
 
 
 def join_floats(v: Vertex, vectors: np.ndarray) -> np.ndarray:
-    """What the kernel calls read: p · Σ n_X over the operands; a mere renaming reads nothing."""
+    """Floats that the kernel calls read: p · Σ n_X over the operands; 0 for a renaming."""
     if v.renames:
         return np.zeros(len(vectors))
     calls = vectors.prod(axis=1)
@@ -31,7 +31,7 @@ def join_floats(v: Vertex, vectors: np.ndarray) -> np.ndarray:
 
 
 def aggregate_floats(v: Vertex, vectors: np.ndarray) -> np.ndarray:
-    """What merging partial results moves: (p / n_agg) · (n_agg - 1) · n_Z."""
+    """Floats moved to merge partial results: (p / n_agg) · (n_agg - 1) · n_Z."""
     parts = vectors[:, list(v.reduced)].prod(axis=1)
     width = v.width + v.state_fields
     result = tiles(v.shape, restricted(vectors, v.keys)).prod(axis=1) * width
@@ -39,7 +39,7 @@ def aggregate_floats(v: Vertex, vectors: np.ndarray) -> np.ndarray:
 
 
 def vertex_floats(v: Vertex, vectors: np.ndarray) -> np.ndarray:
-    """Join and aggregation together; nothing for what computes nothing."""
+    """Floats of join and aggregation; 0 for a vertex that computes nothing."""
     if not v.computes:
         return np.zeros(len(vectors))
     return np.asarray(join_floats(v, vectors) + aggregate_floats(v, vectors))
@@ -48,7 +48,7 @@ def vertex_floats(v: Vertex, vectors: np.ndarray) -> np.ndarray:
 def repartition_floats(
     shape: Sequence[int], width: int, produced: np.ndarray, consumed: np.ndarray
 ) -> np.ndarray:
-    """What changing a cut moves, for every pair of a produced and a consumed cut.
+    """Floats moved to change a cut, for every pair of a produced and a consumed cut.
 
     Args:
         shape: Extents of the result.
@@ -59,12 +59,12 @@ def repartition_floats(
     Returns:
         float64 of shape (a, b).
     """
-    made, used = tiles(shape, produced), tiles(shape, consumed)
-    n_p = made.prod(axis=1, dtype=np.float64)[:, None]
-    n_c = used.prod(axis=1, dtype=np.float64)[None, :]
-    n_int = np.ones((len(made), len(used)))
+    produced_tiles, consumed_tiles = tiles(shape, produced), tiles(shape, consumed)
+    n_p = produced_tiles.prod(axis=1, dtype=np.float64)[:, None]
+    n_c = consumed_tiles.prod(axis=1, dtype=np.float64)[None, :]
+    n_int = np.ones((len(produced_tiles), len(consumed_tiles)))
     for axis in range(len(shape)):
-        n_int *= np.minimum(made[:, None, axis], used[None, :, axis])
+        n_int *= np.minimum(produced_tiles[:, None, axis], consumed_tiles[None, :, axis])
     calls = consumed.prod(axis=1)[None, :]
     moved = (n_c / np.maximum(1, n_int) - 1) * calls * (n_c + n_p) + (n_p != n_int) * n_p * calls
     return np.asarray(moved * width)

@@ -1,4 +1,4 @@
-"""From a graph to the cut of every operation, with what each cut costs."""
+"""Decomposes a graph: the cut of every operation, with its cost."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Cut:
     Attributes:
         name: The operation's, as EXPLAIN numbers it.
         parts: For each free label the number of intervals.
-        viable: How many vectors it could have been cut by.
+        viable: The number of vectors that were possible.
         join: Floats the kernel calls read.
         aggregate: Floats moved to merge partial results.
         repartition: Floats moved to bring the operands into this cut.
-        copies: How many groups of sites each run all the calls; 1 but where a strategy
-            wants a result to be computed everywhere.
+        copies: The number of groups of sites that each run all the calls; 1 unless a
+            strategy computes a result everywhere.
     """
 
     name: str
@@ -58,12 +58,12 @@ class Decomposition:
     """The cuts of a graph, producers first.
 
     Attributes:
-        strategy: Who chose them: the strategy that was asked for, or `eindecomp` where that
-            one has nothing to go by.
-        sites: For how many sites.
+        strategy: The strategy that chose the cuts: the requested one, or `eindecomp` if that
+            one does not apply.
+        sites: The number of sites.
         cuts: One for each operation.
-        cost: What the choice costs, in the unit of what was minimised.
-        notice: Why another strategy chose than the one asked for, if so.
+        cost: The cost of the choice, in the unit of the objective.
+        notice: The reason if another strategy than the requested one chose; empty otherwise.
     """
 
     strategy: str
@@ -86,13 +86,13 @@ def decompose(
     Args:
         root: The graph.
         sites: p, the number of sites.
-        strategy: A name of STRATEGIES, for `data` with a label: `data:batch`. Where it has
-            nothing to go by, `eindecomp` cuts.
-        objective: What is minimised, within how much memory.
+        strategy: A name of STRATEGIES, for `data` with a label: `data:batch`. If it does not
+            apply, `eindecomp` cuts.
+        objective: The objective to minimise, with its limit of memory.
 
     Raises:
         InterfaceError: There is no such strategy.
-        OperationalError: Optimality was asked for and not proven in time, or an operation
+        OperationalError: Optimality was requested and not proven in time, or an operation
             takes more memory than the objective allows.
     """
     return cut_problem(problem_of(root, sites), sites, strategy, objective)

@@ -1,9 +1,9 @@
-"""Improves a choice by solving forests exactly: good plans for graphs of any shape.
+"""Improves a choice by solving random forests exactly: good plans for graphs of any shape.
 
-Vertices are picked at random as long as what connects them is a forest; over these the
-best states are found by dynamic programming while all others stay. The cost never
-grows, and every pick moves about half of the graph at once. Where it starts matters more
-than how it goes on, so several starts are tried, most of them by message passing.
+Each step picks vertices at random whose subgraph is a forest. Dynamic programming finds their
+best states while all other vertices keep theirs. The cost never grows, and each step changes
+about half of the graph. The start matters most, so several starts are tried, most of them from
+message passing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KICKS = 24
 
 
 def search(model: Model, seed: int = 0) -> Choice:
-    """A good choice: the best descent of several starts, and of disturbed copies of it."""
+    """A good choice: the best of descents from several starts and from its perturbations."""
     chance = random.Random(seed)
     around = model.around
     starts = [greedy(model), *(propagated(model, chance, spread) for spread in SPREADS)]
@@ -69,7 +69,7 @@ def _improved(
 def _kicked(
     model: Model, around: list[list[Edge]], choice: Choice, chance: random.Random
 ) -> Choice:
-    """The choice with a random region, from one edge to the whole graph, set anew."""
+    """The choice with random states in a random region, from one edge to the full graph."""
     result = list(choice)
     region = {chance.randrange(len(choice))}
     for _ in range(chance.randrange(1, 5)):
@@ -94,7 +94,7 @@ def greedy(model: Model) -> Choice:
         total = reach[v].copy()
         for e in around[v]:
             if e.source == v:
-                total += e.costs[e.made, e.used[choice[e.target]]]
+                total += e.costs[e.produced, e.consumed[choice[e.target]]]
         choice[v] = int(total.argmin())
     return choice
 
@@ -161,10 +161,10 @@ def _solve_forest(
 
 
 def _fixed(e: Edge, v: int, choice: Choice) -> np.ndarray:
-    """What an edge costs for each state of v while its other end stays."""
+    """The cost of an edge for each state of v, with the other end fixed."""
     if e.source == v:
-        return np.asarray(e.costs[e.made, e.used[choice[e.target]]])
-    return np.asarray(e.costs[e.made[choice[e.source]], e.used])
+        return np.asarray(e.costs[e.produced, e.consumed[choice[e.target]]])
+    return np.asarray(e.costs[e.produced[choice[e.source]], e.consumed])
 
 
 def _messages(
@@ -175,7 +175,7 @@ def _messages(
         return _message(between[0], total, v)
     table = np.broadcast_to(total[:, None], (len(total), size)).copy()
     for e in between:
-        pairs = e.costs[np.ix_(e.made, e.used)]
+        pairs = e.costs[np.ix_(e.produced, e.consumed)]
         table += pairs if e.source == v else pairs.T
     at = table.argmin(axis=0)
     return table[at, np.arange(size)], at
@@ -183,7 +183,7 @@ def _messages(
 
 def _message(e: Edge, total: np.ndarray, v: int) -> tuple[np.ndarray, np.ndarray]:
     """For each state of the other end: the least total of v with the edge, and v's state."""
-    mine, other = (e.made, e.used) if e.source == v else (e.used, e.made)
+    mine, other = (e.produced, e.consumed) if e.source == v else (e.consumed, e.produced)
     table = e.costs if e.source == v else e.costs.T
     order = np.lexsort((total, mine))
     first = np.concatenate(([True], mine[order][1:] != mine[order][:-1]))

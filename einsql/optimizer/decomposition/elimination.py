@@ -1,8 +1,8 @@
-"""The best choice of all, by eliminating one vertex after another.
+"""The optimal choice, by variable elimination.
 
-What a vertex means to the rest is a table over its neighbours' views; summing its
-tables and keeping the least entry over its own states removes it. The work grows with
-the width of the graph, so a limit decides when to give up.
+Eliminating a vertex sums the tables around it and minimizes over its own states, which gives a
+table over its neighbours' views. The work grows exponentially with the width of the graph, so a
+limit decides when to give up.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ LIMIT = 4e8
 """Additions all eliminations together may take; about a second."""
 
 BLOCK = 2**17
-"""Sums that are made at once; they stay in a processor's cache."""
+"""Sums per block; a block fits into a processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
     """Costs over views of vertices: axis n is indexed by `views[n][state]`.
 
-    `source` says where the costs are: an edge's table, or the elimination they come from.
+    `source` has the costs: an edge's table, or the elimination that computes them.
     """
 
     vertices: tuple[int, ...]
@@ -45,17 +45,17 @@ class _Table:
 
 @dataclass(slots=True, eq=False)
 class _Elimination:
-    """What it takes to eliminate a vertex, and what is left of it.
+    """The elimination of a vertex, and its outcome.
 
     Attributes:
         alone: The vertex's own costs.
         tables: The tables around it.
         vertex: Its number in these tables.
         near: Its neighbours in these tables.
-        joint: For each neighbour one view that tells apart all that the tables do.
-        work: Additions it takes, at most.
-        costs: The least costs over the neighbours' views, once it is run.
-        leaders: The states that can be best.
+        joint: For each neighbour the coarsest view that refines those of all tables.
+        work: An upper bound of the additions.
+        costs: The least costs over the neighbours' views, after it has run.
+        leaders: The states that can be optimal.
     """
 
     alone: np.ndarray
@@ -85,11 +85,11 @@ class _Elimination:
 
     def state(self, near: Sequence[int]) -> int:
         """The vertex's state that gives the least cost for given states of its neighbours."""
-        given = dict(zip(self.near, near, strict=True))
+        state_of = dict(zip(self.near, near, strict=True))
         total = self.alone[self.leaders]
         for t in self.tables:
             at = tuple(
-                view[self.leaders] if u == self.vertex else view[given[u]]
+                view[self.leaders] if u == self.vertex else view[state_of[u]]
                 for u, view in zip(t.vertices, t.views, strict=True)
             )
             total = total + t.costs[at]
@@ -164,7 +164,7 @@ class _Order:
         return work
 
     def _key(self, v: int, near: list[int]) -> object:
-        """What the outcome of an elimination depends on."""
+        """A key for caching: all that determines the outcome of an elimination."""
         rank = {u: n for n, u in enumerate((v, *near))}
         return id(self.model.alone[v]), tuple(
             (tuple(rank[u] for u in t.vertices), id(t.source), tuple(map(id, t.views)))
@@ -172,7 +172,7 @@ class _Order:
         )
 
     def _joint(self, v: int) -> dict[int, tuple[np.ndarray, int]]:
-        """For each neighbour of v one view that tells apart what any table with v does."""
+        """For each neighbour of v the coarsest view that refines those of all tables with v."""
         if v not in self._joint_of:
             views: dict[int, list[np.ndarray]] = {}
             for t in self.around[v]:
@@ -192,7 +192,7 @@ class _Order:
 
 def _tables(model: Model) -> list[_Table]:
     """The edges' tables, without the axes of vertices that have no choice."""
-    made: list[_Table] = []
+    tables: list[_Table] = []
     slices: dict[tuple[int, int, int], np.ndarray] = {}
 
     def at(table: np.ndarray, axis: int, index: int) -> np.ndarray:
@@ -204,16 +204,16 @@ def _tables(model: Model) -> list[_Table]:
     for e in model.edges:
         fixed = [len(model.states[v]) == 1 for v in (e.source, e.target)]
         if not any(fixed):
-            made.append(_Table((e.source, e.target), (e.made, e.used), e.costs))
+            tables.append(_Table((e.source, e.target), (e.produced, e.consumed), e.costs))
         elif not fixed[1]:
-            made.append(_Table((e.target,), (e.used,), at(e.costs, 0, int(e.made[0]))))
+            tables.append(_Table((e.target,), (e.consumed,), at(e.costs, 0, int(e.produced[0]))))
         elif not fixed[0]:
-            made.append(_Table((e.source,), (e.made,), at(e.costs, 1, int(e.used[0]))))
-    return made
+            tables.append(_Table((e.source,), (e.produced,), at(e.costs, 1, int(e.consumed[0]))))
+    return tables
 
 
 def _leaders(alone: np.ndarray, views: list[np.ndarray]) -> np.ndarray:
-    """The cheapest of the states that no view tells apart, the first of several, in order."""
+    """The cheapest state of each class that all views map alike; the first one of several."""
     if not views:
         return np.array([alone.argmin()])
     groups = _finest(views)
@@ -223,7 +223,7 @@ def _leaders(alone: np.ndarray, views: list[np.ndarray]) -> np.ndarray:
 
 
 def _finest(views: Sequence[np.ndarray]) -> np.ndarray:
-    """One view that tells apart what any of the views does, in their lexicographic order."""
+    """The coarsest view that refines all given views, in their lexicographic order."""
     finest = views[0]
     for view in views[1:]:
         keys = finest * (int(view.max()) + 1) + view

@@ -38,8 +38,8 @@ def solve(model: Model, seconds: float = 60.0) -> tuple[Choice, bool] | None:
         cells = at + np.arange(a * b).reshape(a, b)
         costs.append(e.costs.reshape(-1))
         for count, view, vertex, lines in (
-            (a, e.made, e.source, cells),
-            (b, e.used, e.target, cells.T),
+            (a, e.produced, e.source, cells),
+            (b, e.consumed, e.target, cells.T),
         ):
             first = len(right)
             entry(np.repeat(first + np.arange(count), lines.shape[1]), lines.reshape(-1), 1.0)
@@ -53,15 +53,15 @@ def solve(model: Model, seconds: float = 60.0) -> tuple[Choice, bool] | None:
         (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))),
         shape=(len(right), at),
     )
-    found = milp(
+    solution = milp(
         np.concatenate(costs) / scale,
         constraints=LinearConstraint(matrix, right, right),
         integrality=integrality,
         bounds=Bounds(0, 1),
         options={"time_limit": seconds, "mip_rel_gap": 1e-9},
     )
-    if found.x is None:
+    if solution.x is None:
         return None
-    x = found.x
+    x = solution.x
     choice = [int(np.argmax(x[starts[v] : starts[v + 1]])) for v in range(len(sizes))]
-    return choice, bool(found.status == 0)
+    return choice, bool(solution.status == 0)

@@ -1,9 +1,9 @@
 """Choices by min-sum message passing (loopy belief propagation).
 
-Along every edge each end tells the other what every view of it would cost at least, as
-far as it knows from its other edges. On a tree this is dynamic programming and exact; on
-other graphs messages go round until they settle, and the states they agree on are a
-good start for a search: unlike a descent they see the whole graph at once.
+Along every edge each end sends the other the least cost of every view, given the messages of
+its other edges. On a tree this is dynamic programming, and exact. On other graphs messages are
+repeated until they converge. The states they prefer are a good start for a search, because
+unlike a descent they take the full graph into account.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ DAMPING = 0.5
 
 
 def propagated(model: Model, chance: random.Random, spread: float = 0.0) -> Choice:
-    """The state of each vertex that the messages end up preferring.
+    """The state of each vertex that the messages prefer after convergence.
 
     Args:
-        model: What choices cost.
-        chance: Gives the order of the edges in each round, and the disturbance.
-        spread: How much the vertices' own costs are disturbed, relative to them, so that
-            several calls give several starts.
+        model: The costs of choices.
+        chance: The random generator of the edge order in each round and of the perturbation.
+        spread: The relative perturbation of the vertices' own costs, so that several calls
+            give several starts.
     """
     return _Messages(model, chance, spread).settle()
 
@@ -37,9 +37,8 @@ class _Messages:
     """The messages of one propagation.
 
     Attributes:
-        forward: For each edge the costs that its source tells its target, by the target's
-            views.
-        backward: What the target tells the source, by the source's views.
+        forward: For each edge the message from source to target: costs by the target's views.
+        backward: The message from target to source: costs by the source's views.
     """
 
     def __init__(self, model: Model, chance: random.Random, spread: float) -> None:
@@ -64,26 +63,28 @@ class _Messages:
 
     def _pass(self, n: int, e: Edge) -> None:
         """Renews both messages of an edge."""
-        source = _least(self._belief(e.source, n), e.made, e.costs.shape[0])
+        source = _least(self._belief(e.source, n), e.produced, e.costs.shape[0])
         self.forward[n] = _damped(self.forward[n], (source[:, None] + e.costs).min(axis=0))
-        target = _least(self._belief(e.target, n), e.used, e.costs.shape[1])
+        target = _least(self._belief(e.target, n), e.consumed, e.costs.shape[1])
         self.backward[n] = _damped(self.backward[n], (e.costs + target).min(axis=1))
 
     def _belief(self, v: int, without: int | None = None) -> np.ndarray:
-        """What each state of a vertex seems to cost, as all edges but one tell."""
+        """The estimated cost of each state of a vertex, from the messages of all edges but one."""
         total: np.ndarray = self.alone[v].copy()
         for n in self.around[v]:
             if n != without:
                 e = self.model.edges[n]
-                total += self.forward[n][e.used] if e.target == v else self.backward[n][e.made]
+                total += (
+                    self.forward[n][e.consumed] if e.target == v else self.backward[n][e.produced]
+                )
         return total
 
 
 def _least(costs: np.ndarray, view: np.ndarray, views: int) -> np.ndarray:
     """The least cost among the states of each view."""
-    found = np.full(views, np.inf)
-    np.minimum.at(found, view, costs)
-    return found
+    least = np.full(views, np.inf)
+    np.minimum.at(least, view, costs)
+    return least
 
 
 def _damped(old: np.ndarray, new: np.ndarray) -> np.ndarray:

@@ -26,44 +26,44 @@ class Edge:
     Attributes:
         source: The producing vertex.
         target: The reading vertex.
-        made: For each state of the source the row of the table.
-        used: For each state of the target the column of the table.
-        costs: What the repartition between them costs.
+        produced: For each state of the source the row of `costs`.
+        consumed: For each state of the target the column of `costs`.
+        costs: The costs of the repartition between them.
     """
 
     source: int
     target: int
-    made: np.ndarray
-    used: np.ndarray
+    produced: np.ndarray
+    consumed: np.ndarray
     costs: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """What a choice costs: Σ alone[v][state] + Σ edges' tables."""
+    """The cost of a choice: Σ alone[v][state] + Σ edges' tables."""
 
     states: list[np.ndarray]
     alone: list[np.ndarray]
     edges: list[Edge]
 
     def cost(self, choice: Sequence[int]) -> float:
-        """What a choice costs, in the objective's unit."""
+        """The cost of a choice, in the objective's unit."""
         total = sum(float(a[s]) for a, s in zip(self.alone, choice, strict=True))
         return total + sum(self.edge_cost(e, choice) for e in self.edges)
 
     @staticmethod
     def edge_cost(e: Edge, choice: Sequence[int]) -> float:
-        """What an edge's repartition costs under a choice."""
-        return float(e.costs[e.made[choice[e.source]], e.used[choice[e.target]]])
+        """The cost of an edge's repartition under a choice."""
+        return float(e.costs[e.produced[choice[e.source]], e.consumed[choice[e.target]]])
 
     @property
     def around(self) -> list[list[Edge]]:
         """The edges at each vertex."""
-        found: list[list[Edge]] = [[] for _ in self.states]
+        incident: list[list[Edge]] = [[] for _ in self.states]
         for e in self.edges:
-            found[e.source].append(e)
-            found[e.target].append(e)
-        return found
+            incident[e.source].append(e)
+            incident[e.target].append(e)
+        return incident
 
 
 Candidates = Callable[[Vertex], np.ndarray]
@@ -80,10 +80,18 @@ def model_of(problem: Problem, candidates: Candidates, objective: Objective = FL
             if use.producer is None:
                 continue
             source = problem.vertices[use.producer]
-            made, rows = tables.made(source, states[use.producer])
+            produced, rows = tables.made(source, states[use.producer])
             used, columns = tables.used(use, states[n])
-            costs = tables.repartition(use, made, used)
-            edges.append(Edge(use.producer, n, rows, columns, costs))
+            costs = tables.repartition(use, produced, used)
+            edges.append(
+                Edge(
+                    source=use.producer,
+                    target=n,
+                    produced=rows,
+                    consumed=columns,
+                    costs=costs,
+                )
+            )
     return Model(states, alone, edges)
 
 
@@ -98,22 +106,22 @@ def free_candidates(p: int, exactly: bool = True, memory: int | None = None) -> 
     Raises:
         OperationalError: From the candidates: a vertex has none that takes so little.
     """
-    made: dict[object, np.ndarray] = {}
+    fitting_states: dict[object, np.ndarray] = {}
 
     def candidates(v: Vertex) -> np.ndarray:
         states = viable(v, p, exactly=exactly and v.contraction)
         if memory is None or not v.computes:
             return states
         key = (id(states), *cost_key(v))
-        if key not in made:  # equal vertices get the very same array
-            made[key] = fitting(v, states, memory)
-        return made[key]
+        if key not in fitting_states:  # equal vertices get the very same array
+            fitting_states[key] = fitting(v, states, memory)
+        return fitting_states[key]
 
     return candidates
 
 
 def cost_key(v: Vertex) -> tuple[object, ...]:
-    """What a vertex's costs depend on beside its states."""
+    """The properties of a vertex that determine its costs, besides its states."""
     uses = tuple((u.axes, u.shape, u.width, u.nbytes) for u in v.uses)
     kind = (v.contraction, v.renames, v.publishes, v.stored, v.effort, v.double)
     fields = v.width, v.state_fields
@@ -137,7 +145,7 @@ class _Tables:
         return self._vertices[key]
 
     def made(self, v: Vertex, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """How a reader sees a vertex: what it tells apart, and for each state which of it."""
+        """The views of a vertex by its readers: the distinct views, and the view of each state."""
         key = (id(states), v.keys, v.holders)
         if key not in self._views:
             self._views[key] = distinct(self._objective.made(v, states))

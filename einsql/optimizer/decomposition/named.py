@@ -1,7 +1,7 @@
-"""Strategies that engineers of networks know by name (EinDecomp §9, tra-slides).
+"""Named strategies for neural networks, such as Megatron's (EinDecomp §9, tra-slides).
 
-Each of them says for a vertex which classes of labels it wants cut, in order of
-importance; what hints fix comes first, and what no part is left for stays whole.
+Each strategy ranks, for every vertex, the classes of labels to cut. Parts fixed by hints come
+first, and a label for which no part is left is not cut.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from einsql.optimizer.decomposition.vectors import divisors
 
 
 def scheduled(v: Vertex, wanted: Iterable[tuple[int, int]], sites: int) -> Schedule:
-    """A schedule with the wanted parts of some labels, as far as hints leave sites for them.
+    """A schedule that cuts some labels into given parts, limited by the parts of hints.
 
     Args:
         v: The vertex.
         wanted: Labels by position, each with its parts.
-        sites: Calls there may be where a hint fixes some parts.
+        sites: The number of calls allowed if a hint fixes some parts.
     """
     vector = np.array([n or 1 for n in v.fixed] or [1] * len(v.labels), np.int64)
     for label, parts in wanted:
@@ -36,9 +36,9 @@ def scheduled(v: Vertex, wanted: Iterable[tuple[int, int]], sites: int) -> Sched
 
 
 def megatron(s: Structure, sites: int) -> Schedules:
-    """Heads and hidden columns over one group of sites; everything else in each of them.
+    """Cuts heads and hidden columns over one group of sites; repeats the rest at each of them.
 
-    What is left of the sites splits the batch, then the sequence.
+    The remaining factor of the sites splits the batch, then the sequence.
     """
     wide = _most(s, s.hidden, sites)
     rest = sites // wide
@@ -46,10 +46,10 @@ def megatron(s: Structure, sites: int) -> Schedules:
 
     def schedule(n: int, v: Vertex) -> Schedule:
         inside = [k for k, c in enumerate(s.classes[n]) if c in s.hidden][:1]
-        made = scheduled(v, [*((k, wide) for k in inside), *_streams(s, n, split)], sites)
+        cut = scheduled(v, [*((k, wide) for k in inside), *_streams(s, n, split)], sites)
         if inside or v.stored:
-            return made
-        return Schedule(made.vector, max(1, sites // made.calls))
+            return cut
+        return Schedule(cut.vector, max(1, sites // cut.calls))
 
     return _each(s, schedule)
 
@@ -68,7 +68,7 @@ def attention(s: Structure, sites: int) -> Schedules:
 
 
 def sequence(s: Structure, sites: int) -> Schedules:
-    """The sequence everywhere; what it is too short for splits the batch."""
+    """Cuts the sequence everywhere; the remaining parts, if it is too short, cut the batch."""
     long = _most(s, s.sequence, sites)
     split = dict.fromkeys(s.sequence, long) | _parts(s, s.batch, sites // long)
 
@@ -76,11 +76,11 @@ def sequence(s: Structure, sites: int) -> Schedules:
 
 
 def model(s: Structure, sites: int, names: tuple[str, ...] = ()) -> Schedules:
-    """Columns of weights: every operation is cut along one of them.
+    """Cuts every operation along a column of a weight.
 
-    The columns of the last weight come first, so that forward each product is cut along
-    what its own weight brings in, and backward along what its operand is cut by already.
-    Element-wise work on a partial result is done everywhere: an all-reduce.
+    The columns of the last weight have priority. So each product of the forward pass is cut
+    along its own weight's columns, and each product of the backward pass like its operand.
+    Element-wise work on a partial result is repeated at every site, after an all-reduce.
 
     Args:
         s: The structure.
@@ -88,19 +88,20 @@ def model(s: Structure, sites: int, names: tuple[str, ...] = ()) -> Schedules:
         names: Labels in order of preference, instead of the columns found.
     """
     order = [c for name in names for c in _called(s, name)] or s.columns[::-1]
-    made: Schedules = []
+    schedules: Schedules = []
     for n, v in enumerate(s.problem.vertices):
         partial = any(
-            u.producer is not None and _is_partial(s.problem.vertices[u.producer], made[u.producer])
+            u.producer is not None
+            and _is_partial(s.problem.vertices[u.producer], schedules[u.producer])
             for u in v.uses
         )
         if partial and v.computes and not (v.contraction or v.renames or v.fixed):
-            made.append(Schedule(np.ones(len(v.labels), np.int64), sites))
+            schedules.append(Schedule(np.ones(len(v.labels), np.int64), sites))
             continue
-        own = [k for c in order for k, found in enumerate(s.classes[n]) if found == c]
+        own = [k for c in order for k, label_class in enumerate(s.classes[n]) if label_class == c]
         best = sorted(own, key=lambda k: -min(sites, v.extents[k]))[:1]
-        made.append(scheduled(v, [(k, sites) for k in best], sites))
-    return made
+        schedules.append(scheduled(v, [(k, sites) for k in best], sites))
+    return schedules
 
 
 def _is_partial(v: Vertex, schedule: Schedule) -> bool:
@@ -108,7 +109,7 @@ def _is_partial(v: Vertex, schedule: Schedule) -> bool:
 
 
 def no_label(problem: Problem, names: Sequence[str]) -> str:
-    """What a strategy misses that finds none of the labels it names."""
+    """The message for a strategy whose labels do not occur in the problem."""
     known = dict.fromkeys(x for v in problem.vertices if v.computes for x in v.labels)
     meant = suggest(names[0], known, "labels")
     return f"finds no label {' or '.join(names)}" + (f" ({meant})" if meant else "")
@@ -117,22 +118,22 @@ def no_label(problem: Problem, names: Sequence[str]) -> str:
 def _called(s: Structure, name: str) -> list[int]:
     """The classes of the labels with a name."""
     wanted = spelled(name, dict.fromkeys(x for v in s.problem.vertices for x in v.labels))
-    found = [
+    matches = [
         c
         for v, classes in zip(s.problem.vertices, s.classes, strict=True)
         for label, c in zip(v.labels, classes, strict=True)
         if label == wanted
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(matches))
 
 
 def spelled(name: str, known: Collection[str]) -> str | None:
-    """A label as the graph spells it: SQL's names have no case, those of EINSUM have.
+    """The graph's spelling of a label: names of SQL ignore case, those of EINSUM do not.
 
-    None if there is no such label, or if several differ from it in case only.
+    None if there is no such label, or if several labels match it except for case.
     """
-    found = [x for x in known if x.lower() == name.lower()]
-    return name if name in known else found[0] if len(found) == 1 else None
+    matches = [x for x in known if x.lower() == name.lower()]
+    return name if name in known else matches[0] if len(matches) == 1 else None
 
 
 def _each(s: Structure, schedule: Callable[[int, Vertex], Schedule]) -> Schedules:
@@ -164,7 +165,7 @@ def _parts(s: Structure, classes: Iterable[int], sites: int) -> dict[int, int]:
 
 
 def _stream_parts(s: Structure, sites: int) -> dict[int, int]:
-    """Parts of the batch, and of the sequence what the batch leaves over."""
+    """Parts of the batch, and the remaining parts for the sequence."""
     parts = _parts(s, s.batch, sites)
     left = sites // prod(parts.values())
     return parts | {c: _most(s, s.sequence, left) for c in s.sequence}
@@ -188,13 +189,12 @@ def _without_names(choose: Callable[[Structure, int], Schedules]) -> Named:
 
 
 _NEEDS: dict[str, tuple[Callable[[Structure], bool], str, Named]] = {
-    "megatron": (lambda s: bool(s.hidden), "weight that a result meets",
-                 _without_names(megatron)),
+    "megatron": (lambda s: bool(s.hidden), "weight that a result meets", _without_names(megatron)),
     "sequence": (lambda s: bool(s.sequence), "attention", _without_names(sequence)),
     "attention": (lambda s: bool(s.heads), "attention with heads", _without_names(attention)),
     "model": (lambda s: bool(s.columns), "weight that a result meets", model),
-}  # fmt: skip
-"""What each strategy looks for in a graph."""
+}
+"""For each strategy its condition on a graph, the name of what is missing, and its function."""
 
 
 def by_name(name: str, problem: Problem, sites: int, labels: str = "") -> Schedules:
@@ -207,7 +207,7 @@ def by_name(name: str, problem: Problem, sites: int, labels: str = "") -> Schedu
         labels: For `model`, labels in order of preference with commas between them.
 
     Raises:
-        InapplicableError: The graph has not what the strategy is about, or none of the labels.
+        InapplicableError: The graph lacks the structure that the strategy cuts, or the labels.
     """
     structure = structure_of(problem)
     applies, subject, choose = _NEEDS[name]

@@ -1,7 +1,7 @@
-"""What a search minimises: EinDecomp's floats, or predicted seconds.
+"""The objectives of a search: EinDecomp's floats, or predicted seconds.
 
-An objective gives a table for each vertex and one for each edge; their sum is what a
-choice of cuts costs. It may also limit the memory a cell takes.
+An objective gives a table for each vertex and one for each edge; their sum is the cost of a
+choice of cuts. It may also limit the memory of a cell.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class Objective(Protocol):
 
     @property
     def exactly(self) -> bool:
-        """True if a contraction takes exactly one call per site, whatever fewer would cost."""
+        """True if a contraction takes exactly one call per site, regardless of cost."""
 
     def vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
         """Cost of an operation under each of its vectors."""
 
     def made(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
-        """What the cost of reading a vertex's result depends on, for each of its vectors."""
+        """The properties of a result's cut that determine reading costs, for each vector."""
 
     def used(self, use: Use, vectors: np.ndarray) -> np.ndarray:
-        """What the cost of reading an operand depends on, for each vector of its reader."""
+        """The properties of an operand's cut that determine reading costs, for each vector."""
 
     def repartition(self, use: Use, made: np.ndarray, used: np.ndarray) -> np.ndarray:
         """Cost of bringing a result into a reader's cut, for every pair of rows; (a, b)."""
 
     def repeated(self, copies: int) -> float:
-        """How often what one group of sites does counts if so many groups do the same."""
+        """The factor of the cost of one group of sites if several groups do the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,9 @@ FLOATS = Floats()
 def cell_bytes(v: Vertex, vectors: np.ndarray) -> np.ndarray:
     """Memory of an operation's largest cell under each vector, in bytes.
 
-    The tiles of its operands and of its result; where partial results are merged, what
-    arrives from the rest of the group as well: another tile of the result, for the work
-    of merging is spread over the group.
+    A cell stores the tiles of its operands and of its result. If partial results are merged,
+    it also receives one more tile of the result from its group, because the group shares the
+    merge.
     """
     total: np.ndarray = np.zeros(len(vectors))
     for use in v.uses:

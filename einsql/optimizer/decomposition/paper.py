@@ -1,8 +1,8 @@
 """EinDecomp as published: exactly p kernel calls, powers of two, linearized DAGs (§8).
 
-Where every result has one reader, dynamic programming over the tree is optimal for the
-cuts considered. Otherwise the longest path is solved for itself, then the longest path
-of what is left, and so on; edges off the path count nothing while it is solved.
+If every result has one reader, dynamic programming over the tree is optimal for the cuts
+considered. Otherwise the longest path is solved on its own, then the longest path of the
+remaining graph, and so on; edges off the path are ignored while it is solved.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from einsql.optimizer.decomposition.vectors import viable
 
 
 def paper_candidates(sites: int, memory: int | None = None) -> Candidates:
-    """Exactly as many calls as the next power of two, whatever the operation."""
+    """Vectors of exactly as many calls as the next power of two, for every operation."""
     p = 1 << (sites - 1).bit_length()
 
     def candidates(v: Vertex) -> np.ndarray:
@@ -71,9 +71,9 @@ def _solve(model: Model, inside: set[int], edges: list[Edge], choice: list[int |
     for v in sorted(inside):
         total = model.alone[v].copy()
         for e in into.get(v, []):
-            pairs = reach[e.source][:, None] + e.costs[e.made]
+            pairs = reach[e.source][:, None] + e.costs[e.produced]
             at = pairs.argmin(axis=0)
-            total += pairs[at, np.arange(pairs.shape[1])][e.used]
+            total += pairs[at, np.arange(pairs.shape[1])][e.consumed]
             back.append((e, at))
         reach[v] = total
     read = {e.source for e in edges}
@@ -82,4 +82,4 @@ def _solve(model: Model, inside: set[int], edges: list[Edge], choice: list[int |
     for e, at in reversed(back):
         reader = choice[e.target]
         assert reader is not None
-        choice[e.source] = int(at[e.used[reader]])
+        choice[e.source] = int(at[e.consumed[reader]])

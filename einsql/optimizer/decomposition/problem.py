@@ -1,7 +1,7 @@
-"""What decomposition decides about: operations with labels, and who reads whose result.
+"""The decomposition problem: operations with labels, and the results that each one reads.
 
-A problem is the graph without its arithmetic. Only free labels can be cut; an operand
-axis read through a derived label (a gather, a window) stays whole.
+A problem is the graph without its arithmetic. Only free labels can be cut; an operand axis
+read through a derived label (a gather, a window) is not cut.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Use:
     """An operand of a vertex.
 
     Attributes:
-        producer: The vertex that makes it; None for a stored tensor that lies wherever its
-            first reader wants it, or at every site.
+        producer: The vertex that computes it; None for a stored tensor that has a copy at
+            every site or no fixed sites.
         axes: For each axis the position of its label in the vertex, None if never cut.
         shape: Extent of each axis, in elements.
         width: Fields of a tuple.
         nbytes: Bytes of a tuple.
-        tensor: The name of a stored tensor, wherever it lies.
+        tensor: The name of a stored tensor.
     """
 
     producer: int | None
@@ -60,20 +60,20 @@ class Vertex:
         width: Fields of the result.
         contraction: True if it reduces a label over several operands; such an operation
             is worth exactly one kernel call per site.
-        renames: True if it only hands on what it reads, under other names or in another
-            order of keys; it costs nothing where it lies.
-        publishes: True for no operation but the layout in which a result with several
-            readers is kept for them.
+        renames: True if it only changes names or the order of keys; it costs nothing in the
+            cut of its operand.
+        publishes: True for a vertex that is no operation, but the layout in which a result
+            is stored for several readers.
         nbytes: Bytes of a tuple of the result.
-        state_bytes: The same of a partial result.
-        state_fields: Fields that a partial result has beside those of the result.
-        effort: Of one point of the domain.
+        state_bytes: Bytes of a tuple of a partial result.
+        state_fields: Fields that a partial result has besides those of the result.
+        effort: The operations of one point of the domain.
         double: True if it computes in values of 8 bytes.
         fixed: For each label the parts that a hint or a declaration gives it, None where
             the strategy is free; empty where it is free throughout.
-        stored: True for no operation but a stored tensor that lies somewhere.
-        holders: How many sites hold some of a stored tensor; 0 if each tile of its cut has
-            a site of its own.
+        stored: True for a vertex that is no operation, but a stored tensor with fixed sites.
+        holders: The number of sites that store parts of a stored tensor; 0 if each tile of
+            its cut has a site of its own.
     """
 
     name: str
@@ -120,34 +120,34 @@ class Problem:
     @property
     def readers(self) -> list[list[tuple[int, int]]]:
         """For each vertex the (vertex, operand) pairs that read it."""
-        found: list[list[tuple[int, int]]] = [[] for _ in self.vertices]
+        pairs: list[list[tuple[int, int]]] = [[] for _ in self.vertices]
         for n, v in enumerate(self.vertices):
             for k, use in enumerate(v.uses):
                 if use.producer is not None:
-                    found[use.producer].append((n, k))
-        return found
+                    pairs[use.producer].append((n, k))
+        return pairs
 
 
 def problem_of(root: Node, sites: int = MANY) -> Problem:
     """The decomposition problem of a graph.
 
-    Operations are named r0, r1, … in the graph's order. A stored tensor that lies somewhere
-    is a vertex too, with the cut it lies in alone; a copy at every site is free to read and
-    none.
+    Operations are named r0, r1, … in the graph's order. A stored tensor with fixed sites is a
+    vertex with a single possible cut. A tensor with a copy at every site is free to read and
+    no vertex.
 
     Args:
         root: The graph.
-        sites: How many there are, and the calls that hints may ask for. One block of a
-            statement that asks for more is refused before; where several have become one
-            operation, its own hint comes first, and what there are no sites for is left out.
+        sites: The number of sites, and the limit of calls that hints may request. A hint of
+            one query block that exceeds it is refused earlier. Where several blocks became
+            one operation, its own hint has priority, and excess parts are ignored.
     """
     vertices: list[Vertex] = []
     numbers: dict[int, int] = {}
-    made = 0
+    operations = 0
     for node in walk(root):
         if isinstance(node, EinSum):
-            vertex = _vertex(node, f"r{made}", numbers, sites)
-            made += 1
+            vertex = _vertex(node, f"r{operations}", numbers, sites)
+            operations += 1
         elif not node.settled or _everywhere(node, sites):
             continue
         else:
@@ -158,7 +158,7 @@ def problem_of(root: Node, sites: int = MANY) -> Problem:
 
 
 def _everywhere(tensor: Input, sites: int) -> bool:
-    """True for a stored tensor that lies whole at every site."""
+    """True for a stored tensor with a complete copy at every site."""
     if tensor.lies is not None:
         return tensor.lies.once == 1 and tensor.lies.copies == sites
     return max(tensor.parts or (), default=1) == 1
@@ -236,12 +236,12 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Ver
 def _hinted(node: EinSum, free: list[Axis], sites: int) -> tuple[int | None, ...]:
     """The parts a PARTITION hint gives the free labels, at most one for each value."""
     extents = {a.label: max(1, a.extent) for a in free}
-    found: dict[str, int] = {}
+    parts_of_label: dict[str, int] = {}
     for label, parts in node.hint:
         wanted = min(parts, extents.get(label, 0))
-        if wanted and wanted * prod(found.values()) <= sites:
-            found[label] = wanted
-    return tuple(found.get(a.label) for a in free) if found else ()
+        if wanted and wanted * prod(parts_of_label.values()) <= sites:
+            parts_of_label[label] = wanted
+    return tuple(parts_of_label.get(a.label) for a in free) if parts_of_label else ()
 
 
 def renames(node: EinSum) -> bool:
@@ -256,10 +256,10 @@ def renames(node: EinSum) -> bool:
 
 
 def with_published(problem: Problem) -> Problem:
-    """Puts a publishing vertex behind every result with several readers.
+    """Inserts a publishing vertex after every result with several readers.
 
-    It costs nothing itself; its layout is reached once and read by all, so a shared
-    result is counted once against what its readers have in common.
+    It has no cost of its own. Its layout is produced once and read by all readers, so a
+    shared result is repartitioned once to a cut that serves its readers.
     """
     readers = problem.readers
     vertices: list[Vertex] = []

@@ -1,11 +1,11 @@
 """Cuts for many sites, grown from cuts for few: exact over the neighbourhood of a choice.
 
-For p sites with prime factors q1 · q2 · … the graph is solved for q1, then for q1 · q2
-near that solution, and so on. Near means: each vector may take one more factor and move
-one from label to label, at every vertex at once, and the best of all these combinations
-is found by elimination. The same again around the result, until nothing gets better.
-Where a strategy for networks knows vectors for p sites, the search starts from them: it
-ends where growing ends, in a third of the time.
+For p sites with prime factors q1 · q2 · … the graph is solved for q1, then for q1 · q2 near
+that solution, and so on. In a neighbourhood each vector may gain one factor and move one from
+label to label, at every vertex at once. Elimination finds the best of all these combinations.
+The search repeats around the result until the cost does not decrease. If a named strategy has
+vectors for p sites, the search starts from them, and reaches the same result in a third of the
+time.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def refine(
     objective: Objective = FLOATS,
     start: Sequence[np.ndarray] = (),
 ) -> list[np.ndarray]:
-    """A vector for each vertex, the best among all that are close to it.
+    """A vector for each vertex, optimal within its neighbourhood.
 
     Args:
         problem: The problem.
         sites: p, the number of sites.
-        objective: What is minimised.
-        start: Vectors for so many sites to begin with; from nothing they are grown.
+        objective: The objective to minimise.
+        start: Vectors for p sites to start from; without them, the search grows them.
 
     Raises:
         OperationalError: A vertex has no vector within the objective's memory.
@@ -100,14 +100,14 @@ def _distance(a: np.ndarray, b: np.ndarray) -> float:
 
 def prime_factors(n: int) -> list[int]:
     """The prime factors of a number, the largest first."""
-    found: list[int] = []
+    factors: list[int] = []
     k = 2
     while n > 1:
         while n % k == 0:
-            found.append(k)
+            factors.append(k)
             n //= k
         k += 1
-    return found[::-1]
+    return factors[::-1]
 
 
 def _around(
@@ -130,16 +130,16 @@ def _near(
     problem: Problem, vectors: list[np.ndarray], free: Candidates, reach: float
 ) -> Candidates:
     """The free vectors within some distance; equal layers get the very same arrays."""
-    made: dict[object, np.ndarray] = {}
+    nearby: dict[object, np.ndarray] = {}
     place = {v.name: n for n, v in enumerate(problem.vertices)}
 
     def candidates(v: Vertex) -> np.ndarray:
         centre, states = vectors[place[v.name]], free(v)
         key = (id(states), centre.tobytes())
-        if key not in made:
+        if key not in nearby:
             distance = np.abs(np.log(states / np.maximum(1, centre))).sum(axis=1)
             near = distance <= max(reach, distance.min()) + 1e-9
-            made[key] = states[near]
-        return made[key]
+            nearby[key] = states[near]
+        return nearby[key]
 
     return candidates

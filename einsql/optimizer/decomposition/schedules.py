@@ -1,4 +1,4 @@
-"""Schedules: how each vertex of a problem is cut, and what that moves in all."""
+"""Schedules: the cut of each vertex of a problem, and the floats that cuts move."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Schedules = list[Schedule]
 
 
 class InapplicableError(Exception):
-    """A strategy has nothing to go by in a problem; the argument says what it misses."""
+    """A strategy does not apply to a problem; the argument names what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class FloatsMoved:
-    """What one operation moves, in floats (EinDecomp §7); copies move it each."""
+    """The floats that one operation moves (EinDecomp §7), summed over its copies."""
 
     join: float
     aggregate: float
@@ -59,18 +59,18 @@ def completed(
 ) -> tuple[Schedules, float]:
     """Adds the best layouts of published results to the schedules of all other vertices.
 
-    Each published result stands alone between a producer and readers that are decided, so
-    its best layout is found by itself. It may have any viable number of parts, or those
-    of some reader.
+    The producer and the readers of a published result are already scheduled, so its best
+    layout is independent of others. It may have any viable number of parts, or those of one
+    of its readers.
 
     Args:
-        problem: With publishing vertices.
-        schedules: Of the vertices that publish nothing.
+        problem: The problem, with publishing vertices.
+        schedules: The schedules of the vertices that publish nothing.
         sites: p, the number of sites.
-        objective: What the layouts should minimise.
+        objective: The objective to minimise.
 
     Returns:
-        The schedules, and what they cost.
+        All schedules, and their cost.
 
     Raises:
         OperationalError: A cell takes more memory than the objective allows.
@@ -79,7 +79,7 @@ def completed(
     for n, v in enumerate(problem.vertices):
         if v.publishes:
             completing.publish(n)
-    return [s for s in completing.found if s is not None], completing.cost()
+    return [s for s in completing.schedules if s is not None], completing.cost()
 
 
 class _Completing:
@@ -88,9 +88,9 @@ class _Completing:
     def __init__(
         self, problem: Problem, schedules: Schedules, sites: int, objective: Objective
     ) -> None:
-        given = iter(schedules)
+        remaining = iter(schedules)
         self.problem, self.sites, self.objective = problem, sites, objective
-        self.found = [None if v.publishes else next(given) for v in problem.vertices]
+        self.schedules = [None if v.publishes else next(remaining) for v in problem.vertices]
         self.readers = problem.readers
         self.free = free_candidates(sites, objective.exactly)
         self.layouts: dict[object, Schedule] = {}
@@ -109,10 +109,16 @@ class _Completing:
             layout = _layout(reader.vector, read.axes, v)
             reading.append((layout, used, read, reader.copies))
         key = (
-            v.extents, v.keys, v.shape, v.width, v.nbytes, source.tobytes(),
-            tuple((layout.tobytes(), used.tobytes(), copies)
-                  for layout, used, _, copies in reading),
-        )  # fmt: skip
+            v.extents,
+            v.keys,
+            v.shape,
+            v.width,
+            v.nbytes,
+            source.tobytes(),
+            tuple(
+                (layout.tobytes(), used.tobytes(), copies) for layout, used, _, copies in reading
+            ),
+        )
         if key not in self.layouts:
             several = np.concatenate([self.free(v), *(r[0] for r in reading)])
             states = busiest_first(np.unique(several, axis=0))
@@ -123,10 +129,10 @@ class _Completing:
                 many = self.objective.repeated(copies)
                 costs = costs + many * self.objective.repartition(read, views, used)[:, 0]
             self.layouts[key] = Schedule(states[int(costs.argmin())])
-        self.found[n] = self.layouts[key]
+        self.schedules[n] = self.layouts[key]
 
     def cost(self) -> float:
-        """What all schedules cost."""
+        """The cost of all schedules."""
         total = 0.0
         for n, v in enumerate(self.problem.vertices):
             own = self._schedule(n)
@@ -140,13 +146,13 @@ class _Completing:
         return total
 
     def _moved(self, use: Use, reader: Schedule) -> float:
-        """What bringing an operand into its reader's cut costs."""
+        """The cost of repartitioning an operand into its reader's cut."""
         if use.producer is None or self._everywhere(use.producer):
             return 0.0
-        made, used = self._made(use), self.objective.used(use, reader.vector[None, :])
-        key = (use.shape, use.width, use.nbytes, made.tobytes(), used.tobytes())
+        produced, used = self._made(use), self.objective.used(use, reader.vector[None, :])
+        key = (use.shape, use.width, use.nbytes, produced.tobytes(), used.tobytes())
         if key not in self.moved:
-            self.moved[key] = float(self.objective.repartition(use, made, used)[0, 0])
+            self.moved[key] = float(self.objective.repartition(use, produced, used)[0, 0])
         return self.moved[key]
 
     def _made(self, use: Use) -> np.ndarray:
@@ -155,12 +161,12 @@ class _Completing:
         return self.objective.made(self.problem.vertices[use.producer], producer.vector[None, :])
 
     def _schedule(self, n: int) -> Schedule:
-        found = self.found[n]
-        assert found is not None
-        return found
+        schedule = self.schedules[n]
+        assert schedule is not None
+        return schedule
 
     def _everywhere(self, n: int) -> bool:
-        return _everywhere(self.problem, self.found, n, self.sites)
+        return _everywhere(self.problem, self.schedules, n, self.sites)
 
 
 def _keys(problem: Problem, use: Use) -> tuple[int | None, ...]:
@@ -178,39 +184,39 @@ def _layout(vector: np.ndarray, axes: Sequence[int | None], published: Vertex) -
 
 
 def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[FloatsMoved]:
-    """What every vertex of a problem moves.
+    """The floats that every vertex of a problem moves.
 
-    Publishing a result is told at the first vertex that reads it, publishing vertices and
-    stored tensors themselves move nothing.
+    The first reader of a published result counts its repartition; publishing vertices and
+    stored tensors themselves count 0.
 
     Args:
         problem: The problem.
-        schedules: Of all its vertices.
+        schedules: The schedules of all vertices.
         sites: p, the number of sites.
     """
     known: dict[object, tuple[float, float]] = {}
     moved: dict[object, float] = {}
-    told: set[int] = set()
-    found: list[FloatsMoved] = []
+    published: set[int] = set()
+    per_vertex: list[FloatsMoved] = []
 
     def repartition(n: int) -> float:
-        """What bringing a vertex's operands from their producers' cuts into its own moves."""
+        """Floats moved to repartition a vertex's operands from their producers' cuts."""
         v, own = problem.vertices[n], schedules[n]
         total = 0.0
         for use in v.uses:
             if use.producer is None or _everywhere(problem, schedules, use.producer, sites):
                 continue
-            made = restricted(schedules[use.producer].vector[None, :], _keys(problem, use))
+            produced = restricted(schedules[use.producer].vector[None, :], _keys(problem, use))
             used = restricted(own.vector[None, :], use.axes)
-            key = (use.shape, use.width, made.tobytes(), used.tobytes())
+            key = (use.shape, use.width, produced.tobytes(), used.tobytes())
             if key not in moved:
-                moved[key] = float(repartition_floats(use.shape, use.width, made, used)[0, 0])
+                moved[key] = float(repartition_floats(use.shape, use.width, produced, used)[0, 0])
             total += own.copies * moved[key]
         return total
 
     for n, v in enumerate(problem.vertices):
         if not v.computes:
-            found.append(FloatsMoved(0.0, 0.0, 0.0))
+            per_vertex.append(FloatsMoved(0.0, 0.0, 0.0))
             continue
         own = schedules[n]
         v = _read(v, own)
@@ -224,15 +230,15 @@ def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Flo
         total = repartition(n)
         for use in v.uses:
             at = use.producer
-            if at is not None and problem.vertices[at].publishes and at not in told:
-                told.add(at)
+            if at is not None and problem.vertices[at].publishes and at not in published:
+                published.add(at)
                 total += repartition(at)
-        found.append(FloatsMoved(own.copies * join, own.copies * aggregate, total))
-    return found
+        per_vertex.append(FloatsMoved(own.copies * join, own.copies * aggregate, total))
+    return per_vertex
 
 
 def _everywhere(problem: Problem, schedules: Sequence[Schedule | None], n: int, sites: int) -> bool:
-    """True if a result lies whole at every site, which makes reading it free."""
+    """True if a result has a complete copy at every site, which makes reading it free."""
     v, own = problem.vertices[n], schedules[n]
     if v.publishes:
         (use,) = v.uses
@@ -242,5 +248,5 @@ def _everywhere(problem: Problem, schedules: Sequence[Schedule | None], n: int, 
 
 
 def _read(v: Vertex, schedule: Schedule) -> Vertex:
-    """The vertex as what it reads is counted: a renaming is free only where it lies."""
+    """The vertex for costing its reads: a renaming is free only in the cut of its operand."""
     return replace(v, renames=False) if v.renames and schedule.copies > 1 else v

@@ -1,10 +1,13 @@
-"""Predicted seconds of a cut, from a machine's rates: what `SET cost = 'seconds'` minimises.
+"""Predicted seconds of a cut, from a machine's rates: the objective of `SET cost = 'seconds'`.
 
-Before cells are placed it is not known which site holds what. What is assumed here is
-what a good placement reaches: cells are spread evenly over the sites; every site already
-holds the piece of its operand that overlaps it most; partial results are merged by all
-sites of their group, each one a piece, where an axis of the result is long enough; and
-senders share what is sent evenly. Stored tensors are read where they lie.
+The sites of cells are unknown before placement, so the prediction assumes a good placement:
+
+* Cells are distributed evenly over the sites.
+* Every site already stores the tile of its operand that overlaps the needed one most.
+* All sites of a group share the merge of partial results, if an axis of the result is long
+  enough.
+* Senders share the traffic evenly.
+* Stored tensors are read at their sites.
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ from einsql.optimizer.decomposition.vectors import restricted
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Seconds until the busiest site is done, summed over operations and what moves between.
+    """Seconds of the busiest site, summed over operations and the exchanges between them.
 
     Attributes:
         machine: The rates.
-        sites: p, which many calls share.
-        memory: Bytes a cell may take; None for any number.
+        sites: p, the number of sites.
+        memory: Bytes a cell may take; None for no limit.
     """
 
     machine: Machine
@@ -37,7 +40,7 @@ class Seconds:
 
     @property
     def exactly(self) -> bool:
-        """A contraction may stay whole, or take few sites: the others are seen to be idle."""
+        """False: a contraction may use fewer sites, because idle sites are costed."""
         return False
 
     def vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
@@ -68,9 +71,9 @@ class Seconds:
         return np.asarray(rounds * once + np.where(group > 1, merging, 0.0))
 
     def made(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
-        """The cut of the result, the calls that make it, and how many of them share a tile.
+        """The cut of the result, its number of calls, and the number of calls per tile.
 
-        Of a stored tensor, the sites that hold it instead of calls.
+        For a stored tensor, the number of its sites takes the place of the calls.
         """
         calls = np.full(len(vectors), v.holders) if v.holders else vectors.prod(axis=1)
         group = vectors[:, list(v.reduced)].prod(axis=1)
@@ -83,8 +86,8 @@ class Seconds:
     def repartition(self, use: Use, made: np.ndarray, used: np.ndarray) -> np.ndarray:
         """Seconds of the site that receives or sends most, for every pair of cuts.
 
-        A reader's site misses its tile without the overlap with what it holds; where more
-        calls read than sites hold anything, some miss all of it.
+        A reader's site receives its tile except for the overlap with the tile it stores. If
+        more calls read than sites store tiles, some sites receive all of it.
         """
         axes = len(use.shape)
         calls, group = made[:, None, axes], made[:, None, axes + 1]
@@ -96,8 +99,8 @@ class Seconds:
         least, mean, met = _overlaps(use.shape, made[:, :axes], used[:, :axes])
         idle = readers > holders
         missing = need - np.where(idle, 0.0, np.minimum(least, piece))
-        held = np.minimum(mean, piece) * np.minimum(readers, holders)
-        sent = np.maximum(0.0, readers * need - held) / holders
+        local = np.minimum(mean, piece) * np.minimum(readers, holders)
+        sent = np.maximum(0.0, readers * need - local) / holders
         most = np.maximum(missing, sent) * use.nbytes
         messages = met * np.where(shares & (group > 1), group, 1) - np.where(idle, 0, 1)
         messages = np.clip(messages, 1, np.maximum(1, holders))

@@ -36,8 +36,8 @@ SMALL = 64
 
 
 Choose = Callable[[Problem, int, str, Objective], Schedules]
-"""From a problem, the number of sites, what follows the colon in a strategy's name, and what
-to minimise to schedules of the problem's vertices, which publish nothing."""
+"""Maps a problem, the number of sites, the argument after the colon of a strategy's name, and
+the objective to schedules of the problem's vertices, which publish nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,11 @@ class Strategy:
     """A way to cut a graph.
 
     Attributes:
-        law: What it does, in one line.
-        choose: Gives schedules for a problem's vertices, which publish nothing; from the
-            problem, the number of sites, what follows the colon in the strategy's name, and
-            what to minimise. Raises InapplicableError where it has nothing to go by.
-        argument: What may follow the colon, as an example; empty if nothing may.
-        needs_argument: Whether it must.
+        law: A description in one line.
+        choose: Returns schedules for a problem's vertices (see `Choose`). Raises
+            InapplicableError if the graph lacks the structure that it cuts.
+        argument: An example of the argument after the colon; empty if there is none.
+        needs_argument: Whether the argument is required.
     """
 
     name: str
@@ -93,7 +92,7 @@ def _eindecomp(problem: Problem, sites: int, _: str, objective: Objective) -> Sc
 def _least(
     problem: Problem, candidates: list[Schedules], sites: int, objective: Objective
 ) -> Schedules:
-    """The cheapest of some schedules; the first one where several are."""
+    """The cheapest of some schedules, the first one among equals."""
     if len(candidates) == 1:
         return candidates[0]
     published = with_published(problem)
@@ -103,7 +102,7 @@ def _least(
 
 
 def _by_labels(problem: Problem, sites: int) -> Iterator[Schedules]:
-    """What cutting every label, or one that every contraction has, would do."""
+    """Schedules that cut every label equally, or one label of every contraction."""
     yield _all_equal(problem, sites)
     contractions = [set(v.labels) for v in problem.vertices if v.contraction]
     for label in sorted(set.intersection(*contractions) if contractions else ()):
@@ -111,19 +110,19 @@ def _by_labels(problem: Problem, sites: int) -> Iterator[Schedules]:
 
 
 def _published(problem: Problem, sites: int, objective: Objective) -> Iterator[Schedules]:
-    """What EinDecomp as published chooses, if it finds anything within the memory."""
+    """The choice of EinDecomp as published, if there is one within the memory."""
     with suppress(OperationalError):
         yield _paper(problem, sites, "", objective)
 
 
 def _others(problem: Problem, sites: int, objective: Objective) -> list[Schedules]:
-    """What strategies would do that free candidates have not: operations may be repeated."""
+    """Schedules of other strategies outside the free candidates: operations may be repeated."""
     free = free_candidates(sites, objective.exactly)
-    found = _full(problem, named_schedules(problem, sites), sites, objective)
-    found += _full(problem, _by_labels(problem, sites), sites, objective)
+    candidates = _full(problem, named_schedules(problem, sites), sites, objective)
+    candidates += _full(problem, _by_labels(problem, sites), sites, objective)
     return [
         schedules
-        for schedules in found
+        for schedules in candidates
         if any(
             s.copies > 1 or not (free(v) == s.vector).all(axis=1).any()
             for v, s in zip(problem.vertices, schedules, strict=True)
@@ -156,13 +155,13 @@ def _exact(problem: Problem, sites: int, _: str, objective: Objective) -> Schedu
     model = model_of(shared, free_candidates(sites, objective.exactly, objective.memory), objective)
     choice = eliminate(model)
     if choice is None:
-        found = solve(model)
-        if found is None or not found[1]:
+        solution = solve(model)
+        if solution is None or not solution[1]:
             raise OperationalError(
                 "The best cut of this graph could not be proven within a minute",
                 hint="SET strategy = 'eindecomp' finds a good one.",
             )
-        choice = found[0]
+        choice = solution[0]
     own = _unpublished(shared, _picked(model, choice))
     return _least(problem, [own, *_others(problem, sites, objective)], sites, objective)
 
@@ -184,10 +183,10 @@ def _all_equal(problem: Problem, sites: int) -> Schedules:
 
 def _data(problem: Problem, sites: int, label: str, _: Objective) -> Schedules:
     known = dict.fromkeys(x for v in problem.vertices if v.computes for x in v.labels)
-    found = spelled(label.strip(), known)
-    if found is None:
+    spelling = spelled(label.strip(), known)
+    if spelling is None:
         raise InapplicableError(no_label(problem, (label,)))
-    return _along(problem, sites, found)
+    return _along(problem, sites, spelling)
 
 
 def _along(problem: Problem, sites: int, label: str) -> Schedules:
@@ -209,23 +208,36 @@ def _named(name: str) -> Choose:
 STRATEGIES = {
     s.name: s
     for s in (
-        Strategy("eindecomp", "least cost; contractions in p calls, others in at most p",
-                 _eindecomp),
+        Strategy(
+            "eindecomp", "least cost; contractions in p calls, others in at most p", _eindecomp
+        ),
         Strategy("exact", "as eindecomp, proven optimal", _exact),
         Strategy("paper", "EinDecomp as published: always p calls, linearized", _paper),
         Strategy("equal", "every label cut into the cube root of p parts", _equal),
-        Strategy("data", "only the named label is cut, as in data:batch", _data,
-                 "batch", needs_argument=True),
-        Strategy("model", "columns of weights; partial results are completed everywhere",
-                 _named("model"), "l,h"),
-        Strategy("megatron", "heads and hidden columns; everything else in every group",
-                 _named("megatron")),
-        Strategy("sequence", "the sequence that attention relates to itself",
-                 _named("sequence")),
-        Strategy("attention", "attention by heads, the rest by batch and sequence",
-                 _named("attention")),
+        Strategy(
+            "data",
+            "only the named label is cut, as in data:batch",
+            _data,
+            "batch",
+            needs_argument=True,
+        ),
+        Strategy(
+            "model",
+            "columns of weights; partial results are completed everywhere",
+            _named("model"),
+            "l,h",
+        ),
+        Strategy(
+            "megatron",
+            "heads and hidden columns; everything else in every group",
+            _named("megatron"),
+        ),
+        Strategy("sequence", "the sequence that attention relates to itself", _named("sequence")),
+        Strategy(
+            "attention", "attention by heads, the rest by batch and sequence", _named("attention")
+        ),
     )
-}  # fmt: skip
+}
 """Every strategy by its name."""
 
 
@@ -241,14 +253,14 @@ def strategy_of(text: str) -> tuple[Strategy, str]:
         raise InterfaceError(
             f'There is no strategy "{name}"', hint=suggest(name, STRATEGIES, "strategies")
         )
-    found = STRATEGIES[name]
+    strategy = STRATEGIES[name]
     labels = [label.strip() for label in argument.split(",")]
-    if found.argument and (found.needs_argument or colon) and not all(labels):
+    if strategy.argument and (strategy.needs_argument or colon) and not all(labels):
         raise InterfaceError(
             f'The strategy "{text}" is not complete: no label follows',
-            hint=f"Name labels behind a colon, as in '{name}:{found.argument}'.",
+            hint=f"Name labels behind a colon, as in '{name}:{strategy.argument}'.",
         )
-    if colon and not found.argument:
+    if colon and not strategy.argument:
         takers = ", ".join(f"{s.name}:{s.argument}" for s in STRATEGIES.values() if s.argument)
         raise InterfaceError(f'The strategy "{name}" takes no label', hint=f"These do: {takers}.")
-    return found, argument
+    return strategy, argument

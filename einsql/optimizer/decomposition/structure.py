@@ -1,15 +1,15 @@
-"""What a network's labels are for, read off the algebra: no name of a label decides.
+"""Infers the roles of a network's labels from the algebra; names of labels do not matter.
 
-Labels that index the same thing in several operations belong to one *class*: a key of a
-result and the label that reads it, an axis of a stored tensor wherever it is read. The
-roles of classes follow from contractions of results with stored tensors, the weights:
+Labels that index the same axis in several operations belong to one *class*: a key of a result
+and the label that reads it, or an axis of a stored tensor at all of its readers. The roles of
+classes follow from contractions of results with stored tensors, the weights:
 
-* a *stream* class is kept from the result and unknown to the weight, as a batch is;
-* the *sequence* is what attention relates to itself: the product of two results has one
-  stream label from each side;
-* *heads* are the other classes of that product, which weights brought in;
-* *hidden* classes are brought in by a weight that reads nothing already cut, and summed
-  away by the next one: the columns of one weight and the rows of the other.
+* A *stream* class is a key of the result and not of the weight, such as a batch.
+* The *sequence* is the class that attention relates to itself: the product of two results has
+  one stream label from each side.
+* *Heads* are the other classes of that product, which come from weights.
+* *Hidden* classes come from a weight whose operand is not cut, and are summed by the next
+  weight: the columns of one weight and the rows of the other.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Structure:
         problem: The problem.
         classes: For each vertex the class of each label.
         stream: Classes that results carry past weights.
-        sequence: Those of them that attention relates, the others are the batch.
-        heads: Classes that attention treats one by one.
-        columns: Classes that weights bring in, in the order of their first operation.
-        hidden: Heads and those columns whose operations do not touch another hidden class.
-        memory: For each vertex the labels of the sequence that stand for what is attended
-            to, where another one stands for who attends.
+        sequence: Stream classes that attention relates; the other ones are the batch.
+        heads: Classes over which attention is independent.
+        columns: Classes that come from weights, in the order of their first operation.
+        hidden: Heads, and columns whose operations use no other hidden class.
+        memory: For each vertex the labels of the sequence that index keys and values, where
+            another label indexes queries.
     """
 
     problem: Problem
@@ -94,14 +94,14 @@ def _classes(problem: Problem) -> tuple[tuple[int, ...], ...]:
 
     for n, v in enumerate(problem.vertices):
         for use in v.uses:
-            made = None if use.producer is None else problem.vertices[use.producer]
+            producer = None if use.producer is None else problem.vertices[use.producer]
             for axis, label in enumerate(use.axes):
                 if label is None:
                     continue
                 if use.tensor is not None:
                     root[find((n, label))] = find((use.tensor, axis))
-                if made is not None and made.keys[axis] is not None:
-                    root[find((n, label))] = find((use.producer, made.keys[axis]))
+                if producer is not None and producer.keys[axis] is not None:
+                    root[find((n, label))] = find((use.producer, producer.keys[axis]))
     numbers: dict[object, int] = {}
     return tuple(
         tuple(numbers.setdefault(find((n, k)), len(numbers)) for k in range(len(v.labels)))
@@ -170,11 +170,11 @@ def _brought(v: Vertex, weights: list[Use]) -> list[int]:
 def _columns(
     problem: Problem, classes: tuple[tuple[int, ...], ...], stream: tuple[int, ...]
 ) -> tuple[int, ...]:
-    found: dict[int, None] = {}
+    columns: dict[int, None] = {}
     for n, v in enumerate(problem.vertices):
         weights = weights_of(v, classes[n], stream)
-        found.update(dict.fromkeys(classes[n][k] for k in _brought(v, weights)))
-    return tuple(found)
+        columns.update(dict.fromkeys(classes[n][k] for k in _brought(v, weights)))
+    return tuple(columns)
 
 
 def _hidden(
@@ -184,14 +184,14 @@ def _hidden(
     heads: frozenset[int],
     inside: frozenset[int],
 ) -> frozenset[int]:
-    """Heads, and greedily what weights bring in from operands that are not cut yet.
+    """Heads, and greedily the columns of weights whose operands are not cut yet.
 
     Args:
         problem: The problem.
         classes: The class of each label.
         stream: Classes of the stream.
         heads: Classes of heads.
-        inside: All classes of attention's scores; the heads' own width stays whole.
+        inside: All classes of attention's scores; the width of a head is not cut.
     """
     hidden, refused = set(heads), set(inside - heads)
     for n, v in enumerate(problem.vertices):
@@ -208,7 +208,7 @@ def _memory(
     problem: Problem, classes: tuple[tuple[int, ...], ...], sequence: frozenset[int]
 ) -> tuple[frozenset[int], ...]:
     """Of two labels of the sequence the one that is summed away, here or further on."""
-    found: list[frozenset[int]] = [frozenset()] * len(problem.vertices)
+    summed: list[frozenset[int]] = [frozenset()] * len(problem.vertices)
     readers = problem.readers
     for n in reversed(range(len(problem.vertices))):
         v = problem.vertices[n]
@@ -220,10 +220,6 @@ def _memory(
             if gone:
                 break
             axes = problem.vertices[m].uses[operand].axes
-            gone = {
-                k
-                for k, at in zip(v.keys, axes, strict=True)
-                if k in both and at in found[m]
-            }  # fmt: skip
-        found[n] = frozenset(k for k in gone if k is not None)
-    return tuple(found)
+            gone = {k for k, at in zip(v.keys, axes, strict=True) if k in both and at in summed[m]}
+        summed[n] = frozenset(k for k in gone if k is not None)
+    return tuple(summed)

@@ -47,10 +47,10 @@ def viable(v: Vertex, p: int, *, exactly: bool) -> np.ndarray:
 
     Args:
         v: The operation.
-        p: Kernel calls wanted.
-        exactly: Exactly p calls, or as many below p as the extents allow; otherwise any
-            number of calls that divides either of these, most first. Labels with fixed
-            parts keep to them, and the others share what is left of p.
+        p: The number of kernel calls.
+        exactly: Whether to take exactly p calls, or the most below p that the extents allow;
+            otherwise any divisor of that number, most first. Labels with fixed parts keep
+            them, and the other labels share the remaining factor of p.
     """
     if v.fixed:
         return _around_fixed(p, v.extents, v.fixed, exactly)
@@ -80,12 +80,12 @@ def _around_fixed(
 ) -> np.ndarray:
     """Vectors that keep the fixed parts."""
     free = [n for n, parts in enumerate(fixed) if parts is None]
-    given = prod(parts for parts in fixed if parts is not None)
-    rest = _viable(max(1, p // given), tuple(extents[n] for n in free), exactly)
-    found = np.empty((len(rest), len(fixed)), np.int64)
-    found[:] = [parts or 1 for parts in fixed]
-    found[:, free] = rest
-    return found
+    fixed_product = prod(parts for parts in fixed if parts is not None)
+    rest = _viable(max(1, p // fixed_product), tuple(extents[n] for n in free), exactly)
+    vectors = np.empty((len(rest), len(fixed)), np.int64)
+    vectors[:] = [parts or 1 for parts in fixed]
+    vectors[:, free] = rest
+    return vectors
 
 
 def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -100,8 +100,8 @@ def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         size *= most
         keys = keys * most + column
     if size >= 2**63:  # too many combinations to number
-        found, index = np.unique(rows, axis=0, return_inverse=True)
-        return found, index.reshape(-1)
+        unique, index = np.unique(rows, axis=0, return_inverse=True)
+        return unique, index.reshape(-1)
     _, first, index = np.unique(keys, return_index=True, return_inverse=True)
     return rows[first], index.reshape(-1)
 

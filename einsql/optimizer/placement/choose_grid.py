@@ -34,22 +34,22 @@ from einsql.optimizer.placement.layouts import (
 from einsql.optimizer.placement.traffic import leaving
 
 FOLLOWED = 256
-"""Operations of so many cells that may run anywhere run where most of their data lies."""
+"""Up to this number of cells, an operation may run at the sites with most of its data."""
 
 Ways = Mapping[int, Sequence[Completion]]
 """The completions of partial sources, by the identity of these."""
 
 Intern = Callable[[Tiles], Tiles]
-"""Gives equal tiles one object, so that what is equal is known by its identity."""
+"""Interns tiles: equal tiles become the same object, so they compare by identity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is known of a relation that an operation reads.
+    """The placement of a relation that an operation reads.
 
     Attributes:
-        versions: Tiles that lie at sites, complete ones first; none while the relation
-            is partial, and none of a stored tensor that lies wherever it is read.
+        versions: Stored tiles, complete ones first; empty while the relation is partial,
+            and for a stored tensor without fixed sites.
         partial: The partial result, if it is not completed yet.
         shared: True if there are other readers.
     """
@@ -61,13 +61,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fetch:
-    """How an operand comes to the cells that read it.
+    """The movement of an operand to the cells that read it.
 
     Attributes:
-        need: The tiles that are read.
+        need: The tiles that cells read.
         pick: For each cell its tile.
-        used: Versions it is taken from, by their numbers; none for a stored tensor, and
-            for partial tiles, which are read as they are.
+        used: The numbers of the versions that provide it; empty for a stored tensor, and
+            for partial tiles, which are read unmerged.
         at_hand: As in `Exchange`.
         collectives: As in `Exchange`.
         completes: As in `Exchange`.
@@ -86,10 +86,10 @@ class Choice:
     """A placement of one operation.
 
     Attributes:
-        closing: For each source that was partial, by its number, how it is completed.
+        closing: The completion of each source that was partial, by its number.
         fetches: One for each operand.
-        tiles: What comes out.
-        partial: The same, if tiles have to be merged.
+        tiles: The tiles of the result.
+        partial: The partial result, if tiles have to be merged.
     """
 
     cells: Cells
@@ -109,16 +109,16 @@ def choose(
     *,
     free: bool = False,
 ) -> Choice:
-    """The placement of an operation that moves least, and then that with the least busy sites.
+    """The placement of an operation that moves least; among equals the one best balanced.
 
     Args:
         node: The operation.
-        cut: How it is cut.
-        sites: How many sites there are.
-        sources: What each operand reads; operands that read the same have the same object.
+        cut: Its cut.
+        sites: The number of sites.
+        sources: The source of each operand; operands of the same relation share the object.
         intern: Makes equal tiles identical.
-        wish: The partial result it should make, if one of its grids does.
-        free: True if nobody minds how a map is cut, as long as no cell grows.
+        wish: The partial result to prefer, if one of its grids gives it.
+        free: True if a map may be cut differently, as long as no cell grows.
     """
     waiting = [None if s.shared else s.partial for s in sources]
     late = partial_cells(node, waiting, sites) if waiting else None
@@ -141,9 +141,9 @@ def choose(
 def _least(
     node: EinSum, candidates: Iterable[Cells], sources: Sequence[Source], ways: Ways
 ) -> tuple[Cells, dict[int, Completion]]:
-    """The cells to which bringing the operands moves least, with what completes these.
+    """The cells whose operands move least, with the completions of these operands.
 
-    Of several the first whose busiest site moves least.
+    Among equals it is the first one whose busiest site moves least.
     """
     best: tuple[int, Cells, dict[int, Completion]] | None = None
     peak: float | None = None  # of the best, once it is asked for
@@ -167,12 +167,15 @@ def _least(
 
 
 def _peak(
-    node: EinSum, cells: Cells, sources: Sequence[Source], closing: Mapping[int, Completion],
+    node: EinSum,
+    cells: Cells,
+    sources: Sequence[Source],
+    closing: Mapping[int, Completion],
     limit: float = inf,
-) -> float:  # fmt: skip
-    """Bytes that the busiest site sends or receives when operands are brought to cells.
+) -> float:
+    """Bytes that the busiest site sends or receives when operands move to cells.
 
-    If some site receives as much as the limit, what is sent is not looked at.
+    If some site receives as much as the limit, sent bytes are not computed.
     """
     sent, received = np.zeros((2, cells.among))
     exchanges: list[tuple[Tiles, Tiles, int]] = []
@@ -187,12 +190,12 @@ def _peak(
                 sent, received = sent + out, received + into
         if versions:
             need = needed(node, n, cells) if alone else distinct(needed(node, n, cells))[0]
-            found, holder = here(need, versions[0])
+            present, holder = here(need, versions[0])
             absent = holder < 0
             for more in versions[1:]:
                 absent &= here(need, more)[1] < 0
             if absent.any():
-                missing = (need.volumes - found)[absent] * width
+                missing = (need.volumes - present)[absent] * width
                 received += np.bincount(need.sites[absent], missing, cells.among)
                 lacked = Tiles(need.sites[absent], need.boxes[absent])
                 exchanges.append((versions[0], lacked, width))
@@ -204,7 +207,7 @@ def _peak(
 
 
 def _partial(node: EinSum, cells: Cells, tiles: Tiles) -> PartialResult | None:
-    """What cells make as a partial result, if several of them share a tile."""
+    """The partial result of cells, if several of them share a tile."""
     members = groups(node, cells)
     if members is None:
         return None
@@ -257,9 +260,9 @@ def _candidates(
     for n, s in enumerate(sources):
         need = needed(node, n, first)
         for have in (*s.versions[:1], *(w.tiles for w in ways.get(id(s), ()))):
-            found = following(need, have)
-            if found is not None:
-                yield replace(first, sites=found)
+            followed = following(need, have)
+            if followed is not None:
+                yield replace(first, sites=followed)
 
 
 def _cost(
@@ -292,10 +295,13 @@ def _cost(
 
 
 def _fetches(
-    node: EinSum, cells: Cells, sources: Sequence[Source], closing: dict[int, Completion],
+    node: EinSum,
+    cells: Cells,
+    sources: Sequence[Source],
+    closing: dict[int, Completion],
     intern: Intern,
-) -> tuple[Fetch, ...]:  # fmt: skip
-    """How each operand comes to the cells; what one operand fetches is there for the next."""
+) -> tuple[Fetch, ...]:
+    """The movement of each operand to the cells; later operands reuse the tiles of earlier ones."""
     versions = {id(s): list(s.versions) for s in sources}
     for read, way in closing.items():
         versions[read] = [intern(way.tiles)]
@@ -310,8 +316,8 @@ def _fetches(
             continue
         elements, at_hand = lacking(need, known)
         used = tuple(int(v) for v in np.unique(np.maximum(0, at_hand[:, 0])))
-        held = at_hand[:, 0] >= 0
-        at_hand[held, 0] = np.searchsorted(used, at_hand[held, 0])
+        is_here = at_hand[:, 0] >= 0
+        at_hand[is_here, 0] = np.searchsorted(used, at_hand[is_here, 0])
         completes = s.partial is not None and elements > 0 and _same(need, s.partial.tiles)
         moves = collectives(known[used[0]], need, elements, tuple_bytes(o.source))
         need = intern(need)

@@ -1,4 +1,4 @@
-"""What an exchange is called: the collectives that bring tiles where they are needed."""
+"""Names an exchange: the collectives that move tiles to the sites that need them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ MOST_CHANGED = 5
 
 
 def collectives(have: Tiles, need: Tiles, elements: int, width: int) -> tuple[Collective, ...]:
-    """The collectives that bring tiles from where they are to where they are needed.
+    """The collectives that move tiles to the sites that need them.
 
     Args:
-        have: The tiles of a relation, or those that are at hand.
-        need: The tiles that are needed.
-        elements: How many elements have to move.
+        have: The stored tiles of a relation.
+        need: The needed tiles.
+        elements: The number of elements that move.
         width: Bytes of an element.
     """
     if elements == 0:
-        whole = need.volumes.sum() == have.volumes.sum()
-        return () if whole else (Collective("slice", (), 0),)
+        complete = need.volumes.sum() == have.volumes.sum()
+        return () if complete else (Collective("slice", (), 0),)
     solved = _solved(have, need, width)
     if sum(c.nbytes for c in solved) == elements * width:
         return solved
@@ -33,7 +33,7 @@ def collectives(have: Tiles, need: Tiles, elements: int, width: int) -> tuple[Co
 
 
 def _solved(have: Tiles, need: Tiles, width: int) -> tuple[Collective, ...]:
-    """What the solver finds between two layouts of the same keys; nothing without them."""
+    """The solver's collectives between two layouts of the same keys; empty without layouts."""
     if have.layout is None or need.layout is None or not have.boxes.size:
         return ()
     low, high = have.boxes[:, :, 0].min(axis=0), have.boxes[:, :, 1].max(axis=0)
@@ -45,10 +45,10 @@ def _solved(have: Tiles, need: Tiles, width: int) -> tuple[Collective, ...]:
     if common is None or sum(a != b for a, b in zip(*common[1:], strict=True)) > MOST_CHANGED:
         return ()
     moves = solve(*common, [int(n) for n in high - low], width)
-    found = []
+    merged = []
     for (name, along), same in groupby(moves, lambda m: (m.collective, m.along)):
-        found.append(Collective(name, tuple(dict.fromkeys(along)), sum(m.nbytes for m in same)))
-    return tuple(found)
+        merged.append(Collective(name, tuple(dict.fromkeys(along)), sum(m.nbytes for m in same)))
+    return tuple(merged)
 
 
 def refined(a: Layout, b: Layout) -> tuple[Mesh, Placement, Placement] | None:
@@ -97,7 +97,7 @@ def _name(have: Tiles, need: Tiles) -> CollectiveName:
 
 
 def _margins_only(have: Tiles, need: Tiles) -> bool:
-    """True if every tile is needed whole at its own site and nowhere else."""
+    """True if every stored tile is needed at its own site, and other sites need only margins."""
     for site, box in zip(have.sites, have.boxes, strict=True):
         inside = (need.boxes[:, :, 0] <= box[:, 0]) & (box[:, 1] <= need.boxes[:, :, 1])
         if set(need.sites[inside.all(axis=1)].tolist()) != {int(site)}:

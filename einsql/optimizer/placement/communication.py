@@ -38,10 +38,10 @@ COLLECTIVES: Mapping[tuple[type[Entry], type[Entry]], CollectiveName] = {
     (Single, Replicate): "broadcast",
     (Single, Shard): "scatter",
 }
-"""What leads from one entry of a mesh axis to another."""
+"""The collectives that change one entry of a mesh axis into another."""
 
 GENERAL: CollectiveName = "all-to-all"
-"""Along several mesh axes: every site is sent what it lacks (Alltoallv), whatever that is."""
+"""Along several mesh axes: every site receives the elements it lacks (Alltoallv)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Move:
 
     Attributes:
         collective: Its name.
-        along: The mesh axes along which sites speak to each other.
-        before: The placement it finds.
-        after: The placement it leaves.
+        along: The mesh axes along which sites communicate.
+        before: The placement before it.
+        after: The placement after it.
         nbytes: Bytes that cross sites.
     """
 
@@ -64,7 +64,7 @@ class Move:
 
 
 def lacking(before: Region, after: Region) -> int:
-    """Elements that sites need and do not hold."""
+    """Elements that sites need and do not store."""
     kept = volumes(common(before.boxes, after.boxes)) * before.there * after.there
     return int(after.volumes.sum() - kept.sum())
 
@@ -72,15 +72,15 @@ def lacking(before: Region, after: Region) -> int:
 def solve(
     mesh: Mesh, source: Placement, target: Placement, shape: Sequence[int], width: int
 ) -> tuple[Move, ...]:
-    """The collectives that turn one placement into another and send least.
+    """The cheapest sequence of collectives that turns one placement into another.
 
-    Of sequences that send the same, those without the general exchange come first, then
-    the shorter ones.
+    Among sequences that send the same bytes, those without the general exchange have
+    priority, then the shorter ones.
 
     Args:
         mesh: The mesh.
-        source: How the tensor lies.
-        target: How it is wanted.
+        source: The placement of the tensor.
+        target: The placement to reach.
         shape: Its extents.
         width: Bytes of an element.
 
@@ -90,15 +90,15 @@ def solve(
     Raises:
         InterfaceError: The target is partial where the source is not.
     """
-    for given, wanted, (axis, _) in zip(source, target, mesh.axes, strict=True):
-        if isinstance(wanted, Partial) and given != wanted:
+    for current, wanted, (axis, _) in zip(source, target, mesh.axes, strict=True):
+        if isinstance(wanted, Partial) and current != wanted:
             raise InterfaceError(
                 f'The tensor is not partial along "{axis}", so nothing makes it so',
                 hint="Only a sum over a cut index leaves partial values.",
             )
     regions: dict[Placement, Region] = {}
 
-    def held(placed: Placement) -> Region:
+    def region_of(placed: Placement) -> Region:
         if placed not in regions:
             regions[placed] = region(mesh, placed, shape)
         return regions[placed]
@@ -117,7 +117,7 @@ def solve(
         for along, after, name in _moves(placed, source, target, len(shape)):
             if after in done:
                 continue
-            sent = _sent(mesh, along, held(placed), held(after), placed, after) * width
+            sent = _sent(mesh, along, region_of(placed), region_of(after), placed, after) * width
             move = Move(name, tuple(mesh.axes[n][0] for n in along), placed, after, sent)
             heapq.heappush(
                 queue,
@@ -134,13 +134,13 @@ def solve(
 
 
 def fused(moves: Sequence[Move], mesh: Mesh, shape: Sequence[int], width: int) -> tuple[Move, ...]:
-    """Redistributions one after another, each pair along the same mesh axis as one.
+    """Fuses consecutive redistributions along the same mesh axis in pairs.
 
-    A reduce-scatter and an all-gather are an all-reduce, two all-to-alls are one, a gather
-    and a scatter are an all-to-all, and what is undone at once is left out.
+    A reduce-scatter and an all-gather become an all-reduce, two all-to-alls become one, a
+    gather and a scatter become an all-to-all. A pair that restores the placement is dropped.
 
     Args:
-        moves: Collectives; each finds the placement that the one before it left.
+        moves: Collectives; each one starts from the placement after the one before it.
         mesh: As for `solve`.
         shape: As for `solve`.
         width: As for `solve`.
@@ -159,7 +159,7 @@ def fused(moves: Sequence[Move], mesh: Mesh, shape: Sequence[int], width: int) -
 def _moves(
     placed: Placement, source: Placement, target: Placement, rank: int
 ) -> Iterator[tuple[tuple[int, ...], Placement, CollectiveName]]:
-    """Collectives that may follow: the mesh axes they run along, what they leave, their name."""
+    """Collectives that may follow: their mesh axes, the placement after them, their name."""
     for n, entry in enumerate(placed):
         if entry == target[n]:  # what is right stays
             continue
@@ -199,9 +199,13 @@ def _innermost(placed: Placement, at: int, *entries: Entry) -> bool:
 
 
 def _sent(
-    mesh: Mesh, along: Sequence[int], held: Region, wanted: Region, placed: Placement,
+    mesh: Mesh,
+    along: Sequence[int],
+    held: Region,
+    wanted: Region,
+    placed: Placement,
     after: Placement,
-) -> int:  # fmt: skip
+) -> int:
     """Elements that a collective sends."""
     if not isinstance(placed[along[0]], Partial):
         return lacking(held, wanted)

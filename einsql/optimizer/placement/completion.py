@@ -18,9 +18,9 @@ class PartialResult:
 
     Attributes:
         tiles: The partial tiles.
-        members: (groups, members), the tiles that are merged into one; groups of one
-            copy stand together.
-        width: Bytes of a tuple with what merging needs.
+        members: (groups, members), the tiles that are merged into one; the groups of one
+            copy are contiguous.
+        width: Bytes of a tuple, with the state that merging needs.
         along: Positions of the free labels along whose grid axes they are merged, -1 for
             the axis of copies.
     """
@@ -43,11 +43,11 @@ class Completion:
 
 def completions(partial: PartialResult) -> list[Completion]:
     """Ways to complete a partial result: at one site of each group, or spread over it."""
-    members, held = partial.members, partial.tiles
+    members, parts = partial.members, partial.tiles
     first = members[:, 0]
-    tiles = Tiles(held.sites[first], held.boxes[first], held.copies)
-    tiles = laid(tiles, _completed(held.layout, Single()))
-    nbytes = _sent(held.sites[members], tiles) * partial.width
+    tiles = Tiles(parts.sites[first], parts.boxes[first], parts.copies)
+    tiles = laid(tiles, _completed(parts.layout, Single()))
+    nbytes = _sent(parts.sites[members], tiles) * partial.width
     ways = [Completion(tiles, members, "reduce", nbytes)]
     for axis in range(tiles.boxes.shape[1]):
         extents = tiles.boxes[:, axis, 1] - tiles.boxes[:, axis, 0]
@@ -57,10 +57,10 @@ def completions(partial: PartialResult) -> list[Completion]:
 
 
 def freely(partial: PartialResult) -> Completion:
-    """The completion of a result that may lie anywhere: that whose busiest site moves least.
+    """The completion of a result without required sites whose busiest site moves least.
 
-    All ways send as much in sum. Spread over its group a result leaves every site with a
-    share to send and to merge, where an axis is long enough.
+    All ways send the same bytes in sum. If an axis is long enough to distribute the result
+    over its group, every site sends and merges a share.
     """
     most = int(partial.tiles.sites.max()) + 1
     return min(completions(partial), key=lambda way: merging(partial, way, most).max())
@@ -94,8 +94,8 @@ def _sent(contributing: np.ndarray, tiles: Tiles) -> int:
     """Elements that reach tiles from other sites; each site sends its parts merged into one.
 
     Args:
-        contributing: (tiles, members), the sites of the parts, that of the tile among them.
-        tiles: What is completed.
+        contributing: (tiles, members), the sites of the parts, including that of the tile.
+        tiles: The completed tiles.
     """
     others = (np.diff(np.sort(contributing, axis=1), axis=1) > 0).sum(axis=1)
     return int((others * tiles.volumes).sum())

@@ -1,9 +1,9 @@
 """Maps of partial sums that stay partial: Σₛ xₛ + Σₛ yₛ = Σₛ (xₛ + yₛ), c · Σₛ xₛ = Σₛ c · xₛ.
 
-A map that is linear in operands which all wait for the same merge runs on the partial
-values, and one merge is left where there were several.
+A map that is linear in operands with the same pending reduction runs on the partial values. One
+merge of its result then replaces several.
 
-Also of maps that run where a partial result is completed, each cell on a tile of it.
+The module also has the maps that run at the sites of a completion, each cell on one tile of it.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ def completed_cells(node: EinSum, operand: int, tiles: Tiles, sites: int) -> Cel
     return cells if list(zip(low, high, strict=True)) == domain else None
 
 
-def _cells(
-    operand: Operand, tiles: Tiles, labels: tuple[str, ...], sites: int
-) -> Cells | None:  # fmt: skip
+def _cells(operand: Operand, tiles: Tiles, labels: tuple[str, ...], sites: int) -> Cells | None:
     """Cells of which each reads one tile, if a map reads each key of the operand once."""
     boxes = _boxes(operand, tiles, labels)
     if boxes is None:
@@ -98,9 +96,7 @@ def _cells(
         )
         depths = tuple(e.depth if isinstance(e, Shard) else 0 for e, _ in busy)
         idle = single.index(True) if True in single else len(grid)
-    return Cells(
-        labels, grid, coordinates, boxes, tiles.sites, tiles.copies, sites, idle, depths
-    )  # fmt: skip
+    return Cells(labels, grid, coordinates, boxes, tiles.sites, tiles.copies, sites, idle, depths)
 
 
 def _boxes(operand: Operand, tiles: Tiles, labels: tuple[str, ...]) -> np.ndarray | None:
@@ -111,9 +107,9 @@ def _boxes(operand: Operand, tiles: Tiles, labels: tuple[str, ...]) -> np.ndarra
 
 
 def is_linear(node: EinSum) -> bool:
-    """True if every output is a linear map of float sums and of nothing else.
+    """True if every output is a linear map of float sums only.
 
-    A map that it reads counts as a sum: it is one if it is partial.
+    A map that it reads counts as a sum, because it is one if it is partial.
     """
     if not node.is_elementwise or node.guard != TRUE or any(a.define for a in node.axes):
         return False
@@ -125,8 +121,8 @@ def _linear(expr: Expr, node: EinSum) -> bool:
         source = node.operands[expr.operand].source
         if not isinstance(source, EinSum) or not expr.dtype.is_float:
             return False
-        (made,) = (o for o in source.outputs if o.name == expr.field)
-        return made.reduction in ("sum", None)
+        (output,) = (o for o in source.outputs if o.name == expr.field)
+        return output.reduction in ("sum", None)
     if not isinstance(expr, Call):
         return False
     if expr.fn in JOINTLY:
@@ -140,5 +136,5 @@ def _linear(expr: Expr, node: EinSum) -> bool:
 
 
 def _scales(expr: Expr) -> bool:
-    """True for numbers that make no NaN of a partial value where the whole makes none."""
+    """True for factors that give NaN for a partial value only if they do for the sum."""
     return isinstance(expr, Const) and math.isfinite(expr.value) and expr.value != 0

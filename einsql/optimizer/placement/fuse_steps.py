@@ -1,8 +1,8 @@
-"""Which local steps of a placed program a site runs together.
+"""Fuses local steps of an SPMD program into groups that a site runs together.
 
-A graph's groups of nodes that had better run together are known from its structure. They
-do at a site if what passes between them stays in the cell that made it: the nodes are cut
-alike, and no exchange between them moves or cuts anything.
+The groups of nodes worth fusing follow from the structure of the graph. Their steps fuse if
+intermediates stay in the cell that computes them: the nodes have the same cut, and no exchange
+between them moves or slices tiles.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from einsql.ir.spmd.program import Exchange, Local, Program, Together, reads
 
 
 def joined(program: Program, groups: Iterable[Sequence[EinSum]]) -> Program:
-    """The program with those groups of its nodes that sites can run together.
+    """The program with those groups of its nodes fused that sites can run together.
 
     Args:
         program: Its local steps run nodes of a graph.
         groups: Nodes of that graph, producers first; none is in two groups.
     """
     search = _Search(program)
-    found = (search.together(nodes) for nodes in groups)
-    return replace(program, together=tuple(t for t in found if t is not None))
+    fused = (search.together(nodes) for nodes in groups)
+    return replace(program, together=tuple(t for t in fused if t is not None))
 
 
 class _Search:
@@ -57,16 +57,16 @@ class _Search:
                 return None
             if (local.sites != self._local(steps[-1]).sites).any():
                 return None
-            made = tuple(number.get(id(o.source), -1) for o in local.node.operands)
-            for source, maker, picks in zip(local.operands, made, local.picks, strict=True):
+            makers = tuple(number.get(id(o.source), -1) for o in local.node.operands)
+            for source, maker, picks in zip(local.operands, makers, local.picks, strict=True):
                 if maker >= 0:
                     between = self._in_place(source, maker, picks)
                     if between is None:
                         return None
                     links |= between
                 elif any(self.reached[source] >> m & 1 for m in steps):
-                    return None  # it needs what the group makes
-            edges.append(made)
+                    return None  # it depends on the group's own results
+            edges.append(makers)
         inside = {*steps, *links}
         outside = {n: [r for r in self.readers[n] if r not in inside] for n in inside}
         if any(r < steps[-1] for of in outside.values() for r in of):
@@ -94,7 +94,7 @@ class _Search:
     def _in_place(self, source: int, maker: int, picks: np.ndarray) -> set[int] | None:
         """The exchanges from a cell's result to the same cell's operand; None if more happens."""
         links: set[int] = set()
-        tiles, whole = picks, np.arange(len(picks))
+        tiles, cells = picks, np.arange(len(picks))
         while source != maker:
             step = self.program.steps[source]
             if not isinstance(step, Exchange) or (step.at_hand[:, 0] < 0).any():
@@ -109,4 +109,4 @@ class _Search:
             if (step.tiles.boxes[tiles] != have.boxes[before]).any():
                 return None
             tiles = before
-        return links if np.array_equal(tiles, whole) else None
+        return links if np.array_equal(tiles, cells) else None

@@ -36,20 +36,19 @@ ORDERS = 24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Cells of an operation on a grid of sites; those of one copy stand together.
+    """Cells of an operation on a grid of sites; the cells of one copy are contiguous.
 
     Attributes:
         labels: The free labels.
-        grid: The labels that are cut with their parts, COPIES among them, slowest first.
-        coordinates: (cells, labels), which interval of each label a cell has.
+        grid: The cut labels with their parts, possibly COPIES, slowest first.
+        coordinates: (cells, labels), the number of the interval of each label.
         boxes: (cells, labels, 2).
         sites: (cells,).
-        copies: How many groups of sites run all cells.
-        among: How many sites there are.
-        idle: Where they are a multiple of the cells, the axes of the grid that are slower
-            than the axis along which only the first site has a cell.
-        depths: For each axis of the grid how deep it cuts its label, as in `Shard`; all 0
-            if it is empty.
+        copies: The number of groups of sites that run all cells.
+        among: The number of sites.
+        idle: If that is a multiple of the cells, only the first site along one further axis
+            has a cell; this is the number of axes of the grid that are slower than it.
+        depths: The depth of each axis of the grid, as in `Shard`; empty for all 0.
     """
 
     labels: tuple[str, ...]
@@ -74,10 +73,10 @@ def _coordinates(shape: Sequence[int]) -> Sequence[np.ndarray]:
 
 
 def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
-    """The cells of an operation under each order of what is cut.
+    """Yields the cells of an operation under each order of the cut labels.
 
-    Where several sites go to a cell, the idle ones are next to it first, then elsewhere: a
-    result that was merged at the first site of each group lies so.
+    If there are several sites per cell, the first grids have the idle sites next to each
+    cell, as a result has that was merged at the first site of each group.
 
     Raises:
         InternalError: Copies of all cells are more than there are sites.
@@ -117,20 +116,20 @@ def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
 def declared(
     keys: Sequence[tuple[int, int]], parts: Sequence[int], sites: int, order: Sequence[int] = ()
 ) -> Tiles:
-    """Where a stored tensor of a declared cut lies.
+    """The tiles and sites of a stored tensor with a declared cut.
 
     Args:
         keys: Bounds of each key.
         parts: Parts of each key; all 1 is a copy at every site.
-        sites: How many sites there are.
-        order: The keys in the order in which blocks are numbered, the slowest first; as
-            they stand if it is empty.
+        sites: The number of sites.
+        order: The keys in the order in which blocks are numbered, the slowest first; empty
+            for the order of the keys.
     """
     number, order = prod(parts), order or range(len(keys))
     if number == 1:
-        whole = np.array(keys, np.int64).reshape(1, -1, 2)
+        box = np.array(keys, np.int64).reshape(1, -1, 2)
         everywhere = Layout(Mesh((("", sites),)), (Replicate(),))
-        return Tiles(np.arange(sites), np.repeat(whole, sites, axis=0), sites, everywhere)
+        return Tiles(np.arange(sites), np.repeat(box, sites, axis=0), sites, everywhere)
     boxes = np.empty((number, len(keys), 2), np.int64)
     for n, at in zip(order, _coordinates([parts[n] for n in order]), strict=True):
         boxes[:, n] = split(*keys[n], parts[n])[at]
@@ -157,7 +156,7 @@ def spread(keys: Sequence[tuple[int, int]], sites: int) -> Tiles:
 
 
 def lying(tensor: Input, sites: int) -> Tiles:
-    """Where a stored tensor lies that is settled, with the layout it follows if it does."""
+    """The tiles of a stored tensor with fixed sites, with their layout if there is one."""
     keys = [(k.lo, k.hi) for k in tensor.schema.keys]
     if tensor.lies is None:
         assert tensor.parts is not None
@@ -181,13 +180,13 @@ def needed(node: EinSum, operand: int, cells: Cells) -> Tiles:
 
 
 def read_layout(node: EinSum, operand: int, cells: Cells) -> Layout | None:
-    """How the tiles of an operand lie that the cells read."""
+    """The layout of the tiles of an operand that the cells read."""
     labels = node.operands[operand].labels
     return _layout(cells, lambda x: Shard(labels.index(x)) if labels.count(x) == 1 else REPLICATE)
 
 
 def made_layout(node: EinSum, cells: Cells, copies: Entry = REPLICATE) -> Layout | None:
-    """How the tiles lie that the cells make; `copies` is what repeated cells make."""
+    """The layout of the cells' results; `copies` is the entry of the axis of repeated cells."""
 
     def entry(label: str) -> Entry:
         if label == COPIES:
@@ -198,15 +197,15 @@ def made_layout(node: EinSum, cells: Cells, copies: Entry = REPLICATE) -> Layout
 
 
 def _layout(cells: Cells, entry: Callable[[str], Entry]) -> Layout | None:
-    """One entry for each axis of the grid; the sites between cells hold nothing."""
+    """A layout with one entry for each axis of the grid; sites between cells store nothing."""
     idle, rest = divmod(cells.among, len(cells.sites))
     if rest or not idle:
         return None
     axes = [(axis, entry(axis[0])) for axis in cells.grid]
     for n, depth in enumerate(cells.depths):
-        axis, held = axes[n]
-        if isinstance(held, Shard):
-            axes[n] = axis, replace(held, depth=depth)
+        axis, placed = axes[n]
+        if isinstance(placed, Shard):
+            axes[n] = axis, replace(placed, depth=depth)
     if idle > 1:
         axes.insert(cells.idle, (("", idle), Single()))
     return Layout(Mesh(tuple(axis for axis, _ in axes)), tuple(e for _, e in axes))
@@ -241,13 +240,13 @@ def groups(node: EinSum, cells: Cells) -> np.ndarray | None:
 
 
 def reach(node: EinSum, axis: Axis, labels: tuple[str, ...], cells: np.ndarray) -> np.ndarray:
-    """Bounds (cells, 2) of a derived axis in each cell: a window's halo, or the whole axis."""
+    """Bounds (cells, 2) of a derived axis in each cell: with a window's halo, or its full range."""
     assert axis.define is not None
-    whole = np.array([axis.lo, axis.hi], np.int64)
+    full = np.array([axis.lo, axis.hi], np.int64)
     if axis.label in node.keys:  # the result has all its values
-        return np.tile(whole, (len(cells), 1))
+        return np.tile(full, (len(cells), 1))
     known = {a.label: (a.lo, a.hi) for a in node.axes}
-    found = np.tile(whole, (len(cells), 1))
+    reached = np.tile(full, (len(cells), 1))
     seen: dict[bytes, np.ndarray] = {}
     for n, cell in enumerate(cells):
         key = cell.tobytes()
@@ -262,9 +261,9 @@ def reach(node: EinSum, axis: Axis, labels: tuple[str, ...], cells: np.ndarray) 
                 hi = min(axis.hi, inside[1] + 1)
                 seen[key] = np.array([lo, max(lo, hi)], np.int64)
             else:
-                seen[key] = whole
-        found[n] = seen[key]
-    return found
+                seen[key] = full
+        reached[n] = seen[key]
+    return reached
 
 
 def distinct(need: Tiles) -> tuple[Tiles, np.ndarray]:
@@ -282,27 +281,27 @@ def following(need: Tiles, have: Tiles) -> np.ndarray | None:
 
 
 def here(need: Tiles, have: Tiles) -> tuple[np.ndarray, np.ndarray]:
-    """What of the needed tiles lies at their sites.
+    """The parts of needed tiles that are stored at their sites.
 
     Returns:
-        For each needed tile the number of its elements that are there (tiles of one site
-        being disjoint), and a tile there that holds all of it, -1 if none does.
+        For each needed tile the number of its elements that its site stores (tiles of one site
+        are disjoint), and a tile at the site that contains it, or -1.
     """
-    found = np.zeros(len(need.sites), np.int64)
+    counts = np.zeros(len(need.sites), np.int64)
     holder = np.full(len(need.sites), -1)
     for there, at in beside(need, have):
         shared = common(need.boxes, have.boxes[at])
-        found += volumes(shared) * there
+        counts += volumes(shared) * there
         holds = there & (shared == need.boxes).all(axis=(1, 2))
         holder[holds] = at[holds]
-    return found, holder
+    return counts, holder
 
 
 def beside(need: Tiles, have: Tiles) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs each needed tile with one tile after another that lies at its site.
+    """Pairs each needed tile with the tiles at its site, one after another.
 
     Yields:
-        For each needed tile whether there is one more, and its number (any if there is none).
+        For each needed tile whether there is a further tile, and its number (arbitrary if not).
     """
     order = np.argsort(have.sites, kind="stable")
     sites = have.sites[order]
@@ -314,16 +313,16 @@ def beside(need: Tiles, have: Tiles) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def lacking(need: Tiles, versions: Sequence[Tiles]) -> tuple[int, np.ndarray]:
-    """What has to move so that needed tiles lie at their sites.
+    """The elements that must move so that every site has its needed tiles.
 
     Args:
         need: The needed tiles.
-        versions: Tiles of the relation that lie somewhere; the first are complete.
+        versions: Stored tiles of the relation; the first version is complete.
 
     Returns:
-        How many elements, and `Exchange.at_hand` over these versions.
+        The number of elements, and `Exchange.at_hand` over these versions.
     """
-    found, holder = here(need, versions[0])
+    present, holder = here(need, versions[0])
     at_hand = np.stack([np.where(holder < 0, -1, 0), holder], axis=1)
     for n, version in enumerate(versions[1:], 1):
         if (at_hand[:, 0] >= 0).all():
@@ -331,5 +330,5 @@ def lacking(need: Tiles, versions: Sequence[Tiles]) -> tuple[int, np.ndarray]:
         _, holder = here(need, version)
         new = (at_hand[:, 0] < 0) & (holder >= 0)
         at_hand[new, 0], at_hand[new, 1] = n, holder[new]
-    moved = (need.volumes - found)[at_hand[:, 0] < 0].sum()
+    moved = (need.volumes - present)[at_hand[:, 0] < 0].sum()
     return int(moved), at_hand

@@ -1,9 +1,9 @@
-"""Places a cut graph on sites: which site runs which cell, and what has to move.
+"""Places a cut graph on sites: the site of every cell, and the exchanges between them.
 
-Operations are placed one after another, each where it moves least (`choice.py`). A
-partial result waits for its first reader, which says how it is completed; what an
-exchange has brought to a site is there for every later reader. Operations that are cut
-alike and find their operands alike, as the layers of a network do, are placed once.
+Operations are placed in order, each where it moves least (`choose_grid.py`). A partial result
+stays partial until its first reader, which determines its completion. Later readers reuse the
+tiles that an exchange has sent to their site. Operations with equal cuts and equally placed
+operands, such as the layers of a network, are placed once.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from einsql.optimizer.placement.layouts import lying, spread
 
 @dataclass(slots=True)
 class _Relation:
-    """A relation of the graph as the program has it.
+    """A relation of the graph with its steps in the program.
 
     Attributes:
-        source: What is known of it.
-        steps: The step that holds each version, or the partial result.
-        fetched: The step that brought tiles, by the identity of these.
+        source: Its placement.
+        steps: The step that produces each version, or the partial result.
+        fetched: The exchange of tiles, by the identity of the tiles.
     """
 
     source: Source = field(default_factory=Source)
@@ -66,8 +66,8 @@ class _Placing:
     """One placement, producers first.
 
     Attributes:
-        granted: Partial results that operations should make, by the identity of these.
-        wishes: Those that would have let sums stay partial, for another placement.
+        granted: Partial results that operations should prefer, by the node's identity.
+        wishes: Further ones that would have let sums stay partial, for a next placement.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class _Placing:
         return len(self.steps) - 1
 
     def _input(self, node: Input) -> None:
-        """What lies somewhere is loaded there; anything else where it is read."""
+        """Loads a tensor at its fixed sites, or else at the sites that read it."""
         relation = self.relations[id(node)] = _Relation()
         if node.settled:
             tiles = self._interned(lying(node, self.sites))
@@ -145,7 +145,7 @@ class _Placing:
         self._local(node, choice, operands, names)
 
     def _wish(self, node: EinSum, read: Sequence[_Relation]) -> None:
-        """Asks operands that lie wherever we like to lie as another one does."""
+        """Records the wish that operands without fixed sites are placed like another operand."""
         free = [
             isinstance(o.source, EinSum)
             and all(isinstance(s, Input) and not s.settled for s in children(o.source))
@@ -175,7 +175,7 @@ class _Placing:
     def _fetch(
         self, node: Node, relation: _Relation, fetch: Fetch, names: Mapping[str, str]
     ) -> int:
-        """The step that holds the needed tiles; equal needs are met once."""
+        """The step that produces the needed tiles; equal tiles are fetched once."""
         known = relation.fetched.get(id(fetch.need))
         if known is not None:
             return known
@@ -209,16 +209,16 @@ class _Placing:
         partial = choice.partial
         shared = self.readers[id(node)] > 1
         if partial is None:
-            made = Source((choice.tiles,), None, shared)
+            source = Source((choice.tiles,), None, shared)
         else:
-            made = Source((), self._partial(partial), shared)
-        self.relations[id(node)] = _Relation(made, [step])
+            source = Source((), self._partial(partial), shared)
+        self.relations[id(node)] = _Relation(source, [step])
 
     def _interned(self, tiles: Tiles) -> Tiles:
         layout = tiles.layout
         known = None if layout is None else (layout.mesh.shape, layout.placed)
-        held = tiles.sites.tobytes(), tiles.boxes.tobytes(), tiles.boxes.shape
-        return self.tiles.setdefault((held, tiles.copies, known), tiles)
+        identity = tiles.sites.tobytes(), tiles.boxes.tobytes(), tiles.boxes.shape
+        return self.tiles.setdefault((identity, tiles.copies, known), tiles)
 
     def _partial(self, partial: PartialResult) -> PartialResult:
         merged = partial.members.tobytes(), partial.members.shape

@@ -1,4 +1,4 @@
-"""What sites send and receive when tiles change their cut."""
+"""The elements that sites send and receive when tiles change their cut."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ LARGEST_GRID = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What sites send and receive in one step; each array is float64 (sites,).
+    """The traffic of sites in one step; each array is float64 (sites,).
 
     Attributes:
         sent: Elements that leave each site.
         received: Elements that reach it.
-        messages: Pieces of tiles that leave or reach it, whichever are more.
+        messages: The larger of the numbers of pieces of tiles that leave it and reach it.
     """
 
     sent: np.ndarray
@@ -37,9 +37,9 @@ class Traffic:
 
 
 def completing(local: Local, step: Complete, sites: int) -> Traffic:
-    """What the members of groups send to those who merge their partial results.
+    """The traffic from the members of groups to the sites that merge their partial results.
 
-    A site merges what it has of a tile before it sends it.
+    A site merges its own parts of a tile before it sends the tile.
     """
     volumes = step.tiles.volumes.astype(np.float64)
     sent, received, messages = np.zeros(sites), np.zeros(sites), np.zeros(sites)
@@ -53,10 +53,10 @@ def completing(local: Local, step: Complete, sites: int) -> Traffic:
 
 
 def exchanged(have: Tiles, need: Tiles, sites: int) -> Traffic:
-    """What an exchange moves between sites.
+    """The traffic of an exchange.
 
-    What a tile shares with all tiles of the other side is a product over the axes where
-    those lie on a grid, so no pair of tiles is looked at.
+    If the tiles form a grid, the intersections of a tile with all tiles of the other side are
+    a product over the axes, so pairs of tiles are not enumerated.
     """
     sent, parcels_out = _shared(have.boxes, need.boxes)
     got, parcels_in = _shared(need.boxes, have.boxes)
@@ -72,13 +72,11 @@ def leaving(have: Tiles, need: Tiles, sites: int) -> np.ndarray:
     """Elements of the first copy that leave each site for tiles elsewhere, float64 (sites,)."""
     once = Tiles(have.sites[: have.once], have.boxes[: have.once])
     shared, _ = _shared(once.boxes, need.boxes)
-    return np.asarray(
-        np.bincount(once.sites, shared, sites) - _staying(once, need, sites)[0]
-    )  # fmt: skip
+    return np.asarray(np.bincount(once.sites, shared, sites) - _staying(once, need, sites)[0])
 
 
 def _shared(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each box what it shares with all the others in sum, and how many it meets."""
+    """For each box the total volume of its intersections with others, and their number."""
     if boxes.shape[1] == 0:
         once = np.full(len(boxes), float(len(others)))
         return once, once
@@ -95,21 +93,23 @@ def _shared(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarr
         lengths.append(extents(common(mine[a][:, None], theirs[a][None])).astype(np.float64))
     grid = np.bincount(index, minlength=prod(shape)).astype(np.float64)
     meets = [(v > 0).astype(np.float64) for v in lengths]
-    found = []
+    sums = []
     for tables in (lengths, meets):
         total = grid.reshape(shape)
-        for table in tables:  # the axis in front goes, the one of `boxes` comes last
+        for table in tables:  # contracts the first axis, and appends the one of `boxes`
             total = np.tensordot(total, table, axes=(0, 1))
-        found.append(total.reshape(-1)[at])
-    return found[0], found[1]
+        sums.append(total.reshape(-1)[at])
+    return sums[0], sums[1]
 
 
 def _shared_by_pairs(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """As `_shared`, for boxes on no grid."""
-    pairs = np.array([
-        (shared.sum(), (shared > 0).sum())
-        for shared in (volumes(common(box[None], others)) for box in boxes)
-    ]).reshape(-1, 2)  # fmt: skip
+    pairs = np.array(
+        [
+            (shared.sum(), (shared > 0).sum())
+            for shared in (volumes(common(box[None], others)) for box in boxes)
+        ]
+    ).reshape(-1, 2)
     return pairs[:, 0].astype(np.float64), pairs[:, 1].astype(np.float64)
 
 
@@ -124,7 +124,7 @@ def _intervals(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _staying(have: Tiles, need: Tiles, sites: int) -> tuple[np.ndarray, np.ndarray]:
-    """Elements of each site's needed tiles that it holds already, and the pieces they are."""
+    """Elements of each site's needed tiles that it already stores, and their pieces."""
     stays, pieces = np.zeros(sites), np.zeros(sites)
     for there, at in beside(need, have):
         shared = volumes(common(need.boxes, have.boxes[at])) * there

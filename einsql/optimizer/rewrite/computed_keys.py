@@ -1,4 +1,4 @@
-"""Keys computed from labels: the computed label becomes free, and one it is made of follows."""
+"""Solves keys computed from labels: the key becomes free, and one of its labels derived."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def solve_keys(node: EinSum) -> EinSum:
     for axis in node.axes:
         if axis.define is None or axis.label not in node.keys:
             continue
-        found = affine(axis.define, known)
-        if found is None or can_raise(axis.define, bounds_of(node)):
+        form = affine(axis.define, known)
+        if form is None or can_raise(axis.define, bounds_of(node)):
             continue
-        units = [x for x, s in found.steps.items() if abs(s) == 1 and x not in node.keys]
+        units = [x for x, s in form.steps.items() if abs(s) == 1 and x not in node.keys]
         for label in sorted(units, key=lambda x: -node.axis(x).extent):
-            solved = _solved(node, axis.label, label, found)
+            solved = _solved(node, axis.label, label, form)
             if solved is not None:
                 return solved
     return node

@@ -53,8 +53,8 @@ class _Part:
 
     Attributes:
         members: Numbers of the original operands.
-        operands: What stands for them, with labels of the original node.
-        guard: Conditions already decided, over `operands`.
+        operands: The operands that replace them, with labels of the original node.
+        guard: Conditions already applied, over `operands`.
         partial: For each output, by name, the part's contribution over `operands`.
     """
 
@@ -72,12 +72,13 @@ def factor_order(node: EinSum) -> EinSum:
     """Splits a reduction of a product of three or more operands into binary steps.
 
     Every output must be ⊕ of a chain of a ⊗ that distributes over it, each factor reading
-    one operand. The order is opt_einsum's for the label extents; conditions are decided
-    in the first step that knows all they read, and its result then carries PRESENT.
+    one operand. The order is opt_einsum's for the label extents. A condition is applied in
+    the first step that has all labels and values it reads; the result of that step then has
+    PRESENT.
 
-    Exactness: partial results are rounded on their own, and where data hold infinities or
-    NaN the order decides whether inf - inf or 0 · inf arises. Integers are reordered only
-    where no partial result can overflow.
+    Exactness: partial results are rounded separately. If data contain infinities or NaN, the
+    order decides whether inf - inf or 0 · inf occurs. Integers are reordered only if no
+    partial result can overflow.
     """
     if len(node.operands) < 3 or not node.reduced or not _is_eligible(node):
         return node
@@ -115,7 +116,7 @@ def _is_eligible(node: EinSum) -> bool:
 
 
 def _is_local(node: EinSum, expr: Expr) -> bool:
-    """True if the operands an expression reads bring all the labels it reads."""
+    """True if the operands that an expression reads have all the labels that it reads."""
     read = operands_of(expr)
     return not read or labels_of(expr) <= {x for n in read for x in node.operands[n].labels}
 
@@ -125,15 +126,15 @@ def _terms(node: EinSum, o: Output) -> _Terms | None:
         return None
     (arg,) = o.args
     fn = arg.fn if isinstance(arg, Call) and arg.fn in REDUCTIONS[o.reduction].over else None
-    found = tuple(factors(arg, fn)) if fn is not None else (arg,)
-    if any(len(operands_of(f)) > 1 or not _is_local(node, f) for f in found):
+    parts = tuple(factors(arg, fn)) if fn is not None else (arg,)
+    if any(len(operands_of(f)) > 1 or not _is_local(node, f) for f in parts):
         return None
     same_kind = arg.dtype is o.dtype or (arg.dtype.is_integer and o.dtype.is_integer)
-    return _Terms(o, fn, found) if same_kind and not o.dtype.is_short else None
+    return _Terms(o, fn, parts) if same_kind and not o.dtype.is_short else None
 
 
 def _is_exact(node: EinSum, terms: list[_Terms]) -> bool:
-    """True if no integer step can overflow, in whatever order."""
+    """True if no integer step can overflow in any order."""
     bounds = bounds_of(node)
     points = node.points
     for t in terms:
@@ -141,10 +142,10 @@ def _is_exact(node: EinSum, terms: list[_Terms]) -> bool:
             continue
         most = 1
         for f in t.factors:
-            found: Interval = interval(f, bounds)
-            if found is None:
+            span: Interval = interval(f, bounds)
+            if span is None:
                 return False
-            size = max(abs(found[0]), abs(found[1]), 1)
+            size = max(abs(span[0]), abs(span[1]), 1)
             most = most + size if t.fn == "add" else most * size
         if not fits((-most * points, most * points), *t.output.dtype.range):
             return False
@@ -152,7 +153,7 @@ def _is_exact(node: EinSum, terms: list[_Terms]) -> bool:
 
 
 class _Plan:
-    """Parts, and what is still to be decided or multiplied in."""
+    """Parts, with the conditions and factors that are not applied yet."""
 
     def __init__(self, node: EinSum, terms: list[_Terms]) -> None:
         self.node = node
@@ -164,8 +165,8 @@ class _Plan:
     def run(self) -> EinSum:
         """Joins the parts along a path.
 
-        A join that reduces nothing is computed on its own only if the next step has
-        labels it lacks: else the next step does it at no cost.
+        A join that reduces nothing becomes a node only if the next step has further labels;
+        otherwise the next step does it at no cost.
         """
         parts = [self._reduced(p, [q for q in self.parts if q is not p]) for p in self.parts]
         for step in _path([p.labels for p in parts], self.node)[:-1]:
@@ -218,7 +219,7 @@ class _Plan:
         return part.labels & outside if counted else part.labels
 
     def _reduced(self, part: _Part, others: list[_Part]) -> _Part:
-        """The part without labels that nothing else reads; itself if it has none."""
+        """The part reduced over the labels that nothing else reads; itself if there are none."""
         return part if self._wanted(part, others) == part.labels else self._stored(part, others)
 
     def _merged(self, chosen: list[_Part], others: list[_Part]) -> _Part:
@@ -253,7 +254,7 @@ class _Plan:
         return part
 
     def _stored(self, part: _Part, others: Iterable[_Part]) -> _Part:
-        """The part as a node of its own, reduced to the labels still wanted."""
+        """The part as a node of its own, reduced to the labels still needed."""
         wanted = self._wanted(part, others)
         keys = tuple(a.label for a in self.node.axes if a.label in wanted)
         reduces = len(keys) < len(part.labels)
@@ -290,8 +291,8 @@ class _Plan:
         outputs = []
         for t in self.terms:
             rest = self.loose[t.output.name]
-            found = last.partial.get(t.output.name)
-            arg = _chain(t, [*rest, found] if found is not None else rest)
+            partial_value = last.partial.get(t.output.name)
+            arg = _chain(t, [*rest, partial_value] if partial_value is not None else rest)
             outputs.append(Output(t.output.name, (arg,), t.output.dtype, t.output.reduction))
         guard = conj(last.guard, *self.waiting)
         labels = last.labels | self._unread()
@@ -309,7 +310,7 @@ class _Plan:
 
 
 def _stored_name(t: _Terms) -> str:
-    """Field of a partial result; PRESENT there tells which partial results exist."""
+    """The field of a partial result; its PRESENT field marks the partial results that exist."""
     return f"partial{PRESENT}" if t.output.name == PRESENT else t.output.name
 
 

@@ -28,12 +28,11 @@ _Fields = Mapping[str, str]
 
 
 def share(roots: Roots) -> tuple[Roots, int]:
-    """Makes one of all equal nodes, operands and outputs.
+    """Merges equal nodes, operands and outputs.
 
-    Two nodes are equal if they are the same text after labels are numbered in the order
-    in which keys and operands mention them, operands and the arguments of commutative
-    functions are sorted, and fields are named by what they compute. A root's own field
-    and key names stay.
+    Nodes are compared in a canonical form: labels are numbered in order of first use by keys
+    and operands, operands and the arguments of commutative functions are sorted, and fields
+    are named by their expressions. A root keeps its own names of fields and keys.
     """
     done: dict[int, tuple[Node, _Fields]] = {}
     known: dict[_Key, tuple[Node, dict[_Key, str]]] = {}
@@ -139,7 +138,7 @@ class _Canonical:
         return "call", e.fn, e.dtype.value, digest
 
     def output(self, o: Output) -> _Key:
-        """What an output computes, without its name."""
+        """The computation of an output, without its name."""
         args = tuple(self.expr(a) for a in o.args)
         return args, o.dtype.value, o.reduction, self.expr(o.where)
 

@@ -47,22 +47,21 @@ class _Linear:
 
 
 def narrow_axes(node: EinSum) -> EinSum:
-    """Moves `label < constant` and its kin from the guard into a label's bounds.
+    """Moves `label < constant` and similar conditions from the guard into a label's bounds.
 
-    Bounds of result keys are a contract, so only labels that are no keys are narrowed. A
-    label derived from what is compared exists within its bounds alone: what the guard says
-    of these again goes.
+    Bounds of result keys are part of the schema, so only other labels are narrowed. A derived
+    label exists only within its bounds, so a guard that repeats these is dropped.
     """
     bounds = bounds_of(node)
     defined: dict[Expr, str] = {a.define: a.label for a in node.axes if isinstance(a.define, Call)}
     changed: dict[str, Axis] = {}
     kept: list[Expr] = []
     for term in conjuncts(node.guard):
-        found = _solve(term, bounds, defined)
-        if found is None:
+        limit = _solve(term, bounds, defined)
+        if limit is None:
             kept.append(term)
             continue
-        label, lo, hi = found
+        label, lo, hi = limit
         axis = changed.get(label) or node.axis(label)
         if label not in node.keys:
             changed[label] = _clip(axis, lo, hi)
@@ -201,9 +200,9 @@ def _merge(node: EinSum, a: str, b: str) -> EinSum | None:
                 {a.label for a in node.axes},
             ),
         )
-        found = in_order(map_exprs(merged, partial(relabel, names=names)))
-        if found is not None:
-            return found
+        ordered = in_order(map_exprs(merged, partial(relabel, names=names)))
+        if ordered is not None:
+            return ordered
     return None
 
 

@@ -39,12 +39,12 @@ _Pushed = tuple[EinSum, EinSum]
 def push_filter(roots: Roots) -> tuple[Roots, int]:
     """Moves conditions on one operand into its producer, where that saves work.
 
-    A condition on keys goes below an aggregation, so that fewer points are aggregated;
-    BLAS does whole blocks, so a contraction keeps its own domain. A condition on computed
-    values goes from a contraction into the map that computes them: it is then decided
-    once for each element and not at every point of the contraction.
+    A condition on keys moves below an aggregation, so that fewer points are aggregated. A
+    contraction keeps its domain, because BLAS multiplies full blocks. A condition on computed
+    values moves from a contraction into the map that computes them: it is then evaluated once
+    per element and not at every point of the contraction.
     """
-    only_reader = {source for source, found in readers(*roots).items() if len(found) == 1}
+    only_reader = {source for source, uses in readers(*roots).items() if len(uses) == 1}
 
     def visit(old: EinSum, node: EinSum) -> EinSum:
         for n, before in enumerate(old.operands):

@@ -25,7 +25,8 @@ _TURNED = {"lt": "le", "le": "lt"}  # NOT a < b is b <= a: floats are totally or
 def simplify(expr: Expr, bounds: Bounds) -> Expr:
     """An equal expression, smaller where laws, constants or label bounds allow.
 
-    What would raise is never folded; a part that no longer matters may go with its error.
+    A call that would raise is never folded to a value. A part without effect may be dropped
+    together with its error.
     """
     return rewrite(expr, lambda e: _step(e, bounds) if isinstance(e, Call) else e)
 

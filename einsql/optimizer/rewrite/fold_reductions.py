@@ -1,4 +1,4 @@
-"""Folding of reductions: known results, proven flags, labels that make no difference."""
+"""Folds reductions: constant results, proven flags, labels without effect."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _counts(key: Axis, value: Affine, axes: Mapping[str, Axis]) -> bool:
 
 
 def _meets(axis: Axis, value: Affine, axes: Mapping[str, Axis], chosen: AbstractSet[str]) -> bool:
-    """True if some values of the chosen labels bring another into its bounds at every key."""
+    """True if, at every key, some values of the chosen labels put another within its bounds."""
     steps = {x: s for x, s in value.steps.items() if x in chosen}
     moved = Affine(steps, 0)
     rest = Affine({x: s for x, s in value.steps.items() if x not in chosen}, value.offset)
@@ -180,17 +180,18 @@ def read_known(node: EinSum) -> EinSum:
     """Replaces operand fields that are constants, or conditions on keys alone."""
     known: dict[tuple[int, str], Expr] = {}
     operands = list(node.operands)
-    read = {(e.operand, e.field) for x in exprs(node) for e in subexpressions(x)
-            if isinstance(e, Value)}  # fmt: skip
+    read = {
+        (e.operand, e.field) for x in exprs(node) for e in subexpressions(x) if isinstance(e, Value)
+    }
     for n, operand in enumerate(node.operands):
         source = operand.source
         if isinstance(source, EinSum):
             for o in source.outputs:
                 if (n, o.name) not in read:
                     continue
-                found = constant(source, o) or _condition(source, o, operand.labels, operands)
-                if found is not None:
-                    known[n, o.name] = found
+                expr = constant(source, o) or _condition(source, o, operand.labels, operands)
+                if expr is not None:
+                    known[n, o.name] = expr
     if not known:
         return node
     if len(operands) > len(node.operands):
@@ -217,29 +218,29 @@ def _condition(
         return None
     if o.reduction is not None and REDUCTIONS[o.reduction].monoid != "or":
         return None
-    held = o.args[0]
+    condition = o.args[0]
     if o.reduction is not None or o.name == PRESENT:
-        held = conj(source.guard, o.where, held)
-    scalars = {n: source.operands[n] for n in operands_of(held)}
-    if any(s.labels for s in scalars.values()) or not is_cheap(held):
+        condition = conj(source.guard, o.where, condition)
+    scalars = {n: source.operands[n] for n in operands_of(condition)}
+    if any(s.labels for s in scalars.values()) or not is_cheap(condition):
         return None
     reduced = [source.axis(x) for x in source.reduced]
-    if any(a.extent == 0 or a.label in labels_of(held) for a in reduced):
+    if any(a.extent == 0 or a.label in labels_of(condition) for a in reduced):
         return None
     for scalar in scalars.values():
         if scalar not in operands:
             operands.append(scalar)
-    held = renumber(held, {n: operands.index(scalar) for n, scalar in scalars.items()})
-    return relabel(held, dict(zip(source.keys, labels, strict=True)))
+    condition = renumber(condition, {n: operands.index(scalar) for n, scalar in scalars.items()})
+    return relabel(condition, dict(zip(source.keys, labels, strict=True)))
 
 
 def drop_unseen(node: EinSum) -> EinSum:
-    """Drops conditions on keys and scalars from an element-wise node that tells of no keys.
+    """Drops conditions on keys and scalars from an element-wise node without flags.
 
-    No reader looks at the others, so any value may be theirs.
+    Its readers do not read the excluded keys, so their values may be arbitrary.
     """
-    told = any(is_flag(o.name) for o in node.outputs)
-    return node if told or not node.is_elementwise else unguarded(node)
+    has_flags = any(is_flag(o.name) for o in node.outputs)
+    return node if has_flags or not node.is_elementwise else unguarded(node)
 
 
 def drop_repeats(node: EinSum) -> EinSum:
@@ -278,13 +279,13 @@ def _single(o: Output) -> Output:
 
 
 def settle_constants(node: EinSum) -> EinSum:
-    """Makes a node of known constants element-wise, over its keys alone."""
+    """Makes a node whose outputs are constants element-wise, over its keys only."""
     if any(node.axis(k).define is not None for k in node.keys) or not node.reduced:
         return node
-    found = [constant(node, o) for o in node.outputs]
+    constants = [constant(node, o) for o in node.outputs]
     outputs = tuple(
         Output(o.name, (c,), o.dtype)
-        for o, c in zip(node.outputs, found, strict=True)
+        for o, c in zip(node.outputs, constants, strict=True)
         if c is not None
     )
     if len(outputs) < len(node.outputs):
@@ -310,7 +311,7 @@ def fold_reductions(node: EinSum) -> EinSum:
 
 
 def drop_proven_flags(roots: Roots) -> tuple[Roots, int]:
-    """Drops the roots' flags proven TRUE: an absent flag says the same."""
+    """Drops the roots' flags proven TRUE: an absent flag means the same."""
     new = tuple(map(_without_proven, roots))
     fired = sum(a is not b for a, b in zip(new, roots, strict=True))
     return (new if fired else roots), fired

@@ -52,9 +52,9 @@ _LARGEST = 256  # subexpressions in one node; chains of squares would double for
 def compose(node: EinSum, n: int) -> EinSum | None:
     """The node with operand `n` replaced by its definition, or None where that is unsafe.
 
-    Safe means: wherever the node reads the producer, the producer's point exists (it
-    always does, or the node's guard asks for its presence), or reading it elsewhere can
-    neither raise nor lose the point.
+    It is safe if the producer's point exists wherever the node reads it (always, or because
+    the node's guard tests its presence), or if reading a point that does not exist can neither
+    raise nor drop the reader's point.
     """
     producer = node.operands[n].source
     if not isinstance(producer, EinSum) or not is_pointwise(producer):
@@ -114,7 +114,7 @@ def _fields(producer: EinSum, exists: bool) -> dict[str, Expr] | None:
 
     Args:
         producer: A pointwise node.
-        exists: Whether the point is known to exist wherever a field is read.
+        exists: Whether the point exists wherever a field is read.
     """
     point = TRUE if exists else producer.guard
     fields: dict[str, Expr] = {}
@@ -166,7 +166,7 @@ def _is_safe(node: EinSum, n: int, producer: EinSum, sure: bool) -> bool:
 
 
 class _Embedding:
-    """A producer's labels and operands, renamed to stand inside its reader."""
+    """A producer's labels and operands, renamed for use inside its reader."""
 
     def __init__(self, node: EinSum, n: int, producer: EinSum) -> None:
         self._node = node
@@ -191,7 +191,7 @@ class _Embedding:
 
     @property
     def hint(self) -> list[tuple[str, int]]:
-        """What the producer's hint says about the reader's labels."""
+        """The producer's hint over the reader's labels."""
         return [(self._names[label], parts) for label, parts in self._producer.hint]
 
     def implies_guard(self) -> bool:
@@ -210,13 +210,16 @@ class _Embedding:
         return Value(self._outer_numbers[e.operand], e.field, e.dtype)
 
     def key_conditions(self) -> list[Expr]:
-        """What a derived key of the producer asks of the reader's label."""
+        """The conditions that derived keys of the producer impose on the reader's labels."""
         return [
-            Call("eq", (Label(self._names[a.label]), cast(self.expr(a.define), DType.BIGINT)),
-                 DType.BOOLEAN)
+            Call(
+                "eq",
+                (Label(self._names[a.label]), cast(self.expr(a.define), DType.BIGINT)),
+                DType.BOOLEAN,
+            )
             for a in self._producer.axes
             if a.define is not None and a.label in self._producer.keys
-        ]  # fmt: skip
+        ]
 
     def axes(self, outer: tuple[Axis, ...]) -> tuple[Axis, ...]:
         """The reader's axes and the producer's derived ones, still to be ordered."""
@@ -289,7 +292,7 @@ def _compose_small(node: EinSum, n: int) -> EinSum | None:
 
 def fuse_maps(roots: Roots) -> tuple[Roots, int]:
     """Composes element-wise arithmetic with its reader, where no work is multiplied."""
-    found = readers(*roots)
+    readers_of = readers(*roots)
 
     def visit(old: EinSum, node: EinSum) -> EinSum:
         sources = {id(o.source): p.source for o, p in zip(node.operands, old.operands, strict=True)}
@@ -301,7 +304,7 @@ def fuse_maps(roots: Roots) -> tuple[Roots, int]:
             if (
                 isinstance(source, EinSum)
                 and before is not None
-                and _all_fuse(source, found[id(before)])
+                and _all_fuse(source, readers_of[id(before)])
                 and _fuses(node, n, source)
             ):
                 new = _compose_small(node, n)

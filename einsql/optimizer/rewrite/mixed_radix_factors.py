@@ -1,8 +1,8 @@
-"""Shown digits: a factor read digit by digit becomes one whose keys are the digits.
+"""Mixed-radix factors: a factor read by computed digits becomes a view keyed by the digits.
 
-The keys of a fused attention projection are `f = h · D + d`. A product that reads it so is
-one of plain keys over a view of it, and views cost nothing: strides say where elements lie.
-BLAS and groups of nodes then take what they would not know under computed labels.
+The keys of a fused attention projection are `f = h · D + d`. A product that reads it by h and d
+becomes a product with plain keys over a view of it. The view costs nothing, because only
+strides change. BLAS and fused groups then apply, which do not support computed labels.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def _digits(node: EinSum, n: int, derived: dict[str, Affine]) -> list[str] | Non
         elif label not in derived or _is_read(node, n, label):
             return None
         else:
-            found, axis = derived[label], node.axis(label)
-            digits = sorted(found.steps, key=lambda x: -found.steps[x])
-            if not _inside(found, axis, node):
+            form, axis = derived[label], node.axis(label)
+            digits = sorted(form.steps, key=lambda x: -form.steps[x])
+            if not _inside(form, axis, node):
                 return None
-            if not _apart(node, [(x, found.steps[x]) for x in reversed(digits)]):
+            if not _apart(node, [(x, form.steps[x]) for x in reversed(digits)]):
                 return None
             keys += digits
     return keys if len(set(keys)) == len(keys) else None
@@ -68,7 +68,7 @@ def _inside(value: Affine, axis: Axis, node: EinSum) -> bool:
 
 
 def _apart(node: EinSum, steps: list[tuple[str, int]]) -> bool:
-    """Whether different digits are different values; the lowest step comes first."""
+    """Whether different digits give different values; the lowest step comes first."""
     reach = 0
     for label, step in steps:
         if step <= reach:
@@ -78,7 +78,7 @@ def _apart(node: EinSum, steps: list[tuple[str, int]]) -> bool:
 
 
 def _is_read(node: EinSum, n: int, label: str) -> bool:
-    """Whether a label stands anywhere but once among a factor's."""
+    """Whether a label has other uses than one position of a factor."""
     others = [x for m, o in enumerate(node.operands) for x in o.labels if m != n]
     return (
         label in node.keys

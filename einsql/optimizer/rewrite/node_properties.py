@@ -1,4 +1,4 @@
-"""What the rules ask about a node: existence, safety, shape of an expression, cost."""
+"""Properties of nodes that rules test: existence, safety, shape of an expression, cost."""
 
 from __future__ import annotations
 
@@ -70,10 +70,11 @@ def is_total(node: EinSum) -> bool:
 
 
 def unguarded(node: EinSum) -> EinSum:
-    """The node without conditions on keys and scalars, where any value may be that of the others.
+    """The node without conditions on keys and scalars, if values of other points may be arbitrary.
 
-    A condition on keys alone stays: kernels skip what it leaves out, while one on scalars would
-    be asked at every point. So does every condition where more points might raise.
+    A condition on keys alone stays, because kernels skip the points that it excludes; a
+    condition on scalars would be evaluated at every point. A condition also stays if the
+    additional points might raise.
     """
     if node.guard == TRUE or not derived_are_total(node):
         return node
@@ -112,18 +113,18 @@ def in_order(node: EinSum) -> EinSum | None:
 
 def direct_labels(node: EinSum, expr: Expr) -> set[str]:
     """Labels an expression reads itself or through the operands it reads."""
-    found = labels_of(expr)
+    labels = labels_of(expr)
     for n in operands_of(expr):
-        found.update(node.operands[n].labels)
-    return found
+        labels.update(node.operands[n].labels)
+    return labels
 
 
 def used_labels(node: EinSum) -> set[str]:
     """Labels which an operand or an expression of the node reads."""
-    found = {x for o in node.operands for x in o.labels}
+    labels = {x for o in node.operands for x in o.labels}
     for e in exprs(node):
-        found |= labels_of(e)
-    return found
+        labels |= labels_of(e)
+    return labels
 
 
 def factors(expr: Expr, fn: str) -> Iterator[Expr]:
@@ -158,9 +159,9 @@ def is_contraction(node: EinSum) -> bool:
     if len(node.operands) < 2 or is_pointwise(node):
         return False
     for o in node.outputs:
-        found = distributed(o)
-        if found is not None:
-            read = {n for f in found[1] for n in operands_of(f)}
+        product = distributed(o)
+        if product is not None:
+            read = {n for f in product[1] for n in operands_of(f)}
             shapes = {frozenset(node.operands[n].labels) for n in read}
             if len(shapes - {frozenset()}) > 1:
                 return True
@@ -184,7 +185,7 @@ def is_leaf(expr: Expr) -> bool:
 
 
 def fresh(wanted: str, taken: Iterable[str]) -> str:
-    """A name like the wanted one that is not taken."""
+    """A name derived from a given one that is not in use."""
     names = set(taken)
     name, n = wanted, 0
     while name in names:
@@ -208,9 +209,9 @@ def with_axes(node: EinSum, changed: Mapping[str, Axis]) -> EinSum:
 
 def readers(*roots: Node) -> dict[int, list[tuple[EinSum, int]]]:
     """For each node, by id, the nodes and operand numbers that read it."""
-    found: dict[int, list[tuple[EinSum, int]]] = {}
+    uses: dict[int, list[tuple[EinSum, int]]] = {}
     for node in walk(*roots):
         if isinstance(node, EinSum):
             for n, o in enumerate(node.operands):
-                found.setdefault(id(o.source), []).append((node, n))
-    return found
+                uses.setdefault(id(o.source), []).append((node, n))
+    return uses

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from time import perf_counter
 
-from einsql.errors import InterfaceError, suggest
-from einsql.ir.einsum.graph import EinSum, Node, Roots
+from einsql.ir.einsum.graph import EinSum, Roots
 from einsql.optimizer.rewrite.computed_keys import SOLVE_KEYS
 from einsql.optimizer.rewrite.contraction_order import FACTOR_ORDER
 from einsql.optimizer.rewrite.cse import SHARE
@@ -28,8 +27,8 @@ class Stage:
     """Rules that run in turn until none of them fires, or `rounds` times.
 
     Attributes:
-        sited: True if it is for several sites only.
-        alone: True if it is for the processor of one site only.
+        sited: True if it runs only for several sites.
+        alone: True if it runs only for the processor of one site.
     """
 
     name: str
@@ -40,31 +39,36 @@ class Stage:
 
 
 _SIMPLIFY = (
-    FOLD_CONSTANTS, UNIFY_LABELS, NARROW_AXES, SPLIT_QUOTIENTS, SOLVE_KEYS, FOLD_REDUCTIONS,
+    FOLD_CONSTANTS,
+    UNIFY_LABELS,
+    NARROW_AXES,
+    SPLIT_QUOTIENTS,
+    SOLVE_KEYS,
+    FOLD_REDUCTIONS,
     INLINE_VIEWS,
-)  # fmt: skip
+)
 
 STAGES: tuple[Stage, ...] = (
-    # What the statement says, without detours; a producer's domain follows its readers'.
+    # Folds and inlines first; the domain of a producer follows from those of its readers.
     Stage("simplify", (*_SIMPLIFY, PUSH_BOUNDS, PRUNE_OUTPUTS), 8),
-    # Before fusing, so that a producer with equal copies is seen to have several readers.
+    # Before fusing, so that equal producers become one with several readers.
     Stage("share", (SHARE,), 1),
     Stage("fuse", (FUSE_MAPS, *_SIMPLIFY, PUSH_BOUNDS, PRUNE_OUTPUTS), 8),
-    # Only what could not be fused is worth a filter or an order of its own.
+    # After fusing, because only nodes that remain need a filter or an order of their own.
     Stage("order", (PUSH_FILTER, FACTOR_ORDER), 4),
     Stage(
         "settle",
         (FOLD_CONSTANTS, NARROW_AXES, FOLD_REDUCTIONS, PUSH_BOUNDS, PRUNE_OUTPUTS, SHARE),
         4,
     ),
-    # One wide product is faster than its parts, but cannot be cut by what its readers read.
+    # One wide product is faster than its parts, but cannot be cut by its readers' labels.
     Stage(
         "split",
         (SPLIT_QUOTIENTS, UNIFY_LABELS, NARROW_AXES, FOLD_REDUCTIONS, PRUNE_OUTPUTS, SPLIT_LABELS),
         4,
         sited=True,
     ),
-    # Where nothing is cut, views of what has been computed serve kernels better.
+    # Without cuts, kernels run faster on views of computed results.
     Stage("show", (SHOW_DIGITS, SHARE), 1, alone=True),
 )
 
@@ -72,34 +76,25 @@ GROUP_NODES = Rule(
     "group-nodes",
     "f(g(X)) = f(g(X₁)), f(g(X₂)), … for a partition of X by keys that f and g keep",
 )
-"""Names what kernels do with the settled graph: it runs nodes together and rewrites nothing."""
+"""The name of a kernel optimization that runs nodes together; it rewrites nothing here."""
 
 RULES: tuple[Rule, ...] = tuple(dict.fromkeys(r for s in STAGES for r in s.rules))
 """Every rule once, in the order in which it first runs."""
 
 
-def optimize(
-    *roots: Node,
+def run_stages(
+    roots: Roots,
+    *,
     disabled: frozenset[str] = frozenset(),
     until: str | None = None,
     sited: bool = False,
     alone: bool = False,
 ) -> Optimized:
-    """Rewrites a graph into an equal one that is cheaper to run.
-
-    Args:
-        roots: The graph, as `apart` makes it of several; each root's schema stays, except flags
-            proven TRUE, which go.
-        disabled: Names of rules to leave out.
-        until: Name of a rule after whose first run to stop.
-        sited: Whether the graph will be cut over several sites.
-        alone: Whether it will run on the processor of one site.
+    """Runs the stages in order; `einsql.optimizer.optimize` describes the arguments.
 
     Raises:
-        InterfaceError: There is no rule of that name.
         InternalError: A rule left a malformed graph behind.
     """
-    check_rules(disabled, until)
     run = _Run(disabled, until)
     for stage in STAGES:
         if (sited or not stage.sited) and (alone or not stage.alone):
@@ -107,31 +102,8 @@ def optimize(
     return Optimized(roots, tuple(run.trace))
 
 
-def check_rules(disabled: frozenset[str], until: str | None = None) -> None:
-    """Refuses names that no rule has, of this language or of plans on sites.
-
-    Raises:
-        InterfaceError: There is no rule of that name.
-    """
-    names = [r.name for r in RULES]
-    disabled -= {GROUP_NODES.name}
-    for name in (*disabled, *([until] if until is not None else [])):
-        if name not in names and not (name in disabled and name in _placed_rules()):
-            raise InterfaceError(
-                f'There is no rewrite rule "{name}"',
-                hint=suggest(name, [*names, GROUP_NODES.name, *_placed_rules()], "rule"),
-            )
-
-
-def _placed_rules() -> list[str]:
-    """Names of the rules for plans on sites, which a setting may name as well."""
-    from einsql.optimizer import tra  # not read without sites
-
-    return [r.name for r in tra.RULES]
-
-
 class _Run:
-    """One optimization: what is known of nodes, and the trace."""
+    """One optimization: facts about nodes that rules remember, and the trace."""
 
     def __init__(self, disabled: frozenset[str], until: str | None) -> None:
         self.trace: list[Step] = []
@@ -159,7 +131,7 @@ class _Run:
         new, fired = rule.apply(roots, self._settled.setdefault(rule.name, {}))
         if new is roots:
             return roots
-        for made, root in zip(new, roots, strict=True):
-            verify(made, root.schema, self._verified, drops_flags=rule.drops_flags)
+        for rewritten, root in zip(new, roots, strict=True):
+            verify(rewritten, root.schema, self._verified, drops_flags=rule.drops_flags)
         self.trace.append(Step(rule, fired, perf_counter() - start, roots, new))
         return new

@@ -1,4 +1,4 @@
-"""Pruning: outputs, operands and derived axes that nobody reads."""
+"""Prunes unread outputs, operands and derived axes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from einsql.optimizer.rewrite.rules import Rule, rebuild
 
 
 def prune_outputs(roots: Roots) -> tuple[Roots, int]:
-    """Drops outputs without a reader, and what only they needed; a root keeps all.
+    """Drops outputs without a reader and everything only they need; a root keeps all outputs.
 
-    An operand nobody reads is only a value source: the axes, not the operand, say which
-    points exist, so it may go.
+    An operand is only a source of values: the axes determine which points exist. So an
+    unread operand can be dropped.
     """
     needed: dict[int, set[str]] = {}
     pruned: dict[int, EinSum] = {}
@@ -57,12 +57,12 @@ def prune_outputs(roots: Roots) -> tuple[Roots, int]:
 
 def _reads(node: EinSum) -> dict[int, set[str]]:
     """Fields read of each operand, by operand number."""
-    found: dict[int, set[str]] = {}
+    fields: dict[int, set[str]] = {}
     for top in exprs(node):
         for e in subexpressions(top):
             if isinstance(e, Value):
-                found.setdefault(e.operand, set()).add(e.field)
-    return found
+                fields.setdefault(e.operand, set()).add(e.field)
+    return fields
 
 
 def _keep_operands(node: EinSum, kept: list[int]) -> EinSum:
@@ -80,7 +80,7 @@ def _resource(old: EinSum, over: EinSum, new: EinSum | None) -> EinSum:
 
 
 def _drop_axes(node: EinSum) -> EinSum:
-    """Without derived labels that nobody reads and that are always within their bounds."""
+    """The node without derived labels that are unread and always within their bounds."""
     while any(a.define is not None for a in node.axes):
         used, bounds = used_labels(node), bounds_of(node)
         kept = tuple(

@@ -1,4 +1,4 @@
-"""What a rewrite rule is, and what is kept of its firing."""
+"""Rewrite rules, and the trace of their applications."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from einsql.ir.einsum.graph import EinSum, Node, Roots, walk, with_sources
 from einsql.ir.einsum.printer import format_graph
 
 NodeRewrite = Callable[[EinSum], EinSum]
-"""Returns the very same object where it does not apply; may look at what lies below."""
+"""Rewrites a node, or returns the same object; may inspect the operands' nodes."""
 GraphRewrite = Callable[[Roots], tuple[Roots, int]]
 """Returns the new roots and how often the rule fired; the same tuple where it did not."""
 Settled = dict[int, EinSum]
-"""Nodes, by id, which a node rewrite is known to leave alone; they stay alive in here."""
+"""Nodes that a node rewrite does not change, by id; the reference keeps the id valid."""
 
 _AT_ONE_NODE = 64  # a rewrite that still fires here is circular; later rounds may go on
 
@@ -23,11 +23,11 @@ class Rule:
     """A named law of the EinSum language, as a rewrite of one node or of a whole graph.
 
     Attributes:
-        name: Unique, in kebab case; what switches the rule off.
+        name: Unique, in kebab case; the name in `disabled_rules`.
         law: One line of algebra.
-        node: The rewrite of a single node, for laws that look only downwards.
-        graph: The rewrite of a graph, for laws that must know who reads a node.
-        drops_flags: Whether a flag of the root may go because the rule proved it TRUE.
+        node: The rewrite of a single node, for laws that depend only on its operands.
+        graph: The rewrite of a graph, for laws that depend on the readers of a node.
+        drops_flags: Whether the rule may drop a flag of the root that it proved TRUE.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Label splits: a contraction whose wide key is read in mixed radix is done under its digits.
+"""Label splits: a contraction whose wide key is read in mixed radix gets its digits as keys.
 
 One product often serves several readers: the keys of a fused attention projection are
-`o = (c · H + h) · D + d`, and each reader takes its c. Under the labels h and d every
-reader's part is a contraction of its own, which can be cut by heads, and the readers
-contract in turn instead of gathering.
+`o = (c · H + h) · D + d`, and each reader selects its c. With the labels h and d every reader's
+part is a contraction of its own, which can be cut by heads. The readers then contract instead
+of gathering.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _Reads = dict[tuple[int, int], _Split]
 def split_labels(roots: Roots) -> tuple[Roots, int]:
     """Does each wide contraction under the digits its readers use, where all of them do."""
     reads = _splits(roots)
-    made: dict[tuple[int, _Split], EinSum] = {}
+    split_nodes: dict[tuple[int, _Split], EinSum] = {}
 
     def visit(node: EinSum, over: EinSum) -> EinSum:
         operands, replaced = list(over.operands), set[str]()
@@ -71,12 +71,12 @@ def split_labels(roots: Roots) -> tuple[Roots, int]:
             if split is not None:
                 wide = o.source
                 assert isinstance(wide, EinSum)
-                if (id(wide), split) not in made:
-                    made[id(wide), split] = _under_digits(wide, split)
+                if (id(wide), split) not in split_nodes:
+                    split_nodes[id(wide), split] = _under_digits(wide, split)
                 digits = tuple(a.label for a in split.digits)
                 replaced.add(o.labels[split.key])
                 labels = (*o.labels[: split.key], *digits, *o.labels[split.key + 1 :])
-                operands[n] = Operand(made[id(wide), split], labels)
+                operands[n] = Operand(split_nodes[id(wide), split], labels)
         if operands == list(over.operands):
             return over
         return _without_unread(replace(over, operands=tuple(operands)), replaced)
@@ -91,7 +91,7 @@ def _splits(roots: Roots) -> _Reads:
         for n, o in enumerate(node.operands if isinstance(node, EinSum) else ()):
             assert isinstance(node, EinSum)
             readers.setdefault(id(o.source), []).append((node, n))
-    found: _Reads = {}
+    agreed: _Reads = {}
     for wide in walk(*roots):
         if isinstance(wide, EinSum) and id(wide) in readers and len(wide.operands) > 1:
             for key in range(len(wide.keys)):
@@ -100,9 +100,9 @@ def _splits(roots: Roots) -> _Reads:
                 extent = wide.axis(wide.keys[key]).extent
                 if None not in splits and sum(sizes.values()) <= extent:
                     pairs = zip(readers[id(wide)], splits, strict=True)
-                    found |= {(id(r), n): s for (r, n), s in pairs if s is not None}
+                    agreed |= {(id(r), n): s for (r, n), s in pairs if s is not None}
                     break
-    return found
+    return agreed
 
 
 def _split(wide: EinSum, key: int, reader: EinSum, operand: int) -> _Split | None:
@@ -150,7 +150,7 @@ def _in_free_labels(define: Expr, node: EinSum) -> Expr:
 
 
 def _affine(expr: Expr) -> dict[str, int] | None:
-    """The factor of each label in a sum of multiples, and under "" what is added."""
+    """The factor of each label in a sum of multiples, and the constant under ""."""
     if isinstance(expr, Label):
         return {expr.name: 1, "": 0}
     if isinstance(expr, Const) and expr.dtype.is_integer:

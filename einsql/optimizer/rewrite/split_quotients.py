@@ -36,21 +36,21 @@ def split_quotients(node: EinSum) -> EinSum:
 
 
 def _divisor(node: EinSum, axis: Axis) -> int | None:
-    """The number by which a free label is divided; else it only finds elements of operands."""
+    """The number by which a free label is divided; its other uses only index operands."""
     if axis.define is not None or axis.label in node.keys or axis.extent == 0:
         return None
     if axis.label in dict(node.hint):  # it says how the whole label is cut
         return None
-    found: set[int] = set()
+    divisors: set[int] = set()
     finding = {a.define for a in node.axes if a.define is not None and a.label not in node.keys}
     for e in exprs(node):
         divided = [d for d in map(_division, subexpressions(e)) if d and d[0] == axis.label]
         reads = sum(x == Label(axis.label) for x in subexpressions(e))
         if reads != len(divided) and e not in finding:
             return None
-        found |= {number for _, number in divided}
-    number = min(found, default=1)
-    if number < 2 or any(d % number for d in found) or axis.lo < 0:
+        divisors |= {number for _, number in divided}
+    number = min(divisors, default=1)
+    if number < 2 or any(d % number for d in divisors) or axis.lo < 0:
         return None
     if axis.lo % number or axis.hi % number or axis.extent == number:
         return None
@@ -78,11 +78,11 @@ def _divided(node: EinSum, axis: Axis, number: int) -> EinSum:
         return call("add", DType.BIGINT, call("mul", DType.BIGINT, top, scale), remainder)
 
     def divided(e: Expr) -> Expr:
-        found = _division(e)
-        if found is None or found[0] != axis.label or not isinstance(e, Call):
+        division = _division(e)
+        if division is None or division[0] != axis.label or not isinstance(e, Call):
             return e
-        rest = Const(found[1] // number, DType.BIGINT)
-        if found[1] == number:
+        rest = Const(division[1] // number, DType.BIGINT)
+        if division[1] == number:
             return quotient if e.fn == "idiv" else remainder
         top = call(e.fn, DType.BIGINT, quotient, rest)
         return top if e.fn == "idiv" else digits(top)

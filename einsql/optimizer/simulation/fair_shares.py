@@ -1,13 +1,13 @@
-"""How long messages take that start together and share links: max-min fair rates.
+"""Durations of messages that start together and share links, with max-min fair rates.
 
-Every message crosses two ports, one out and one in. At any time rates are max-min fair: no
-message can go faster unless one that is no faster goes slower (progressive filling). When
-messages end, those that are left share what they leave.
+Every message uses two ports, one out and one in. At any time rates are max-min fair: no message
+can speed up unless one that is not faster slows down (progressive filling). When messages end,
+the other ones share the freed capacity.
 
-Ports that see the same messages, of the same sizes, to ports that are alike in turn, fare
-alike; so each class of ports is computed once (the coarsest equitable partition of the
-graph of messages). This is exact, and makes plans over a thousand sites as cheap as those
-over a few, for their exchanges are regular.
+Ports with the same messages, of the same sizes, to equivalent ports have the same rates. So
+each class of ports is computed once (the coarsest equitable partition of the graph of
+messages). This is exact. It makes plans over a thousand sites as cheap as plans over a few,
+because their exchanges are regular.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from __future__ import annotations
 import numpy as np
 
 MOST_CLASSES = 2**21
-"""Classes of messages times the endings that are told apart, at most."""
+"""The maximum of classes of messages times distinct end times."""
 
 FEWEST_ENDINGS = 32
-"""Endings that are told apart however many classes there are."""
+"""The minimum of distinct end times, for any number of classes."""
 
 MOST_ROUNDS = 64
 """Rounds of filling, after which every message gets the smaller share of its ports."""
@@ -28,17 +28,16 @@ _EXACT = 1 - 1e-12
 
 
 def durations(out: np.ndarray, into: np.ndarray, size: np.ndarray, capacity: float) -> np.ndarray:
-    """When each message ends, if all start at 0.
+    """The end time of each message, if all start at 0.
 
-    Where there are more than `MOST_CLASSES` classes of messages and endings, those that end
-    first end together, the last of them at its time: messages may end late, never early.
+    If classes of messages times end times exceed `MOST_CLASSES`, neighbouring end times are
+    merged into the latest of them: messages may end late, never early.
 
     Args:
         out: int64 (messages,), the port each message leaves through.
-        into: int64 (messages,), the port it arrives through; numbered apart from `out`.
-        size: float64 (messages,), how large they are, above 0.
-        capacity: How much every port carries in a unit of time; a message goes at a rate of
-            1 at most.
+        into: int64 (messages,), the port it arrives through; numbered independently of `out`.
+        size: float64 (messages,), their sizes, above 0.
+        capacity: The rate of every port; a message has a rate of at most 1.
 
     Returns:
         float64 (messages,).
@@ -65,12 +64,12 @@ def durations(out: np.ndarray, into: np.ndarray, size: np.ndarray, capacity: flo
 def _alike(out: np.ndarray, into: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of the classes of ports, those out and those in.
 
-    Classes are divided until the ports of each have the same messages to each class. What
-    a port has is compared by a sum of 64-bit hashes.
+    Classes are split until the ports of each have the same messages to each class. The
+    messages of ports are compared by sums of 64-bit hashes.
     """
     colours = [np.zeros(int(p.max()) + 1, np.uint64) for p in (out, into)]
     sizes = _mixed(size.astype(np.uint64))
-    found = (0, 0)
+    previous = (0, 0)
     while True:
         seen = [sizes + _mixed(colours[1])[into], sizes + _mixed(colours[0])[out]]
         for n, port in enumerate((out, into)):
@@ -78,9 +77,9 @@ def _alike(out: np.ndarray, into: np.ndarray, size: np.ndarray) -> tuple[np.ndar
             np.add.at(sums, port, _mixed(seen[n]))
             colours[n] = np.unique(sums, return_inverse=True)[1].reshape(-1).astype(np.uint64)
         count = (int(colours[0].max()) + 1, int(colours[1].max()) + 1)
-        if count == found:
+        if count == previous:
             return colours[0].astype(np.int64), colours[1].astype(np.int64)
-        found = count
+        previous = count
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
@@ -95,9 +94,13 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 
 def _ends(
-    size: np.ndarray, out: np.ndarray, per_out: np.ndarray, into: np.ndarray, per_in: np.ndarray,
+    size: np.ndarray,
+    out: np.ndarray,
+    per_out: np.ndarray,
+    into: np.ndarray,
+    per_in: np.ndarray,
     capacity: float,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """When messages of each class end.
 
     Args:
@@ -130,8 +133,8 @@ def _fair(
 ) -> np.ndarray:
     """Max-min fair rates of the messages of each class; arguments as those of `_ends`.
 
-    A port is a bottleneck if none of its messages has a smaller share elsewhere; these have
-    the share for good, and the others share what they leave.
+    A port is a bottleneck if none of its messages has a smaller share at another port. The
+    shares of its messages are final, and other messages share the remaining capacity.
     """
     rate = np.ones(len(out))
     free = np.arange(len(out))

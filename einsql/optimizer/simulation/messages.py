@@ -19,14 +19,14 @@ from einsql.ir.spmd.reduce_tree import rounds
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
-    """What goes between different sites, at most one entry from each site to each other one.
+    """The messages between different sites, at most one entry per pair of sites.
 
     Attributes:
-        sites: How many sites there are.
-        source: int64 (entries,), who sends it.
-        target: int64 (entries,), who receives it.
-        size: float64 (entries,), whole numbers above zero: elements, or bytes.
-        pieces: int64 (entries,), in how many pieces of tiles, or messages.
+        sites: The number of sites.
+        source: int64 (entries,), the sending site.
+        target: int64 (entries,), the receiving site.
+        size: float64 (entries,), positive integers: elements or bytes.
+        pieces: int64 (entries,), the number of pieces of tiles, or of messages.
     """
 
     sites: int
@@ -40,16 +40,16 @@ class Messages:
         return replace(self, size=self.size * width, pieces=self.pieces * fields)
 
     def sent(self) -> np.ndarray:
-        """What each site sends, float64 (sites,)."""
+        """The size that each site sends, float64 (sites,)."""
         return np.bincount(self.source, self.size, self.sites)
 
     def received(self) -> np.ndarray:
-        """What each site receives, float64 (sites,)."""
+        """The size that each site receives, float64 (sites,)."""
         return np.bincount(self.target, self.size, self.sites)
 
 
 def together(source: np.ndarray, target: np.ndarray, size: np.ndarray, sites: int) -> Messages:
-    """Pieces as messages: those with the same ends together, those that stay left out."""
+    """Combines pieces with the same source and target; drops those that stay at their site."""
     moves = (source != target) & (size > 0)
     ends = source[moves] * sites + target[moves]
     pairs, pair, pieces = np.unique(ends, return_inverse=True, return_counts=True)
@@ -58,12 +58,12 @@ def together(source: np.ndarray, target: np.ndarray, size: np.ndarray, sites: in
 
 
 def exchanging(base: Tiles, step: Exchange, sites: int) -> Messages:
-    """What an exchange sends, in elements.
+    """The messages of an exchange, in elements.
 
     Args:
-        base: The tiles of the exchange's first source; what is not at hand comes from them.
+        base: The tiles of the exchange's first source, from which tiles are assembled.
         step: The exchange.
-        sites: How many sites there are.
+        sites: The number of sites.
     """
     absent = step.at_hand[:, 0] < 0
     targets, boxes = step.tiles.sites[absent], step.tiles.boxes[absent]
@@ -71,7 +71,7 @@ def exchanging(base: Tiles, step: Exchange, sites: int) -> Messages:
     tile, needed = np.nonzero(shared)
     target, size = targets[needed], shared[tile, needed]
     holders = base.sites.reshape(base.copies, base.once)
-    # Each group of sites serves its own; who has a copy asks nobody.
+    # Each group of sites sends to its own members; a site with a copy receives nothing.
     source = holders[target * base.copies // sites, tile]
     there = (holders[:, tile] == target).any(axis=0)
     return together(np.where(there, target, source), target, size, sites)
@@ -90,12 +90,12 @@ def _shared(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Merging:
-    """What a completion does, in elements.
+    """The work of a completion, in elements.
 
     Attributes:
-        before: float64 (sites,), read and written by a site that merges parts of its own.
-        rounds: What is sent after that, round by round, and what the sites that got it
-            read and write to merge it, float64 (sites,).
+        before: float64 (sites,), elements that a site reads and writes to merge its own parts.
+        rounds: For each round after that the messages, and the elements that their receivers
+            read and write to merge them, float64 (sites,).
     """
 
     before: np.ndarray
@@ -103,26 +103,26 @@ class Merging:
 
 
 def merging(local: Local, step: Complete, sites: int) -> Merging:
-    """How partial results are merged; several parts are read, and one is written.
+    """The work of merging partial results: several parts are read, and one is written.
 
     Args:
         local: The step whose partial tiles are merged.
         step: The completion.
-        sites: How many sites there are.
+        sites: The number of sites.
     """
     volumes = step.tiles.volumes.astype(np.float64)
     tile = np.repeat(np.arange(len(volumes)), step.parts.shape[1])
     key = tile * sites + local.tiles.sites[step.parts].reshape(-1)
-    held, parts = np.unique(key, return_counts=True)
-    before = np.bincount(held % sites, _merged(parts) * volumes[held // sites], sites)
-    found = []
+    holders, parts = np.unique(key, return_counts=True)
+    before = np.bincount(holders % sites, _merged(parts) * volumes[holders // sites], sites)
+    per_round = []
     for r in rounds(local, step):
         messages = together(r.sources, r.targets, volumes[r.tiles], sites)
         places, arriving = np.unique(r.tiles * sites + r.targets, return_counts=True)
-        merged = _merged(arriving + np.isin(places, held)) * volumes[places // sites]
-        found.append((messages, np.bincount(places % sites, merged, sites)))
-        held = np.union1d(held, places)
-    return Merging(before, tuple(found))
+        merged = _merged(arriving + np.isin(places, holders)) * volumes[places // sites]
+        per_round.append((messages, np.bincount(places % sites, merged, sites)))
+        holders = np.union1d(holders, places)
+    return Merging(before, tuple(per_round))
 
 
 def _merged(parts: np.ndarray) -> np.ndarray:

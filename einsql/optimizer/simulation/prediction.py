@@ -1,7 +1,7 @@
-"""What a placed program will take: seconds of every step, and memory of every site.
+"""Predicts an SPMD program: seconds of every step, and memory of every site.
 
-Exact about which site computes, holds, sends and receives what; the rates are those of
-the machine. A step takes as long as the site that is busiest with it.
+The cells, tiles and messages of every site are exact; the rates are those of the machine. A
+step takes as long as its busiest site.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from einsql.optimizer.decomposition.problem import renames
 from einsql.optimizer.placement.traffic import Traffic, completing, exchanged
 
 CACHED = 3
-"""How many times as fast a kernel reads and writes what stays in a cache of its core."""
+"""The speed-up of reads and writes of data that stay in a cache of the core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a program will take.
+    """The predicted time, memory and traffic of a program.
 
     Attributes:
-        seconds: Of each step.
-        cells: Bytes of the largest cell of each step; 0 for what is no local step.
-        memory: int64 (sites,), the most bytes of tiles that a site holds at once.
+        seconds: The seconds of each step.
+        cells: Bytes of the largest cell of each step; 0 for steps that are not local.
+        memory: int64 (sites,), the peak of bytes of tiles that a site stores.
         sent: int64 (sites,), bytes that each site sends to others.
-        received: int64 (sites,), bytes that each site gets from others.
+        received: int64 (sites,), bytes that each site receives from others.
     """
 
     seconds: list[float]
@@ -52,7 +52,7 @@ class Prediction:
 
 
 def predict(program: Program, machine: Machine) -> Prediction:
-    """What a program will take on a machine."""
+    """Predicts a program's time, memory and traffic on a machine."""
     costs = StepCosts(program, machine)
     seconds, cells = [], []
     sent, received = np.zeros(program.sites), np.zeros(program.sites)
@@ -72,9 +72,9 @@ def predict(program: Program, machine: Machine) -> Prediction:
 
 
 class StepCosts:
-    """What steps cost each site.
+    """The costs of steps at each site.
 
-    Layers of a network repeat steps, so the traffic of equal ones is counted once.
+    Layers of a network repeat steps, so the traffic of equal steps is computed once.
     """
 
     def __init__(self, program: Program, machine: Machine) -> None:
@@ -90,7 +90,7 @@ class StepCosts:
         """Local steps that run in place of another one."""
 
     def traffic(self, n: int) -> Traffic:
-        """What a step moves between sites, in bytes."""
+        """The traffic of a step between sites, in bytes."""
         step, sites = self.program.steps[n], self.program.sites
         if isinstance(step, Complete):
             local = self.program.maker(step)
@@ -144,7 +144,7 @@ class StepCosts:
         return np.bincount(step.sites, each, self.program.sites)
 
     def _traffic_bytes(self, n: int, step: Local) -> np.ndarray:
-        """Bytes of each cell as memory counts them: what stays in a cache takes a third."""
+        """Bytes of memory traffic of each cell; bytes that stay in a cache count a third."""
         there, passed = self._cell_bytes(n, step, read=True)
         return there + passed / CACHED
 
@@ -156,10 +156,11 @@ class StepCosts:
         Args:
             n: The number of the step.
             step: The step.
-            read: Whether to count of operands only what points can read, one element each.
+            read: Whether to count only the elements of operands that points can read, at
+                most one per point.
 
         Returns:
-            Of tiles that are there, and of what cells hand on piece by piece.
+            Bytes of stored tiles, and bytes of intermediates of fused steps.
         """
         node = with_state(step.node) if step.partial else step.node
         total = np.zeros((2, len(step.cells)))
@@ -186,17 +187,17 @@ class StepCosts:
         return self._volumes[id(tiles)]
 
     def memory(self) -> np.ndarray:
-        """The most bytes each site holds at once; tiles go after their last reader."""
+        """The peak of bytes that each site stores; tiles are freed after their last reader."""
         released = self.program.released()
-        held = np.zeros(self.program.sites, np.int64)
-        peak = held.copy()
+        in_use = np.zeros(self.program.sites, np.int64)
+        peak = in_use.copy()
         sizes: dict[int, np.ndarray] = {}
         for n, step in enumerate(self.program.steps):
             sizes[n] = self._sizes(n, step)
-            held += sizes[n]
-            np.maximum(peak, held + self._arriving(n, step), out=peak)
+            in_use += sizes[n]
+            np.maximum(peak, in_use + self._arriving(n, step), out=peak)
             for source in released[n]:
-                held -= sizes.pop(source)
+                in_use -= sizes.pop(source)
         return peak
 
     def _arriving(self, n: int, step: Step) -> np.ndarray | int:

@@ -1,9 +1,8 @@
-"""How a collective is done: in how many rounds, and which messages each of them sends.
+"""Algorithms of collectives: the rounds of a collective, and the messages of each round.
 
-A table says for the name of a collective which algorithm does it. The messages of a step
-are given as if each went straight to its target; an algorithm passes the same content on
-in rounds, one message from a site to another in each, or leaves the messages alone where
-they are not of the form it knows.
+A table maps the name of a collective to its algorithm. An algorithm takes the direct messages
+of a step, from source to target. It returns rounds that deliver the same content, with at most
+one message between two sites in each, or the direct messages if it does not support them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Algorithm = Callable[[Messages], list[Messages]]
 Algorithms = Mapping[CollectiveName, Algorithm]
 
 DIRECT: Algorithms = {}
-"""What is not in a table is done in one round of direct messages, as the runtime does it."""
+"""A collective without an entry takes one round of direct messages, as in the runtime."""
 
 
 def rounds(
@@ -36,36 +35,38 @@ def rounds(
 
 
 def tree(messages: Messages) -> list[Messages]:
-    """A binomial tree: who has the content passes it on, ⌈log₂ g⌉ rounds among g sites.
+    """A binomial tree: sites with the content pass it on, ⌈log₂ g⌉ rounds among g sites.
 
-    For messages of one size from each source (a broadcast).
+    It supports messages of one size from each source (a broadcast).
     """
     if not _one_size(messages.source, messages.size):
         return [messages]
-    found: list[tuple[list[np.ndarray], ...]] = []
+    by_round: list[tuple[list[np.ndarray], ...]] = []
     for source in np.unique(messages.source):
         sent = messages.source == source
         members = np.concatenate([[source], messages.target[sent]])
         reached = 1
         for n in range(int(len(members) - 1).bit_length()):
-            if n == len(found):
-                found.append(([], [], []))
+            if n == len(by_round):
+                by_round.append(([], [], []))
             some = members[reached : 2 * reached]
             sizes = np.full(len(some), messages.size[sent][0])
-            for column, values in zip(found[n], (members[: len(some)], some, sizes), strict=True):
+            for column, values in zip(
+                by_round[n], (members[: len(some)], some, sizes), strict=True
+            ):
                 column.append(values)
             reached *= 2
-    made = []
-    for columns in found:
+    tree_rounds = []
+    for columns in by_round:
         source, target, size = map(np.concatenate, columns)
-        made.append(together(source, target, size, messages.sites))
-    return made
+        tree_rounds.append(together(source, target, size, messages.sites))
+    return tree_rounds
 
 
 def ring(messages: Messages) -> list[Messages]:
-    """A ring: every site passes on to the next one what it got last, g - 1 rounds among g sites.
+    """A ring: every site sends its last received piece to the next, g - 1 rounds among g sites.
 
-    For groups of sites each of which sends the same to all others (an all-gather).
+    It supports groups of sites that each send the same to all others (an all-gather).
     """
     sites = messages.sites
     if not _one_size(messages.source, messages.size):
@@ -84,20 +85,20 @@ def ring(messages: Messages) -> list[Messages]:
         or (group[messages.source] != group[messages.target]).any()
     ):
         return [messages]
-    made = []
+    ring_rounds = []
     for n in range(int(count.max()) - 1):
         now = talks & (n < count - 1)
-        held = members[first + (place - n) % count]  # whose piece each member has got last
+        owners = members[first + (place - n) % count]  # whose piece each member has got last
         after = members[first + (place + 1) % count]
-        made.append(together(members[now], after[now], piece[held[now]], sites))
-    return made
+        ring_rounds.append(together(members[now], after[now], piece[owners[now]], sites))
+    return ring_rounds
 
 
 def mirrored(algorithm: Algorithm) -> Algorithm:
-    """The algorithm backwards, for what is merged on its way instead of spread."""
+    """The algorithm in reverse, for reductions, which merge content on its way."""
 
     def run(messages: Messages) -> list[Messages]:
-        return [_turned(made) for made in reversed(algorithm(_turned(messages)))]
+        return [_turned(one_round) for one_round in reversed(algorithm(_turned(messages)))]
 
     return run
 
@@ -119,4 +120,4 @@ TREES_AND_RINGS: Algorithms = {
     "all-gather": ring,
     "reduce-scatter": mirrored(ring),
 }
-"""What MPI libraries do with large messages."""
+"""The algorithms of MPI libraries for large messages."""

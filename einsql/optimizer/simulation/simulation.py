@@ -1,9 +1,9 @@
-"""Plays a placed program on a described cluster: when each site is done with what.
+"""Simulates an SPMD program on a described cluster: the begin and end of each step.
 
-Every site has a clock. A local step moves the clocks of the sites that have cells of it. An
-exchange that sends anything begins at one time for all: before it the runtime reduces a
-status over all sites, which takes until the last of them is there. Its messages start
-together and share links (`fair_shares`); each site goes on when its own are through.
+Every site has a clock. A local step advances the clocks of the sites that run its cells. An
+exchange that sends anything begins at the same time at all sites, because the runtime first
+reduces a status over all sites, which waits for the last one. Its messages start together and
+share links (`fair_shares`). Each site continues when its own messages have ended.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ MOST_SITES = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Simulation:
-    """What happens when a program is played; arrays of sites are float64 (sites,).
+    """The outcome of a simulation; arrays of sites are float64 (sites,).
 
-    Until the end a site computes, communicates or waits, so these three add up.
+    At any time a site computes, communicates or waits, so these three add up to the total.
 
     Attributes:
-        cluster: What it was played on.
-        seconds: When the last site is done.
+        cluster: The simulated cluster.
+        seconds: The time at which the last site ends.
         computing: Seconds each site runs cells and merges.
-        communicating: Seconds it takes part in exchanges, from when all sites are there.
-        waiting: Seconds it waits for others, before exchanges and at the end.
+        communicating: Seconds it takes part in exchanges, after all sites have arrived.
+        waiting: Seconds it waits for other sites, before exchanges and at the end.
         sent: Bytes it sends to other sites.
-        received: Bytes it gets from them.
+        received: Bytes it receives from them.
         out: Bytes it sends over its node's links.
-        into: Bytes it gets over its node's links.
-        memory: Bytes of tiles it holds at once, at most.
-        begins: float64 (steps,), when the first site begins each step.
-        ends: float64 (steps,), when the last site ends it.
-        computes: float64 (times, 2, sites), from when until when each site computes.
-        communicates: float64 (times, 2, sites), the same of exchanges.
+        into: Bytes it receives over its node's links.
+        memory: The peak of bytes of tiles that it stores.
+        begins: float64 (steps,), the time at which the first site begins each step.
+        ends: float64 (steps,), the time at which the last site ends it.
+        computes: float64 (times, 2, sites), begin and end of the computations of each site.
+        communicates: float64 (times, 2, sites), begin and end of its exchanges.
     """
 
     cluster: Topology
@@ -132,13 +132,13 @@ class Simulation:
 def simulate(
     program: Program, machine: Machine, cluster: Topology, algorithms: Algorithms = DIRECT
 ) -> Simulation:
-    """Plays a program.
+    """Simulates a program.
 
     Args:
-        program: What every site does.
-        machine: What a site computes at; how sites are joined is the cluster's.
-        cluster: Where the sites are, and what joins them.
-        algorithms: How collectives are done; what is not named sends direct messages.
+        program: The steps of every site.
+        machine: The rates of a site; the rates of the network come from the cluster.
+        cluster: The nodes of the sites, and the network between them.
+        algorithms: The algorithms of collectives; other ones send direct messages.
 
     Raises:
         NotSupportedError: There are more than `MOST_SITES` sites.
@@ -239,10 +239,10 @@ class _Playing:
         key = (self.costs.key(local.tiles), self.costs.key(step.tiles), parts)
         if key not in self._merging:
             self._merging[key] = merging(local, step, self.program.sites)
-        found, width = self._merging[key], state_bytes(local.node)
-        self._compute(found.before * width / self.machine.memory_bandwidth)
+        merge, width = self._merging[key], state_bytes(local.node)
+        self._compute(merge.before * width / self.machine.memory_bandwidth)
         fields = len(with_state(local.node).outputs)
-        for number, (messages, after) in enumerate(found.rounds):
+        for number, (messages, after) in enumerate(merge.rounds):
             self._send((key, number), messages, width, fields, step)
             self._compute(after * width / self.machine.memory_bandwidth)
 
@@ -251,7 +251,7 @@ class _Playing:
     def _send(
         self, key: Hashable, messages: Messages, width: int, fields: int, step: Exchange | Complete
     ) -> None:
-        """Lets all sites come together, and then send elements of so many bytes and fields."""
+        """Synchronizes all sites, and then sends elements of given bytes and fields."""
         if len(messages.size) == 0:
             return
         names = tuple(c.name for c in step.collectives)
@@ -268,7 +268,7 @@ class _Playing:
         self.communicates.append(np.stack([np.full(self.program.sites, begin), self.clocks]))
 
     def _rounds(self, sent: Sequence[Messages]) -> _Exchanged:
-        """One round after another; a round begins when those who take part in it are there."""
+        """Runs the rounds in order; a round begins when its participants have arrived."""
         clocks, traffic = np.zeros(self.program.sites), np.zeros((4, self.program.sites))
         for messages in sent:
             seconds, partakes = self._round(messages)
@@ -280,11 +280,10 @@ class _Playing:
         return _Exchanged(clocks, traffic)
 
     def _round(self, messages: Messages) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds until each site's messages are through, and who has any.
+        """Seconds until each site's messages have ended, and the sites that have any.
 
-        A site starts its messages, and takes those for it, one after another, each with
-        its latency; a message is through when both of its ends have dealt with theirs
-        and all of its bytes have moved.
+        A site starts and receives its messages one after another, each with its latency. A
+        message ends when both of its sites have handled it and all of its bytes have moved.
         """
         c, sites = self.cluster, self.program.sites
         across = self._across(messages)

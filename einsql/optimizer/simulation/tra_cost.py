@@ -1,8 +1,8 @@
-"""What a placed program costs by the count of the tensor-relational algebra (TRA §3).
+"""The cost of an SPMD program in the model of the tensor-relational algebra (TRA §3).
 
-A count of floats that knows no sites but how many: a relation that ends at several sites
-was broadcast (BCAST) and costs its size for every copy; any other movement is a shuffle
-(SHUF) and costs its size once, however much of it stays where it is.
+The model counts floats and ignores which sites store them. A relation that ends at several
+sites was broadcast (BCAST) and costs its size for every copy. Any other movement is a shuffle
+(SHUF) and costs its size once, even if part of it does not move.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from einsql.ir.spmd.program import Complete, Exchange, Program
 def tra_costs(program: Program) -> list[float]:
     """Floats that each step costs.
 
-    An exchange costs its relation's size times the copies it makes, if all of it ends at
-    more than one site, else its size; a completion costs its size, and nothing where an
-    all-reduce goes on to make copies. What moves nothing costs nothing.
+    An exchange costs its relation's size, times the number of copies if every element ends at
+    more than one site. A completion costs its size, or 0 if it is the first half of an
+    all-reduce that makes copies. A step that moves nothing costs 0.
     """
     costs = [0.0] * len(program.steps)
     sizes: dict[int, int] = {}  # by the identity of tiles, which repeated operations share

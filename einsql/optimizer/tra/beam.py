@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from einsql.errors import IntegrityError, InterfaceError, ProgrammingError, suggest
 from einsql.ir.ia.plan import Node, children, walk, with_children
+from einsql.ir.ia.printer import format_implementation
 from einsql.ir.ia.typing import remembering
 from einsql.ir.tra import plan as tra
-from einsql.ir.tra.printer import format_implementation
 from einsql.optimizer.tra.composition import COMPOSITION
 from einsql.optimizer.tra.cost import Cost, Costs, Weights
 from einsql.optimizer.tra.products import PRODUCTS
@@ -27,7 +27,7 @@ PATIENCE = 4
 MOST_PLANS = 1500
 """Plans looked at in one search, of many blocks fewer: a second's worth or a few."""
 MOST_ARRAYS = 1 << 20
-"""Arrays in all of these plans together; types know each one's sites."""
+"""Arrays in all of these plans together, because types record the sites of each one."""
 
 Tick = Callable[[float], None]
 
@@ -63,14 +63,14 @@ class ImplementationStep:
 
 @dataclass(frozen=True, slots=True)
 class Implemented:
-    """A plan that was searched for.
+    """The outcome of a search.
 
     Attributes:
         root: The cheapest plan found.
-        cost: What it costs.
+        cost: Its cost.
         trace: The steps from the first plan to it.
-        first: What the first plan cost.
-        plans: How many plans were looked at.
+        first: The cost of the first plan.
+        plans: The number of plans considered.
     """
 
     root: Node
@@ -86,7 +86,7 @@ class Implemented:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Ranked:
     """A plan on the way; `rank` orders plans by cost, then by size."""
 
     root: Node
@@ -105,15 +105,15 @@ def implement(
 ) -> Implemented:
     """Translates a plan over blocks by Table 1 and searches for a cheaper one.
 
-    Of a plan of very many blocks the search looks at no other; then Table 1's stays.
+    For a plan of very many blocks there is no search, and the plan of Table 1 is returned.
 
     Args:
         relation: The plan.
-        sites: How many sites there are.
-        stored: Where stored tensors lie, as `translate` takes it.
+        sites: The number of sites.
+        stored: The placements of stored tensors, as in `translate`.
         weights: α and β.
         disabled: Names of rules to leave out.
-        tick: As `search` takes it.
+        tick: As in `search`.
 
     Raises:
         ProgrammingError: A name or a key in `stored` is none of the plan's.
@@ -135,15 +135,14 @@ def search(
     """Rewrites a plan into the cheapest equal one that a bounded beam search finds.
 
     Every round applies every rule to every node of the cheapest few plans of the round
-    before. The result costs no more than the plan it is given; the same plan gives the
-    same result.
+    before. The result is never dearer than the plan given, and the search is deterministic.
 
     Args:
         root: The plan.
         weights: α and β.
         disabled: Names of rules to leave out.
-        most_plans: Plans to look at; MOST_PLANS and MOST_ARRAYS say how many by default.
-        tick: Told at every plan which fraction of these was looked at; may raise to stop.
+        most_plans: Plans to consider; by default MOST_PLANS and MOST_ARRAYS limit them.
+        tick: Called at every plan with the fraction considered so far; may raise to stop.
 
     Raises:
         InterfaceError: There is no rule of that name.
@@ -170,24 +169,24 @@ def _searched(
 ) -> Implemented:
     costs, ways = Costs(), Neighbours(rules)
 
-    def found(plan: Node, trace: tuple[ImplementationStep, ...]) -> _Found:
-        return _Found(plan, (costs.plan(plan).total(weights), len(walk(plan))), trace)
+    def ranked(plan: Node, trace: tuple[ImplementationStep, ...]) -> _Ranked:
+        return _Ranked(plan, (costs.plan(plan).total(weights), len(walk(plan))), trace)
 
-    best = found(root, ())
+    best = ranked(root, ())
     # While types are remembered, plans of the very same type are one plan.
     beam, seen, idle = [best], {root.schema}, 0
     while beam and idle < PATIENCE and len(seen) < most_plans:
-        made: list[_Found] = []
+        candidates: list[_Ranked] = []
         for plan in beam:
             for rule, new in ways.of(plan.root):
                 if len(seen) >= most_plans:
-                    break  # what is not asked for is not made
+                    break  # the generator then builds no further plan
                 tick(len(seen) / most_plans)
                 if new.schema not in seen:
                     seen.add(new.schema)
                     step = ImplementationStep(rule, plan.root, new)
-                    made.append(found(new, (*plan.trace, step)))
-        beam = sorted(made, key=lambda f: f.rank)[:WIDTH]
+                    candidates.append(ranked(new, (*plan.trace, step)))
+        beam = sorted(candidates, key=lambda f: f.rank)[:WIDTH]
         idle += 1
         if beam and beam[0].rank < best.rank:
             idle = 0 if beam[0].rank[0] < best.rank[0] else idle
@@ -197,10 +196,10 @@ def _searched(
 
 
 class Neighbours:
-    """What rules make of plans; nodes that plans share are tried once.
+    """The plans that one rule application gives; nodes that plans share are tried once.
 
     Args:
-        rules: The rules to try, whose order is that of the plans.
+        rules: The rules to try; they determine the order of the plans.
     """
 
     def __init__(self, rules: Sequence[ImplementationRule]) -> None:
@@ -208,7 +207,7 @@ class Neighbours:
         self._known: dict[tuple[int, int], tuple[Node, list[Node]]] = {}
 
     def of(self, root: Node) -> Iterator[tuple[ImplementationRule, Node]]:
-        """The plans that one rule applied to one node makes of a plan, made as asked for."""
+        """Yields the plans that one rule applied to one node gives, lazily."""
         order = walk(root)
         for n, rule in enumerate(self._rules):
             for node in order:
@@ -220,20 +219,21 @@ class Neighbours:
     def _alternatives(self, n: int, node: Node) -> list[Node]:
         key = n, id(node)
         if key not in self._known:
-            made = [
+            nodes = [
                 new
                 for new in self._rules[n].alternatives(node)
                 if new.schema is not node.schema  # which would be the same operation
             ]
-            self._known[key] = node, made  # keeps the node, so that its id stays its own
+            self._known[key] = node, nodes  # keeps the node, so that its id stays its own
         return self._known[key][1]
 
 
 def _replaced(order: Sequence[Node], old: Node, new: Node) -> Node | None:
-    """The plan with a node in another's place, or None where its readers cannot stand it.
+    """The plan with one node replaced, or None if a reader does not type-check any more.
 
-    The new node's arrays may lie elsewhere, so every reader is made and checked again: a
-    join may miss matches now, an aggregation leave parts to one that must see the whole.
+    The new node's arrays may have other sites, so every reader is rebuilt and checked. A
+    join may now miss matches, and an aggregation may now give partial results to an operation
+    that needs complete ones.
     """
     done: dict[int, Node] = {id(old): new}
     for node in order:

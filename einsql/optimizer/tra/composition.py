@@ -1,4 +1,4 @@
-"""R1: lambdas composed across operations of one site, to compute and hold less (TRA §4.2)."""
+"""R1: composes kernels of local operations, to compute and store less (TRA §4.2)."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def _composed(outer: LocalMap, inner: LocalMap) -> tuple[Expr, ...] | None:
     """The key of the outer map by the key the inner one is given."""
     if inner.keys is None:
         return outer.keys
-    given = inner.keys
+    inner_keys = inner.keys
     if outer.emit is not None:  # its number comes after the keys the inner map leaves
-        given = (*given, Label(f"k{len(inner.source.schema.blocks.bounds)}"))
+        inner_keys = (*inner_keys, Label(f"k{len(inner.source.schema.blocks.bounds)}"))
     if outer.keys is None:
-        return given
-    return tuple(substituted(e, given) for e in outer.keys)
+        return inner_keys
+    return tuple(substituted(e, inner_keys) for e in outer.keys)
 
 
 def filter_first(node: Node) -> Iterator[Build]:
@@ -95,7 +95,7 @@ def _on_operand(condition: Expr, places: tuple[int, ...]) -> Expr:
 
 
 def map_into_join(node: Node) -> Iterator[Build]:
-    """R1-7: arrayMap stays in the composed projOp; keyMap reads join keys only."""
+    """R1-7: arrayMap moves into the composed projOp; keyMap reads join keys only."""
     if not isinstance(node, LocalMap) or not isinstance(node.source, LocalJoin):
         return
     join = node.source
@@ -123,10 +123,10 @@ def _pushed(join: LocalJoin, maps: Kernels) -> Kernels | None:
         return None
     kernel = join.kernels[0]
     for view in maps:
-        made = before(kernel, view)
-        if made is None:
+        composed = before(kernel, view)
+        if composed is None:
             return None
-        kernel = made
+        kernel = composed
     return (kernel,)
 
 

@@ -1,7 +1,6 @@
-"""What a plan of the implementation algebra costs (TRA §4.3): C = α·Cn + β·Cc.
+"""The cost of a plan of the implementation algebra (TRA §4.3): C = α·Cn + β·Cc.
 
-Cardinalities are not estimated: the type of a relation knows its keys, and where each
-array lies.
+Cardinalities are exact: the type of a relation has its keys and the sites of each array.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a float that moves and an operation are worth.
+    """The weights of communication and computation.
 
     Attributes:
         alpha: Cost of a float that crosses sites.
-        beta: Cost of a scalar operation. A thousand operations for a float is what a
-            core does while its share of a network card sends four bytes.
+        beta: Cost of a scalar operation. A core does about a thousand operations while its
+            share of a network card sends a float.
     """
 
     alpha: float = 1.0
@@ -53,18 +52,18 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a plan costs.
+    """The cost of a plan.
 
     Attributes:
         tra_cost: Cn in floats by the paper's formulas: s·Size for a Bcast, Size for a
-            Shuffle, whatever was there before.
-        floats: The same with every part counted, where the paper's Size counts keys: after
-            a local aggregation several sites may have parts under one key to send.
+            Shuffle, independent of the placement before.
+        floats: The same, but counting every part where the paper's Size counts keys: after
+            a local aggregation several sites may send parts of one key.
         flops: Cc: scalar operations of all kernels, every array counted once.
-        busiest: Operations of the busiest site of each node, added up. It is flops / s
-            where work is spread evenly, more where sites wait or do the same.
+        busiest: The sum over nodes of the operations of the busiest site. It is flops / s
+            if work is balanced, more if sites wait or repeat work.
         bytes_sent: Bytes that cross sites, exactly.
-        sites: s, how many sites there are.
+        sites: s, the number of sites.
     """
 
     tra_cost: int
@@ -96,13 +95,13 @@ class Cost:
 
 
 class Costs:
-    """Costs of plans; what a plan reads twice counts once, what plans share is looked at once."""
+    """Costs of plans; a shared node counts once per plan and is costed once for all plans."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[PhysicalSchema, ...], Cost] = {}
 
     def plan(self, *roots: Node) -> Cost:
-        """What a plan costs, maybe of several results: the sum over its nodes."""
+        """The cost of a plan, with one or several results: the sum over its nodes."""
         total = Cost(0, 0, 0, 0, 0, roots[0].schema.sites)
         for node in walk(*roots):
             # Equal operations on the same relations have the very same types.
@@ -114,7 +113,7 @@ class Costs:
 
 
 def node_cost(node: Node) -> Cost:
-    """What one operation costs, without its operands."""
+    """The cost of one operation, without its operands."""
     sites = node.schema.sites
     if isinstance(node, Bcast | Shuffle | Repartition):
         times = sites if isinstance(node, Bcast) else 1
@@ -144,7 +143,7 @@ def _shapes(blocks: BlockSchema) -> Callable[[KeyTuple], Shape]:
 
 
 def _work(node: Node) -> Iterator[tuple[int, Sites]]:
-    """The scalar operations for every array a local operation reads, and who does them."""
+    """The scalar operations for every array a local operation reads, and the sites doing them."""
     if isinstance(node, LocalMap):
         yield from _map_work(node)
     elif isinstance(node, LocalJoin):
@@ -169,10 +168,10 @@ def _map_work(node: LocalMap) -> Iterator[tuple[int, Sites]]:
 
 def _join_work(node: LocalJoin) -> Iterator[tuple[int, Sites]]:
     schemas = [s.schema for s in node.sources]
-    found = matches([s.held for s in schemas], node.keys)
-    wanted = holds(node.where, [key for key, _ in found])
+    matched = matches([s.held for s in schemas], node.keys)
+    wanted = holds(node.where, [key for key, _ in matched])
     shapes = [_shapes(s.blocks) for s in schemas]
-    for (_, own), on in zip(found, wanted, strict=True):
+    for (_, own), on in zip(matched, wanted, strict=True):
         if on:
             first, *rest = (s.held[k][0] for s, k in zip(schemas, own, strict=True))
             copies = tuple(s for s in first if all(s in c for c in rest))
@@ -224,6 +223,6 @@ def chain_flops(kernels: Kernels, shapes: tuple[Shape, ...]) -> int:
 
 @lru_cache(maxsize=4096)
 def _applied(kernel: EinSum, shapes: tuple[Shape, ...]) -> tuple[int, Shape]:
-    """Scalar operations of a kernel, and the shape of what it makes."""
+    """Scalar operations of a kernel, and the shape of its result."""
     node = instantiate(kernel, shapes)
     return flops(node), node.schema.shape

@@ -1,4 +1,4 @@
-"""What kernels may be to each other: composed into one, or moved past an operation."""
+"""Laws of kernels: composition into one kernel, and moves past an operation."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def fused(inner: EinSum, outer: EinSum) -> EinSum | None:
     if not (is_plain(inner) and is_pointwise(inner)):
         return None
     over = replace(outer, operands=(Operand(inner, operand.labels),))
-    made = compose(over, 0)
-    kept = made is not None and [o.source for o in made.operands] == [
+    composed = compose(over, 0)
+    kept = composed is not None and [o.source for o in composed.operands] == [
         o.source for o in inner.operands
     ]
-    return made if kept else None
+    return composed if kept else None
 
 
 def _selected(inner: EinSum, labels: tuple[str, ...], keys: tuple[str, ...]) -> EinSum:
@@ -103,9 +103,9 @@ def is_view(kernel: EinSum) -> bool:
 
 
 def before(kernel: EinSum, view: EinSum) -> EinSum | None:
-    """The kernel g' with view(g(x, y)) = g'(view(x), view(y)), or None if g is no such.
+    """The kernel g' with view(g(x, y)) = g'(view(x), view(y)), or None if there is none.
 
-    So it is for kernels that combine elements at equal places, of arrays of one shape.
+    There is one for kernels that combine elements at equal positions of arrays of one shape.
     """
     (output,) = kernel.outputs
     alike = all(o.labels == kernel.keys for o in kernel.operands)

@@ -1,13 +1,13 @@
-"""From EinSums and their cuts to the tensor-relational algebra (EinDecomp §4.3).
+"""Lowers EinSums and their cuts to the tensor-relational algebra (EinDecomp §4.3).
 
-Every field that an output reads is a relation of its own, cut as its labels are; these
-are joined on the labels they share by the EinSum itself over tiles, and the partial
-results are aggregated over the labels that were reduced:  Z = Σ_⊕ ∘ ⋈_K (Π X, Π Y, …).
+Every field that an output reads becomes a relation, cut like its labels. A join on the shared
+labels applies the EinSum to tiles, and an aggregation over the reduced labels merges the
+partial results:  Z = Σ_⊕ ∘ ⋈_K (Π X, Π Y, …).
 
-* Presence and validity are BOOLEAN relations beside the values.
-* A kernel knows where in a tile it is, not where the tile is: a label that is cut and
-  whose value is read is an operand too, the tensor of its own values.
-* A derived label stays whole, and so does what is read through it.
+* Presence and validity become BOOLEAN relations.
+* A kernel knows positions within a tile, but not the position of the tile. So a label that is
+  cut and whose value is read becomes an operand, the tensor of its own values.
+* A derived label is not cut, and neither are axes read through it.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ def lower(
     """The plan of one EinSum that has one value.
 
     Args:
-        node: What is computed.
-        parts: Into how many parts each label is cut; 1 where it is not named. A derived
-            label is cut only once the result is there.
-        sources: The operands' relations, where they are computed and have one field;
+        node: The EinSum.
+        parts: The number of parts of each label; 1 where it is not named. A derived
+            label is cut only after the result is computed.
+        sources: The operands' relations, if they are computed and have one field;
             Inputs are scanned.
 
     Returns:
-        A relation whose key i cuts axis i, in as many parts as the result's labels say.
+        A relation whose key i cuts axis i into the parts of the result's labels.
 
     Raises:
-        NotSupportedError: The node has several fields, or an operand's are not given.
+        NotSupportedError: The node has several fields, or an operand's relation is missing.
         ProgrammingError: A label has more parts than values.
     """
-    given: list[Fields | None] = []
+    relations: list[Fields | None] = []
     for operand, source in zip(node.operands, sources, strict=False):
         names = [f.name for f in operand.source.schema.fields]
         if source is not None and len(names) > 1:
             raise NotSupportedError("An operand of several fields needs a relation for each")
-        given.append(None if source is None else {names[0]: source})
+        relations.append(None if source is None else {names[0]: source})
     if len(node.outputs) != 1 or is_flag(node.outputs[0].name):
         raise NotSupportedError("An EinSum with more than one result is no single relation")
-    return next(iter(lower_fields(node, parts, given).values()))
+    return next(iter(lower_fields(node, parts, relations).values()))
 
 
 def lower_fields(
@@ -77,12 +77,12 @@ def lower_fields(
     """The plan of each output of an EinSum; as `lower`.
 
     Args:
-        node: What is computed.
-        parts: As `lower` takes them.
-        sources: The relations of the operands' fields, where they are computed.
+        node: The EinSum.
+        parts: As in `lower`.
+        sources: The relations of the operands' fields, if they are computed.
 
     Raises:
-        NotSupportedError: The relations of an operand are not given.
+        NotSupportedError: The relations of an operand are missing.
         ProgrammingError: A label has more parts than values.
     """
     lowering = _Lowering(node, parts, sources)
@@ -126,7 +126,7 @@ class _Lowering:
     node: EinSum
     wanted: Mapping[str, int]
     sources: Sequence[Fields | None]
-    held: dict[object, ra.Node] = field(default_factory=dict)
+    cut_operands: dict[object, ra.Node] = field(default_factory=dict)
     """Cut operands by number, field and cut."""
 
     def output(self, output: Output) -> ra.Node:
@@ -183,12 +183,12 @@ class _Lowering:
         operand = self.node.operands[number]
         split = [parts[x] for x in operand.labels]
         key = (number, name, *split)
-        if key not in self.held:
-            given = self.sources[number] if number < len(self.sources) else None
-            source = Source(operand.source, name, None if given is None else given[name])
+        if key not in self.cut_operands:
+            fields = self.sources[number] if number < len(self.sources) else None
+            source = Source(operand.source, name, None if fields is None else fields[name])
             relation = cut_operand(source, [self.node.axis(x) for x in operand.labels], split)
-            self.held[key] = ra.diagonal(relation, operand.labels)[0]
-        return self.held[key]
+            self.cut_operands[key] = ra.diagonal(relation, operand.labels)[0]
+        return self.cut_operands[key]
 
     def _index(self, label: str, split: int) -> ra.Node:
         """The tensor of a label's values, cut as the label is."""
@@ -217,19 +217,19 @@ class _Lowering:
         """ARG_MIN in two steps that can be cut: the extreme, then the least argument there."""
         argument, value = output.args
         reduction = "min" if output.reduction == "arg_min" else "max"
-        found = Output("best", (value,), value.dtype, reduction, output.where)
-        best = replace(self.node, outputs=(found,))
+        extreme = Output("best", (value,), value.dtype, reduction, output.where)
+        best = replace(self.node, outputs=(extreme,))
         number = len(self.node.operands)
-        there = call("eq", DType.BOOLEAN, value, Value(number, found.name, value.dtype))
+        there = call("eq", DType.BOOLEAN, value, Value(number, extreme.name, value.dtype))
         least = Output(output.name, (argument,), output.dtype, "min", conj(output.where, there))
         at = replace(
             self.node,
             operands=(*self.node.operands, Operand(best, self.node.keys)),
             outputs=(least,),
         )
-        given = [*self.sources, *(None for _ in self.node.operands[len(self.sources) :])]
-        first = lower_fields(best, self.wanted, given)
-        return lower_fields(at, self.wanted, [*given, first])[output.name]
+        sources = [*self.sources, *(None for _ in self.node.operands[len(self.sources) :])]
+        first = lower_fields(best, self.wanted, sources)
+        return lower_fields(at, self.wanted, [*sources, first])[output.name]
 
 
 def _repeats(value: Expr) -> bool:

@@ -23,7 +23,7 @@ from einsql.ir.einsum.intervals import interval
 from einsql.ir.tra.kernels import VALUE, operand
 
 FAR = 2**62
-"""A definition that stays below this can be moved without overflow."""
+"""A definition with a smaller absolute value can be shifted without overflow."""
 
 
 def kernel(
@@ -35,10 +35,10 @@ def kernel(
         node: The EinSum.
         output: One of its outputs.
         reads: Operand and field of each tile.
-        indexed: Labels that are cut, whose values come as one more tile each.
+        indexed: Labels that are cut; a further tile each has their values.
 
-    Labels count from 0 in a tile. Where a label is whole its value is that plus the
-    label's least one; a label's definition is moved likewise.
+    Labels count from 0 in a tile. The value of a label that is not cut is that count plus
+    the lower bound of the label; definitions of labels are shifted likewise.
     """
     tiles = {read: n for n, read in enumerate(reads)}
     indexes = {x: len(reads) + n for n, x in enumerate(indexed)}
@@ -57,8 +57,8 @@ def kernel(
     for a in node.axes:
         define = None if a.define is None else rewrite(a.define, visit)
         if define is not None and a.define is not None and a.lo != 0:
-            found = interval(a.define, {x.label: (x.lo, x.hi) for x in node.axes})
-            moves = found is not None and found[0] > -FAR and found[1] < FAR
+            span = interval(a.define, {x.label: (x.lo, x.hi) for x in node.axes})
+            moves = span is not None and span[0] > -FAR and span[1] < FAR
             define = _plus(define, -a.lo) if moves else _moved(define, a)
         axes.append(Axis(a.label, 0, a.extent, define))
     operands = [
@@ -79,7 +79,7 @@ def kernel(
 
 
 def _moved(define: Expr, axis: Axis) -> Expr:
-    """The definition less its axis's start; -1, which is no place, for what lies beyond."""
+    """The definition less its axis's start; -1, which is no position, outside its bounds."""
     wide = define if define.dtype is DType.BIGINT else call("cast", DType.BIGINT, define)
     least, most = Const(axis.lo, DType.BIGINT), Const(axis.hi, DType.BIGINT)
     within = conj(call("le", DType.BOOLEAN, least, wide), call("lt", DType.BOOLEAN, wide, most))

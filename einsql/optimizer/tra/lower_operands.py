@@ -76,7 +76,7 @@ def _recut(source: Source, cuts: Cuts) -> ra.Node:
 
 
 def scanned_field(tensor: Input, field: str) -> Input:
-    """What a Scan of one field reads: a tensor with one field as it is, else `name.field`."""
+    """The tensor that a Scan of one field reads, named `name.field` if there are several."""
     schema = tensor.schema
     if len(schema.values) == len(schema.fields) == 1:
         return tensor

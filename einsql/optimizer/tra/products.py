@@ -1,8 +1,8 @@
 """The specific rules: ways to multiply matrices over sites, and contractions alike (TRA §4.2).
 
-A contraction is a local aggregation of a local join that sums the join keys away. X and
-Y are what lies below the broadcasts and shuffles of its operands, i and k the keys that
-only X or only Y has, j those they share.
+A contraction is a local aggregation of a local join that sums over the join keys. X and Y are
+its operands without their broadcasts and shuffles. The keys i are those of X only, k those of
+Y only, and j the shared ones.
 """
 
 from __future__ import annotations

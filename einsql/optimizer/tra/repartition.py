@@ -20,7 +20,7 @@ from einsql.optimizer.tra.rules import Build, ImplementationRule, bare
 
 
 def last_move(node: Node) -> Iterator[Build]:
-    """R2-1, and what moves nothing goes: it is the last shuffle already."""
+    """R2-1; also drops a shuffle that moves nothing because the last one had its placement."""
     if not isinstance(node, Bcast | Shuffle):
         return
     source = node.source
@@ -38,9 +38,9 @@ def filter_before_move(node: Node) -> Iterator[Build]:
 
 
 def map_and_move(node: Node) -> Iterator[Build]:
-    """R2-3, either way: a map may shrink what is moved, or grow it.
+    """R2-3, in both directions: a map may shrink or grow the arrays that move.
 
-    A shuffle moves past a map that keeps the shuffle's keys as they are, wherever they stand.
+    A shuffle moves past a map that keeps the values of the shuffle's keys at any position.
     """
     if isinstance(node, LocalMap) and isinstance(node.source, Bcast | Shuffle):
         outer, move = node, node.source
@@ -67,12 +67,12 @@ def _kept(node: LocalMap) -> dict[int, int]:
     count = len(node.source.schema.blocks.bounds)
     if node.keys is None:
         return {k: k for k in range(count)}
-    given = {n: int(e.name[1:]) for n, e in enumerate(node.keys) if isinstance(e, Label)}
-    return {n: k for n, k in given.items() if k < count}
+    copied = {n: int(e.name[1:]) for n, e in enumerate(node.keys) if isinstance(e, Label)}
+    return {n: k for n, k in copied.items() if k < count}
 
 
 def drop_shuffle(node: Node) -> Iterator[Build]:
-    """R2-4, of Stack too: R is partitioned by keys of the group, so groups lie together."""
+    """R2-4, also for Stack: R is partitioned by keys of the group, so a group has one site."""
     if not isinstance(node, LocalAggregate | LocalStack) or not isinstance(node.source, Shuffle):
         return
     move, groups = node.source, group_keys(node)
@@ -111,10 +111,10 @@ def two_phases(node: Node) -> Iterator[Build]:
 
 
 def join_ways(node: Node) -> Iterator[Build]:
-    """R2-6: every way to bring the matches of a complete join to one site.
+    """R2-6: every way to bring the arrays of each match of a complete join to one site.
 
-    What is replicated on both sides is found once at each site, and known as copies:
-    whoever shuffles or aggregates it takes one of them.
+    If both sides are replicated, each site computes every match, and the type records these
+    as copies: a later shuffle or aggregation uses one of them.
     """
     if not isinstance(node, LocalJoin) or not node.is_complete:
         return

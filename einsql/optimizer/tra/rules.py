@@ -1,4 +1,4 @@
-"""What a rule of the implementation algebra is."""
+"""The rules of the implementation algebra: a name, a law and the alternatives it gives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ImplementationRule:
     """A named law of the implementation algebra.
 
     Attributes:
-        name: As the paper numbers it; what switches the rule off.
+        name: The paper's number; the name in `disabled_rules`.
         law: One line of algebra, with the conditions under which it holds.
         builds: The other ways to write a node by this law, if any.
     """
@@ -29,24 +29,24 @@ class ImplementationRule:
     builds: Callable[[Node], Iterable[Build]]
 
     def alternatives(self, node: Node) -> list[Node]:
-        """Nodes with the same relation; where its arrays lie may differ.
+        """Nodes with the same relation, possibly with another placement.
 
-        The types have the last word: what cannot be typed, because an array would not be
-        where it is read, is no alternative.
+        Only alternatives that type-check are returned: building a node raises if an array
+        is missing at the site that reads it.
         """
-        found: list[Node] = []
+        nodes: list[Node] = []
         for build in self.builds(node):
             try:
                 new = build()
             except (IntegrityError, ProgrammingError):
                 continue
             if stands_for(new.schema, node.schema):
-                found.append(new)
-        return found
+                nodes.append(new)
+        return nodes
 
 
 def stands_for(new: PhysicalSchema, old: PhysicalSchema) -> bool:
-    """True if one type can take another's place: the same arrays, whole where they were."""
+    """True if one type can replace another: the same arrays, and no new partial results."""
     return new.merge in (None, old.merge) and same_blocks(new.blocks, old.blocks)
 
 
@@ -60,7 +60,7 @@ def same_blocks(a: BlockSchema, b: BlockSchema) -> bool:
 
 
 def bare(node: Node) -> Node:
-    """What lies below broadcasts and shuffles."""
+    """The node below broadcasts and shuffles."""
     while isinstance(node, Bcast | Shuffle):
         node = node.source
     return node

@@ -1,8 +1,8 @@
-"""From the tensor-relational algebra to the implementation algebra (TRA §4.1, Table 1).
+"""Translates the tensor-relational to the implementation algebra (TRA §4.1, Table 1).
 
-One implementation for each operation, whatever it costs; the rules know the others.
-Against the printed table, Tile appends the key that counts tiles, and Stack shuffles on
-all keys but the one it stacks.
+Each operation gets one implementation, independent of cost; rules find the others. Two entries
+differ from the printed table: Tile appends the key that counts tiles, and Stack shuffles on all
+keys but the one it stacks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from einsql.ir.ia.typing import Tiled
 from einsql.ir.tra import plan as tra
 
 Stored = Mapping[str, Sequence[int] | None]
-"""For tensors by name the keys they are sharded on; None is a copy at every site."""
+"""The keys by which tensors are sharded, by tensor name; None is a copy at every site."""
 
 
 def translate(root: tra.Node, sites: int, stored: Stored | None = None) -> ia.Node:
@@ -24,16 +24,16 @@ def translate(root: tra.Node, sites: int, stored: Stored | None = None) -> ia.No
 
     Args:
         root: The plan.
-        sites: How many sites there are.
-        stored: Where stored tensors lie. One that is not named lies as its declared cut
-            says, or else is dealt over the sites by all of its keys.
+        sites: The number of sites.
+        stored: The placements of stored tensors. A tensor that is not named has the placement
+            of its declared cut, or else is distributed over the sites by all of its keys.
 
     Raises:
         ProgrammingError: A name or a key in `stored` is none of the plan's.
     """
-    given = stored or {}
+    placements = stored or {}
     names = [n.tensor.name for n in tra.walk(root) if isinstance(n, tra.Scan)]
-    for name in given:
+    for name in placements:
         if name not in names:
             raise ProgrammingError(
                 f"The plan scans no tensor {name}", hint=suggest(name, names, "tensors")
@@ -41,7 +41,7 @@ def translate(root: tra.Node, sites: int, stored: Stored | None = None) -> ia.No
     done: dict[int, ia.Node] = {}
     for node in tra.walk(root):
         sources = [done[id(c)] for c in tra.children(node)]
-        done[id(node)] = _implemented(node, sources, sites, given)
+        done[id(node)] = _implemented(node, sources, sites, placements)
     return done[id(root)]
 
 

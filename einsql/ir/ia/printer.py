@@ -1,0 +1,75 @@
+"""Plans of the implementation algebra as deterministic text, for EXPLAIN and golden plans."""
+
+from __future__ import annotations
+
+from einsql.ir.einsum.graph import TRUE, Expr
+from einsql.ir.einsum.printer import format_expr
+from einsql.ir.ia import plan as ia
+from einsql.ir.ia.typing import Emit, PhysicalSchema, Tiled
+from einsql.ir.tra.block_schema import shown
+from einsql.ir.tra.printer import format_joined, format_kernel, format_scan, format_schema
+
+
+def format_implementation(root: ia.Node) -> str:
+    """A plan of the implementation algebra, producers first.
+
+    A relation is shown as `format_plan` shows it, followed by its placement: the grid of
+    sites and the keys along each of its axes; then whether parts are to be merged.
+    """
+    names: dict[int, str] = {}
+    blocks: list[str] = []
+    for node in ia.walk(root):
+        names[id(node)] = name = f"r{len(names)}"
+        inner = [names[id(c)] for c in ia.children(node)]
+        blocks += [f"{name}{_format_physical(node.schema)}", *_format_local(node, inner)]
+    return "\n".join(blocks)
+
+
+def _format_physical(schema: PhysicalSchema) -> str:
+    merge = "" if schema.merge is None else f", parts of a {schema.merge.upper()}"
+    return f"{format_schema(schema.blocks)} at {schema.placement}{merge}"
+
+
+def _format_local(node: ia.Node, sources: list[str]) -> list[str]:
+    if isinstance(node, ia.Scan):
+        return [format_scan(node.tensor)]
+    if isinstance(node, ia.LocalJoin):
+        line = f"  local join   {format_joined(sources, node.keys)}{_format_where(node.where)}"
+        return [line, *_format_chain("kernel", node.kernels), *_format_keys(node.key_map)]
+    (source,) = sources
+    if isinstance(node, ia.Bcast):
+        return [f"  bcast        {source}"]
+    if isinstance(node, ia.Shuffle):
+        return [f"  shuffle      {source} BY {shown(node.part_dims)}"]
+    if isinstance(node, ia.Repartition):
+        return [f"  repartition  {source} BY {shown(node.part_dims)}"]
+    if isinstance(node, ia.LocalFilter):
+        return [f"  local filter {source} {format_expr(node.condition)}"]
+    if isinstance(node, ia.LocalMap):
+        line = f"  local map    {source}{_format_emit(node.emit)}"
+        return [line, *_format_chain("kernel", node.kernels), *_format_keys(node.keys)]
+    if isinstance(node, ia.LocalAggregate):
+        line = f"  local agg    {node.reduce.upper()}({source}) BY {shown(node.group_by)}"
+        chains = _format_chain("before", node.inner) + _format_chain("after", node.finish)
+        return [line + _format_where(node.where), *chains]
+    return [f"  local stack  {source} key {node.key} along dimension {node.dim}"]
+
+
+def _format_emit(emit: Emit | None) -> str:
+    if emit is None:
+        return ""
+    if isinstance(emit, Tiled):
+        return f", tiles of dimension {emit.dim} by {emit.size}"
+    return f", {emit.count} times"
+
+
+def _format_where(where: Expr) -> str:
+    return "" if where == TRUE else f" WHERE {format_expr(where)}"
+
+
+def _format_keys(keys: tuple[Expr, ...] | None) -> list[str]:
+    return [] if keys is None else [f"    keys       {shown([format_expr(e) for e in keys])}"]
+
+
+def _format_chain(name: str, kernels: ia.Kernels) -> list[str]:
+    return [line.replace("kernel", name.ljust(6), 1) for k in kernels for line in format_kernel(k)]
