@@ -91,3 +91,11 @@ def owned(array: np.ndarray, foreign: set[int]) -> np.ndarray:
     kept = np.array(array, order="C", copy=True) if shared else array.view()
     kept.flags.writeable = False
     return kept
+
+
+def distinct(array: np.ndarray) -> np.ndarray:
+    """The elements of an array that are stored: axes it is repeated along have length 1.
+
+    A flag that is the same everywhere may stand for 2⁶² keys; this one is quick to read.
+    """
+    return array[tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)]

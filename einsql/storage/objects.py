@@ -8,7 +8,7 @@ from typing import Any
 
 from einsql.errors import Error, InterruptedError, OperationalError
 from einsql.storage.database.stored import StoredFields
-from einsql.storage.relation import Relation, lie_alike
+from einsql.storage.relation import Fields, Relation, lie_alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,11 @@ class Tensor:
     default: Any = None
     borrowed: bool = False
     temporary: bool = False
+
+    @property
+    def owned_fields(self) -> Fields:
+        """The arrays that the database owns; none of a registered array."""
+        return {} if self.borrowed else self.relation.fields
 
     def holding(self, relation: Relation) -> Tensor:
         """The tensor with another relation; `replace` takes four times as long."""
@@ -90,6 +95,11 @@ class Definition:
         self._body: Body | None = None
 
     @property
+    def owned_fields(self) -> Fields:
+        """No arrays."""
+        return {}
+
+    @property
     def body(self) -> Body:
         """What the text means.
 
@@ -128,6 +138,11 @@ class Damaged:
     fault: str
     payloads: frozenset[str] | None
     temporary: bool = False
+
+    @property
+    def owned_fields(self) -> Fields:
+        """No arrays."""
+        return {}
 
 
 def damage(item: Definition | Damaged) -> OperationalError:

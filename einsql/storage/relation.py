@@ -19,6 +19,7 @@ from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse_matrix import Sparse
 from einsql.errors import InterfaceError
 from einsql.ir.layout import Tiles
+from einsql.storage.array_ownership import distinct as distinct  # statements import it from here
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -262,14 +263,6 @@ def frozen(array: np.ndarray) -> np.ndarray:
         array = array.view()
         array.flags.writeable = False
     return array
-
-
-def distinct(array: np.ndarray) -> np.ndarray:
-    """The elements of an array that are stored: axes it is repeated along have length 1.
-
-    A flag that is the same everywhere may stand for 2⁶² keys; this one is quick to read.
-    """
-    return array[tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)]
 
 
 def copied(array: np.ndarray) -> np.ndarray:

@@ -6,15 +6,35 @@ import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol, TypeVar
 
+import einsql
 from einsql.errors import suggest
 from einsql.frontends.console.objects import definition, entries
+from einsql.frontends.console.output import Output
 from einsql.frontends.console.render import MODES
-from einsql.frontends.console.settings import CommandError, Leave
+from einsql.frontends.console.settings import CommandError, Leave, Settings
 
-if TYPE_CHECKING:
-    from einsql.frontends.console.shell import Shell
+T = TypeVar("T")
+
+
+class CommandTarget(Protocol):
+    """The parts of a shell that dot commands read and change."""
+
+    settings: Settings
+    output: Output
+    failed: bool
+    latest: einsql.Cursor | None
+    connection: einsql.Connection
+
+    def open(self, path: str) -> None:
+        """Closes the database and opens another one."""
+
+    def run_file(self, path: str) -> None:
+        """Runs a script."""
+
+    def work(self, work: Callable[[], T]) -> T:
+        """Calls a function under the progress bar; Ctrl-C cancels it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +47,13 @@ class Command:
 
     arguments: str
     help: str
-    run: Callable[[Shell, list[str]], None]
+    run: Callable[[CommandTarget, list[str]], None]
     least: int = 0
     most: int = 1
     takes: Sequence[str] = ()
 
 
-def run_command(shell: Shell, line: str) -> None:
+def run_command(shell: CommandTarget, line: str) -> None:
     """Runs a line that begins with a dot.
 
     Raises:
@@ -59,7 +79,7 @@ def run_command(shell: Shell, line: str) -> None:
     command.run(shell, words)
 
 
-def _help(shell: Shell, words: list[str]) -> None:
+def _help(shell: CommandTarget, words: list[str]) -> None:
     heads = {name: f".{name} {c.arguments}".rstrip() for name, c in COMMANDS.items()}
     width = max(map(len, heads.values()))
     chosen = [n for n in COMMANDS if not words or words[0].lstrip(".") in n]
@@ -68,7 +88,7 @@ def _help(shell: Shell, words: list[str]) -> None:
     shell.output.print_lines(f"{heads[name]:{width}}  {COMMANDS[name].help}" for name in chosen)
 
 
-def _tables(shell: Shell, words: list[str]) -> None:
+def _tables(shell: CommandTarget, words: list[str]) -> None:
     wanted = words[0].lower() if words else ""
     found = [e for e in entries(shell.connection) if wanted in e.name.lower()]
     heads = [e.call or e.name for e in found]
@@ -79,7 +99,7 @@ def _tables(shell: Shell, words: list[str]) -> None:
     )
 
 
-def _schema(shell: Shell, words: list[str]) -> None:
+def _schema(shell: CommandTarget, words: list[str]) -> None:
     known = entries(shell.connection)
     found = [e for e in known if not words or e.name.lower() == words[0].lower()]
     if words and not found:
@@ -88,7 +108,7 @@ def _schema(shell: Shell, words: list[str]) -> None:
     shell.output.print_lines([definition(shell.connection, e) for e in found])
 
 
-def _plot(shell: Shell, words: list[str]) -> None:
+def _plot(shell: CommandTarget, words: list[str]) -> None:
     from einsql.frontends.console.picture import picture_of  # for those who draw
 
     cursor = shell.latest
@@ -109,7 +129,7 @@ def _plot(shell: Shell, words: list[str]) -> None:
     shell.output.print_lines(lines, paged=False)
 
 
-def _mode(shell: Shell, words: list[str]) -> None:
+def _mode(shell: CommandTarget, words: list[str]) -> None:
     if words[0] not in MODES:
         raise CommandError(
             f'There is no output mode "{words[0]}"\n{suggest(words[0], MODES, "mode")}'
@@ -117,13 +137,13 @@ def _mode(shell: Shell, words: list[str]) -> None:
     shell.settings.mode = words[0]
 
 
-def _maxrows(shell: Shell, words: list[str]) -> None:
+def _maxrows(shell: CommandTarget, words: list[str]) -> None:
     if not words[0].isdecimal():
         raise CommandError("Usage: .maxrows COUNT, a whole number; 0 shows all rows")
     shell.settings.maxrows = int(words[0])
 
 
-def _pager(shell: Shell, words: list[str]) -> None:
+def _pager(shell: CommandTarget, words: list[str]) -> None:
     if not words:
         shell.output.print_lines([shell.settings.pager])
         return
@@ -131,11 +151,11 @@ def _pager(shell: Shell, words: list[str]) -> None:
     shell.settings.pager = command.lower() if command.lower() in ("on", "off") else command
 
 
-def _nullvalue(shell: Shell, words: list[str]) -> None:
+def _nullvalue(shell: CommandTarget, words: list[str]) -> None:
     shell.settings.null = words[0]
 
 
-def _quit(shell: Shell, words: list[str]) -> None:
+def _quit(shell: CommandTarget, words: list[str]) -> None:
     if words and not words[0].isdecimal():
         raise CommandError("Usage: .quit [STATUS], a whole number")
     raise Leave(int(words[0]) if words else int(shell.failed))
@@ -144,7 +164,7 @@ def _quit(shell: Shell, words: list[str]) -> None:
 def _switch(name: str, text: str) -> Command:
     choices = {"on": True, "yes": True, "1": True, "off": False, "no": False, "0": False}
 
-    def run(shell: Shell, words: list[str]) -> None:
+    def run(shell: CommandTarget, words: list[str]) -> None:
         chosen = choices.get(words[0].lower())
         if chosen is None:
             raise CommandError(f"Usage: .{name} on|off")

@@ -14,10 +14,11 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from einsql.errors import InternalError, NotSupportedError, ProgrammingError
 from einsql.frontends.trace.constants import constant
 from einsql.frontends.trace.elementwise import computed, define, dtype_of
-from einsql.frontends.trace.expressions import Apply, Expr, Literal, cast, label
+from einsql.frontends.trace.expressions import cast, label
+from einsql.frontends.trace.nodes import Apply, Expr, Literal, Step
 from einsql.frontends.trace.refusals import way_out
 from einsql.frontends.trace.source import assigned, place, untraceable
-from einsql.frontends.trace.steps import Graph, Step, read
+from einsql.frontends.trace.steps import Graph, read
 from einsql.frontends.trace.views import View, whole, write
 
 FUNCTIONS: dict[object, Callable[..., Any]] = {}

@@ -11,9 +11,10 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.frontends.trace.elementwise import computed, dtype_of, literal
-from einsql.frontends.trace.expressions import Affine, Expr, Literal, apply, cast, label
+from einsql.frontends.trace.expressions import apply, cast, label
+from einsql.frontends.trace.nodes import Affine, Expr, Literal, Step
 from einsql.frontends.trace.source import untraceable, users_frame
-from einsql.frontends.trace.steps import Graph, Step
+from einsql.frontends.trace.steps import Graph
 
 FEW = 4096
 """Elements above which a corner is looked at before all of them are."""

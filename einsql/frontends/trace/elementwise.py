@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.frontends.trace.expressions import Affine, Apply, Expr, Literal, apply, cast
+from einsql.frontends.trace.expressions import apply, cast
+from einsql.frontends.trace.nodes import Affine, Apply, Expr, Literal
 from einsql.frontends.trace.source import untraceable
 from einsql.frontends.trace.special import erfc
 

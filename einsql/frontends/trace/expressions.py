@@ -1,83 +1,13 @@
-"""What one element of an array is: scalar expressions over labels, and reads of other arrays.
-
-Labels are numbers: those of an array's axes first, then those a reduction sums over.
-"""
+"""Builds, inspects and rewrites the scalar expressions of a traced program."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from einsql.core.schema import DType
 from einsql.errors import InternalError
+from einsql.frontends.trace.nodes import Affine, Apply, Expr, Literal, Read
 from einsql.ir.functions import SCALARS
-
-if TYPE_CHECKING:
-    from einsql.frontends.trace.steps import Step
-
-Terms = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    """A number or a truth value."""
-
-    value: bool | int | float = field(compare=False)
-    dtype: DType
-    spelled: str = field(init=False)
-    """Tells 0.0 from -0.0, and makes NaN equal to itself."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "spelled", repr(self.value))
-
-
-@dataclass(frozen=True, slots=True)
-class Affine:
-    """Σ coefficient · label + constant, a BIGINT.
-
-    Attributes:
-        terms: Label and coefficient, which is not 0, in the order of labels.
-    """
-
-    terms: Terms
-    constant: int
-
-    @property
-    def dtype(self) -> DType:
-        """BIGINT, as keys are."""
-        return DType.BIGINT
-
-    @property
-    def label(self) -> int | None:
-        """The label that it is, or None where it is no bare label."""
-        bare = self.constant == 0 and len(self.terms) == 1 and self.terms[0][1] == 1
-        return self.terms[0][0] if bare else None
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """An element of another array; one index for each of its axes."""
-
-    step: Step
-    index: tuple[Expr, ...]
-
-    @property
-    def dtype(self) -> DType:
-        """The array's."""
-        return self.step.dtype
-
-
-@dataclass(frozen=True, slots=True)
-class Apply:
-    """A scalar function of `algebra.SCALARS`, or "cast" to its type."""
-
-    fn: str
-    args: tuple[Expr, ...]
-    dtype: DType
-
-
-Expr = Literal | Affine | Read | Apply
 
 ZERO = Affine((), 0)
 

@@ -9,22 +9,11 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.frontends.trace.array import FUNCTIONS, TracedArray, combine, implements, lifted, viewed
 from einsql.frontends.trace.elementwise import choose, literal, meeting, number, truth
-from einsql.frontends.trace.expressions import (
-    ZERO,
-    Affine,
-    Expr,
-    Read,
-    apply,
-    bounds,
-    cast,
-    index,
-    label,
-    plus,
-    scaled,
-)
+from einsql.frontends.trace.expressions import ZERO, apply, bounds, cast, index, label, plus, scaled
+from einsql.frontends.trace.nodes import Affine, Expr, Read, Step
 from einsql.frontends.trace.shapes import axis_of
 from einsql.frontends.trace.source import untraceable
-from einsql.frontends.trace.steps import Step, read
+from einsql.frontends.trace.steps import read
 
 
 def getitem(x: TracedArray, key: Any) -> TracedArray:

@@ -12,7 +12,8 @@ import numpy as np
 
 from einsql.frontends.trace.array import TracedArray, graph_of, implements, lifted
 from einsql.frontends.trace.elementwise import choose, literal, met
-from einsql.frontends.trace.expressions import Affine, Expr, apply, cast, index, label, plus
+from einsql.frontends.trace.expressions import apply, cast, index, label, plus
+from einsql.frontends.trace.nodes import Affine, Expr
 from einsql.frontends.trace.shapes import axis_of, held, ravel
 from einsql.frontends.trace.source import untraceable
 from einsql.frontends.trace.steps import read

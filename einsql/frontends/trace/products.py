@@ -12,7 +12,8 @@ from einsql.core.schema import DType
 from einsql.errors import Error
 from einsql.frontends.trace.array import TracedArray, apply_, graph_of, implements, lifted
 from einsql.frontends.trace.elementwise import met
-from einsql.frontends.trace.expressions import ZERO, Expr, Literal, apply, cast, label, substituted
+from einsql.frontends.trace.expressions import ZERO, apply, cast, label, substituted
+from einsql.frontends.trace.nodes import Expr, Literal
 from einsql.frontends.trace.reductions import axes_of
 from einsql.frontends.trace.shapes import ravel
 from einsql.frontends.trace.source import untraceable

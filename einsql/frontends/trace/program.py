@@ -16,8 +16,9 @@ from einsql.core import forks
 from einsql.core.schema import DType
 from einsql.errors import DataError, Error, InterfaceError, ProgrammingError, suggest
 from einsql.frontends.trace.array import TracedArray, lifted
+from einsql.frontends.trace.nodes import Step
 from einsql.frontends.trace.statement import write
-from einsql.frontends.trace.steps import Graph, Step
+from einsql.frontends.trace.steps import Graph
 from einsql.frontends.trace.views import whole
 from einsql.session.connection import Connection
 from einsql.session.multi_query import fetch_together

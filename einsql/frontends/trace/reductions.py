@@ -13,16 +13,8 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.frontends.trace.array import TracedArray, apply_, graph_of, implements, lifted
 from einsql.frontends.trace.elementwise import computed, dtype_of, number, truth
-from einsql.frontends.trace.expressions import (
-    ZERO,
-    Expr,
-    Literal,
-    apply,
-    cast,
-    label,
-    labels,
-    substituted,
-)
+from einsql.frontends.trace.expressions import ZERO, apply, cast, label, labels, substituted
+from einsql.frontends.trace.nodes import Expr, Literal
 from einsql.frontends.trace.shapes import axis_of, diagonal, expand_dims, ravel, transpose
 from einsql.frontends.trace.source import untraceable
 from einsql.frontends.trace.steps import read

@@ -8,8 +8,9 @@ import numpy as np
 
 from einsql.frontends.trace.array import TracedArray, implements
 from einsql.frontends.trace.elementwise import I64, number
-from einsql.frontends.trace.expressions import Expr, apply, label
+from einsql.frontends.trace.expressions import apply, label
 from einsql.frontends.trace.joins import pad
+from einsql.frontends.trace.nodes import Expr
 from einsql.frontends.trace.reductions import summed
 from einsql.frontends.trace.shapes import axis_of, moveaxis, ravel
 from einsql.frontends.trace.steps import read

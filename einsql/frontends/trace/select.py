@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from einsql.frontends.trace.expressions import Affine, Expr, Read, labels, reads
-from einsql.frontends.trace.steps import Step
+from einsql.frontends.trace.expressions import labels, reads
+from einsql.frontends.trace.nodes import Affine, Expr, Read, Step
 from einsql.frontends.trace.text import Printer, name_text
 
 LETTERS: tuple[str, ...] = (*"ijklmnopqrstuvwxyz", *(f"i{n}" for n in range(1, 1000)))

@@ -13,8 +13,6 @@ from einsql.frontends.trace.array import TracedArray, elements, graph_of, implem
 from einsql.frontends.trace.elementwise import choose, computed, dtype_of, literal
 from einsql.frontends.trace.expressions import (
     ZERO,
-    Affine,
-    Expr,
     apply,
     index,
     label,
@@ -24,6 +22,7 @@ from einsql.frontends.trace.expressions import (
     scaled,
     shifted,
 )
+from einsql.frontends.trace.nodes import Affine, Expr
 from einsql.frontends.trace.source import untraceable
 from einsql.frontends.trace.steps import read
 

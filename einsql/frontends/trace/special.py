@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from einsql.core.schema import DType
-from einsql.frontends.trace.expressions import Apply, Expr, Literal, apply, cast
+from einsql.frontends.trace.expressions import apply, cast
+from einsql.frontends.trace.nodes import Apply, Expr, Literal
 
 _ERFC: tuple[float, ...] = (
     0.13699945762506138, -0.25906804876017164, 0.2187196789182644, -0.1642578166973083,

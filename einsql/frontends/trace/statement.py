@@ -10,10 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einsql.frontends.trace.expressions import (
-    Affine,
-    Apply,
-    Expr,
-    Read,
     label,
     labels,
     parts,
@@ -22,8 +18,9 @@ from einsql.frontends.trace.expressions import (
     size,
     substituted,
 )
+from einsql.frontends.trace.nodes import Affine, Apply, Expr, Read, Step
 from einsql.frontends.trace.select import Body, Names, Select
-from einsql.frontends.trace.steps import Graph, Step, simple
+from einsql.frontends.trace.steps import Graph, simple
 from einsql.frontends.trace.text import name_text
 
 LONGEST = 24

@@ -1,45 +1,15 @@
-"""The arrays of a traced program: tensors that it is given, and steps that compute others."""
+"""The graph of a traced program: its tensors, and the steps that compute other arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
 
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.frontends.trace.expressions import ZERO, Affine, Expr, Read, label, reads, substituted
-
-
-@dataclass(eq=False, slots=True)
-class Step:
-    """An array: a tensor, or what an expression is at each point of its axes.
-
-    Attributes:
-        number: Steps are numbered as they are made, so sources come first.
-        extents: Of the labels: the axes', then those that are reduced over.
-        expr: What an element is; None of a tensor.
-        how: The reduction over the labels behind the axes', as SQL's aggregate; None of a map.
-        name: What the user calls it.
-        dims: Names of the axes of a tensor, as far as the user has given them.
-        drops: Whether points that lie outside of what is read count for nothing.
-    """
-
-    number: int
-    shape: tuple[int, ...]
-    dtype: DType
-    extents: tuple[int, ...]
-    expr: Expr | None = None
-    how: str | None = None
-    name: str | None = None
-    dims: tuple[str, ...] | None = None
-    drops: bool = False
-
-    @property
-    def points(self) -> int:
-        """How often the expression is evaluated."""
-        return prod(self.extents)
+from einsql.frontends.trace.expressions import ZERO, label, reads, substituted
+from einsql.frontends.trace.nodes import Affine, Expr, Read, Step
 
 
 @dataclass

@@ -11,7 +11,7 @@ from sqlglot.dialects.duckdb import DuckDB
 
 from einsql.core.quoting import in_quotes
 from einsql.core.schema import DType
-from einsql.frontends.trace.expressions import Affine, Apply, Expr, Literal, Read
+from einsql.frontends.trace.nodes import Affine, Apply, Expr, Literal, Read
 
 _BINARY = {
     "or": ("OR", 1), "and": ("AND", 2), "eq": ("=", 4), "ne": ("<>", 4), "lt": ("<", 4),

@@ -11,14 +11,12 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from einsql.errors import ProgrammingError
 from einsql.frontends.trace.elementwise import choose
 from einsql.frontends.trace.expressions import (
     ZERO,
-    Affine,
-    Expr,
     apply,
     bounds,
     index,
@@ -27,11 +25,24 @@ from einsql.frontends.trace.expressions import (
     scaled,
     substituted,
 )
+from einsql.frontends.trace.nodes import Affine, Expr, Step
 from einsql.frontends.trace.source import place, untraceable
-from einsql.frontends.trace.steps import Graph, Step, read
+from einsql.frontends.trace.steps import Graph, read
 
-if TYPE_CHECKING:
-    from einsql.frontends.trace.array import TracedArray
+
+class Viewer(Protocol):
+    """An array that shows a buffer through a view; `TracedArray` is the one there is."""
+
+    graph: Graph
+    shape: tuple[int, ...]
+    view: View
+
+    @property
+    def step(self) -> Step:
+        """The array as it is now, with all that was written through other views."""
+
+    def show(self, view: View, step: Step) -> None:
+        """Makes the array show other elements."""
 
 
 @dataclass(eq=False)
@@ -46,7 +57,7 @@ class Buffer:
 
     step: Step
     given: bool = False
-    shown: list[weakref.ref[TracedArray]] = field(default_factory=list)
+    shown: list[weakref.ref[Viewer]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,7 @@ def whole(step: Step, given: bool = False) -> View:
     return View(Buffer(step, given), tuple(label(n) for n in range(len(step.shape))))
 
 
-def write(target: TracedArray, new: Step) -> None:
+def write(target: Viewer, new: Step) -> None:
     """Changes an array's elements, and with them what others show.
 
     Args:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from einsql.core.quoting import in_quotes, literal
 from einsql.errors import OperationalError
+from einsql.storage.array_ownership import distinct
 from einsql.storage.database import rows
 from einsql.storage.database.directory import Directory
 from einsql.storage.database.memory import Database, State
@@ -21,7 +22,7 @@ from einsql.storage.duckdb.copy_database import copy_database
 from einsql.storage.duckdb.failures import translated
 from einsql.storage.files.drafts import part_name, synchronise, writing
 from einsql.storage.objects import Damaged, Object, Tensor, damage
-from einsql.storage.relation import DistantFields, distinct
+from einsql.storage.relation import DistantFields
 
 Tick = Callable[[float], None]
 """Called with the fraction done; raises to cancel."""

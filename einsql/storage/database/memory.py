@@ -15,6 +15,7 @@ from einsql.core import forks
 from einsql.errors import OperationalError
 from einsql.storage.database.directory_sync import Names
 from einsql.storage.duckdb.guarded_connection import Access
+from einsql.storage.memory.temp_directory import default_directory
 from einsql.storage.objects import Object
 
 if TYPE_CHECKING:
@@ -99,9 +100,7 @@ class Database:
         with self.lock:
             self.refuse_inherited()
             if self._root is None:
-                import duckdb  # only who has tables needs it
-
-                from einsql.storage.memory.budget import default_directory  # as above
+                import duckdb  # loaded for databases with tables only
 
                 # Its own default is the working directory.
                 where = os.path.join(default_directory(None), self.scratch)

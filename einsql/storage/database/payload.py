@@ -17,11 +17,12 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.core.schema import Schema
+from einsql.storage.array_ownership import distinct
 from einsql.storage.database.checks import CHUNK, Sums
 from einsql.storage.files.arrow import MOST, element_type, tensor_row
 from einsql.storage.files.drafts import write_all
 from einsql.storage.files.holes import Holes, room
-from einsql.storage.relation import Fields, PlacedFields, arrow_metadata, distinct
+from einsql.storage.relation import Fields, PlacedFields, arrow_metadata
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,11 +16,11 @@ import numpy as np
 
 from einsql.core import buffer_pool
 from einsql.core.settings import Settings
-from einsql.storage.array_ownership import owner
+from einsql.storage.array_ownership import distinct, owner
 from einsql.storage.memory.spill_files import Space, is_mapped, sweep
-from einsql.storage.objects import Object, Tensor
+from einsql.storage.memory.spillable import Spillable
+from einsql.storage.memory.temp_directory import default_directory
 from einsql.storage.out_of_memory import NOTICED, available
-from einsql.storage.relation import distinct
 
 Fields = Mapping[str, np.ndarray]
 
@@ -35,8 +35,8 @@ HELD = 4
 LEAST = 4
 """The part of the limit that a statement has in any case, whatever is stored."""
 
-States = Callable[[], Iterable[Mapping[str, Object]]]
-"""What names mean, in every state of a database that somebody may still see."""
+States = Callable[[], Iterable[Mapping[str, Spillable]]]
+"""Gives the objects by name in every state of a database that a session may still read."""
 
 
 class Memory:
@@ -106,10 +106,7 @@ class Memory:
     def stored(self) -> int:
         """Bytes of stored tensors that are in memory and in no file."""
         return anonymous(
-            item.relation.fields
-            for objects in self._states()
-            for item in objects.values()
-            if isinstance(item, Tensor) and not item.borrowed
+            stored.owned_fields for objects in self._states() for stored in objects.values()
         )
 
     @property
@@ -195,38 +192,6 @@ def anonymous(several: Iterable[Any], foreign: Iterable[int] = ()) -> int:
                 nbytes = held.nbytes if isinstance(held, np.ndarray) else distinct(array).nbytes
                 found[id(held)] = nbytes
     return sum(found.values())
-
-
-def default_directory(database: str | None) -> str:
-    """Where temporary files go unless told: beside the database, or where the system has them."""
-    return _system_directory() if database is None else f"{database}.tmp"
-
-
-@cache
-def _system_directory() -> str:
-    """The system's directory for temporary files, one on a disk where there is a choice."""
-    import tempfile  # it tries by writing, which few statements need
-
-    found, other = tempfile.gettempdir(), "/var/tmp"
-    chosen = any(name in os.environ for name in ("TMPDIR", "TEMP", "TMP"))
-    if not chosen and in_memory(found) and not in_memory(other) and os.access(other, os.W_OK):
-        return other
-    return found
-
-
-def in_memory(directory: str) -> bool:
-    """True for a directory whose files are memory, as far as the system tells."""
-    path, mounts = os.path.realpath(directory), {}
-    try:
-        with open("/proc/mounts", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                _, place, kind, *_ = line.split()
-                mounts[place] = kind
-    except (OSError, ValueError):
-        return False
-    while path not in mounts and path != os.path.dirname(path):
-        path = os.path.dirname(path)
-    return mounts.get(path) in ("tmpfs", "ramfs")
 
 
 def trim() -> None:

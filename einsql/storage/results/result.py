@@ -13,8 +13,9 @@ from einsql.core.boxes import runs
 from einsql.core.schema import PRESENT, DType, Key, Schema, valid
 from einsql.errors import InterfaceError
 from einsql.ir.functions.casts import cast_array
+from einsql.storage.array_ownership import distinct
 from einsql.storage.out_of_memory import enough_memory
-from einsql.storage.relation import Fields, PlacedFields, Term, count, count_true, distinct
+from einsql.storage.relation import Fields, PlacedFields, Term, count, count_true
 
 if TYPE_CHECKING:
     import pyarrow as pa

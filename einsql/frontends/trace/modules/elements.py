@@ -10,8 +10,9 @@ import numpy as np
 
 from einsql.frontends.trace.array import apply_, combine
 from einsql.frontends.trace.elementwise import DEFINITIONS, B, sigmoid
-from einsql.frontends.trace.expressions import Expr, apply, cast
+from einsql.frontends.trace.expressions import apply, cast
 from einsql.frontends.trace.modules.registry import axes, numpy_dtype, operator
+from einsql.frontends.trace.nodes import Expr
 from einsql.frontends.trace.source import untraceable
 
 Array = Any

@@ -11,9 +11,10 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.frontends.trace.array import TracedArray, graph_of, lifted
 from einsql.frontends.trace.elementwise import met
-from einsql.frontends.trace.expressions import Affine, Expr, apply, cast, label, plus, scaled
+from einsql.frontends.trace.expressions import apply, cast, label, plus, scaled
 from einsql.frontends.trace.modules.layers import channels
 from einsql.frontends.trace.modules.registry import operator
+from einsql.frontends.trace.nodes import Affine, Expr
 from einsql.frontends.trace.source import untraceable
 from einsql.frontends.trace.steps import read
 
