@@ -1,6 +1,6 @@
-"""Whose memory arrays are, and that of stored tensors which nobody else has seen.
+"""Ownership of array memory, and private memory of stored tensors.
 
-The latter is written in place by changes. Everything else that is stored is never changed: a change
+Changes write private memory in place. All other stored arrays are immutable: a change
 puts a new array in its place.
 """
 
@@ -49,24 +49,24 @@ def behind(array: np.ndarray) -> Private | None:
 
 
 def show(arrays: Iterable[np.ndarray]) -> None:
-    """Says that somebody outside may hold arrays from now on: they are not changed any more."""
+    """Marks arrays as visible outside the store; they are not changed any more."""
     for array in arrays:
-        held = behind(array)
-        if held is not None:
-            held.shown = True
+        private = behind(array)
+        if private is not None:
+            private.shown = True
 
 
 def writable(array: np.ndarray, since: object) -> np.ndarray | None:
-    """The same elements to be written, or None if somebody else may see them.
+    """A writable view of the same elements, or None if they are visible elsewhere.
 
     Args:
         array: A C-contiguous view of all elements that `allocate` gave.
         since: The store's present mark.
     """
-    held = behind(array)
-    if held is None or held.shown or held.since is not since:
+    private = behind(array)
+    if private is None or private.shown or private.since is not since:
         return None
-    return np.ndarray(array.shape, array.dtype, held, held.start)
+    return np.ndarray(array.shape, array.dtype, private, private.start)
 
 
 # ---- owners
@@ -81,7 +81,7 @@ def owner(array: np.ndarray) -> object:
 
 
 def owned(array: np.ndarray, foreign: set[int]) -> np.ndarray:
-    """A contiguous, read-only array that nobody else can change.
+    """A contiguous, read-only array in memory of its own.
 
     Args:
         array: A result.

@@ -21,9 +21,9 @@ class _Boundary:
         if error is None or isinstance(error, Error):
             return
         enough_memory.__exit__(kind, error, trace)
-        told = foreign(error)
-        if told is not None:
-            raise told from error
+        translation = foreign(error)
+        if translation is not None:
+            raise translation from error
 
 
 boundary = _Boundary()

@@ -1,4 +1,4 @@
-"""What a database holds under its names: tensors, views and macros."""
+"""The named objects of a database: tensors, views and macros."""
 
 from __future__ import annotations
 
@@ -43,9 +43,15 @@ class Tensor:
     def holding(self, relation: Relation) -> Tensor:
         """The tensor with another relation; `replace` takes four times as long."""
         return Tensor(
-            self.name, relation, self.columns, self.partition, self.order, self.default,
-            self.borrowed, self.temporary,
-        )  # fmt: skip
+            self.name,
+            relation,
+            self.columns,
+            self.partition,
+            self.order,
+            self.default,
+            self.borrowed,
+            self.temporary,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ class Definition:
 
     def __init__(
         self, name: str, kind: str, text: str, read: Callable[[], Body], temporary: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Remembers the text.
 
         Args:

@@ -1,4 +1,4 @@
-"""Too little memory as an error of einsql: foreseen, or said by NumPy."""
+"""Raises einsql's error when memory runs out, predicted or reported by NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor relations as they are held: one tile of strided NumPy arrays per field.
+"""Tensor relations in memory: one tile of strided NumPy arrays per field.
 
 At one site a relation is a single tile and costs nothing over NumPy. As Arrow it is a
 record batch of int64 keys (the tile's key) and fixed-shape-tensor columns; both ways
@@ -61,7 +61,7 @@ class Term:
 
 
 class PlacedFields(DistantFields):
-    """Fields whose tiles lie at sites outside this process.
+    """Fields whose tiles are on sites outside this process.
 
     Attributes:
         tiles: Where they lie.
@@ -101,7 +101,7 @@ class PlacedFields(DistantFields):
 
     @abstractmethod
     def cropped(self, box: np.ndarray) -> PlacedFields:
-        """What of the fields lies in a box of keys; it stays where it is.
+        """The fields over a box of keys, without a fetch.
 
         Args:
             box: int64 (keys, 2), within the bounds of the keys.
@@ -109,7 +109,7 @@ class PlacedFields(DistantFields):
 
     @abstractmethod
     def count(self, terms: Sequence[Term]) -> int:
-        """How many keys meet all terms, counted where they lie."""
+        """How many keys meet all terms, counted on the sites."""
 
     @abstractmethod
     def part(self, names: Sequence[str], box: np.ndarray) -> Fields:
@@ -129,7 +129,7 @@ def here(fields: Fields) -> Fields:
 
 
 def count(fields: Fields, *terms: Term) -> int:
-    """How many keys meet all terms, counted where the fields lie."""
+    """How many keys meet all terms, counted without a fetch."""
     if isinstance(fields, PlacedFields):
         return fields.count(terms)
     return count_here(fields, terms)
@@ -140,9 +140,9 @@ def count_here(fields: Fields, terms: Sequence[Term]) -> int:
     if len(terms) == 1:
         (term,) = terms
         stored = distinct(fields[term.name])
-        found = int(np.count_nonzero(stored if term.above == 0 else stored > term.above))
-        found = found if term.holds else stored.size - found
-        return found * (fields[term.name].size // stored.size) if found else 0
+        count = int(np.count_nonzero(stored if term.above == 0 else stored > term.above))
+        count = count if term.holds else stored.size - count
+        return count * (fields[term.name].size // stored.size) if count else 0
     met = [(fields[t.name] > t.above) == t.holds for t in terms]
     return int(np.count_nonzero(np.logical_and.reduce(met)))
 
@@ -173,7 +173,7 @@ _STAND_IN = (DType.BOOLEAN, DType.BFLOAT16)
 
 
 def arrow_metadata(dtype: DType) -> dict[bytes, bytes] | None:
-    """Metadata of an Arrow column of integers that stand for a type; None for other types.
+    """Metadata of an Arrow column of integers that encode a type; None for other types.
 
     Bytes are truth values, for Arrow's own are bits; uint16 are the bits of BFLOAT16, for
     Arrow has no such type.
@@ -237,7 +237,7 @@ def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> 
 
 def schema_of(
     dtype: np.dtype, shape: tuple[int, ...], dims: tuple[str, ...], value: str = "val"
-) -> Schema:  # fmt: skip
+) -> Schema:
     """The schema of a dense relation over an array of a dtype and shape; as `from_array`."""
     stored = DType.of(dtype)
     if stored is None:
@@ -274,8 +274,8 @@ def copied(array: np.ndarray) -> np.ndarray:
 def count_true(flag: np.ndarray) -> int:
     """How many elements of a flag are true, repeated ones included."""
     stored = distinct(flag)
-    found = int(np.count_nonzero(stored))
-    return found * (flag.size // stored.size) if found else 0
+    count = int(np.count_nonzero(stored))
+    return count * (flag.size // stored.size) if count else 0
 
 
 def cuts(extent: int, parts: int) -> list[tuple[int, int]]:
@@ -317,9 +317,9 @@ def to_batches(relation: Relation, parts: Mapping[str, int] | None = None) -> li
             stacked = np.ascontiguousarray(cut[0])[None] if len(cut) == 1 else np.stack(cut)
             columns.append(_tensor_column(stacked, shape))
         names = [*(k.name for k in keys), *(f.name for f in relation.schema.fields)]
-        told = {f.name: arrow_metadata(f.dtype) for f in relation.schema.fields}
+        metadata = {f.name: arrow_metadata(f.dtype) for f in relation.schema.fields}
         fields = [
-            pa.field(name, column.type, metadata=told.get(name))
+            pa.field(name, column.type, metadata=metadata.get(name))
             for name, column in zip(names, columns, strict=True)
         ]
         batches.append(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
@@ -327,7 +327,7 @@ def to_batches(relation: Relation, parts: Mapping[str, int] | None = None) -> li
 
 
 def _tensor_column(stacked: np.ndarray, shape: tuple[int, ...]) -> pa.Array:
-    """Tiles of one shape as a fixed-shape-tensor column; booleans are held as bytes."""
+    """Tiles of one shape as a fixed-shape-tensor column; booleans become bytes."""
     import pyarrow as pa  # as above
 
     if stacked.dtype == np.bool_:
@@ -378,7 +378,7 @@ def _assemble(
     counts = [max((key[n] for key in tiles), default=-1) + 1 for n in range(len(schema.keys))]
     if int(np.prod(counts)) != len(tiles):
         raise InterfaceError("Tiles are missing", hint="Every tile key must occur once.")
-    whole: dict[str, np.ndarray] = {}
+    tensors: dict[str, np.ndarray] = {}
     for f in schema.fields:
         array = np.empty(schema.shape, f.dtype.numpy)
         for key, fields in tiles.items():
@@ -387,5 +387,5 @@ def _assemble(
                 for k, parts, n in zip(schema.keys, counts, key, strict=True)
             )
             array[where] = fields[f.name]
-        whole[f.name] = array
-    return whole
+        tensors[f.name] = array
+    return tensors

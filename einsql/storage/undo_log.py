@@ -1,4 +1,4 @@
-"""What a transaction has overwritten in arrays of its own, so that it can be undone."""
+"""The undo log: elements that a transaction has overwritten in place."""
 
 from __future__ import annotations
 

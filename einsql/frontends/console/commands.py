@@ -10,8 +10,12 @@ from typing import Protocol, TypeVar
 
 import einsql
 from einsql.errors import suggest
+from einsql.frontends.console.chart import draw_chart
+from einsql.frontends.console.heat import draw_heat
+from einsql.frontends.console.image import save_image
 from einsql.frontends.console.objects import definition, entries
 from einsql.frontends.console.output import Output
+from einsql.frontends.console.picture import picture_of
 from einsql.frontends.console.render import MODES
 from einsql.frontends.console.settings import CommandError, Leave, Settings
 
@@ -90,41 +94,34 @@ def _help(shell: CommandTarget, words: list[str]) -> None:
 
 def _tables(shell: CommandTarget, words: list[str]) -> None:
     wanted = words[0].lower() if words else ""
-    found = [e for e in entries(shell.connection) if wanted in e.name.lower()]
-    heads = [e.call or e.name for e in found]
+    listed = [e for e in entries(shell.connection) if wanted in e.name.lower()]
+    heads = [e.call or e.name for e in listed]
     width = max(map(len, heads), default=0)
     shell.output.print_lines(
         head if e.kind == "tensor" else f"{head:{width}}  {e.kind}"
-        for head, e in zip(heads, found, strict=True)
+        for head, e in zip(heads, listed, strict=True)
     )
 
 
 def _schema(shell: CommandTarget, words: list[str]) -> None:
     known = entries(shell.connection)
-    found = [e for e in known if not words or e.name.lower() == words[0].lower()]
-    if words and not found:
+    chosen = [e for e in known if not words or e.name.lower() == words[0].lower()]
+    if words and not chosen:
         hint = suggest(words[0], [e.name for e in known], "names")
         raise CommandError(f'There is no tensor, table, view or macro "{words[0]}"\n{hint}')
-    shell.output.print_lines([definition(shell.connection, e) for e in found])
+    shell.output.print_lines([definition(shell.connection, e) for e in chosen])
 
 
 def _plot(shell: CommandTarget, words: list[str]) -> None:
-    from einsql.frontends.console.picture import picture_of  # for those who draw
-
     cursor = shell.latest
     if cursor is None:
         raise CommandError("There is no result to plot yet; run a SELECT first, then .plot [FILE]")
     picture = shell.work(lambda: picture_of(cursor))
     if words:
-        from einsql.frontends.console.image import save_image
-
         save_image(picture, words[0])
         return
     size = shutil.get_terminal_size()
-    if len(picture.keys) == 2:
-        from einsql.frontends.console.heat import draw_heat as draw
-    else:
-        from einsql.frontends.console.chart import draw_chart as draw
+    draw = draw_heat if len(picture.keys) == 2 else draw_chart
     lines = draw(picture, size.columns, size.lines, shell.output.colours)
     shell.output.print_lines(lines, paged=False)
 
@@ -186,29 +183,44 @@ COMMANDS: dict[str, Command] = {
     ),
     "nullvalue": Command("TEXT", "Print NULL as this text", _nullvalue, least=1),
     "once": Command(
-        "FILE", "Print the next result into a file",
-        lambda shell, words: shell.output.write_to(words[0], once=True), least=1, takes="file",
+        "FILE",
+        "Print the next result into a file",
+        lambda shell, words: shell.output.write_to(words[0], once=True),
+        least=1,
+        takes="file",
     ),
     "open": Command(
-        "[FILE]", "Close the database and open another, or an empty one in memory",
-        lambda shell, words: shell.open(words[0] if words else ":memory:"), takes="file",
+        "[FILE]",
+        "Close the database and open another, or an empty one in memory",
+        lambda shell, words: shell.open(words[0] if words else ":memory:"),
+        takes="file",
     ),
     "output": Command(
-        "[FILE]", "Print results into a file, or on the terminal again",
-        lambda shell, words: shell.output.write_to(words[0] if words else None), takes="file",
+        "[FILE]",
+        "Print results into a file, or on the terminal again",
+        lambda shell, words: shell.output.write_to(words[0] if words else None),
+        takes="file",
     ),
     "pager": Command(
-        "on|off|COMMAND", "Show long results by $PAGER or less, not, or by this command", _pager,
-        most=20, takes=("on", "off"),
+        "on|off|COMMAND",
+        "Show long results by $PAGER or less, not, or by this command",
+        _pager,
+        most=20,
+        takes=("on", "off"),
     ),
     "plot": Command(
-        "[FILE]", "Draw the last result over its one or two keys, or an image of it", _plot,
+        "[FILE]",
+        "Draw the last result over its one or two keys, or an image of it",
+        _plot,
         takes="file",
     ),
     "progress": _switch("progress", "Show how far statements over two seconds are"),
     "quit": Command("[STATUS]", "Leave, with this exit status", _quit),
     "read": Command(
-        "FILE", "Run a script", lambda shell, words: shell.run_file(words[0]), least=1,
+        "FILE",
+        "Run a script",
+        lambda shell, words: shell.run_file(words[0]),
+        least=1,
         takes="file",
     ),
     "schema": Command(
@@ -218,4 +230,4 @@ COMMANDS: dict[str, Command] = {
         "[TEXT]", "List tensors, tables, views and macros, or those of such names", _tables
     ),
     "timer": _switch("timer", "Print the time each statement takes"),
-}  # fmt: skip
+}

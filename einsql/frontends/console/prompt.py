@@ -1,4 +1,4 @@
-"""The interactive prompt; with `highlight.py` all that imports prompt_toolkit."""
+"""The interactive prompt. Only this module and `highlight.py` import prompt_toolkit."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def interact(shell: Shell) -> None:
 
 
 def is_whole(shell: Shell, text: str) -> bool:
-    """True if Enter shall run the text rather than begin another line."""
+    """True if Enter runs the text; False if it begins another line."""
     pending = ""
     for line in text.splitlines(keepends=True):
         if line.startswith(".") and shell.is_blank(pending):

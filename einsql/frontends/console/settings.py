@@ -1,4 +1,4 @@
-"""What a shell is opened with, what can be changed in it, and how it is left."""
+"""The options and settings of a shell, and the exceptions that end it."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ class Shell:
             self._tell()
         if cursor.description is not None:
             columns = columns_of(cursor.description)
-            # What lies elsewhere comes with the first rows, and Ctrl-C must not cut that off.
+            # Remote tiles arrive with the first rows; Ctrl-C must not interrupt that.
             total, first = self.work(lambda: (cursor.rowcount, cursor.fetchmany(_BATCH)))
             if self._worker.interrupted:
                 raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`einsql.attach`: what users of DuckDB hold."""
+"""`einsql.attach`: einsql's functions on a user's DuckDB connection."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ class Attached:
             duckdb.Error: The statement around it is.
         """
         frame = sys._getframe(1)
-        made: DuckDBPyRelation | None = self._run(self.connection.sql, query, frame, **options)
-        return made
+        relation: DuckDBPyRelation | None = self._run(self.connection.sql, query, frame, **options)
+        return relation
 
     def execute(self, query: str, parameters: Any = None) -> DuckDBPyConnection:
         """DuckDB's `con.execute` for a text that may hold `FROM einsql('…')`.
@@ -142,14 +142,19 @@ class Attached:
             duckdb.Error: The statement around it is, or it fails.
         """
         frame = sys._getframe(1)
-        given = () if parameters is None else (parameters,)
-        made: DuckDBPyConnection = self._run(self.connection.execute, query, frame, *given)
-        return made
+        arguments = () if parameters is None else (parameters,)
+        connection: DuckDBPyConnection = self._run(
+            self.connection.execute, query, frame, *arguments
+        )
+        return connection
 
     def tensor(
-        self, name: str, query: str, dims: Sequence[str] | None = None,
+        self,
+        name: str,
+        query: str,
+        dims: Sequence[str] | None = None,
         shape: Sequence[int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Reads the rows of a query as a tensor for `einsql('…')`, once.
 
         Args:
@@ -173,14 +178,21 @@ class Attached:
         if rows is None:
             raise ProgrammingError("A tensor is read from a query", hint="Give a SELECT.")
         with enough_memory:
-            held = read_table(name, rows, dims, shape)
-        columns = (*(k.name for k in held.schema.keys), *(f.name for f in held.schema.values))
-        self.session.store.register(Tensor(name, held, columns, borrowed=True))
+            relation = read_table(name, rows, dims, shape)
+        columns = (
+            *(k.name for k in relation.schema.keys),
+            *(f.name for f in relation.schema.values),
+        )
+        self.session.store.register(Tensor(name, relation, columns, borrowed=True))
 
     def register(
-        self, name: str, array: object, dims: Sequence[str] | None = None,
-        *, fill: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        array: object,
+        dims: Sequence[str] | None = None,
+        *,
+        fill: int | None = None,
+    ) -> None:
         """Gives an array a name in `einsql('…')`, as `einsql.Connection.register` does.
 
         Raises:
@@ -294,8 +306,8 @@ class Session(Connection):
         """A table of the user's database, or an array among the caller's variables."""
         if name not in self._read:  # a statement reads it once
             self._read[name] = self._table(name, self._caller)
-        found = self._read[name]
-        return super().in_scope(name) if found is None else found
+        table = self._read[name]
+        return super().in_scope(name) if table is None else table
 
     def rows(self, text: str, frame: FrameType) -> Rows:
         """Binds a query; nothing is computed, but tables are read.

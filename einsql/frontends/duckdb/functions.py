@@ -83,14 +83,14 @@ def register(con: DuckDBPyConnection, element: DType) -> bool:
     _check_no_transaction(con)
     from duckdb.func import SPECIAL, PythonUDFType
 
-    made = _registered.setdefault(con, [])
+    registered = _registered.setdefault(con, [])
     for name in NAMES:
         returns = "DOUBLE" if name == "tensor_value" else tile_type(element)
         call = _function(name, element)
         con.create_function(
             name, call, None, returns, type=PythonUDFType.ARROW, null_handling=SPECIAL
         )
-        made.append(name)
+        registered.append(name)
     _holders[con] = 1
     return True
 
@@ -155,21 +155,21 @@ def _value(*given: pa.ChunkedArray) -> pa.Array:
     args, rows, total = _there(given)
     if len(args) != 1:
         raise ProgrammingError(f"tensor_value takes one tile, not {len(args)} arguments")
-    found = np.zeros(total)
+    values = np.zeros(total)
     if len(rows):
-        found[rows] = numbers(args[0])
+        values[rows] = numbers(args[0])
     missing = np.ones(total, np.bool_)
     missing[rows] = False
-    return pa.array(found, mask=missing)
+    return pa.array(values, mask=missing)
 
 
 def _call(name: str, element: DType, *given: pa.ChunkedArray) -> pa.Array:
     """Runs a function over the rows of a chunk; NULL as any argument gives NULL."""
     args, rows, total = _there(given)
-    made = Tiles(total, element)
+    tiles = Tiles(total, element)
     if len(rows):
-        _run(name, args, _at(rows, made.put) if len(rows) < total else made.put)
-    return made.column()
+        _run(name, args, _at(rows, tiles.put) if len(rows) < total else tiles.put)
+    return tiles.column()
 
 
 def _there(given: Sequence[pa.ChunkedArray]) -> tuple[list[pa.Array], np.ndarray, int]:
@@ -259,9 +259,9 @@ def _of(args: list[pa.Array], put: Put) -> None:
 
 
 def _dimension(given: pa.Array) -> int:
-    found = set(given.to_pylist())
-    dimension = found.pop() if found else 0
-    if found or not isinstance(dimension, int) or dimension < 0:
+    dimensions = set(given.to_pylist())
+    dimension = dimensions.pop() if dimensions else 0
+    if dimensions or not isinstance(dimension, int) or dimension < 0:
         raise ProgrammingError(
             "tensor_stack takes the number of a dimension, counted from 0, the same in all rows"
         )

@@ -66,14 +66,14 @@ class Column:
         size, starts = size_of(shape), self.starts[rows]
         first = int(starts[0])
         if np.array_equal(starts, first + size * np.arange(len(rows))):
-            found = self.flat[first : first + size * len(rows)]
+            elements = self.flat[first : first + size * len(rows)]
         elif size <= 64:
-            found = self.flat[starts[:, None] + np.arange(size)]
+            elements = self.flat[starts[:, None] + np.arange(size)]
         else:
-            found = np.empty((len(rows), size), self.flat.dtype)
+            elements = np.empty((len(rows), size), self.flat.dtype)
             for n, start in enumerate(starts.tolist()):
-                found[n] = self.flat[start : start + size]
-        return found.reshape(len(rows), *shape)
+                elements[n] = self.flat[start : start + size]
+        return elements.reshape(len(rows), *shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +167,11 @@ def _nested(given: pa.Array, what: str) -> Column:
         extent = np.where(spans > 0, head, 0)
         items = np.repeat(starts - np.cumsum(spans) + spans, spans) + np.arange(spans.sum())
         if not np.array_equal(lengths[items], np.repeat(extent, spans)):
-            row = int(np.repeat(np.arange(rows), spans)[
-                np.argmax(lengths[items] != np.repeat(extent, spans))
-            ])  # fmt: skip
+            row = int(
+                np.repeat(np.arange(rows), spans)[
+                    np.argmax(lengths[items] != np.repeat(extent, spans))
+                ]
+            )
             raise DataError(
                 f"{what} is no tensor in row {row + 1} of its chunk: its lists differ in length",
                 hint="Lists within a tile have equal lengths.",
@@ -239,8 +241,8 @@ def _forms(extents: np.ndarray) -> tuple[np.ndarray, tuple[Shape, ...]]:
     """The same for shapes of one rank, the rows of a matrix."""
     if len(extents) and (extents == extents[0]).all():
         return np.zeros(len(extents), np.intp), (tuple(extents[0].tolist()),)
-    found, form = np.unique(extents, axis=0, return_inverse=True)
-    return form.reshape(-1), tuple(map(tuple, found.tolist()))
+    distinct, form = np.unique(extents, axis=0, return_inverse=True)
+    return form.reshape(-1), tuple(map(tuple, distinct.tolist()))
 
 
 def _no_nulls(given: pa.Array, what: str) -> None:
@@ -250,20 +252,20 @@ def _no_nulls(given: pa.Array, what: str) -> None:
         )
 
 
-def _elements(given: pa.Array, what: str) -> tuple[DType, np.ndarray]:
-    _no_nulls(given, what)
-    kind = given.type
+def _elements(array: pa.Array, what: str) -> tuple[DType, np.ndarray]:
+    _no_nulls(array, what)
+    kind = array.type
     if pa.types.is_null(kind):  # an empty list of nothing
         return DType.DOUBLE, np.zeros(0)
     if pa.types.is_decimal(kind):
-        given, kind = given.cast(pa.float64()), pa.float64()
+        array, kind = array.cast(pa.float64()), pa.float64()
     dtype = _READ_AS.get(kind)
     if dtype is None:
         raise ProgrammingError(
             f"{what} has elements of type {kind}, which is no type of tensors", hint=_FORMS
         )
-    found = given.to_numpy(zero_copy_only=False)
-    return dtype, np.asarray(found, dtype.numpy)
+    elements = array.to_numpy(zero_copy_only=False)
+    return dtype, np.asarray(elements, dtype.numpy)
 
 
 # ---- rows that can be computed together
@@ -291,14 +293,14 @@ def numbers(column: pa.Array) -> np.ndarray:
     Raises:
         ProgrammingError: One has axes.
     """
-    found = read(column, "The argument of tensor_value")
-    if any(found.shapes[n] for n in np.unique(found.form)):
-        shape = next(s for s in found.shapes if s)
+    tiles = read(column, "The argument of tensor_value")
+    if any(tiles.shapes[n] for n in np.unique(tiles.form)):
+        shape = next(s for s in tiles.shapes if s)
         raise ProgrammingError(
             f"tensor_value takes a tile without axes, not one of shape {list(shape)}",
             hint="tile.data[1] is the first element of any tile.",
         )
-    return np.asarray(found.flat[found.starts], np.float64)
+    return np.asarray(tiles.flat[tiles.starts], np.float64)
 
 
 def reshaped(column: Column, shapes: Sequence[Any]) -> Column:

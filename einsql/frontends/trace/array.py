@@ -1,17 +1,16 @@
-"""Arrays that record what is done with them, by NumPy's own protocols."""
+"""Traced arrays, which record operations through NumPy's dispatch protocols."""
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from einsql.errors import InternalError, NotSupportedError, ProgrammingError
+from einsql.frontends.trace.arguments import bound_arguments
 from einsql.frontends.trace.constants import constant
 from einsql.frontends.trace.elementwise import computed, define, dtype_of
 from einsql.frontends.trace.expressions import cast, label
@@ -22,13 +21,13 @@ from einsql.frontends.trace.steps import Graph, read
 from einsql.frontends.trace.views import View, whole, write
 
 FUNCTIONS: dict[object, Callable[..., Any]] = {}
-"""What stands for each of NumPy's functions; the modules of the package fill it."""
+"""The implementations of NumPy's functions; the modules of the package register them."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def implements(*functions: object) -> Callable[[F], F]:
-    """Makes a function stand for some of NumPy's."""
+    """Registers the implementation of NumPy functions."""
 
     def register(made: F) -> F:
         FUNCTIONS.update(dict.fromkeys(functions, made))
@@ -51,7 +50,7 @@ class TracedArray(NDArrayOperatorsMixin):
 
     def __init__(
         self, graph: Graph, step: Step, view: View | None = None, number: bool | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph = graph
         self.shape = step.shape
         self.number = not self.shape if number is None else number
@@ -107,31 +106,33 @@ class TracedArray(NDArrayOperatorsMixin):
         name = f"np.{ufunc.__name__}"
         if chosen is not True and (out is None or method != "__call__"):
             raise untraceable(f"{name} with where", "Choose elements with np.where.")
-        found = _answered(name, lambda: self._ufunc(ufunc, method, inputs, options))
+        answer = _answered(name, lambda: self._ufunc(ufunc, method, inputs, options))
         if out is None:
-            return found
+            return answer
         target = out[0] if isinstance(out, tuple) else out
-        return _written(name, target, found, chosen, options.get("casting", "same_kind"))
+        return _written(name, target, answer, chosen, options.get("casting", "same_kind"))
 
     def _ufunc(
         self, ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: Mapping[str, Any]
     ) -> Any:
         """The result of a ufunc or of one of its methods."""
-        given = {k: v for k, v in options.items() if v is not None and k not in ("subok", "order")}
-        dtype = given.pop("dtype", None)
-        casting = given.pop("casting", "same_kind")
+        keywords = {
+            k: v for k, v in options.items() if v is not None and k not in ("subok", "order")
+        }
+        dtype = keywords.pop("dtype", None)
+        casting = keywords.pop("casting", "same_kind")
         name = ufunc.__name__
         if method == "reduce" and name in _REDUCING:
             typed = {} if dtype is None else {"dtype": dtype}
             axis = options.get("axis", 0)
-            return FUNCTIONS[_REDUCING[name]](inputs[0], **{**given, **typed, "axis": axis})
+            return FUNCTIONS[_REDUCING[name]](inputs[0], **{**keywords, **typed, "axis": axis})
         if method == "accumulate" and name == "add":
-            return FUNCTIONS[np.cumsum](inputs[0], **{"axis": 0, **given}, dtype=dtype)
+            return FUNCTIONS[np.cumsum](inputs[0], **{"axis": 0, **keywords}, dtype=dtype)
         if method == "outer" and len(inputs) == 2:
             left, right = (lifted(self.graph, i) for i in inputs)
             inputs, method = (left[(..., *[None] * right.ndim)], right), "__call__"
-        if method != "__call__" or given:
-            how = f".{method}" if method != "__call__" else f" with {', '.join(given)}"
+        if method != "__call__" or keywords:
+            how = f".{method}" if method != "__call__" else f" with {', '.join(keywords)}"
             raise untraceable(f"np.{name}{how}", way_out(f"{name}.{method}"))
         if not any(isinstance(i, TracedArray) for i in inputs):
             inputs = [lifted(self.graph, i) for i in inputs]
@@ -152,7 +153,7 @@ class TracedArray(NDArrayOperatorsMixin):
 
         def run() -> Any:
             nonlocal target
-            positional, named = _bound(func, args, dict(kwargs))
+            positional, named = bound_arguments(func, args, dict(kwargs))
             target = named.pop("out", None)
             if positional and isinstance(positional[0], np.ndarray):
                 positional = [lifted(self.graph, positional[0]), *positional[1:]]
@@ -161,8 +162,8 @@ class TracedArray(NDArrayOperatorsMixin):
                 named[first] = lifted(self.graph, named[first])
             return implementation(*positional, **named)
 
-        found = _answered(name, run)
-        return found if target is None else _written(name, target, found, True, "same_kind")
+        returned = _answered(name, run)
+        return returned if target is None else _written(name, target, returned, True, "same_kind")
 
     def __array__(self, *args: Any, **options: Any) -> NoReturn:
         raise untraceable(
@@ -202,13 +203,13 @@ class TracedArray(NDArrayOperatorsMixin):
     # ---- methods
 
     def __getitem__(self, key: Any) -> TracedArray:
-        found: TracedArray = _answered("Indexing", lambda: FUNCTIONS["getitem"](self, key))
-        return found
+        part: TracedArray = _answered("Indexing", lambda: FUNCTIONS["getitem"](self, key))
+        return part
 
     def _call(self, function: Any, *args: Any, **options: Any) -> TracedArray:
         """One of NumPy's functions of this array."""
-        found: TracedArray = self.__array_function__(function, (), (self, *args), options)
-        return found
+        array: TracedArray = self.__array_function__(function, (), (self, *args), options)
+        return array
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -232,9 +233,13 @@ class TracedArray(NDArrayOperatorsMixin):
         return self._call(np.swapaxes, -1, -2)
 
     def astype(
-        self, dtype: Any, order: str = "K", casting: Any = "unsafe", subok: bool = True,
+        self,
+        dtype: Any,
+        order: str = "K",
+        casting: Any = "unsafe",
+        subok: bool = True,
         copy: bool = True,
-    ) -> TracedArray:  # fmt: skip
+    ) -> TracedArray:
         """The array in another type; einsql rounds floats to integers, NumPy truncates."""
         if casting != "unsafe" and not np.can_cast(self.dtype, dtype, casting):
             raise ProgrammingError(f"{self.dtype} cannot become {dtype} {casting}ly{place()}")
@@ -247,19 +252,19 @@ class TracedArray(NDArrayOperatorsMixin):
                 return cast(Apply("trunc", (e,), e.dtype), target)
             return cast(e, target)
 
-        found: TracedArray = _done(combine(convert, self))
-        found.number = self.number
-        return found
+        converted: TracedArray = _done(combine(convert, self))
+        converted.number = self.number
+        return converted
 
     def transpose(self, *axes: Any) -> TracedArray:
         """The axes in another order."""
-        given = axes[0] if len(axes) == 1 else axes or None
-        return self._call(np.transpose, given)
+        order = axes[0] if len(axes) == 1 else axes or None
+        return self._call(np.transpose, order)
 
     def reshape(self, *shape: Any, order: str = "C") -> TracedArray:
         """The elements in another shape."""
-        given = shape[0] if len(shape) == 1 else shape
-        return self._call(np.reshape, given, order=order)
+        extents = shape[0] if len(shape) == 1 else shape
+        return self._call(np.reshape, extents, order=order)
 
 
 def _augmented(name: str) -> Callable[[TracedArray, Any], Any]:
@@ -271,8 +276,21 @@ def _augmented(name: str) -> Callable[[TracedArray, Any], Any]:
     return changed
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and",
-              "xor", "or", "matmul"):  # fmt: skip
+for _name in (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "lshift",
+    "rshift",
+    "and",
+    "xor",
+    "or",
+    "matmul",
+):
     setattr(TracedArray, f"__i{_name}__", _augmented(f"__i{_name}__"))
 
 
@@ -282,19 +300,43 @@ def _methods(*names: str) -> dict[str, Any]:
 
 _METHODS: dict[str, Any] = {
     **_methods(
-        "sum", "prod", "mean", "std", "var", "max", "min", "any", "all", "argmax", "argmin",
-        "ravel", "squeeze", "swapaxes", "diagonal", "trace", "dot", "take", "repeat", "clip",
-        "copy", "round", "cumsum",
+        "sum",
+        "prod",
+        "mean",
+        "std",
+        "var",
+        "max",
+        "min",
+        "any",
+        "all",
+        "argmax",
+        "argmin",
+        "ravel",
+        "squeeze",
+        "swapaxes",
+        "diagonal",
+        "trace",
+        "dot",
+        "take",
+        "repeat",
+        "clip",
+        "copy",
+        "round",
+        "cumsum",
     ),
     **dict.fromkeys(("conj", "conjugate"), lambda x: x),  # nothing here is complex
     "flatten": lambda x, order="C": np.copy(np.ravel(x, order)),
-    "item": lambda x: x._number(),
-    "tolist": lambda x: x._number(),
-}  # fmt: skip
+    "item": lambda x: x.__index__(),
+    "tolist": lambda x: x.__index__(),
+}
 _REDUCING: dict[str, object] = {
-    "add": np.sum, "multiply": np.prod, "maximum": np.max, "minimum": np.min,
-    "logical_and": np.all, "logical_or": np.any,
-}  # fmt: skip
+    "add": np.sum,
+    "multiply": np.prod,
+    "maximum": np.max,
+    "minimum": np.min,
+    "logical_and": np.all,
+    "logical_or": np.any,
+}
 
 
 def _answered(name: str, run: Callable[[], Any]) -> Any:
@@ -328,47 +370,21 @@ def _written(name: str, target: Any, found: Any, chosen: Any, casting: Any) -> T
             f"{name} gives {found.shape} {found.dtype}, which does not fit into "
             f"{target.shape} {target.dtype}{place()}"
         )
-    made = found.astype(target.dtype)
+    written = found.astype(target.dtype)
     if chosen is not True:
-        made = FUNCTIONS[np.where](chosen, made, target)
-    write(target, made.step)
+        written = FUNCTIONS[np.where](chosen, written, target)
+    write(target, written.step)
     return target
-
-
-@lru_cache(maxsize=256)
-def _signature(function: Any) -> inspect.Signature | None:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
-
-
-def _bound(
-    function: Any, args: Sequence[Any], options: dict[str, Any]
-) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Arguments by the names that NumPy gives them, as its functions order them."""
-    signature = _signature(function)
-    if signature is None:
-        return args, options
-    bound = signature.bind(*args, **options)
-    kinds = {n: p.kind for n, p in signature.parameters.items()}
-    if inspect.Parameter.VAR_POSITIONAL in kinds.values():
-        return args, options
-    only = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_KEYWORD
-    named = {n: v for n, v in bound.arguments.items() if kinds[n] not in only}
-    positional = [v for n, v in bound.arguments.items() if kinds[n] is only[0]]
-    for n, kind in kinds.items():
-        if kind is only[1]:
-            named.update(bound.arguments.get(n, {}))
-    return positional, named
 
 
 def _done(found: Any) -> Any:
     """The result of an operation, under the name of the variable it is assigned to."""
     several = isinstance(found, list | tuple)
-    made = list(found) if several else [found]
-    if any(isinstance(m, TracedArray) and not m.graph.silent and m.step.name is None for m in made):
-        for m, name in zip(made, assigned(), strict=False):
+    arrays = list(found) if several else [found]
+    if any(
+        isinstance(m, TracedArray) and not m.graph.silent and m.step.name is None for m in arrays
+    ):
+        for m, name in zip(arrays, assigned(), strict=False):
             if isinstance(m, TracedArray) and m.step.name is None and not name.startswith("_"):
                 m.step.name = name
     return found
@@ -435,9 +451,14 @@ def apply_(
 
 
 def viewed(
-    x: TracedArray, shape: Sequence[int], places: Sequence[Expr], *, exact: bool = True,
-    locked: bool = False, number: bool = False,
-) -> TracedArray:  # fmt: skip
+    x: TracedArray,
+    shape: Sequence[int],
+    places: Sequence[Expr],
+    *,
+    exact: bool = True,
+    locked: bool = False,
+    number: bool = False,
+) -> TracedArray:
     """An array that shows another one's elements; what shows a number shares nothing.
 
     Args:

@@ -43,9 +43,9 @@ def apply(fn: str, *args: Expr) -> Expr:
         InternalError: They do not fit it.
     """
     if fn in _INDEX and all(isinstance(a, Affine) for a in args):
-        found = _affine(fn, args)
-        if found is not None:
-            return found
+        affine = _affine(fn, args)
+        if affine is not None:
+            return affine
     typing = SCALARS[fn].types(tuple(a.dtype for a in args), True)
     if typing is None:
         raise InternalError(f"{fn} does not take {[a.dtype.value for a in args]}")
@@ -70,10 +70,12 @@ def _affine(fn: str, args: Sequence[Expr]) -> Affine | None:
 
 def plus(a: Affine, b: Affine) -> Affine:
     """The sum."""
-    found = dict(a.terms)
+    coefficients = dict(a.terms)
     for n, c in b.terms:
-        found[n] = found.get(n, 0) + c
-    return Affine(tuple(sorted((n, c) for n, c in found.items() if c)), a.constant + b.constant)
+        coefficients[n] = coefficients.get(n, 0) + c
+    return Affine(
+        tuple(sorted((n, c) for n, c in coefficients.items() if c)), a.constant + b.constant
+    )
 
 
 def scaled(a: Affine, by: int) -> Affine:
@@ -155,9 +157,9 @@ def size(e: Expr) -> int:
 
 def rewrite(e: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
     """The expression with what `change` gives in the place of a part; None leaves a part."""
-    found = change(e)
-    if found is not None:
-        return found
+    changed = change(e)
+    if changed is not None:
+        return changed
     if isinstance(e, Apply):
         args = tuple(rewrite(a, change) for a in e.args)
         if args == e.args:
@@ -174,10 +176,10 @@ def substituted(e: Expr, index: Sequence[Expr]) -> Expr:
     def change(part: Expr) -> Expr | None:
         if not isinstance(part, Affine):
             return None
-        found: Expr = Affine((), part.constant)
+        total: Expr = Affine((), part.constant)
         for n, c in part.terms:
             term = times(index[n], c)
-            found = term if found == ZERO else apply("add", term, found)
-        return found
+            total = term if total == ZERO else apply("add", term, total)
+        return total
 
     return rewrite(e, change)

@@ -1,4 +1,4 @@
-"""What to write instead of functions that cannot be traced."""
+"""Hints: the code to write in place of a function that cannot be traced."""
 
 from __future__ import annotations
 

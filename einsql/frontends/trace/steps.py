@@ -34,15 +34,19 @@ class Graph:
         return step
 
     def tensor(
-        self, name: str, array: object, shape: Sequence[int], dtype: DType,
+        self,
+        name: str,
+        array: object,
+        shape: Sequence[int],
+        dtype: DType,
         dims: tuple[str, ...] | None = None,
-    ) -> Step:  # fmt: skip
+    ) -> Step:
         """An array that is given."""
-        made, n = name, 1
-        while made.lower() in {t.lower() for t in self.tensors}:
-            made, n = f"{name}_{n + 1}", n + 1
-        step = Step(len(self.steps), tuple(shape), dtype, tuple(shape), name=made, dims=dims)
-        self.tensors[made] = step, array
+        unique, n = name, 1
+        while unique.lower() in {t.lower() for t in self.tensors}:
+            unique, n = f"{name}_{n + 1}", n + 1
+        step = Step(len(self.steps), tuple(shape), dtype, tuple(shape), name=unique, dims=dims)
+        self.tensors[unique] = step, array
         return self._add(step)
 
     def constant(self, name: str, array: np.ndarray, dtype: DType) -> Step:
@@ -59,16 +63,27 @@ class Graph:
         return self._step(tuple(shape), len(shape), expr, None, False)
 
     def reduce(
-        self, extents: Sequence[int], rank: int, how: str, expr: Expr, dtype: DType | None = None,
-        *, drops: bool = False,
-    ) -> Step:  # fmt: skip
+        self,
+        extents: Sequence[int],
+        rank: int,
+        how: str,
+        expr: Expr,
+        dtype: DType | None = None,
+        *,
+        drops: bool = False,
+    ) -> Step:
         """The reduction of an expression over the labels behind the first `rank`."""
         return self._step(tuple(extents), rank, expr, how, drops, dtype)
 
     def _step(
-        self, extents: tuple[int, ...], rank: int, expr: Expr, how: str | None, drops: bool,
+        self,
+        extents: tuple[int, ...],
+        rank: int,
+        expr: Expr,
+        how: str | None,
+        drops: bool,
         dtype: DType | None = None,
-    ) -> Step:  # fmt: skip
+    ) -> Step:
         expr = _settled(expr, extents)
         if how is None and _is_identity(expr, extents):
             assert isinstance(expr, Read)
@@ -77,8 +92,8 @@ class Graph:
         key = extents, rank, expr, how, drops, dtype
         if key not in self._known:
             shape, number = extents[:rank], len(self.steps)
-            made = Step(number, shape, dtype, extents, expr, how, drops=drops)
-            self._known[key] = self._add(made)
+            step = Step(number, shape, dtype, extents, expr, how, drops=drops)
+            self._known[key] = self._add(step)
         return self._known[key]
 
 
@@ -86,8 +101,8 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
     """True if two arrays of one type hold the same, NaN and the signs of zeros included."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    whole = f"i{a.dtype.itemsize}"
-    return np.array_equal(a.view(whole), b.view(whole))
+    integers = f"i{a.dtype.itemsize}"
+    return np.array_equal(a.view(integers), b.view(integers))
 
 
 def _settled(expr: Expr, extents: tuple[int, ...]) -> Expr:

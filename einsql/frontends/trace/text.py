@@ -44,9 +44,11 @@ class Printer:
     """
 
     def __init__(
-        self, labels: Mapping[int, str], values: Callable[[Read], str],
+        self,
+        labels: Mapping[int, str],
+        values: Callable[[Read], str],
         special: Mapping[Expr, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.labels = labels
         self.values = values
         self.special = dict(special or {})

@@ -1,4 +1,4 @@
-"""Which arrays show the same elements, and what changing some of them makes of the others.
+"""Views: arrays that share elements, and how a write to one changes the others.
 
 NumPy's slices and transposes are views: what is written through one shows in all. Here an array
 that is written is a new step in the place of the old one, under a condition on keys where only
@@ -127,7 +127,7 @@ def _overwritten(
     graph: Graph, old: Step, places: Sequence[Expr], shape: Sequence[int], new: Step
 ) -> Step:
     """An array with another one written at the places that a view shows."""
-    found: list[Expr] = [ZERO] * len(shape)
+    sources: list[Expr] = [ZERO] * len(shape)
     tests: list[Expr] = []
     for n, (at, extent) in enumerate(zip(places, old.shape, strict=True)):
         assert isinstance(at, Affine)
@@ -149,14 +149,14 @@ def _overwritten(
             by = index(abs(step))
             tests.append(apply("eq", apply("mod", far, by), index(0)))
             far = apply("idiv", far, by)
-        found[m] = _held(far, shape[m], low > 0, high < extent - 1, sign)
-    value = read(new, found)
+        sources[m] = _held(far, shape[m], low > 0, high < extent - 1, sign)
+    value = read(new, sources)
     if tests:
         kept = read(old, [label(n) for n in range(len(old.shape))])
         value = choose(reduce(lambda a, b: apply("and", a, b), tests), value, kept)
-    made = graph.map(old.shape, value)
-    made.name = made.name or old.name
-    return made
+    merged = graph.map(old.shape, value)
+    merged.name = merged.name or old.name
+    return merged
 
 
 def _held(e: Expr, extent: int, before: bool, after: bool, sign: int) -> Expr:

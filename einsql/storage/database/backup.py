@@ -157,9 +157,13 @@ def _storage(source: Database, duck: Duck) -> list[str]:
 
 
 def _copy_tables(
-    source: Database, duck: Duck, one_commit: Callable[[], AbstractContextManager[State]],
-    attached: str, part: str, tick: Tick,
-) -> tuple[State, str, _Progress]:  # fmt: skip
+    source: Database,
+    duck: Duck,
+    one_commit: Callable[[], AbstractContextManager[State]],
+    attached: str,
+    part: str,
+    tick: Tick,
+) -> tuple[State, str, _Progress]:
     """Copies what DuckDB holds, and gives the copy's catalog an identity of its own.
 
     Returns:

@@ -63,7 +63,7 @@ def open_duckdb(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnect
     Raises:
         OperationalError: Another process has it, or DuckDB cannot open it.
     """
-    import duckdb  # only who has a file or tables needs it
+    import duckdb  # needed for database files and tables only
 
     try:
         return duckdb.connect(_spelled(real), read_only=read_only)

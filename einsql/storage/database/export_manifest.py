@@ -1,4 +1,4 @@
-"""What an exported database holds of einsql: a manifest and a file for each tensor.
+"""The manifest of an exported database, which lists a file for each tensor.
 
 The manifest is JSON. It lists the objects as the catalog of a database file does: of a tensor all
 that it is but its elements, of a view or macro the text. The elements are in Arrow files, written

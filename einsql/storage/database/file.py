@@ -14,7 +14,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from einsql.core import forks
 from einsql.errors import Error, OperationalError
-from einsql.storage.database import rows
+from einsql.storage.database import integrity_check, rows
 from einsql.storage.database.catalog_reader import Define, object_of, payloads_of
 from einsql.storage.database.directory import Directory
 from einsql.storage.database.directory_sync import Names
@@ -204,7 +204,7 @@ class FileDatabase(Database):
             if self._identity is None and not self.read_only:
                 self._directory.check("", False)
                 with translating(self.path, "cannot be written"), self._cursor() as con:
-                    # It is there already if who made it was interrupted.
+                    # It exists already if an earlier attempt was interrupted.
                     known = rows.identity_of(con, self._home, self.path, False)
                     self._identity = known or rows.create(con, self._home)
 
@@ -235,7 +235,7 @@ class FileDatabase(Database):
                     self._sweep()
 
     def _write(self, written: Written, layouts: dict[str, Layout]) -> None:
-        """Writes payloads; nobody waits meanwhile."""
+        """Writes payloads; other sessions need not wait for it."""
         if not written:
             return
         with self.lock:
@@ -265,9 +265,9 @@ class FileDatabase(Database):
 
     def _commit(
         self, base: State, written: Written, layouts: dict[str, Layout], duck: Duck
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Commits rows and tables in one transaction of DuckDB."""
-        made: dict[str, Row] = {}
+        new_rows: dict[str, Row] = {}
         version = self.state.generation + 1
         try:
             if not duck.in_transaction:
@@ -276,14 +276,14 @@ class FileDatabase(Database):
             for low, item in written.items():
                 rows.delete(duck.execute, self._home, low, self._rows.get(low))
                 if item is not None:
-                    assert not isinstance(item, Damaged)  # nobody puts one
-                    made[low] = row = rows.row_of(item, version, layouts.get(low))
+                    assert not isinstance(item, Damaged)  # no statement writes one
+                    new_rows[low] = row = rows.row_of(item, version, layouts.get(low))
                     rows.insert(duck.execute, self._home, row)
             self._doubtful = True  # an interrupt may come between the commit and the state
             duck.commit()
             if written:
                 kept = {k: r for k, r in self._rows.items() if k not in written}
-                self._follow_rows({**kept, **made})
+                self._follow_rows({**kept, **new_rows})
             self._doubtful = False
         except BaseException as error:
             if duck.in_transaction:
@@ -298,7 +298,7 @@ class FileDatabase(Database):
             ) from error
 
     def _settle(self) -> None:
-        """A commit has failed, or somebody has interrupted it: the file says what is true.
+        """Rereads the file after a commit failed or was interrupted.
 
         Raises:
             OperationalError: It cannot be read any more.
@@ -313,9 +313,9 @@ class FileDatabase(Database):
     def _reread(self) -> None:
         """Reads the newest commit from the file."""
         with self._cursor() as con:
-            found = rows.read(con, self._home)
-        if found != self._rows or not self.state.generation:
-            self._follow_rows(found)
+            stored_rows = rows.read(con, self._home)
+        if stored_rows != self._rows or not self.state.generation:
+            self._follow_rows(stored_rows)
 
     def _follow_rows(self, found: dict[str, Row]) -> None:
         """The next state; what has not changed stays the same object."""
@@ -333,7 +333,7 @@ class FileDatabase(Database):
         self.state = State(objects, max(self.state.generation + 1, newest))
         self._rows = found
 
-    # ---- files that nobody needs any more
+    # ---- unused files
 
     def _sweep(self) -> None:
         """Removes what is in no newest catalog and not still to be opened by a snapshot.
@@ -370,8 +370,6 @@ class FileDatabase(Database):
         Args:
             tick: Told the fraction done; raises to cancel.
         """
-        from einsql.storage.database import integrity_check  # few sessions need it
-
         try:
             with self.lock:
                 objects = self._stored_objects()
@@ -380,10 +378,10 @@ class FileDatabase(Database):
             return [
                 integrity_check.Finding(self.path, f"cannot be read: {reason_of(error)}", remedy)
             ]
-        found = list(integrity_check.findings(objects, self._is_current, tick))
+        findings = list(integrity_check.findings(objects, self._is_current, tick))
         with self.lock:
             strays = self._directory.strays(self._kept, self._leaving)
-        return [*found, *map(integrity_check.stray, strays)]
+        return [*findings, *map(integrity_check.stray, strays)]
 
     def _stored_objects(self) -> dict[str, Object]:
         """What the file's newest commit has, read again; under the lock."""
@@ -403,7 +401,7 @@ class FileDatabase(Database):
         return self.state.objects.get(low) is item
 
     def vacuum(self) -> None:
-        """Removes files that nobody needs, and lets DuckDB do the same in its file.
+        """Removes unused payload files, and makes DuckDB reclaim space in its own file.
 
         DuckDB's part is left to its own time while transactions of other connections run.
 

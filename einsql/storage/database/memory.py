@@ -127,7 +127,7 @@ class Database:
             return min(self._limits.values(), default=None)
 
     def touch(self, duck: Duck) -> None:
-        """Has DuckDB take its snapshot now; in memory nobody else commits."""
+        """Makes DuckDB take its snapshot now; in memory no other session commits."""
 
     def lose(self, reason: str) -> None:
         """What DuckDB or the disk has done with the last write is unknown.
@@ -216,21 +216,21 @@ class Database:
         Raises:
             OperationalError: They would have it.
         """
-        made = {k for k, item in written.items() if item is not None and k not in base.objects}
-        if not made and not duck.names_changed:
+        created = {k for k, item in written.items() if item is not None and k not in base.objects}
+        if not created and not duck.names_changed:
             return
         mine, others = duck.names(), self._tables(duck)
         after = {**self.state.objects, **written}
         objects = {low for low, item in after.items() if item is not None}
         both = others & set(base.objects)  # DuckDB alone has made these
-        for low in sorted((mine & objects | (others - duck.dropped) & made) - both):
+        for low in sorted((mine & objects | (others - duck.dropped) & created) - both):
             raise OperationalError(
                 f'"{low}" would be the name of a table and of something else',
                 hint="What was there first has it; the transaction is rolled back.",
             )
 
     def _tables(self, duck: Duck) -> set[str]:
-        """Names of tables that are committed; in memory nobody else makes any."""
+        """Names of committed tables; in memory no other session creates any."""
         return set()
 
     def _follow(self, written: Written) -> State:
@@ -255,7 +255,7 @@ class Database:
         return []
 
     def vacuum(self) -> None:
-        """Gives up what nobody needs any more; in memory that happens by itself."""
+        """Frees unused storage; nothing to do in memory."""
 
     def join(self, session: object) -> None:
         """A session uses the database from now on."""

@@ -34,12 +34,12 @@ def translated(sql: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = foreign(error, sql)
-        if told is None and type(error) is RuntimeError:  # DuckDB has no class for some errors
-            told = translate(error, sql)
-        if told is None:
+        ours = foreign(error, sql)
+        if ours is None and type(error) is RuntimeError:  # DuckDB has no class for some errors
+            ours = translate(error, sql)
+        if ours is None:
             raise
-        raise told from None
+        raise ours from None
 
 
 def foreign(error: BaseException, sql: str = "") -> BaseException | None:
@@ -62,9 +62,9 @@ def foreign(error: BaseException, sql: str = "") -> BaseException | None:
         (arrow.ArrowNotImplementedError, errors.NotSupportedError),
         (arrow.ArrowInvalid, errors.DataError),
     )
-    made = next((ours for theirs, ours in kinds if isinstance(error, theirs)), None)
+    error_class = next((ours for theirs, ours in kinds if isinstance(error, theirs)), None)
     lines = str(error).splitlines() or [type(error).__name__]
-    return (made or errors.OperationalError)(_shortened(lines[0]))
+    return (error_class or errors.OperationalError)(_shortened(lines[0]))
 
 
 def is_stopped(error: BaseException) -> bool:
@@ -103,7 +103,7 @@ def translate(error: Any, sql: str) -> errors.Error:
         (duckdb.ProgrammingError, errors.ProgrammingError),
         (UnicodeDecodeError, errors.OperationalError),
     )
-    made = next((ours for theirs, ours in kinds if isinstance(error, theirs)), None)
+    error_class = next((ours for theirs, ours in kinds if isinstance(error, theirs)), None)
     message = str(error)
     if isinstance(error, UnicodeDecodeError):
         message = error.object.decode(errors="replace")
@@ -121,23 +121,26 @@ def translate(error: Any, sql: str) -> errors.Error:
         hint = "enable_external_access is off, and stays off in this session."
     named = None
     if not isinstance(error, _unrelated()):
-        text, told = f"{reason} {hint}", reading[1] if reading else None
+        text, path_read = f"{reason} {hint}", reading[1] if reading else None
         surely = type(error) in _sure() or _OF_FILES.search(text) is not None
-        named = _file(text, sql, told, surely)
+        named = _file(text, sql, path_read, surely)
     if named is not None:
         name, at = named
         position = at if position is None else position
         if name not in reason:
             reason = f"'{name}' cannot be read: {reason}"
-        if made in (None, errors.ProgrammingError, errors.InternalError):
-            made = errors.OperationalError  # what a file holds is no mistake in the text
+        if error_class in (None, errors.ProgrammingError, errors.InternalError):
+            error_class = errors.OperationalError  # what a file holds is no mistake in the text
     if _INVALID in reason:
-        made, reason = errors.OperationalError, "DuckDB has given this database up after an error"
+        error_class, reason = (
+            errors.OperationalError,
+            "DuckDB has given this database up after an error",
+        )
         hint = (
             "Close every connection to it and open it again: a file holds its last commit. In "
             "memory its tables are lost; COPY can still write the tensors to files."
         )
-    return (made or errors.DatabaseError)(reason, hint=hint, position=position)
+    return (error_class or errors.DatabaseError)(reason, hint=hint, position=position)
 
 
 def is_given_up(error: Exception) -> bool:
@@ -150,9 +153,12 @@ def _sure() -> tuple[type, ...]:
     import duckdb  # as above
 
     return (
-        duckdb.Error, duckdb.IOException, duckdb.InternalException, RuntimeError,
+        duckdb.Error,
+        duckdb.IOException,
+        duckdb.InternalException,
+        RuntimeError,
         UnicodeDecodeError,
-    )  # fmt: skip
+    )
 
 
 def _unrelated() -> tuple[type, ...]:
@@ -160,18 +166,20 @@ def _unrelated() -> tuple[type, ...]:
     import duckdb  # as above
 
     return (
-        duckdb.InterruptException, duckdb.CatalogException, duckdb.BinderException,
-        duckdb.ParserException, duckdb.ConstraintException, duckdb.TransactionException,
-    )  # fmt: skip
+        duckdb.InterruptException,
+        duckdb.CatalogException,
+        duckdb.BinderException,
+        duckdb.ParserException,
+        duckdb.ConstraintException,
+        duckdb.TransactionException,
+    )
 
 
 def _shortened(line: str) -> str:
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
 
 
-def _file(
-    message: str, sql: str, told: str | None, surely: bool
-) -> tuple[str, int | None] | None:  # fmt: skip
+def _file(message: str, sql: str, told: str | None, surely: bool) -> tuple[str, int | None] | None:
     """The file that a message is about, and where its name, or a pattern, is in the text.
 
     Args:
@@ -198,8 +206,8 @@ def _file(
 
 def place(message: str, sql: str) -> int | None:
     """The offset in a text that DuckDB points at."""
-    found = _LINE.search(message)
-    if found is None:
+    match = _LINE.search(message)
+    if match is None:
         return None
-    column = len(found[3]) - len(f"LINE {found[1]}: ")
-    return errors.pointed_at(sql, int(found[1]), found[2], column)
+    column = len(match[3]) - len(f"LINE {match[1]}: ")
+    return errors.pointed_at(sql, int(match[1]), match[2], column)

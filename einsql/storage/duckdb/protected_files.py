@@ -46,7 +46,7 @@ class OwnFiles:
     allowed: Sequence[str] = ()
 
     def reached(self, path: str) -> bool:
-        """True if a path is one of the files, lies in or is above one of their directories.
+        """True if a path is one of the files, or inside or above one of their directories.
 
         So is one whose drafts, logs or matches would be, if it is a pattern.
         """
@@ -81,7 +81,7 @@ class OwnFiles:
         return any(self._named(p) for p in (path, drafts, *(path + b for b in _BESIDE)))
 
     def _named(self, path: str) -> bool:
-        """True if a path is one of the files, there or not, or lies in one of the directories."""
+        """True if a path is one of the files, existing or not, or inside their directories."""
         identity = _identity(path)
         if identity is not None and identity in self._identities:
             return True
@@ -109,17 +109,17 @@ class OwnFiles:
     @cached_property
     def _names(self) -> dict[Identity | None, set[str]]:
         """The names of the files and directories in each directory, in small letters."""
-        found: dict[Identity | None, set[str]] = {}
+        names: dict[Identity | None, set[str]] = {}
         for path in (*self.databases, *self.folders):
             parent, name = os.path.split(os.path.realpath(path))
-            found.setdefault(_identity(parent), set()).add(name.casefold())
-        return found
+            names.setdefault(_identity(parent), set()).add(name.casefold())
+        return names
 
     @cached_property
     def _identities(self) -> set[Identity]:
         """Of the files and directories that are there."""
         paths = [*self.folders, *(d + b for d in self.databases for b in ("", *_BESIDE))]
-        return {found for found in map(_identity, paths) if found is not None}
+        return {identity for identity in map(_identity, paths) if identity is not None}
 
     @cached_property
     def _above(self) -> set[Identity | None]:
@@ -186,18 +186,18 @@ def _static(pattern: str) -> tuple[str, list[str]]:
 
 def _expression(part: str) -> str:
     """A regular expression for a part of a pattern, in small letters; a set is any character."""
-    found, at = "", 0
+    pattern, at = "", 0
     while at < len(part):
         character = part[at]
         close = part.find("]", at + 2) if character == "[" else -1
         if character == "*" or (character == "[" and close < 0):
-            found += ".*"
+            pattern += ".*"
         elif character in "?[\\":
-            found += "."
+            pattern += "."
         else:
-            found += re.escape(character.casefold())
+            pattern += re.escape(character.casefold())
         at = close + 1 if close >= 0 else at + 1 + (character == "\\")
-    return found
+    return pattern
 
 
 def _identity(path: str) -> Identity | None:

@@ -1,4 +1,4 @@
-"""Where an Arrow file's batches are, and how large they are once they are decompressed.
+"""Checks the batches of an Arrow file: their offsets and decompressed sizes.
 
 pyarrow reads a batch as often as the footer says, and allocates what a compressed buffer says
 of its own size. https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format; tables of

@@ -53,7 +53,7 @@ def find(file: Mapped, member: str | None) -> Content:
     """
     header, start = _header(file)
     _check_metadata(file, header.pop(_METADATA, {}))
-    entries = {name: _entry(file, name, told) for name, told in header.items()}
+    entries = {name: _entry(file, name, description) for name, description in header.items()}
     _check_ranges(file, entries, start)
     return picked(
         file, list(entries), member, lambda name: _content(file, name, entries[name], start)
@@ -120,7 +120,7 @@ def _check_ranges(file: Mapped, entries: Mapping[str, _Entry], start: int) -> No
 
 def begin(
     file: IO[bytes], arrays: Sequence[tuple[str, DType]], shape: tuple[int, ...]
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """Writes the header of a file with tensors of one shape, and makes room for their elements.
 
     Returns:
@@ -139,9 +139,7 @@ def begin(
     # The widest come first, so that each begins at a multiple of its elements' size.
     for name, dtype in sorted(arrays, key=lambda a: -a[1].numpy.itemsize):
         start, end = end, end + prod(shape) * dtype.numpy.itemsize
-        entries[name] = {
-            "dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]
-        }  # fmt: skip
+        entries[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # the elements begin at a multiple of 8
     file.write(len(text).to_bytes(8, "little") + text)

@@ -1,4 +1,4 @@
-"""What results without keys share: rows with named and typed columns."""
+"""The base class of results without keys: rows with named and typed columns."""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ def div(x: Array, y: Array, rounding_mode: str | None = None) -> Array:
     """X / y, rounded if that is asked for."""
     if rounding_mode == "floor":
         return np.floor_divide(x, y)
-    found = np.divide(x, y)
-    return np.trunc(found) if rounding_mode == "trunc" else found
+    quotient = np.divide(x, y)
+    return np.trunc(quotient) if rounding_mode == "trunc" else quotient
 
 
 @operator("rsqrt", elementwise=True)
@@ -319,8 +319,8 @@ def logsumexp(x: Array, dim: Any, keepdim: bool = False) -> Array:
     """The logarithm of the sum of exponentials."""
     top = np.max(x, axis=axes(dim), keepdims=True)
     top = np.where(np.isinf(top), 0, top)  # of infinite ones the difference would be NaN
-    found = np.log(np.sum(np.exp(x - top), axis=axes(dim), keepdims=True)) + top
-    return found if keepdim else np.squeeze(found, axis=axes(dim))
+    logarithm = np.log(np.sum(np.exp(x - top), axis=axes(dim), keepdims=True)) + top
+    return logarithm if keepdim else np.squeeze(logarithm, axis=axes(dim))
 
 
 @operator("linalg_vector_norm", "norm")

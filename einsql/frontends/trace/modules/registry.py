@@ -10,7 +10,7 @@ import numpy as np
 from einsql.frontends.trace.array import TracedArray
 
 OPERATORS: dict[str, Callable[..., Any]] = {}
-"""What stands for each operator, by its name without overload; arguments are ATen's."""
+"""Implementations by operator name without overload; they take ATen's arguments."""
 
 ELEMENTWISE: set[str] = set()
 """Operators whose tensors meet at a common type first."""
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def operator(*names: str, elementwise: bool = False) -> Callable[[F], F]:
-    """Makes a function stand for operators."""
+    """Registers the implementation of operators."""
 
     def register(made: F) -> F:
         OPERATORS.update(dict.fromkeys(names, made))
