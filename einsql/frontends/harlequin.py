@@ -36,7 +36,7 @@ WORDS = (
     "TENSOR",
     "TILES",
 )
-"""What einsql's SQL has and others' have not."""
+"""Keywords of einsql that other SQL dialects lack."""
 
 _SIGNS = (
     ("[]", "["),
@@ -128,7 +128,7 @@ class EinsqlConnection(HarlequinConnection):
         return None if cursor.description is None else EinsqlCursor(cursor)
 
     def cancel(self) -> None:
-        """Stops what is running."""
+        """Cancels the running statement."""
         self.connection.interrupt()
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ class EinsqlConnection(HarlequinConnection):
         return columns
 
     def _described(self, name: str) -> list[tuple[str, str]]:
-        """The columns of a view; none if what it names is gone."""
+        """The columns of a view; none if a relation that it reads is gone."""
         try:
             columns = self.connection.execute(f"DESCRIBE {_quoted(name)}").fetchall()
         except Error:
@@ -217,7 +217,7 @@ def _quoted(name: str) -> str:
 
 
 class EinsqlAdapter(HarlequinAdapter):
-    """What Harlequin loads for `-a einsql`; it takes one database file, or none."""
+    """The adapter that Harlequin loads for `-a einsql`; it takes at most one database file."""
 
     ADAPTER_OPTIONS: list[HarlequinAdapterOption] | None = [SETTINGS]  # noqa: RUF012 - Harlequin's
     IMPLEMENTS_CANCEL = True

@@ -15,7 +15,7 @@ _LINE = 64
 
 
 class Private(np.ndarray):
-    """The bytes of such an array; what a store holds are read-only views of them.
+    """The bytes of a stored array; the store has read-only views of them.
 
     Attributes:
         since: The store's mark of the time it was made in; only until the next BEGIN nobody
@@ -73,7 +73,7 @@ def writable(array: np.ndarray, since: object) -> np.ndarray | None:
 
 
 def owner(array: np.ndarray) -> object:
-    """The object whose memory an array shows."""
+    """The object that owns an array's memory."""
     base: object = array
     while getattr(base, "base", None) is not None:
         base = base.base  # type: ignore[attr-defined]  # asked for in the line above

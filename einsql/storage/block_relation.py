@@ -51,7 +51,7 @@ class PlacedBlocks(Mapping[KeyTuple, np.ndarray]):
 
 Pairs = Iterable[tuple[KeyTuple, np.ndarray]]
 RunKernel = Callable[[EinSum, Sequence[np.ndarray]], np.ndarray]
-"""What the session hands in: runs a kernel's template on arrays of whatever shapes."""
+"""A function of the session, which runs a kernel's template on arrays of any shapes."""
 
 
 def run_blocks(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> Blocks:

@@ -27,4 +27,4 @@ class _Boundary:
 
 
 boundary = _Boundary()
-"""Turns what DuckDB and Arrow raise, and a lack of memory, into errors of einsql."""
+"""Turns exceptions of DuckDB and Arrow, and a lack of memory, into errors of einsql."""

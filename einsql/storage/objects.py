@@ -43,20 +43,20 @@ class Tensor:
     def holding(self, relation: Relation) -> Tensor:
         """The tensor with another relation; `replace` takes four times as long."""
         return Tensor(
-            self.name,
-            relation,
-            self.columns,
-            self.partition,
-            self.order,
-            self.default,
-            self.borrowed,
-            self.temporary,
+            name=self.name,
+            relation=relation,
+            columns=self.columns,
+            partition=self.partition,
+            order=self.order,
+            default=self.default,
+            borrowed=self.borrowed,
+            temporary=self.temporary,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a definition's text means.
+    """The parsed text of a definition.
 
     Attributes:
         tree: The syntax tree, opaque here; None for a view that DuckDB alone can read.
@@ -107,7 +107,7 @@ class Definition:
 
     @property
     def body(self) -> Body:
-        """What the text means.
+        """The parsed text.
 
         Raises:
             OperationalError: It cannot be read.
@@ -130,7 +130,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """What a row of the catalog names that cannot be read.
+    """An object whose row in the catalog cannot be read.
 
     Attributes:
         name: As the row has it, in small letters; made up if the row has none.
@@ -166,7 +166,7 @@ Object = Tensor | Definition | Damaged
 
 
 def kind_of(item: Object) -> str:
-    """What kind of object it is, as DROP names it; "object" if its row does not say."""
+    """The kind of an object, as DROP names it; "object" if its row has none."""
     return "tensor" if isinstance(item, Tensor) else item.kind
 
 

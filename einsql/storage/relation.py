@@ -38,7 +38,7 @@ class DistantFields(Mapping[str, np.ndarray]):
 
     @property
     def here(self) -> Fields:
-        """What of them has been brought here and is kept."""
+        """The fields that were fetched already."""
         return {}
 
     def __contains__(self, name: object) -> bool:
@@ -47,7 +47,7 @@ class DistantFields(Mapping[str, np.ndarray]):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What is asked of keys that are counted.
+    """A condition on keys that are counted.
 
     Attributes:
         name: A flag, or a field without negative values.
@@ -148,7 +148,7 @@ def count_here(fields: Fields, terms: Sequence[Term]) -> int:
 
 
 def lies(fields: Fields, sites: int) -> Tiles | None:
-    """Where fields lie, if it is over so many sites."""
+    """The tiles of placed fields, if they are over so many sites."""
     if isinstance(fields, PlacedFields) and fields.sites == sites:
         return fields.tiles
     return None

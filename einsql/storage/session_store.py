@@ -233,7 +233,7 @@ class Store:
             self._saved.pop(name.lower(), None)
 
     def states(self) -> list[dict[str, Object]]:
-        """What names mean now, and what they would mean after a ROLLBACK."""
+        """The objects by name now, and those after a ROLLBACK."""
         return [self.objects] if self._saved is None else [self.objects, self._saved]
 
     # ---- snapshots and transactions

@@ -1,4 +1,4 @@
-"""Dot commands: what the shell itself does, apart from SQL."""
+"""Dot commands: commands to the shell itself, apart from SQL."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CommandTarget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A dot command: the arguments it takes, one line of help, and what it does.
+    """A dot command: its arguments, one line of help, and its function.
 
     Attributes:
         takes: For completion, the words it takes, or "file" or the "name" of an object.

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Word(NamedTuple):
-    """A completion and what it is."""
+    """A completion and its description."""
 
     text: str
     meaning: str = ""
 
 
 class Completions(NamedTuple):
-    """What may stand instead of so many characters before the cursor."""
+    """Words that may replace a number of characters before the cursor."""
 
     replaced: int
     words: list[Word]
@@ -86,7 +86,7 @@ class Vocabulary:
         self._columns.clear()
 
     def complete(self, text: str, at: int | None = None) -> Completions:
-        """What may stand at a position of a text; its end if none is given."""
+        """The completions at a position of a text, by default at its end."""
         at = len(text) if at is None else at
         if text.startswith("."):
             return self._command(text[:at])
@@ -151,13 +151,13 @@ class Vocabulary:
         return self._columns[name.lower()]
 
     def _of(self, owner: str, statement: str) -> list[Word]:
-        """The columns of what a statement calls by a name."""
+        """The columns of the relation that has a name in a statement."""
         sources = {alias.lower(): columns for alias, columns in self._sources(statement)}
         named_columns = sources.get(_bare(owner).lower())
         return self._columns_of(_bare(owner)) if named_columns is None else named_columns
 
     def _sources(self, statement: str) -> Iterable[tuple[str, list[Word]]]:
-        """The relations that a statement names: what it calls them, and their columns."""
+        """The relations in a statement, each as its alias and columns."""
         for place in _NAMED.finditer(statement):
             source = _SOURCE.match(statement, place.end())
             if source is None:

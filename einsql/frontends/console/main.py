@@ -57,7 +57,7 @@ def launched() -> MPI.Intracomm | None:
 
 
 def _notice_of_loners() -> None:
-    """Says, once for all of them, that processes of one job do not know of each other."""
+    """Warns once per job that its processes are not connected to each other."""
     for launcher in ("PMI", "OMPI_COMM_WORLD"):
         ranks = os.environ.get(f"{launcher}_SIZE", "1")
         if ranks != "1" and os.environ.get(f"{launcher}_RANK") == "0":

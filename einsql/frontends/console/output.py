@@ -1,4 +1,4 @@
-"""Where results go: the standard output, a file, or a pager."""
+"""The destination of results: the standard output, a file, or a pager."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def _editor(shell: Shell, vocabulary: Vocabulary) -> ReadText:
 
 
 def _history() -> History:
-    """What was typed before: in ~/.einsql_history, or the file that EINSQL_HISTORY names."""
+    """The history of the prompt: ~/.einsql_history, or the file named by EINSQL_HISTORY."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     path = os.environ.get("EINSQL_HISTORY", str(Path.home() / ".einsql_history"))

@@ -145,7 +145,7 @@ class Worker:
         self._drawn = len(lines)
 
     def erase(self) -> None:
-        """Takes away what `draw` has shown."""
+        """Erases the output of `draw`."""
         if self._drawn:
             up = f"\x1b[{self._drawn - 1}A\r\x1b[J" if self._drawn > 1 else "\r\x1b[K"
             self._screen.write(up)

@@ -68,7 +68,7 @@ def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attach
 
 @contextmanager
 def _connected() -> Iterator[None]:
-    """What DuckDB says of a closed connection, as einsql says it."""
+    """Translates DuckDB's error of a closed connection."""
     import duckdb
 
     try:
@@ -202,7 +202,7 @@ class Attached:
         self.session.register(name, array, dims, fill=fill)
 
     def unregister(self, name: str) -> None:
-        """Forgets what `tensor` or `register` gave a name.
+        """Removes a name that `tensor` or `register` gave.
 
         Raises:
             ProgrammingError: Nothing is registered under the name.
@@ -237,23 +237,33 @@ class Attached:
             raise self._inherited()
 
     def _run(
-        self, method: Callable[..., Any], query: str, frame: FrameType, *given: Any, **options: Any
+        self,
+        method: Callable[..., Any],
+        query: str,
+        frame: FrameType,
+        *arguments: Any,
+        **options: Any,
     ) -> Any:
         self._open()
         if not isinstance(query, str):
             raise InterfaceError(f"A statement is a str, not a {type(query).__name__}")
         if not find_calls(query):
             with _connected():
-                return in_frame(partial(method, query, *given, **options), frame, {})
+                return in_frame(partial(method, query, *arguments, **options), frame, {})
         *before, last = [query[s.start : s.end] for s in scan(query)]
         with _connected():
             self._check_settings()
             for statement in before:  # the tables that the next one reads are what it leaves
                 self._run_one(self.connection.execute, statement, frame)
-            return self._run_one(method, last, frame, *given, **options)
+            return self._run_one(method, last, frame, *arguments, **options)
 
     def _run_one(
-        self, method: Callable[..., Any], query: str, frame: FrameType, *given: Any, **options: Any
+        self,
+        method: Callable[..., Any],
+        query: str,
+        frame: FrameType,
+        *arguments: Any,
+        **options: Any,
     ) -> Any:
         calls = find_calls(query)
         bound: dict[str, Rows] = {}  # what is written twice is computed once
@@ -261,7 +271,9 @@ class Attached:
             if call.query not in bound:
                 bound[call.query] = self.session.rows(call.query, frame)
         known = {STANDS_FOR.format(n): bound[call.query] for n, call in enumerate(calls)}
-        return in_frame(partial(method, replaced(query, calls), *given, **options), frame, known)
+        return in_frame(
+            partial(method, replaced(query, calls), *arguments, **options), frame, known
+        )
 
     def _check_settings(self) -> None:
         """DuckDB reads Python's objects, einsql files: both have to be allowed."""
@@ -275,7 +287,7 @@ class Attached:
                 )
 
     def _table(self, name: str, frame: FrameType | None) -> Relation | None:
-        """A table or view of the database, or what DuckDB reads among the caller's variables."""
+        """A table or view of the database, or a variable of the caller that DuckDB can read."""
         import duckdb
 
         text = f"FROM {in_quotes(name)}"

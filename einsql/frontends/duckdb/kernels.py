@@ -57,7 +57,7 @@ def pointwise(name: str, columns: Sequence[Column], put: Put) -> None:
 
 
 def einsum(notation: str, words: tuple[str, ...], columns: Sequence[Column], put: Put) -> None:
-    """tensor_einsum: sums of products, or of what the words say.
+    """tensor_einsum: sums of products, or the operations that its words name.
 
     Raises:
         Error: The notation does not fit the arguments, or an element overflows.
@@ -238,7 +238,7 @@ def _value(name: str, args: list[Typed]) -> Typed:
 
 
 def _unlock() -> None:
-    """In a child of a fork: the thread that may have held the lock is not there."""
+    """In a forked child: replaces the lock, whose owner thread does not exist there."""
     global running
     running = threading.RLock()
 

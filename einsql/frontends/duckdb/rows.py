@@ -47,7 +47,7 @@ class Rows:
         )
 
     def forked(self, refusal: forks.Refusal) -> None:
-        """In a child of its process: gives what has been computed, and computes nothing."""
+        """In a forked child: returns rows that were computed before, and computes nothing."""
         self._lock = threading.Lock()
         self._refusal = refusal
 

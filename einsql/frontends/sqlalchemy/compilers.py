@@ -203,10 +203,10 @@ class Definitions(compiler.DDLCompiler):
         ]
         return text + "".join(gone)
 
-    def create_table_constraints(self, table: Any, *given: Any, **kw: Any) -> str:
+    def create_table_constraints(self, table: Any, *args: Any, **kw: Any) -> str:
         """Constraints; a tensor's keys are its constraint."""
         constraints: Any = super().create_table_constraints
-        return "" if is_tensor(table) else str(constraints(table, *given, **kw))
+        return "" if is_tensor(table) else str(constraints(table, *args, **kw))
 
     def post_create_table(self, table: Any) -> str:
         """What elements of a tensor are that no statement has set, if its values have a default.

@@ -146,12 +146,12 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
             self._beginning.add(con)
 
     def do_commit(self, dbapi_connection: Any) -> None:
-        """Commits what has begun."""
+        """Commits the transaction."""
         self._beginning.discard(_beneath(dbapi_connection))
         dbapi_connection.commit()
 
     def do_rollback(self, dbapi_connection: Any) -> None:
-        """Undoes what has begun."""
+        """Rolls the transaction back."""
         self._beginning.discard(_beneath(dbapi_connection))
         dbapi_connection.rollback()
 

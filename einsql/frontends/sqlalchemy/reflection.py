@@ -29,7 +29,7 @@ def session(connection: Any) -> Connection:
 
 
 def rows(connection: Any, sql: str, given: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    """What DuckDB's catalog says."""
+    """The rows of a query on DuckDB's catalog."""
     return session(connection).duck.execute(sql, given)
 
 
@@ -331,7 +331,7 @@ class Reflection(Dialect):
     def get_table_comment(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> Any:
-        """What COMMENT ON says of a table."""
+        """The comment on a table."""
         comments = rows(
             connection,
             f"SELECT comment FROM duckdb_tables() WHERE schema_name = ? AND {_HERE} "
@@ -355,7 +355,7 @@ def _column(name: str, kind: str) -> dict[str, Any]:
 
 
 def _default(name: str, kind: str, default: str | None, sql: str | None) -> dict[str, Any]:
-    """A column's default, or what it is computed from, which only the table's text tells apart."""
+    """A column's default or generating expression; only the table's text distinguishes them."""
     quoted = '"' + name.replace('"', '""') + '"'
     starts = [f"{before}{n} {kind}" for before in "( " for n in (name, quoted)]
     if any(f"{start} GENERATED ALWAYS AS(" in (sql or "") for start in starts):
@@ -364,19 +364,19 @@ def _default(name: str, kind: str, default: str | None, sql: str | None) -> dict
     return {"default": default, "autoincrement": str(default).startswith("nextval(")}
 
 
-def _tensor_columns(held: Tensor) -> list[Any]:
-    schema = held.relation.schema
+def _tensor_columns(stored: Tensor) -> list[Any]:
+    schema = stored.relation.schema
     keys = {k.name: DIM(k.lo, k.hi) for k in schema.keys}
     return [
         {**_column(name, "BIGINT"), "type": keys[name], "nullable": False}
         if name in keys
         else _column(name, schema.dtype(name).value)
-        for name in held.columns
+        for name in stored.columns
     ]
 
 
-def _view_columns(con: Connection, held: Definition) -> list[Any]:
-    quoted = '"' + held.name.replace('"', '""') + '"'
+def _view_columns(con: Connection, stored: Definition) -> list[Any]:
+    quoted = '"' + stored.name.replace('"', '""') + '"'
     try:
         columns = con.execute(f"DESCRIBE {quoted}").fetchall()
     except Error as error:  # what it reads is gone

@@ -67,7 +67,7 @@ class REAL(types.Float[Any]):
 
 
 class _Path:
-    """What JSON paths have in common."""
+    """The base class of JSON paths."""
 
     def _text(self, value: Any) -> str:
         raise NotImplementedError
@@ -136,7 +136,7 @@ class DECIMALS(types.Numeric[Any]):
     """Decimal numbers; quotients, which are DOUBLE in DuckDB, become such."""
 
     def result_processor(self, dialect: Any, coltype: object) -> Callable[[Any], Any] | None:
-        """What becomes of values that are read."""
+        """The function that converts values that are read."""
         if not self.asdecimal:
             return lambda value: None if value is None else float(value)
         return lambda value: (

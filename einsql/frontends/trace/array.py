@@ -29,9 +29,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 def implements(*functions: object) -> Callable[[F], F]:
     """Registers the implementation of NumPy functions."""
 
-    def register(made: F) -> F:
-        FUNCTIONS.update(dict.fromkeys(functions, made))
-        return made
+    def register(function: F) -> F:
+        FUNCTIONS.update(dict.fromkeys(functions, function))
+        return function
 
     return register
 
@@ -63,7 +63,7 @@ class TracedArray(NDArrayOperatorsMixin):
 
     @property
     def step(self) -> Step:
-        """What it is, with all that has been written through others."""
+        """The array as it is now, with all that was written through other views."""
         now = self.view.buffer.step
         if now is not self._seen:
             self._seen = now
@@ -356,38 +356,38 @@ def _answered(name: str, run: Callable[[], Any]) -> Any:
         raise ProgrammingError(f"{name}: {error}{place()}") from error
 
 
-def _written(name: str, target: Any, found: Any, chosen: Any, casting: Any) -> TracedArray:
-    """A result where `out` wants it, as `x += y` does; elsewhere it stays what it is."""
+def _written(name: str, target: Any, array: Any, chosen: Any, casting: Any) -> TracedArray:
+    """Writes an array into the target of `out`, as `x += y` does, where `where` chooses it."""
     if not isinstance(target, TracedArray) or target.number:
         raise untraceable(
             f"{name} into a plain array",
             "Assign its result to a variable, as in y = y + x, or let what is written start as "
             "np.zeros_like(x, shape=…).",
         )
-    shape = np.broadcast_shapes(found.shape, target.shape if chosen is not True else found.shape)
-    if shape != target.shape or not np.can_cast(found.dtype, target.dtype, casting):
+    shape = np.broadcast_shapes(array.shape, target.shape if chosen is not True else array.shape)
+    if shape != target.shape or not np.can_cast(array.dtype, target.dtype, casting):
         raise ProgrammingError(
-            f"{name} gives {found.shape} {found.dtype}, which does not fit into "
+            f"{name} gives {array.shape} {array.dtype}, which does not fit into "
             f"{target.shape} {target.dtype}{place()}"
         )
-    written = found.astype(target.dtype)
+    written = array.astype(target.dtype)
     if chosen is not True:
         written = FUNCTIONS[np.where](chosen, written, target)
     write(target, written.step)
     return target
 
 
-def _done(found: Any) -> Any:
+def _done(returned: Any) -> Any:
     """The result of an operation, under the name of the variable it is assigned to."""
-    several = isinstance(found, list | tuple)
-    arrays = list(found) if several else [found]
+    several = isinstance(returned, list | tuple)
+    arrays = list(returned) if several else [returned]
     if any(
         isinstance(m, TracedArray) and not m.graph.silent and m.step.name is None for m in arrays
     ):
         for m, name in zip(arrays, assigned(), strict=False):
             if isinstance(m, TracedArray) and m.step.name is None and not name.startswith("_"):
                 m.step.name = name
-    return found
+    return returned
 
 
 # ---- what operations are made of
@@ -425,7 +425,7 @@ def elements(x: TracedArray, shape: Sequence[int]) -> Expr:
 
 
 def combine(build: Callable[..., Expr], *operands: object) -> TracedArray:
-    """An array whose elements an expression makes of broadcast operands' elements.
+    """Computes an expression of operands' elements, broadcast to a common shape.
 
     Args:
         build: Called with an expression for each array, and Python numbers as they are.
@@ -459,7 +459,7 @@ def viewed(
     locked: bool = False,
     number: bool = False,
 ) -> TracedArray:
-    """An array that shows another one's elements; what shows a number shares nothing.
+    """A view of another array's elements; a view of a number shares nothing.
 
     Args:
         x: The other one.
@@ -476,5 +476,5 @@ def viewed(
 
 
 def _weak(value: object) -> bool:
-    """True for numbers that take the type of what they meet."""
+    """True for Python numbers, which take the type of the other operand."""
     return isinstance(value, bool | int | float) and not isinstance(value, np.generic)

@@ -41,7 +41,7 @@ def diff(
 
 @implements(np.ediff1d)
 def ediff1d(ary: TracedArray) -> TracedArray:
-    """np.ediff1d without what is put at its ends."""
+    """np.ediff1d without `to_begin` and `to_end`."""
     return diff(ravel(ary))
 
 

@@ -51,7 +51,7 @@ def _array(value: Any) -> Any:
 
 
 def _variable(value: object) -> str:
-    """What the user calls an array, among the variables around the line that reads it."""
+    """The name of the user's variable for an array, in the frame of the line that reads it."""
     frame = users_frame()
     if frame is not None:
         for names in (frame.f_locals, frame.f_globals):
@@ -77,7 +77,7 @@ def _ruled(array: np.ndarray, dtype: DType) -> Expr | None:
 
 
 def _progression(array: np.ndarray, dtype: DType) -> Expr | None:
-    """Whole numbers that grow by a step along each axis."""
+    """Integers that grow by a constant step along each axis, as an affine expression."""
     integers = array
     if dtype.is_float:
         if not (np.isfinite(array).all() and (np.abs(array) < 2**24).all()):

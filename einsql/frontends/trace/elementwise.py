@@ -244,7 +244,7 @@ def _sign(a: Expr) -> Expr:
 
 
 def _rint(a: Expr) -> Expr:
-    """The nearest whole number, halves to even; what becomes 0 keeps its sign."""
+    """The nearest integer, halves to even; a zero keeps the sign of the argument."""
     size = apply("abs", a)
     near = choose(apply("lt", size, number(2.0**52, a)), cast(cast(a, I64), a.dtype), a)
     return choose(apply("le", size, number(0.5, a)), apply("trunc", a), near)

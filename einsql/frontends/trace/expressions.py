@@ -37,7 +37,7 @@ def cast(e: Expr, dtype: DType) -> Expr:
 
 
 def apply(fn: str, *args: Expr) -> Expr:
-    """A function call whose arguments are cast to what the function takes.
+    """A function call whose arguments are cast to the function's types.
 
     Raises:
         InternalError: They do not fit it.
@@ -138,7 +138,7 @@ def parts(e: Expr) -> Iterator[Expr]:
 
 
 def reads(e: Expr) -> list[Read]:
-    """What it reads, in the order in which it is written."""
+    """The reads in an expression, in the order of the text."""
     return [p for p in parts(e) if isinstance(p, Read)]
 
 
@@ -156,7 +156,7 @@ def size(e: Expr) -> int:
 
 
 def rewrite(e: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
-    """The expression with what `change` gives in the place of a part; None leaves a part."""
+    """The expression with parts replaced by `change`, which returns None to keep a part."""
     changed = change(e)
     if changed is not None:
         return changed

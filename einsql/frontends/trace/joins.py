@@ -140,7 +140,7 @@ def pad(array: TracedArray, pad_width: Any, mode: str = "constant", **options: A
 
 
 def _inside(shape: Sequence[int], widths: list[list[int]]) -> tuple[list[Expr], list[Expr]]:
-    """Where a padded array is read, and the conditions under which it is."""
+    """The index at which a padded array is read, and the conditions for reading it."""
     places: list[Expr] = []
     tests: list[Expr] = []
     for n, (extent, (before, after)) in enumerate(zip(shape, widths, strict=True)):

@@ -21,7 +21,7 @@ class Literal:
     value: bool | int | float = field(compare=False)
     dtype: DType
     spelled: str = field(init=False)
-    """Tells 0.0 from -0.0, and makes NaN equal to itself."""
+    """The text that is compared: it distinguishes 0.0 from -0.0, and NaN equals itself."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "spelled", repr(self.value))
@@ -77,7 +77,7 @@ Expr = Literal | Affine | Read | Apply
 
 @dataclass(eq=False, slots=True)
 class Step:
-    """An array: a tensor, or what an expression is at each point of its axes.
+    """An array: a tensor, or the values of an expression at each point of its axes.
 
     Attributes:
         number: Steps are numbered as they are made, so sources come first.

@@ -1,4 +1,4 @@
-"""`einsql.trace`: a Python function over arrays as SQL, and what runs it."""
+"""`einsql.trace`: traces a Python function over arrays into SQL, and runs it."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ class Traced:
         shaped = [np.reshape(f, s) for f, s in zip(results, self._shapes, strict=True)]
         return self._pack([f if f.flags.writeable else f.copy() for f in shaped])
 
-    def _check(self, given: Mapping[str, Stored]) -> None:
+    def _check(self, relations: Mapping[str, Stored]) -> None:
         """Looks at arrays that are indexes."""
         for name, sql, extent in self._checks:
             if sql is None:
                 indexes = np.asarray(
-                    given[name].fields["val"] if name in given else self.tensors[name]
+                    relations[name].fields["val"] if name in relations else self.tensors[name]
                 )
             else:
                 indexes = np.asarray(self.connection.execute(sql).fetch_numpy())
@@ -150,7 +150,7 @@ class Traced:
         program.statements = [self.sql, *(self._written.gradient(0, n) for n in wanted)]
         program.sql = ";\n\n".join(program.statements)
         program._shapes = [(), *(steps[n].shape for n in wanted)]
-        program._pack = lambda found: (found[0][()], dict(zip(wanted, found[1:], strict=True)))
+        program._pack = lambda arrays: (arrays[0][()], dict(zip(wanted, arrays[1:], strict=True)))
         return program
 
     def explain(self, **options: Any) -> Explanation:
@@ -197,7 +197,7 @@ def _fill(array: object) -> int | None:
 
 
 def _checks(recorded: Recorded) -> list[tuple[str, str | None, int]]:
-    """What has to be looked at before a run: arrays that are indexes, as tensors or SELECTs."""
+    """The index arrays whose bounds are checked before a run, as tensors or SELECTs."""
     graph = recorded.graph
     unique = {(s.number, extent): s for s, extent in graph.checks}
     return [
@@ -207,7 +207,7 @@ def _checks(recorded: Recorded) -> list[tuple[str, str | None, int]]:
 
 
 class Recorded:
-    """What a function did with its arguments.
+    """The recording of a function's operations on its arguments.
 
     Attributes:
         graph: The steps.
@@ -315,9 +315,9 @@ class Recorded:
             result[name] = relation
         return result
 
-    def packed(self, found: Sequence[np.ndarray]) -> Any:
+    def packed(self, arrays: Sequence[np.ndarray]) -> Any:
         """Results in the form in which the function gave them."""
-        return _filled(self._form, found)
+        return _filled(self._form, arrays)
 
 
 class _Numbered:
@@ -327,14 +327,14 @@ class _Numbered:
         self.number = number
 
 
-def _filled(form: Any, found: Sequence[np.ndarray]) -> Any:
+def _filled(form: Any, arrays: Sequence[np.ndarray]) -> Any:
     if isinstance(form, _Numbered):
-        array = found[form.number]
+        array = arrays[form.number]
         return array if array.shape else array[()]
     if isinstance(form, list | tuple):
-        return _rebuilt(form, [_filled(f, found) for f in form])
+        return _rebuilt(form, [_filled(f, arrays) for f in form])
     if isinstance(form, dict):
-        return {k: _filled(f, found) for k, f in form.items()}
+        return {k: _filled(f, arrays) for k, f in form.items()}
     return form
 
 
@@ -363,7 +363,7 @@ def _is_given(value: Any) -> bool:
 
 
 def _called(fn: Callable[..., Any], traced: Sequence[Any]) -> Any:
-    """What a function gives, or why it cannot be traced where NumPy says something else."""
+    """The return value of a function; replaces NumPy's errors by the reason not to trace it."""
     try:
         return fn(*traced)
     except (TypeError, ValueError) as error:
@@ -381,22 +381,22 @@ def _form_of(value: Any, numbers: Iterator[int]) -> Any:
     return _Numbered(next(numbers)) if _is_given(value) else value
 
 
-def _taken(form: Any, value: Any, found: dict[int, Any]) -> bool:
+def _taken(form: Any, value: Any, taken: dict[int, Any]) -> bool:
     """Whether an argument is as it was traced; its tensors come into `found` by their numbers."""
     if isinstance(form, _Numbered):
-        found[form.number] = value
+        taken[form.number] = value
         return _is_given(value)
     if isinstance(form, list | tuple):
         return (
             isinstance(value, list | tuple)
             and len(value) == len(form)
-            and all(_taken(f, v, found) for f, v in zip(form, value, strict=True))
+            and all(_taken(f, v, taken) for f, v in zip(form, value, strict=True))
         )
     if isinstance(form, dict):
         return (
             isinstance(value, dict)
             and value.keys() == form.keys()
-            and all(_taken(f, value[k], found) for k, f in form.items())
+            and all(_taken(f, value[k], taken) for k, f in form.items())
         )
     if _is_given(value) or type(value) is not type(form):
         return value is form
@@ -410,7 +410,7 @@ def is_module(fn: object) -> bool:
 
 
 def argument_names(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
-    """What a function calls its positional arguments.
+    """The names of a function's positional arguments.
 
     Raises:
         ProgrammingError: It takes others.

@@ -1,4 +1,4 @@
-"""Reductions along axes: sums, means, extremes and what is made of them."""
+"""Reductions along axes: sums, means, extremes, and functions composed of them."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def count(a: TracedArray, axis: Any = None, *, keepdims: Any = False) -> TracedA
 
 
 def _extreme(a: TracedArray, axis: Any, keepdims: Any, negate: bool) -> TracedArray:
-    """Where the greatest or least element is; the first among equals, or the first NaN."""
+    """The index of the greatest or least element: the first of equal ones, or the first NaN."""
     if axis is None:
         flat = _extreme(ravel(a), 0, False, negate)
         return flat.reshape((1,) * a.ndim) if _keep(keepdims) else flat

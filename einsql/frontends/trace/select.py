@@ -13,7 +13,7 @@ LETTERS: tuple[str, ...] = (*"ijklmnopqrstuvwxyz", *(f"i{n}" for n in range(1, 1
 
 @dataclass
 class Names:
-    """What arrays and their keys are called.
+    """The names of arrays and their keys.
 
     Attributes:
         of: Names of arrays.
@@ -56,7 +56,7 @@ class _Source:
     bare: list[int] = field(default_factory=list)
     """Labels that are columns of it."""
     conditions: list[tuple[str, Expr]] = field(default_factory=list)
-    """Columns and what they are equal to."""
+    """Columns, each with the expression that it equals."""
 
 
 class Select:
@@ -223,7 +223,7 @@ class Select:
         return lines, where
 
     def _joined(self, s: _Source, scope: set[int], present: list[_Source], where: list[str]) -> str:
-        """A source with what it is joined by."""
+        """A source with its join condition."""
         name = name_text(s.alias)
         conditions = [
             (f"{name}.{name_text(column)} = {self.printer.text(i, True)}", i)

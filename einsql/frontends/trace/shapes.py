@@ -46,7 +46,7 @@ def axis_of(axis: int, rank: int) -> int:
 
 
 def held(e: Affine, extent: int, start: int, total: int) -> Expr:
-    """An index held within an axis, where other points do not read it."""
+    """An index clamped to an axis, where points outside do not use it."""
     inside: Expr = e
     if start + extent < total:
         inside = apply("least", inside, index(extent - 1))

@@ -1,4 +1,4 @@
-"""Where the user's program is: the line that an error is about, and names of variables."""
+"""Inspects the user's frames: the line for an error message, and names of variables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _library(frame: FrameType) -> bool:
 
 
 MODULE: ContextVar[bool] = ContextVar("module", default=False)
-"""Whether a module's graph is played, whose operators know their lines themselves."""
+"""Whether a module's graph is interpreted; its operators know their own lines."""
 
 
 def place() -> str:
@@ -48,12 +48,12 @@ def place() -> str:
 
 
 def untraceable(what: str, hint: str) -> NotSupportedError:
-    """The error for what cannot be traced, at the user's line."""
+    """The error for an operation that cannot be traced, at the user's line."""
     return NotSupportedError(f"{what} cannot be traced{place()}", hint=hint)
 
 
 def assigned() -> tuple[str, ...]:
-    """The variables to which the user's line assigns what it is just computing.
+    """The variables to which the user's line assigns the current result.
 
     What a function returns at once is assigned by who calls it.
     """

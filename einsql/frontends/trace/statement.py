@@ -1,4 +1,4 @@
-"""A traced program as SQL: which arrays are WITH names, what they are called, and the text.
+"""Writes a traced program as SQL: chooses the parts of WITH, their names, and the text.
 
 Arrays that are reduced, read more than once or named by the user become WITH names; transposes,
 slices and element-wise operations in between are written where they are read.
@@ -228,7 +228,7 @@ class _Writer:
         return Body(source.extents, keys, self.exprs[source], source.how, finish, place)
 
     def _keys(self, s: Step, select: Select) -> None:
-        """Remembers what the keys of an array are called."""
+        """Records the names of an array's keys."""
         names = iter(select.keys)
         self.names.keys[s] = [next(names) if e != 1 else None for e in s.shape]
 
@@ -253,7 +253,7 @@ class _Writer:
         return None
 
     def _invented(self, s: Step) -> str:
-        """A name by what is computed of what."""
+        """A name made of the operation and its operands."""
         aggregate = self._aggregate(s)
         if aggregate is not None:
             s = aggregate.step
@@ -283,7 +283,7 @@ _AGGREGATES = {
 
 
 def _does(expr: Expr) -> str:
-    """A word for what an expression does."""
+    """A word for the operation of an expression."""
     if isinstance(expr, Read):
         gathers = any(isinstance(p, Read) for i in expr.index for p in parts(i))
         return "rows" if gathers else "axes"

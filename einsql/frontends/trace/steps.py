@@ -59,7 +59,7 @@ class Graph:
         return known[2]
 
     def map(self, shape: Sequence[int], expr: Expr) -> Step:
-        """What an expression over the axes is at each point."""
+        """The array of an expression's values at each point of the axes."""
         return self._step(tuple(shape), len(shape), expr, None, False)
 
     def reduce(
@@ -134,5 +134,5 @@ def simple(step: Step) -> bool:
 
 
 def sources(step: Step) -> list[Step]:
-    """What a step reads, each once."""
+    """The steps that a step reads, each once."""
     return [] if step.expr is None else list(dict.fromkeys(r.step for r in reads(step.expr)))

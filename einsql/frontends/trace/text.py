@@ -22,7 +22,7 @@ _FLIPPED = {"lt": ">", "le": ">=", "eq": "=", "ne": "<>"}
 _NAMED = {"ln": "LN", "mod": "%", "greatest": "GREATEST", "least": "LEAST"}
 _ATOM, _NEGATED, _NOT, _MEMBER = 10, 8, 3, 9
 _ADAPTING = {*_BINARY, "greatest", "least", "pow", "atan2"}
-"""Functions at whose calls a bare number takes the type of what it meets."""
+"""Functions in whose calls a bare number takes the type of the other argument."""
 
 
 def name_text(name: str) -> str:

@@ -88,7 +88,7 @@ def whole(step: Step, given: bool = False) -> View:
 
 
 def write(target: Viewer, new: Step) -> None:
-    """Changes an array's elements, and with them what others show.
+    """Changes an array's elements, and thereby all views of them.
 
     Args:
         target: The array.
@@ -160,7 +160,7 @@ def _overwritten(
 
 
 def _held(e: Expr, extent: int, before: bool, after: bool, sign: int) -> Expr:
-    """An index held within an axis, at points before and after those that it is read at."""
+    """An index clamped to an axis, at points before and after those that read it."""
     below, above = (before, after) if sign > 0 else (after, before)
     if above:
         e = apply("least", e, index(extent - 1))

@@ -164,7 +164,7 @@ def _copy_tables(
     part: str,
     tick: Tick,
 ) -> tuple[State, str, _Progress]:
-    """Copies what DuckDB holds, and gives the copy's catalog an identity of its own.
+    """Copies DuckDB's objects, and gives the copy's catalog an identity of its own.
 
     Returns:
         What the commit holds, the identity, and how much is done.

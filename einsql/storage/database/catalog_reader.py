@@ -87,23 +87,24 @@ def _whole(value: object, least: int = 0) -> int:
     return number
 
 
-def _tensor(told: Mapping[str, Any], directory: Directory) -> Tensor:
-    name = _of(str, told["name"])
+def _tensor(description: Mapping[str, Any], directory: Directory) -> Tensor:
+    name = _of(str, description["name"])
     keys = tuple(
-        Key(_of(str, n), _whole(lo, -_MOST), _whole(hi, -_MOST)) for n, lo, hi in told["keys"]
+        Key(_of(str, n), _whole(lo, -_MOST), _whole(hi, -_MOST))
+        for n, lo, hi in description["keys"]
     )
-    schema = Schema(keys, tuple(Field(_of(str, n), DType(t)) for n, t in told["fields"]))
-    layout = _layout(told["payload"])
+    schema = Schema(keys, tuple(Field(_of(str, n), DType(t)) for n, t in description["fields"]))
+    layout = _layout(description["payload"])
     _check(layout, schema)
     if schema.size > _LARGEST:
         raise ValueError(f"it would have {schema.size:,} elements")
-    columns = tuple(_of(str, c) for c in told["columns"])
+    columns = tuple(_of(str, c) for c in description["columns"])
     named = [*(k.name for k in keys), *(f.name for f in schema.fields)]
     shown = {*(k.name for k in keys), *(f.name for f in schema.values)}
     if len({*named}) != len(named) or {*columns} != shown or len(columns) != len(shown):
         raise ValueError("its columns are not its keys and values")
-    order = tuple(map(_whole, told["order"]))
-    partition = told["partition"]
+    order = tuple(map(_whole, description["order"]))
+    partition = description["partition"]
     if partition is not None:
         partition = tuple(_whole(n, 1) for n in partition)
     every = list(range(len(keys)))
@@ -113,7 +114,12 @@ def _tensor(told: Mapping[str, Any], directory: Directory) -> Tensor:
         raise ValueError("its PARTITION BY has not one number for each key")
     fields = directory.fields(layout, schema, name)
     return Tensor(
-        name, Relation(schema, fields), columns, partition, order, _default(told["default"])
+        name=name,
+        relation=Relation(schema, fields),
+        columns=columns,
+        partition=partition,
+        order=order,
+        default=_default(description["default"]),
     )
 
 
@@ -123,8 +129,8 @@ def _default(value: object) -> Any:
     return float.fromhex(_of(str, value))
 
 
-def _layout(told: Mapping[str, Any]) -> Layout:
-    layout = Layout.read(told)
+def _layout(description: Mapping[str, Any]) -> Layout:
+    layout = Layout.read(description)
     for number in (layout.size, layout.sums, layout.count, layout.frame):
         _whole(number, -_MOST)
     for part in layout.parts:

@@ -86,7 +86,12 @@ def read_objects(folder: str, define: Define) -> list[Object]:
             manifest = json.load(file)
         version = int(manifest["format"])
         listed = [
-            Row(str(o["name"]), _VERSION, str(o["kind"]), json.dumps(o["definition"]))
+            Row(
+                name=str(o["name"]),
+                version=_VERSION,
+                kind=str(o["kind"]),
+                told=json.dumps(o["definition"]),
+            )
             for o in (manifest["objects"] if version == rows.FORMAT else ())
         ]
     except OSError as error:

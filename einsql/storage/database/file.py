@@ -171,7 +171,7 @@ class FileDatabase(Database):
             self.lose(error.reason)
 
     def lose(self, reason: str) -> None:
-        """After a failed fsync the system may have dropped what was to be written.
+        """After a failed fsync the system may have dropped unwritten pages.
 
         So the file is not used any more: what it holds is known once it is opened again.
 
@@ -209,7 +209,7 @@ class FileDatabase(Database):
                     self._identity = known or rows.create(con, self._home)
 
     def commit(self, base: State, written: Written, duck: Duck) -> State:
-        """Makes what a transaction did the newest state; see `Database.commit`.
+        """Commits the changes of a transaction; see `Database.commit`.
 
         Raises:
             OperationalError: Another transaction changed the same objects first, or a payload
@@ -317,21 +317,21 @@ class FileDatabase(Database):
         if stored_rows != self._rows or not self.state.generation:
             self._follow_rows(stored_rows)
 
-    def _follow_rows(self, found: dict[str, Row]) -> None:
-        """The next state; what has not changed stays the same object."""
+    def _follow_rows(self, stored_rows: dict[str, Row]) -> None:
+        """The next state, in which unchanged objects stay identical."""
         objects: dict[str, Object] = {}
         before = self.state.objects
-        for low, row in found.items():
+        for low, row in stored_rows.items():
             if self._rows.get(low) == row:
                 objects[low] = before[low]
                 continue
             objects[low] = item = object_of(row, self._directory, self._define)
             if isinstance(item, Tensor) and isinstance(item.relation.fields, StoredFields):
                 self._held[id(item.relation.fields)] = item.relation.fields
-        newest = max((r.version for r in found.values()), default=0)
+        newest = max((r.version for r in stored_rows.values()), default=0)
         # In this order: rows that came first would hide from `_reread` that the state is old.
         self.state = State(objects, max(self.state.generation + 1, newest))
-        self._rows = found
+        self._rows = stored_rows
 
     # ---- unused files
 
@@ -363,7 +363,7 @@ class FileDatabase(Database):
         return {fields.layout.file for fields in self._held.values() if not fields.here}
 
     def inspect(self, tick: Callable[[float], None]) -> list[Finding]:
-        """Reads the newest commit from the disk, every payload of it, and says what is wrong.
+        """Verifies the newest commit on the disk, with every payload.
 
         Others may commit meanwhile, and nothing is changed.
 
@@ -384,7 +384,7 @@ class FileDatabase(Database):
         return [*findings, *map(integrity_check.stray, strays)]
 
     def _stored_objects(self) -> dict[str, Object]:
-        """What the file's newest commit has, read again; under the lock."""
+        """The objects of the file's newest commit, reread; under the lock."""
         if self._identity is None:
             return {}
         with self._cursor() as con:

@@ -43,11 +43,11 @@ def findings(
     is_current: Callable[[str, Object], bool],
     tick: Callable[[float], None],
 ) -> Iterator[Finding]:
-    """What is wrong with the objects of a commit: rows, definitions and payloads.
+    """Checks the objects of a commit: rows, definitions and payloads.
 
     Args:
         objects: By their names in small letters.
-        is_current: Whether a name still means an object: who commits meanwhile removes payloads.
+        is_current: Whether a name still means an object: later commits remove payloads.
         tick: Told the fraction done; raises to cancel.
     """
     total = 1 + sum(map(_work, objects.values()))
@@ -112,7 +112,7 @@ def _of_definition(item: Definition) -> Iterator[Finding]:
 
 
 def _of_payload(stored: StoredFields, schema: Schema, step: Callable[[int], None]) -> Iterator[str]:
-    """What is wrong with a payload, which is read, not mapped: a failing disk ends no process."""
+    """The faults of a payload. It is read, not mapped: a failing disk raises no SIGBUS then."""
     try:
         # Opening a FIFO of that name would block until it has a writer.
         handle = os.open(stored.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

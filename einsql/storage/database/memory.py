@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """What a database holds after a commit.
+    """The content of a database after a commit.
 
     Attributes:
         objects: By their names in small letters; never changed.
@@ -39,7 +39,7 @@ class State:
 
 
 Written = Mapping[str, Object | None]
-"""What a transaction has put under names in small letters; None where it has removed one."""
+"""The objects that a transaction wrote, by lower-case name; None for a removed one."""
 
 
 class Database:
@@ -130,7 +130,7 @@ class Database:
         """Makes DuckDB take its snapshot now; in memory no other session commits."""
 
     def lose(self, reason: str) -> None:
-        """What DuckDB or the disk has done with the last write is unknown.
+        """Gives the database up, as the outcome of the last write is unknown.
 
         Raises:
             OperationalError: The database is in a file, and is closed.

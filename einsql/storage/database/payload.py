@@ -59,7 +59,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the catalog says of a payload.
+    """The description of a payload in the catalog.
 
     Attributes:
         file: Its name in the payload directory.
@@ -82,10 +82,10 @@ class Layout:
         return asdict(self)
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> Layout:
+    def read(cls, description: Mapping[str, Any]) -> Layout:
         """From JSON."""
-        parts = tuple(Part(**{**p, "shape": tuple(p["shape"])}) for p in told["parts"])
-        return cls(**{**told, "parts": parts})
+        parts = tuple(Part(**{**p, "shape": tuple(p["shape"])}) for p in description["parts"])
+        return cls(**{**description, "parts": parts})
 
 
 def tile_text(part: Part, schema: Schema, chunk: int) -> str:
@@ -144,9 +144,9 @@ def write_payload(
         checks += sums[field].found
     write_all(file.fileno(), np.array(checks, "<u4").view(np.uint8).data, at)
     size = os.fstat(file.fileno()).st_size
-    layout = Layout(name, size, tuple(parts), at, len(checks), 0)
+    layout = Layout(file=name, size=size, parts=tuple(parts), sums=at, count=len(checks), frame=0)
     frame = frame_of(layout, schema, lambda lo, hi: os.pread(file.fileno(), hi - lo, lo))
-    return Layout(name, size, tuple(parts), at, len(checks), frame)
+    return Layout(file=name, size=size, parts=tuple(parts), sums=at, count=len(checks), frame=frame)
 
 
 def frame_of(layout: Layout, schema: Schema, read: Any) -> int:

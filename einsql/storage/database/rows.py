@@ -157,7 +157,7 @@ def read(con: duckdb.DuckDBPyConnection, home: str) -> dict[str, Row]:
 
 
 def _name(stored: Stored) -> str:
-    """What an object is called, which DROP can name whatever its row holds."""
+    """The name of an object, which DROP can use whatever the row contains."""
     name = stored[0]
     if isinstance(name, str) and name not in ("", "()"):
         return name.lower()
@@ -176,12 +176,19 @@ def _row(name: str, group: list[Stored]) -> Row:
     elif not isinstance(description, str):
         fault = "its row does not say what it is"
     elif isinstance(version, int | None) and 0 <= (version or 0) < _NEWEST:
-        return Row(name, version or 0, kind, description)
+        return Row(name=name, version=version or 0, kind=kind, told=description)
     else:
         fault = f"its row has the version {version}"
     kinds = {str(row[2] or "") for row in group}
     rest = "\n".join(str(row[3] or "") for row in group)
-    return Row(name, 0, kinds.pop() if len(kinds) == 1 else "", rest, fault, tuple(group))
+    return Row(
+        name=name,
+        version=0,
+        kind=kinds.pop() if len(kinds) == 1 else "",
+        told=rest,
+        fault=fault,
+        stored=tuple(group),
+    )
 
 
 def delete(
@@ -211,7 +218,7 @@ def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Ro
     name = item.name.lower()
     if isinstance(item, Definition):
         description: dict[str, Any] = {"text": item.text}
-        return Row(name, version, item.kind, json.dumps(description))
+        return Row(name=name, version=version, kind=item.kind, told=json.dumps(description))
     assert layout is not None
     schema = item.relation.schema
     default = item.default
@@ -227,7 +234,7 @@ def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Ro
         else float(default).hex(),
         "payload": layout.told(),
     }
-    return Row(name, version, "tensor", json.dumps(description))
+    return Row(name=name, version=version, kind="tensor", told=json.dumps(description))
 
 
 def payload_of(item: Object | None) -> str | None:

@@ -113,7 +113,7 @@ class Duck:
 
     @property
     def database(self) -> str:
-        """What DuckDB calls the session's own database, whatever USE says."""
+        """DuckDB's name for the session's own database, whatever USE selects."""
         _ = self.con
         return self._name
 

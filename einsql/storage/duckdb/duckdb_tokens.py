@@ -94,7 +94,7 @@ def _string(text: str) -> str | None:
 
 
 def pairs(tokens: Sequence[Lexeme]) -> dict[int, int]:
-    """Where each parenthesis, bracket and brace that is open is closed."""
+    """The position of the closing parenthesis, bracket or brace by that of the opening one."""
     closing: dict[int, int] = {}
     open_: list[int] = []
     for n, token in enumerate(tokens):

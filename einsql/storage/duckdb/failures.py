@@ -14,16 +14,16 @@ from einsql import errors
 _LINE = re.compile(r"\n*LINE (\d+): (.*)\n( *)\^.*", re.DOTALL)
 _HEAD = re.compile(r"^(?:[A-Z][\w ]*?)(?: Error)?: ")
 _READING = re.compile(r"\n*^ *file = ([^\n]*)\n.*", re.DOTALL | re.MULTILINE)
-"""What DuckDB says of a CSV file that it could not read: its name and every option."""
+"""DuckDB's message about an unreadable CSV file: its name and every option."""
 _ADVICE = re.compile(r"\n(?:Possible (?:fixes|solutions)|The search space used was):.*", re.DOTALL)
 _LITERAL = re.compile(r"'((?:[^']++|'')*+)'")
 _FILE = re.compile(r"(?i)\.(csv|tsv|txt|parquet|json|jsonl|ndjson|xlsx|db|duckdb)(\.(gz|zst))?$")
 _OF_FILES = re.compile(r"CSV|JSON|Parquet|parquet|file|File|magic bytes|UTF-?8")
 _STACK = re.compile(r"\n+(?:Stack Trace:|This error signals an assertion failure).*", re.DOTALL)
 _INVALID = "database has been invalidated"
-"""What DuckDB says to every statement after an error inside it."""
+"""DuckDB's reply to every statement after a fatal internal error."""
 _IN_CALLBACK = re.compile(r"(?:failed: |^)KeyboardInterrupt:?\s*$", re.MULTILINE)
-"""How DuckDB ends what it says of Ctrl-C in Python code that it has called."""
+"""The end of DuckDB's message about Ctrl-C in a Python function that it called."""
 _SHOWN = 300
 """Characters of a line of a message: DuckDB repeats what a file holds."""
 
@@ -43,7 +43,7 @@ def translated(sql: str) -> Iterator[None]:
 
 
 def foreign(error: BaseException, sql: str = "") -> BaseException | None:
-    """What an exception of DuckDB's or Arrow's is in einsql; None for any other one.
+    """Translates an exception of DuckDB or Arrow; None for any other one.
 
     Args:
         error: The exception.
@@ -76,7 +76,7 @@ def is_stopped(error: BaseException) -> bool:
 
 
 def _stopped() -> BaseException:
-    """What the handler of SIGINT would have raised; a handler of the user's is not known."""
+    """The exception of the default SIGINT handler; a user's own handler is not known."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         return KeyboardInterrupt()
     return errors.InterruptedError("The statement was cancelled")
@@ -179,13 +179,15 @@ def _shortened(line: str) -> str:
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
 
 
-def _file(message: str, sql: str, told: str | None, surely: bool) -> tuple[str, int | None] | None:
+def _file(
+    message: str, sql: str, path_read: str | None, surely: bool
+) -> tuple[str, int | None] | None:
     """The file that a message is about, and where its name, or a pattern, is in the text.
 
     Args:
         message: What DuckDB says.
         sql: The text that it ran.
-        told: Which one DuckDB says it is.
+        path_read: Which one DuckDB says it is.
         surely: Whether the message is about a file, if there is one.
     """
     written = {
@@ -194,11 +196,11 @@ def _file(message: str, sql: str, told: str | None, surely: bool) -> tuple[str, 
         if _FILE.search(m[1]) or "*" in m[1]
     }
     for name, at in written.items():
-        if name == told or name in message:
+        if name == path_read or name in message:
             return name, at
     first = next(iter(written.values()), None)
-    if told is not None:
-        return told, first
+    if path_read is not None:
+        return path_read, first
     if written and surely:
         return "' or '".join(written), first
     return None

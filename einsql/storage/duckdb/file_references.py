@@ -91,7 +91,7 @@ _SETTINGS = frozenset(
         "default_transaction_invalidation_policy",
     }
 )  # fmt: skip
-"""What SET may change, beside settings that are numbers."""
+"""Settings that SET may change, in addition to numeric ones."""
 _OPENERS = frozenset(
     {
         "FROM", "JOIN", "VALUES", "AS", "ON", "USING", "SELECT", "WHERE", "AND", "OR", "NOT",
@@ -113,7 +113,7 @@ _BEFORE_VALUES = frozenset({"SELECT", "WHERE", "HAVING"})
 
 @dataclass
 class Targets:
-    """What a statement names.
+    """The names and paths in a statement.
 
     Attributes:
         paths: Paths and patterns, each with its offset.
@@ -133,7 +133,7 @@ def targets(
     numbers: AbstractSet[str],
     whole: bool = True,
 ) -> Targets:
-    """What a statement, or the body of a macro, would read or write.
+    """The references of a statement, or of the body of a macro.
 
     Args:
         tokens: Its tokens.

@@ -10,13 +10,13 @@ from functools import cached_property
 from urllib.parse import unquote
 
 _FOLDERS = (".tmp", ".tensors")
-"""What follows a database's name in those of its directories."""
+"""Suffixes of the directories of a database."""
 _LOG = ".wal"
-"""What follows it in the names of DuckDB's log, its checkpoint and its recovery."""
+"""The suffix of DuckDB's log; those of its checkpoint and recovery files begin with it."""
 _BESIDE = (_LOG, f"{_LOG}.checkpoint", f"{_LOG}.recovery", *_FOLDERS)
-"""What DuckDB appends to the name of a database that it attaches."""
+"""Suffixes that DuckDB appends to the name of a database that it attaches."""
 _DRAFT = "tmp_"
-"""What COPY TO puts before the name of a file that is not complete."""
+"""The prefix of incomplete files of COPY TO."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://localhost(?=/)|//)?")
 _MAGIC = re.compile(r"[*?\[\\]")
 
@@ -62,7 +62,7 @@ class OwnFiles:
         return not _MAGIC.search(path) or any(map(self._is_allowed, self._spellings(path)))
 
     def _spellings(self, path: str) -> Iterator[str]:
-        """What a path may mean: without its scheme, in the home directory, and so on."""
+        """The paths a text may denote: without its scheme, in the home directory, and so on."""
         plain = {path, unquote(path), path.replace("\\", "/")}
         plain |= {_SCHEME.sub("", p, count=1) for p in plain}
         for spelled in plain:

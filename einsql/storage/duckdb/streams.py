@@ -161,9 +161,9 @@ def _source() -> type[Any]:
 
 
 def stream(result: Result, names: tuple[str, ...]) -> object:
-    """What DuckDB reads a result from.
+    """The object through which DuckDB scans a result.
 
-    What lies at other sites is brought here first: DuckDB must not wait for ranks.
+    Remote fields are fetched first: DuckDB must not wait for ranks.
     """
     if isinstance(result.fields, PlacedFields):
         return _table(result).rename_columns(list(names))

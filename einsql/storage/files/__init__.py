@@ -61,7 +61,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a statement says of a file beside its name.
+    """The options of a file in a statement.
 
     Attributes:
         suffix: Of the format, if the file's own does not tell it.

@@ -49,7 +49,7 @@ Tile = tuple[tuple[int, ...], np.ndarray]
 
 
 def find(file: Mapped, member: str | None) -> Content:
-    """What an .arrow file holds in a column; a compressed one is read as a whole.
+    """Finds a column of an .arrow file; a compressed one is read as a whole.
 
     Raises:
         OperationalError: The file is damaged, has no such column, is a table without
@@ -83,7 +83,9 @@ def find(file: Mapped, member: str | None) -> Content:
     if len(tiles) == 1 and not numbers:
         return single(name, dtype, tiles[0][1])
     boxes, shape = boxes_of(file, [place for place, _ in tiles], tiles[0][1].shape if tiles else ())
-    return Content(name, dtype, shape, boxes, tuple(array for _, array in tiles))
+    return Content(
+        member=name, dtype=dtype, shape=shape, boxes=boxes, tiles=tuple(array for _, array in tiles)
+    )
 
 
 def columns(file: Found, schema: pa.Schema, member: str | None) -> tuple[str, list[str]]:

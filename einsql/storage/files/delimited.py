@@ -93,7 +93,7 @@ class Delimited(Rows):
             raise self._told(error, wanted) from None
 
     def _told(self, error: Exception, wanted: Mapping[str, DType]) -> Exception:
-        """What pyarrow says of a value that its column cannot hold, as einsql says it."""
+        """Translates pyarrow's error of a value that does not fit its column."""
         match = _INVALID.match(str(error))
         if match is None:
             return error

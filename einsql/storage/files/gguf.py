@@ -133,7 +133,7 @@ class _Header:
 
 
 def find(file: Mapped, member: str | None) -> Content:
-    """What a GGUF file holds under a name.
+    """Finds a tensor of a GGUF file by its name.
 
     Raises:
         OperationalError: The file is damaged, has no such member, or its type needs the

@@ -10,7 +10,7 @@ MOST = 2**19
 
 
 def parsed(text: str, *, strict: bool = False) -> Any:
-    """What a text says.
+    """Parses a JSON text.
 
     Args:
         text: JSON.

@@ -76,7 +76,7 @@ def _dtype(file: Mapped, kind: object) -> np.dtype:
 
 
 def find(file: Mapped, member: str | None) -> Content:
-    """What a .npy file holds.
+    """Finds the array of a .npy file.
 
     Raises:
         OperationalError: It is damaged, or its array has no name but one is asked for.

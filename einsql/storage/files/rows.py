@@ -107,14 +107,14 @@ class Rows(ABC):
         return np.asarray(cast.to_numpy(zero_copy_only=False))
 
     def _rounded(
-        self, values: np.ndarray, name: str, wanted: DType, held: DType | None
+        self, values: np.ndarray, name: str, wanted: DType, stored: DType | None
     ) -> np.ndarray:
         """Short floats: of text, which is DOUBLE here, the nearest; else only what is exact."""
         if wanted is DType.HALF:
             with np.errstate(over="ignore"):
                 return values.astype(np.float16)
         bits = narrow(values)
-        if held is not DType.DOUBLE and not np.array_equal(widen(bits), values, equal_nan=True):
+        if stored is not DType.DOUBLE and not np.array_equal(widen(bits), values, equal_nan=True):
             raise DataError(f"'{self.file.path}' holds in {name} what BFLOAT16 cannot hold exactly")
         return bits
 
@@ -137,13 +137,15 @@ def columns_of(file: Found, schema: pa.Schema) -> dict[str, DType | None]:
     return {f.name: type_of(f.type) for f in schema}
 
 
-def _fits(held: DType | None, wanted: DType) -> bool:
-    if held is None:
+def _fits(stored: DType | None, wanted: DType) -> bool:
+    if stored is None:
         return False
-    if held.is_integer and wanted.is_integer:
+    if stored.is_integer and wanted.is_integer:
         return True  # each value is looked at
     return (
-        held is wanted or (held, wanted) in _WIDENED or (held is DType.DOUBLE and wanted.is_short)
+        stored is wanted
+        or (stored, wanted) in _WIDENED
+        or (stored is DType.DOUBLE and wanted.is_short)
     )
 
 

@@ -36,7 +36,7 @@ _TYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What a header says of a tensor; offsets count from the header's end, in bytes."""
+    """The header entry of a tensor; offsets count from the header's end, in bytes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class _Entry:
 
 
 def find(file: Mapped, member: str | None) -> Content:
-    """What a .safetensors file holds under a name.
+    """Finds a tensor of a .safetensors file by its name.
 
     Raises:
         OperationalError: The file is damaged, has no such member, or the member's type is
@@ -91,9 +91,9 @@ def _check_metadata(file: Mapped, metadata: object) -> None:
         raise file.refusal(f"is damaged: its {_METADATA} are no texts")
 
 
-def _entry(file: Mapped, name: str, told: object) -> _Entry:
+def _entry(file: Mapped, name: str, description: object) -> _Entry:
     """An entry of the header, its shape compared with its size."""
-    match told:
+    match description:
         case {"dtype": str(kind), "shape": list(shape), "data_offsets": [lo, hi], **rest}:
             sound = not rest and all(type(n) is int for n in (*shape, lo, hi))
         case _:

@@ -16,7 +16,7 @@ _JSON = (".json", ".jsonl", ".ndjson")
 _AHEAD, _LINE = 2**22, 2_000_000
 """Bytes of a CSV file that are looked at, and of a line: DuckDB's own limit."""
 _BETWEEN = (b",", b";", b"\t", b"|")
-"""What parts columns."""
+"""Characters that delimit columns."""
 _TEXTS = (".csv", ".tsv", *_JSON)
 """Formats of text with rows."""
 _PACKED = (".gz", ".zst")

@@ -30,7 +30,7 @@ Box = np.ndarray | Sequence[slice]
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """What a format says of a range of bytes: their CRC-32."""
+    """The CRC-32 of a range of bytes, as the file gives it."""
 
     offset: int
     size: int
@@ -39,7 +39,7 @@ class Checksum:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Content:
-    """Where a tensor is in a file.
+    """The place of a tensor in a file.
 
     Attributes:
         member: Its name, in formats that have names.
@@ -73,7 +73,15 @@ def unmapped(
     parts: Callable[[np.ndarray], Pieces] | None = None,
 ) -> Content:
     """A tensor that cannot be mapped; `parts` or `whole` decodes its elements."""
-    return Content(member, dtype, shape, np.empty((0, 0, 2)), (), whole=whole, parts=parts)
+    return Content(
+        member=member,
+        dtype=dtype,
+        shape=shape,
+        boxes=np.empty((0, 0, 2)),
+        tiles=(),
+        whole=whole,
+        parts=parts,
+    )
 
 
 def no_tick(fraction: float) -> None:
@@ -84,7 +92,14 @@ def single(
     member: str | None, dtype: DType, array: np.ndarray, checksum: Checksum | None = None
 ) -> Content:
     """A tensor that is one array."""
-    return Content(member, dtype, array.shape, whole(array.shape)[None], (array,), checksum)
+    return Content(
+        member=member,
+        dtype=dtype,
+        shape=array.shape,
+        boxes=whole(array.shape)[None],
+        tiles=(array,),
+        checksum=checksum,
+    )
 
 
 def whole(shape: Sequence[int]) -> np.ndarray:
@@ -167,16 +182,16 @@ class FileTensor:
 
     @property
     def description(self) -> Description:
-        """What another process needs to open the same tensor."""
+        """The description by which another process opens the same tensor."""
         content, file = self._content, self._file
         return Description(
-            file.absolute,
-            content.member,
-            self.dtype,
-            self.shape,
-            file.size,
-            file.mtime_ns,
-            self._suffix,
+            path=file.absolute,
+            member=content.member,
+            dtype=self.dtype,
+            shape=self.shape,
+            size=file.size,
+            mtime_ns=file.mtime_ns,
+            suffix=self._suffix,
         )
 
     def read(self, box: Box, tick: Tick = no_tick) -> np.ndarray:

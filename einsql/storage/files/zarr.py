@@ -50,7 +50,7 @@ _CHUNK = 2**22
 
 
 def find(path: str, member: str | None, memory: Room | None = None) -> tuple[Found, Content]:
-    """What a store holds under a name; a store that is an array has no names.
+    """Finds an array of a store by its name; a store that is an array has no names.
 
     Raises:
         OperationalError: It is no store, damaged, has no such array, leads out of its folder,

@@ -28,7 +28,7 @@ MOST_OF_DISK = 0.9
 """The part of what is free on a disk that files may take unless told."""
 _PREFIX, _SUFFIX = "einsql-", ".tmp"
 _OPEN_FILES = "/proc/self/fd"
-"""Where Linux lists the open files; other systems have another list, or none."""
+"""The directory in which Linux lists open files; other systems have another one or none."""
 _FIXED = 0x10
 """Linux's MAP_FIXED, which the module `mmap` does not have."""
 _File = tuple[int, int]

@@ -66,7 +66,7 @@ class Result:
         return None if self._count(name) == self.schema.size else self.fields[name]
 
     def _count(self, flag: str) -> int:
-        """Where a flag is true; everywhere if it is missing."""
+        """How many keys have a true flag; all of them if the flag is missing."""
         return count(self.fields, Term(flag)) if flag in self.fields else self.schema.size
 
     def __len__(self) -> int:

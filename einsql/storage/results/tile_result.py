@@ -95,10 +95,10 @@ class TileResult:
         shown = [ResultColumn(k.name, DType.BIGINT, k.name, None) for k in keys]
         schema = Schema(keys, (Field(value, dtype),))
         return Result(
-            schema,
-            tensor_fields(self.node, self.blocks, schema),
-            (*shown, ResultColumn(value, dtype, None, value)),
-            (),
+            schema=schema,
+            fields=tensor_fields(self.node, self.blocks, schema),
+            columns=(*shown, ResultColumn(value, dtype, None, value)),
+            hidden=(),
         )
 
     def arrow(self) -> pa.Table:

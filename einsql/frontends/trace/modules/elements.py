@@ -231,13 +231,13 @@ operator("min")(_extreme(np.min, np.argmin))
 
 @operator("argmax")
 def argmax(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    """Where the greatest element is."""
+    """The index of the greatest element."""
     return np.argmax(x, axis=dim, keepdims=keepdim)
 
 
 @operator("argmin")
 def argmin(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    """Where the least element is."""
+    """The index of the least element."""
     return np.argmin(x, axis=dim, keepdims=keepdim)
 
 
@@ -299,7 +299,7 @@ def softmax(x: Array, dim: int, *_: Any, dtype: Any = None) -> Array:
 
 @operator("_safe_softmax")
 def safe_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
-    """Softmax in which what is all -inf gives 0."""
+    """Softmax that gives 0 for rows of -inf."""
     x = _typed(x, dtype)
     top = np.maximum(np.max(x, axis=dim, keepdims=True), np.finfo(x.dtype).min)
     e = np.exp(x - top)

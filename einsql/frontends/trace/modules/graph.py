@@ -25,11 +25,11 @@ _TABLES = (elements, layers, places, windows)  # they fill OPERATORS
 _LEAVES = "torch.nn.modules."
 _CASTS = {"to", "_to_copy", "type_as"}
 _SHORT = {"torch.float16": DType.HALF, "torch.bfloat16": DType.BFLOAT16}
-"""To these a module's own casts round; what else is of two bytes is computed as float32."""
+"""Types to which a module's own casts round; other two-byte floats are computed as float32."""
 
 
 def run_module(module: Any, args: Sequence[Any], traced: Sequence[Any], graph: Graph) -> Any:
-    """What a module does with traced arguments.
+    """Traces a module over traced arguments.
 
     Args:
         module: A torch.nn.Module, which is traced in evaluation as it is.
@@ -99,7 +99,7 @@ def _writes(module: Any) -> bool:
 
 
 def _refuse_changes(exported: Any) -> None:
-    """Refuses modules that change what they are given, or what they keep."""
+    """Refuses modules that change their arguments or their state."""
     from torch.export.graph_signature import OutputKind
 
     for spec in exported.graph_signature.output_specs:
@@ -165,7 +165,7 @@ def _buffer(tensor: Any, path: str, graph: Graph) -> TracedArray:
 
 
 def _play(module: Any, values: Sequence[Any], graph: Graph) -> Sequence[Any]:
-    """Calls the operators of a graph in order; what it gives."""
+    """Calls the operators of a graph in order, and returns its outputs."""
     computed: dict[Any, Any] = {}
     waiting = iter(values)
     for node in module.graph.nodes:
@@ -182,12 +182,12 @@ def _play(module: Any, values: Sequence[Any], graph: Graph) -> Sequence[Any]:
     raise ProgrammingError("The module's graph gives nothing")
 
 
-def _arguments(value: Any, held: dict[Any, Any]) -> Any:
+def _arguments(value: Any, computed: dict[Any, Any]) -> Any:
     if isinstance(value, list | tuple):
-        return [_arguments(v, held) for v in value]
+        return [_arguments(v, computed) for v in value]
     if isinstance(value, dict):
-        return {k: _arguments(v, held) for k, v in value.items()}
-    return held.get(value, value) if hasattr(value, "op") else value
+        return {k: _arguments(v, computed) for k, v in value.items()}
+    return computed.get(value, value) if hasattr(value, "op") else value
 
 
 def _called(node: Any, args: Any, options: Any, graph: Graph) -> Any:

@@ -98,7 +98,7 @@ def layer_norm(
 
 @operator("native_layer_norm")
 def native_layer_norm(*args: Any) -> tuple[Array, None, None]:
-    """As layer_norm; what training needs beside it is not there."""
+    """As layer_norm, without the statistics that training needs."""
     return layer_norm(*args), None, None
 
 
@@ -120,7 +120,7 @@ def channels(x: Array, values: Array) -> Array:
 
 @operator("batch_norm", "_native_batch_norm_legit_no_training")
 def batch_norm(x: Array, weight: Array, bias: Array, mean: Array, var: Array, *rest: Any) -> Any:
-    """Channels shifted and scaled by what was learned."""
+    """Channels shifted and scaled by learned parameters."""
     training = len(rest) > 2 and rest[0] is True
     if mean is None:
         raise untraceable(
@@ -165,7 +165,7 @@ def group_norm(
 def native_group_norm(
     x: Array, weight: Array, bias: Array, n: int, channels: int, size: int, groups: int, eps: float
 ) -> tuple[Array, None, None]:
-    """As group_norm; what training needs beside it is not there."""
+    """As group_norm, without the statistics that training needs."""
     return group_norm(x, groups, weight, bias, eps), None, None
 
 

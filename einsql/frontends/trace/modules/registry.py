@@ -21,17 +21,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 def operator(*names: str, elementwise: bool = False) -> Callable[[F], F]:
     """Registers the implementation of operators."""
 
-    def register(made: F) -> F:
-        OPERATORS.update(dict.fromkeys(names, made))
+    def register(function: F) -> F:
+        OPERATORS.update(dict.fromkeys(names, function))
         if elementwise:
             ELEMENTWISE.update(names)
-        return made
+        return function
 
     return register
 
 
 def numpy_dtype(dtype: Any) -> np.dtype:
-    """NumPy's dtype of PyTorch's; what has two bytes is computed as float32."""
+    """NumPy's dtype of PyTorch's; two-byte floats are computed as float32."""
     name = str(dtype).removeprefix("torch.")
     return np.dtype("float32" if name in ("float16", "bfloat16") else name)
 
