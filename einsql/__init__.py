@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import datetime
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from einsql.core.forks import PerProcess
+from einsql.core.moved import MovedModules
 from einsql.errors import (
     DatabaseError,
     DataError,
@@ -59,6 +61,8 @@ else:
             return found
         raise AttributeError(f"module 'einsql' has no attribute '{name}'")
 
+
+sys.meta_path.append(MovedModules())
 
 __version__ = "0.1.0"
 

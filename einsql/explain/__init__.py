@@ -1,1 +1,12 @@
 """Reports of plans, and their renderers: text, JSON, SVG, HTML."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from einsql.core.moved import moved_attribute
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return moved_attribute(__name__, name)

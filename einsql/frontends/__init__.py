@@ -1,1 +1,1 @@
-"""Other programs' ways to einsql."""
+"""Interfaces to einsql: console, array tracing, DuckDB, SQLAlchemy and Harlequin."""

@@ -36,15 +36,34 @@ WORDS = (
     "TENSOR",
     "TILES",
 )
-"""What einsql's SQL has and others' have not."""
+"""Keywords of einsql that other SQL dialects lack."""
 
 _SIGNS = (
-    ("[]", "["), ("BOOL", "t/f"), ("TINYINT", "#"), ("SMALLINT", "#"), ("INTEGER", "#"),
-    ("BIGINT", "##"), ("HUGEINT", "##"), ("DIM", "key"), ("HALF", "#.#"), ("BFLOAT16", "#.#"),
-    ("FLOAT", "#.#"), ("DOUBLE", "#.#"), ("DECIMAL", "#.#"), ("VARCHAR", "s"), ("DATE", "d"),
-    ("TIMESTAMP", "ts"), ("TIME", "t"), ("BLOB", "0b"), ("UUID", "uid"), ("JSON", "{}"),
-    ("STRUCT", "{}"), ("MAP", "{}"), ("ENUM", "s"), ("INTERVAL", "|-|"),
-)  # fmt: skip
+    ("[]", "["),
+    ("BOOL", "t/f"),
+    ("TINYINT", "#"),
+    ("SMALLINT", "#"),
+    ("INTEGER", "#"),
+    ("BIGINT", "##"),
+    ("HUGEINT", "##"),
+    ("DIM", "key"),
+    ("HALF", "#.#"),
+    ("BFLOAT16", "#.#"),
+    ("FLOAT", "#.#"),
+    ("DOUBLE", "#.#"),
+    ("DECIMAL", "#.#"),
+    ("VARCHAR", "s"),
+    ("DATE", "d"),
+    ("TIMESTAMP", "ts"),
+    ("TIME", "t"),
+    ("BLOB", "0b"),
+    ("UUID", "uid"),
+    ("JSON", "{}"),
+    ("STRUCT", "{}"),
+    ("MAP", "{}"),
+    ("ENUM", "s"),
+    ("INTERVAL", "|-|"),
+)
 
 
 def sign(kind: str) -> str:
@@ -76,14 +95,14 @@ class EinsqlCursor(HarlequinCursor):
         """
         try:
             if self._limit is None:
-                found: Any = self._cursor.fetchall()
+                rows: Any = self._cursor.fetchall()
             else:
-                found = self._cursor.fetchmany(self._limit)
+                rows = self._cursor.fetchmany(self._limit)
         except InterruptedError:
             return None
         except Error as error:
             raise HarlequinQueryError(str(error), "The result could not be fetched") from error
-        return found or None
+        return rows or None
 
 
 class EinsqlConnection(HarlequinConnection):
@@ -109,7 +128,7 @@ class EinsqlConnection(HarlequinConnection):
         return None if cursor.description is None else EinsqlCursor(cursor)
 
     def cancel(self) -> None:
-        """Stops what is running."""
+        """Cancels the running statement."""
         self.connection.interrupt()
 
     def close(self) -> None:
@@ -126,7 +145,7 @@ class EinsqlConnection(HarlequinConnection):
         con = self.connection
         try:
             con.store.refresh()
-            found = con.duck.execute(
+            columns = con.duck.execute(
                 "SELECT schema_name, NULL, NULL, NULL, NULL FROM duckdb_schemas() "
                 "WHERE database_name = current_database() "
                 "AND schema_name NOT IN ('__einsql', 'information_schema', 'pg_catalog') "
@@ -138,7 +157,7 @@ class EinsqlConnection(HarlequinConnection):
         except Error as error:
             raise HarlequinQueryError(str(error), "The catalog could not be read") from error
         schemas: dict[str, dict[tuple[str, str], list[tuple[str, str]]]] = {}
-        for schema, table, is_view, column, kind in found:
+        for schema, table, is_view, column, kind in columns:
             relations = schemas.setdefault(schema, {})
             if table is not None:
                 sort = "v" if is_view else "t"
@@ -147,25 +166,25 @@ class EinsqlConnection(HarlequinConnection):
         return Catalog([_schema(name, schemas[name]) for name in sorted(schemas)])
 
     def _ours(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
-        made: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        for held in self.connection.store.objects.values():
-            if isinstance(held, Tensor):
-                schema = held.relation.schema
+        columns: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        for stored in self.connection.store.objects.values():
+            if isinstance(stored, Tensor):
+                schema = stored.relation.schema
                 keys = {k.name: f"DIM {k.lo}..{k.hi}" for k in schema.keys}
-                made[held.name, "x"] = [
-                    (n, keys[n] if n in keys else schema.dtype(n).value) for n in held.columns
+                columns[stored.name, "x"] = [
+                    (n, keys[n] if n in keys else schema.dtype(n).value) for n in stored.columns
                 ]
-            elif held.kind == "view":
-                made[held.name, "v"] = self._described(held.name)
-        return made
+            elif stored.kind == "view":
+                columns[stored.name, "v"] = self._described(stored.name)
+        return columns
 
     def _described(self, name: str) -> list[tuple[str, str]]:
-        """The columns of a view; none if what it names is gone."""
+        """The columns of a view; none if a relation that it reads is gone."""
         try:
-            found = self.connection.execute(f"DESCRIBE {_quoted(name)}").fetchall()
+            columns = self.connection.execute(f"DESCRIBE {_quoted(name)}").fetchall()
         except Error:
             return []
-        return [(str(column), str(kind)) for column, kind, *_ in found]
+        return [(str(column), str(kind)) for column, kind, *_ in columns]
 
     def get_completions(self) -> list[HarlequinCompletion]:
         """Words of einsql's SQL."""
@@ -198,7 +217,7 @@ def _quoted(name: str) -> str:
 
 
 class EinsqlAdapter(HarlequinAdapter):
-    """What Harlequin loads for `-a einsql`; it takes one database file, or none."""
+    """The adapter that Harlequin loads for `-a einsql`; it takes at most one database file."""
 
     ADAPTER_OPTIONS: list[HarlequinAdapterOption] | None = [SETTINGS]  # noqa: RUF012 - Harlequin's
     IMPLEMENTS_CANCEL = True
@@ -212,9 +231,10 @@ class EinsqlAdapter(HarlequinAdapter):
             raise HarlequinConfigError("einsql opens one database at a time", "Two databases")
         self._path = conn_str[0] if conn_str else ":memory:"
         self._read_only = bool(read_only)
-        given = options.get("set") or ()
+        assignments = options.get("set") or ()
         pairs = [
-            str(text).partition("=") for text in ([given] if isinstance(given, str) else given)
+            str(text).partition("=")
+            for text in ([assignments] if isinstance(assignments, str) else assignments)
         ]
         if any(not equals for _, equals, _ in pairs):
             raise HarlequinConfigError("A setting is NAME=VALUE", "Wrong setting")
@@ -231,12 +251,12 @@ class EinsqlAdapter(HarlequinAdapter):
         Raises:
             HarlequinConnectionError: It cannot be opened.
         """
-        import einsql  # the face is for who connects
+        import einsql  # Harlequin loads the adapter before it connects
 
         try:
-            made = einsql.connect(self._path, read_only=self._read_only, config=self._config)
+            connection = einsql.connect(self._path, read_only=self._read_only, config=self._config)
         except Error as error:
             raise HarlequinConnectionError(
                 str(error), "The database could not be opened"
             ) from error
-        return EinsqlConnection(made, f"{self._path}: einsql {einsql.__version__}")
+        return EinsqlConnection(connection, f"{self._path}: einsql {einsql.__version__}")

@@ -1,1 +1,1 @@
-"""What is stored: relations, results, databases, files, DuckDB's tables, spilled arrays."""
+"""Storage: relations, results, databases, files, DuckDB's tables and spilled arrays."""

@@ -1,6 +1,6 @@
-"""Whose memory arrays are, and that of stored tensors which nobody else has seen.
+"""Ownership of array memory, and private memory of stored tensors.
 
-The latter is written in place by changes. Everything else that is stored is never changed: a change
+Changes write private memory in place. All other stored arrays are immutable: a change
 puts a new array in its place.
 """
 
@@ -15,7 +15,7 @@ _LINE = 64
 
 
 class Private(np.ndarray):
-    """The bytes of such an array; what a store holds are read-only views of them.
+    """The bytes of a stored array; the store has read-only views of them.
 
     Attributes:
         since: The store's mark of the time it was made in; only until the next BEGIN nobody
@@ -49,31 +49,31 @@ def behind(array: np.ndarray) -> Private | None:
 
 
 def show(arrays: Iterable[np.ndarray]) -> None:
-    """Says that somebody outside may hold arrays from now on: they are not changed any more."""
+    """Marks arrays as visible outside the store; they are not changed any more."""
     for array in arrays:
-        held = behind(array)
-        if held is not None:
-            held.shown = True
+        private = behind(array)
+        if private is not None:
+            private.shown = True
 
 
 def writable(array: np.ndarray, since: object) -> np.ndarray | None:
-    """The same elements to be written, or None if somebody else may see them.
+    """A writable view of the same elements, or None if they are visible elsewhere.
 
     Args:
         array: A C-contiguous view of all elements that `allocate` gave.
         since: The store's present mark.
     """
-    held = behind(array)
-    if held is None or held.shown or held.since is not since:
+    private = behind(array)
+    if private is None or private.shown or private.since is not since:
         return None
-    return np.ndarray(array.shape, array.dtype, held, held.start)
+    return np.ndarray(array.shape, array.dtype, private, private.start)
 
 
 # ---- owners
 
 
 def owner(array: np.ndarray) -> object:
-    """The object whose memory an array shows."""
+    """The object that owns an array's memory."""
     base: object = array
     while getattr(base, "base", None) is not None:
         base = base.base  # type: ignore[attr-defined]  # asked for in the line above
@@ -81,7 +81,7 @@ def owner(array: np.ndarray) -> object:
 
 
 def owned(array: np.ndarray, foreign: set[int]) -> np.ndarray:
-    """A contiguous, read-only array that nobody else can change.
+    """A contiguous, read-only array in memory of its own.
 
     Args:
         array: A result.
@@ -91,3 +91,11 @@ def owned(array: np.ndarray, foreign: set[int]) -> np.ndarray:
     kept = np.array(array, order="C", copy=True) if shared else array.view()
     kept.flags.writeable = False
     return kept
+
+
+def distinct(array: np.ndarray) -> np.ndarray:
+    """The elements of an array that are stored: axes it is repeated along have length 1.
+
+    A flag that is the same everywhere may stand for 2⁶² keys; this one is quick to read.
+    """
+    return array[tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)]

@@ -37,11 +37,11 @@ Blocks = dict[KeyTuple, np.ndarray]
 
 
 class PlacedBlocks(Mapping[KeyTuple, np.ndarray]):
-    """Blocks that lie at sites outside this process; asking for one brings them here."""
+    """Blocks on remote sites; reading one fetches them all."""
 
     @abstractmethod
     def tensor(self, schema: Schema, cuts: Cuts) -> Fields | None:
-        """The tensor they are parts of, where they lie; None if they must be brought together.
+        """The tensor they are parts of, without a fetch; None if they must be gathered.
 
         Args:
             schema: Its keys and its one field; key i is cut along axis i.
@@ -51,7 +51,7 @@ class PlacedBlocks(Mapping[KeyTuple, np.ndarray]):
 
 Pairs = Iterable[tuple[KeyTuple, np.ndarray]]
 RunKernel = Callable[[EinSum, Sequence[np.ndarray]], np.ndarray]
-"""What the session hands in: runs a kernel's template on arrays of whatever shapes."""
+"""A function of the session, which runs a kernel's template on arrays of any shapes."""
 
 
 def run_blocks(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> Blocks:
@@ -73,7 +73,7 @@ def run_blocks(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> 
     nodes = walk(root)
     left = Counter(id(c) for node in nodes for c in children(node))
     fused = _fused(nodes, left)
-    held: dict[int, Blocks] = {}
+    blocks_of: dict[int, Blocks] = {}
     for node in nodes:
         if id(node) in fused:
             continue
@@ -83,15 +83,15 @@ def run_blocks(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> 
         while isinstance(maker, Filter) and id(maker.source) in fused:
             maker = maker.source
         sources = children(maker)
-        made: Pairs = _pairs(maker, last.schema, [held[id(c)] for c in sources], inputs, run)
+        blocks: Pairs = _pairs(maker, last.schema, [blocks_of[id(c)] for c in sources], inputs, run)
         if merges and isinstance(node, Aggregate):
-            made = _aggregated(node, made, run)
-        held[id(node)] = dict(made)
+            blocks = _aggregated(node, blocks, run)
+        blocks_of[id(node)] = dict(blocks)
         for c in sources:
             left[id(c)] -= 1
             if left[id(c)] == 0:
-                del held[id(c)]
-    return dict(sorted(held[id(root)].items()))
+                del blocks_of[id(c)]
+    return dict(sorted(blocks_of[id(root)].items()))
 
 
 def _fused(nodes: Sequence[Node], readers: Mapping[int, int]) -> set[int]:
@@ -100,14 +100,14 @@ def _fused(nodes: Sequence[Node], readers: Mapping[int, int]) -> set[int]:
     Their pairs are merged or passed on as they are made, never held; those that a filter
     drops are not made at all, and so cannot fail.
     """
-    found: set[int] = set()
+    inlined: set[int] = set()
     for node in nodes:
         if isinstance(node, Aggregate | Filter) and readers[id(node.source)] == 1:
             source = node.source
-            passes = isinstance(source, Filter) and id(source.source) in found
+            passes = isinstance(source, Filter) and id(source.source) in inlined
             if passes or isinstance(source, Join | Transform):
-                found.add(id(source))
-    return found
+                inlined.add(id(source))
+    return inlined
 
 
 def _pairs(
@@ -188,7 +188,7 @@ def _cut(array: np.ndarray, cuts: Cuts) -> Iterator[tuple[KeyTuple, np.ndarray]]
 
 
 def place_of(key: KeyTuple, cuts: Cuts) -> tuple[slice | EllipsisType, ...]:
-    """Where the block of a key lies in its array."""
+    """The slices of a block in its array."""
     # The dots keep an array of rank 0 an array.
     return (*(slice(c[k], c[k + 1]) for k, c in zip(key, cuts, strict=True)), ...)
 
@@ -201,7 +201,7 @@ def assemble(node: Node, blocks: Mapping[KeyTuple, np.ndarray]) -> np.ndarray:
         ProgrammingError: The keys do not cut the axes.
     """
     cuts = assembled(node.schema, "A result handed out as one array")
-    whole = np.empty([sum(sizes(c)) for c in cuts], node.schema.dtype.numpy)
+    tensor = np.empty([sum(sizes(c)) for c in cuts], node.schema.dtype.numpy)
     for key, array in blocks.items():
-        whole[place_of(key, cuts)] = array
-    return whole
+        tensor[place_of(key, cuts)] = array
+    return tensor

@@ -21,10 +21,10 @@ class _Boundary:
         if error is None or isinstance(error, Error):
             return
         enough_memory.__exit__(kind, error, trace)
-        told = foreign(error)
-        if told is not None:
-            raise told from error
+        translation = foreign(error)
+        if translation is not None:
+            raise translation from error
 
 
 boundary = _Boundary()
-"""Turns what DuckDB and Arrow raise, and a lack of memory, into errors of einsql."""
+"""Turns exceptions of DuckDB and Arrow, and a lack of memory, into errors of einsql."""

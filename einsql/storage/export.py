@@ -23,9 +23,7 @@ Tick = Callable[[float], None]
 """Told the fraction done; raises to cancel."""
 
 
-def columns(
-    result: Result, names: tuple[str, ...], named: bool, tick: Tick
-) -> tuple[Column, ...]:  # fmt: skip
+def columns(result: Result, names: tuple[str, ...], named: bool, tick: Tick) -> tuple[Column, ...]:
     """The value columns as arrays with an axis for each key, in SELECT's order.
 
     Args:
@@ -107,9 +105,9 @@ def _pieces(
     assert column.field is not None
     origin = result.bounds[:, :1]
     extents = np.array(shape(result), np.int64)
-    whole = np.stack([np.zeros_like(extents), extents], axis=-1).reshape(-1, 2)
+    bounds = np.stack([np.zeros_like(extents), extents], axis=-1).reshape(-1, 2)
     done, size = 0, max(1, result.schema.size)
-    for box in boxes.runs(whole, most):
+    for box in boxes.runs(bounds, most):
         there = np.empty_like(box)
         there[list(axes)] = box
         part = result.part(there + origin, [column.field])

@@ -1,4 +1,4 @@
-"""Arrays of the caller: what may be named in FROM or given to Python's functions."""
+"""Arrays of the caller, which FROM may name and Python functions take."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from einsql.storage.files.tensor import Tick, no_tick
 from einsql.storage.out_of_memory import Room
 from einsql.storage.relation import Relation as Stored
 from einsql.storage.relation import from_array
+from einsql.storage.row_files import rows_relation
+from einsql.storage.scipy_arrays import sparse_relation
 
 
 def array_relation(
@@ -36,16 +38,14 @@ def array_relation(
     if isinstance(array, Stored):
         return array
     if is_sparse(array):
-        from einsql.storage.scipy_arrays import sparse_relation  # who has these has imported SciPy
-
         return sparse_relation(array, dims, fill)
     if fill is not None:
         raise InterfaceError(
             f"A {type(array).__name__} has a value everywhere, so there is nothing to fill",
             hint="fill=0 is for SciPy's sparse arrays.",
         )
-    found = as_numpy(array)
-    return from_array(found, default_names(found.ndim) if dims is None else dims)
+    dense = as_numpy(array)
+    return from_array(dense, default_names(dense.ndim) if dims is None else dims)
 
 
 def shown_columns(held: Stored) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ _TABLES_OF = ("pandas", "polars", "pyarrow")
 
 
 def default_names(rank: int) -> tuple[str, ...]:
-    """The names of keys that nobody has named."""
+    """The default names of keys."""
     return tuple(f"d{n}" for n in range(rank))
 
 
@@ -88,7 +88,7 @@ def is_sparse(value: Any) -> bool:
 
 def file_relation(
     path: str, member: str | None = None, tick: Tick = no_tick, memory: Room | None = None
-) -> Stored:  # fmt: skip
+) -> Stored:
     """A relation over a tensor in a file, or over the element rows of files.
 
     A tensor's elements are read when they are asked for, rows at once.
@@ -105,8 +105,6 @@ def file_relation(
     """
     file = files.open_data(path, member, memory=memory)
     if not isinstance(file, files.FileTensor):
-        from einsql.storage.row_files import rows_relation  # pyarrow takes 60 ms
-
         return rows_relation(file, path, member, tick)
     schema = array_relation(np.broadcast_to(np.zeros((), file.dtype.numpy), file.shape)).schema
     (field,) = schema.fields
@@ -177,7 +175,7 @@ def array_in_scope(frame: FrameType | None, name: str) -> object | None:
         return None
     for names in (frame.f_locals, frame.f_globals):
         for candidate in (name, name.lower()):
-            found: object = names.get(candidate)
-            if is_array(found):
-                return found
+            variable: object = names.get(candidate)
+            if is_array(variable):
+                return variable
     return None

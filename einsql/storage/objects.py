@@ -1,4 +1,4 @@
-"""What a database holds under its names: tensors, views and macros."""
+"""The named objects of a database: tensors, views and macros."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from einsql.errors import Error, InterruptedError, OperationalError
 from einsql.storage.database.stored import StoredFields
-from einsql.storage.relation import Relation, lie_alike
+from einsql.storage.relation import Fields, Relation, lie_alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,28 @@ class Tensor:
     borrowed: bool = False
     temporary: bool = False
 
+    @property
+    def owned_fields(self) -> Fields:
+        """The arrays that the database owns; none of a registered array."""
+        return {} if self.borrowed else self.relation.fields
+
     def holding(self, relation: Relation) -> Tensor:
         """The tensor with another relation; `replace` takes four times as long."""
         return Tensor(
-            self.name, relation, self.columns, self.partition, self.order, self.default,
-            self.borrowed, self.temporary,
-        )  # fmt: skip
+            name=self.name,
+            relation=relation,
+            columns=self.columns,
+            partition=self.partition,
+            order=self.order,
+            default=self.default,
+            borrowed=self.borrowed,
+            temporary=self.temporary,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a definition's text means.
+    """The parsed text of a definition.
 
     Attributes:
         tree: The syntax tree, opaque here; None for a view that DuckDB alone can read.
@@ -71,7 +82,7 @@ class Definition:
 
     def __init__(
         self, name: str, kind: str, text: str, read: Callable[[], Body], temporary: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Remembers the text.
 
         Args:
@@ -90,8 +101,13 @@ class Definition:
         self._body: Body | None = None
 
     @property
+    def owned_fields(self) -> Fields:
+        """No arrays."""
+        return {}
+
+    @property
     def body(self) -> Body:
-        """What the text means.
+        """The parsed text.
 
         Raises:
             OperationalError: It cannot be read.
@@ -114,7 +130,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """What a row of the catalog names that cannot be read.
+    """An object whose row in the catalog cannot be read.
 
     Attributes:
         name: As the row has it, in small letters; made up if the row has none.
@@ -128,6 +144,11 @@ class Damaged:
     fault: str
     payloads: frozenset[str] | None
     temporary: bool = False
+
+    @property
+    def owned_fields(self) -> Fields:
+        """No arrays."""
+        return {}
 
 
 def damage(item: Definition | Damaged) -> OperationalError:
@@ -145,7 +166,7 @@ Object = Tensor | Definition | Damaged
 
 
 def kind_of(item: Object) -> str:
-    """What kind of object it is, as DROP names it; "object" if its row does not say."""
+    """The kind of an object, as DROP names it; "object" if its row has none."""
     return "tensor" if isinstance(item, Tensor) else item.kind
 
 

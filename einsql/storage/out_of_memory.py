@@ -1,4 +1,4 @@
-"""Too little memory as an error of einsql: foreseen, or said by NumPy."""
+"""Raises einsql's error when memory runs out, predicted or reported by NumPy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ enough_memory = _EnoughMemory()
 
 
 class Room(Protocol):
-    """What a session may take of memory."""
+    """The memory budget of a session, as readers of files need it."""
 
     @property
     def room(self) -> int:
@@ -55,7 +55,7 @@ class Room(Protocol):
         """True if a statement may take so many bytes."""
 
     def lending(self) -> AbstractContextManager[None]:
-        """Large arrays that are made meanwhile go to files where they do not fit."""
+        """A context in which new large arrays go to files if they do not fit."""
 
 
 NOTICED = 2**30

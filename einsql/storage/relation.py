@@ -1,4 +1,4 @@
-"""Tensor relations as they are held: one tile of strided NumPy arrays per field.
+"""Tensor relations in memory: one tile of strided NumPy arrays per field.
 
 At one site a relation is a single tile and costs nothing over NumPy. As Arrow it is a
 record batch of int64 keys (the tile's key) and fixed-shape-tensor columns; both ways
@@ -19,6 +19,7 @@ from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse_matrix import Sparse
 from einsql.errors import InterfaceError
 from einsql.ir.layout import Tiles
+from einsql.storage.array_ownership import distinct as distinct  # statements import it from here
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +38,7 @@ class DistantFields(Mapping[str, np.ndarray]):
 
     @property
     def here(self) -> Fields:
-        """What of them has been brought here and is kept."""
+        """The fields that were fetched already."""
         return {}
 
     def __contains__(self, name: object) -> bool:
@@ -46,7 +47,7 @@ class DistantFields(Mapping[str, np.ndarray]):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What is asked of keys that are counted.
+    """A condition on keys that are counted.
 
     Attributes:
         name: A flag, or a field without negative values.
@@ -60,7 +61,7 @@ class Term:
 
 
 class PlacedFields(DistantFields):
-    """Fields whose tiles lie at sites outside this process.
+    """Fields whose tiles are on sites outside this process.
 
     Attributes:
         tiles: Where they lie.
@@ -100,7 +101,7 @@ class PlacedFields(DistantFields):
 
     @abstractmethod
     def cropped(self, box: np.ndarray) -> PlacedFields:
-        """What of the fields lies in a box of keys; it stays where it is.
+        """The fields over a box of keys, without a fetch.
 
         Args:
             box: int64 (keys, 2), within the bounds of the keys.
@@ -108,7 +109,7 @@ class PlacedFields(DistantFields):
 
     @abstractmethod
     def count(self, terms: Sequence[Term]) -> int:
-        """How many keys meet all terms, counted where they lie."""
+        """How many keys meet all terms, counted on the sites."""
 
     @abstractmethod
     def part(self, names: Sequence[str], box: np.ndarray) -> Fields:
@@ -128,7 +129,7 @@ def here(fields: Fields) -> Fields:
 
 
 def count(fields: Fields, *terms: Term) -> int:
-    """How many keys meet all terms, counted where the fields lie."""
+    """How many keys meet all terms, counted without a fetch."""
     if isinstance(fields, PlacedFields):
         return fields.count(terms)
     return count_here(fields, terms)
@@ -139,15 +140,15 @@ def count_here(fields: Fields, terms: Sequence[Term]) -> int:
     if len(terms) == 1:
         (term,) = terms
         stored = distinct(fields[term.name])
-        found = int(np.count_nonzero(stored if term.above == 0 else stored > term.above))
-        found = found if term.holds else stored.size - found
-        return found * (fields[term.name].size // stored.size) if found else 0
+        count = int(np.count_nonzero(stored if term.above == 0 else stored > term.above))
+        count = count if term.holds else stored.size - count
+        return count * (fields[term.name].size // stored.size) if count else 0
     met = [(fields[t.name] > t.above) == t.holds for t in terms]
     return int(np.count_nonzero(np.logical_and.reduce(met)))
 
 
 def lies(fields: Fields, sites: int) -> Tiles | None:
-    """Where fields lie, if it is over so many sites."""
+    """The tiles of placed fields, if they are over so many sites."""
     if isinstance(fields, PlacedFields) and fields.sites == sites:
         return fields.tiles
     return None
@@ -172,7 +173,7 @@ _STAND_IN = (DType.BOOLEAN, DType.BFLOAT16)
 
 
 def arrow_metadata(dtype: DType) -> dict[bytes, bytes] | None:
-    """Metadata of an Arrow column of integers that stand for a type; None for other types.
+    """Metadata of an Arrow column of integers that encode a type; None for other types.
 
     Bytes are truth values, for Arrow's own are bits; uint16 are the bits of BFLOAT16, for
     Arrow has no such type.
@@ -236,7 +237,7 @@ def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> 
 
 def schema_of(
     dtype: np.dtype, shape: tuple[int, ...], dims: tuple[str, ...], value: str = "val"
-) -> Schema:  # fmt: skip
+) -> Schema:
     """The schema of a dense relation over an array of a dtype and shape; as `from_array`."""
     stored = DType.of(dtype)
     if stored is None:
@@ -264,14 +265,6 @@ def frozen(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def distinct(array: np.ndarray) -> np.ndarray:
-    """The elements of an array that are stored: axes it is repeated along have length 1.
-
-    A flag that is the same everywhere may stand for 2⁶² keys; this one is quick to read.
-    """
-    return array[tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)]
-
-
 def copied(array: np.ndarray) -> np.ndarray:
     """The array in memory of its own, repeated along the same axes."""
     stored = np.array(distinct(array))
@@ -281,8 +274,8 @@ def copied(array: np.ndarray) -> np.ndarray:
 def count_true(flag: np.ndarray) -> int:
     """How many elements of a flag are true, repeated ones included."""
     stored = distinct(flag)
-    found = int(np.count_nonzero(stored))
-    return found * (flag.size // stored.size) if found else 0
+    count = int(np.count_nonzero(stored))
+    return count * (flag.size // stored.size) if count else 0
 
 
 def cuts(extent: int, parts: int) -> list[tuple[int, int]]:
@@ -324,9 +317,9 @@ def to_batches(relation: Relation, parts: Mapping[str, int] | None = None) -> li
             stacked = np.ascontiguousarray(cut[0])[None] if len(cut) == 1 else np.stack(cut)
             columns.append(_tensor_column(stacked, shape))
         names = [*(k.name for k in keys), *(f.name for f in relation.schema.fields)]
-        told = {f.name: arrow_metadata(f.dtype) for f in relation.schema.fields}
+        metadata = {f.name: arrow_metadata(f.dtype) for f in relation.schema.fields}
         fields = [
-            pa.field(name, column.type, metadata=told.get(name))
+            pa.field(name, column.type, metadata=metadata.get(name))
             for name, column in zip(names, columns, strict=True)
         ]
         batches.append(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
@@ -334,7 +327,7 @@ def to_batches(relation: Relation, parts: Mapping[str, int] | None = None) -> li
 
 
 def _tensor_column(stacked: np.ndarray, shape: tuple[int, ...]) -> pa.Array:
-    """Tiles of one shape as a fixed-shape-tensor column; booleans are held as bytes."""
+    """Tiles of one shape as a fixed-shape-tensor column; booleans become bytes."""
     import pyarrow as pa  # as above
 
     if stacked.dtype == np.bool_:
@@ -385,7 +378,7 @@ def _assemble(
     counts = [max((key[n] for key in tiles), default=-1) + 1 for n in range(len(schema.keys))]
     if int(np.prod(counts)) != len(tiles):
         raise InterfaceError("Tiles are missing", hint="Every tile key must occur once.")
-    whole: dict[str, np.ndarray] = {}
+    tensors: dict[str, np.ndarray] = {}
     for f in schema.fields:
         array = np.empty(schema.shape, f.dtype.numpy)
         for key, fields in tiles.items():
@@ -394,5 +387,5 @@ def _assemble(
                 for k, parts, n in zip(schema.keys, counts, key, strict=True)
             )
             array[where] = fields[f.name]
-        whole[f.name] = array
-    return whole
+        tensors[f.name] = array
+    return tensors

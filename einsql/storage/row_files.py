@@ -1,4 +1,4 @@
-"""Files of element rows as relations: which columns are keys, and their bounds, are found."""
+"""Files of element rows as relations, with key columns and their bounds inferred."""
 
 from __future__ import annotations
 
@@ -82,9 +82,7 @@ def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> St
         return (_sparse if sparse else _dense)(source, types, schema, count, path, later)
 
 
-def _kinds(
-    source: Rows, path: str, member: str | None
-) -> tuple[list[str], dict[str, DType]]:  # fmt: skip
+def _kinds(source: Rows, path: str, member: str | None) -> tuple[list[str], dict[str, DType]]:
     """The names of keys, and values with their types."""
     names = list(source.columns)
     texts = [name for name, kind in source.columns.items() if kind is None]
@@ -93,17 +91,17 @@ def _kinds(
             f"'{path}' holds what is no number in {texts[0]}",
             hint="A tensor's values are numbers and truth values.",
         )
-    found = {name: kind for name, kind in source.columns.items() if kind is not None}
+    kinds = {name: kind for name, kind in source.columns.items() if kind is not None}
     if len({name.lower() for name in names}) < len(names) or not all(names):
         raise DataError(f"'{path}' has a column without a name, or two of the same name")
-    first = next((n for n, kind in enumerate(found.values()) if not kind.is_integer), len(names))
+    first = next((n for n, kind in enumerate(kinds.values()) if not kind.is_integer), len(names))
     keys = names[: min(first, len(names) - 1)]
     if len(keys) > MAX_AXES:
         raise DataError(
             f"'{path}' has {len(keys)} columns of keys, more than {MAX_AXES}",
             hint=f"FROM '{path}' reads it as a table, where Parquet or CSV holds it.",
         )
-    values = {name: found[name] for name in names[len(keys) :]}
+    values = {name: kinds[name] for name in names[len(keys) :]}
     if member is not None:
         if member not in values:
             raise DataError(
@@ -177,8 +175,8 @@ def _sparse(
         values[some] = batch[value.name]
     if done != count:
         raise source.file.refusal("has changed while it was read", "Run the statement again.")
-    made = sparse.coo_array((values, (rows, columns)), shape=schema.shape)
+    matrix = sparse.coo_array((values, (rows, columns)), shape=schema.shape)
     try:
-        return sparse_relation(made, (names[0], names[1]), name=value.name)
+        return sparse_relation(matrix, (names[0], names[1]), name=value.name)
     except InterfaceError:
         raise _twice(path) from None

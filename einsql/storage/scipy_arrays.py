@@ -58,30 +58,34 @@ def sparse_relation(
 
 def _compressed(array: Any) -> tuple[Compressed, bool, Owner | None]:
     """A matrix by its rows, or by its columns and turned; and the caller's, if it is that."""
-    from scipy import sparse  # whoever has such an array has imported it
+    from scipy import sparse  # loaded already: the caller has such an array
 
     kept = array.format if array.format in _COMPRESSED else "csr"
     make = sparse.csc_array if kept == "csc" else sparse.csr_array
     try:
-        given = array if array.format == kept else array.tocsr()
+        converted = array if array.format == kept else array.tocsr()
     except (MemoryError, ValueError) as error:  # NumPy raises either one
         raise OperationalError(
             f"A {array.format.upper()} array of {array.shape[0]:,} × {array.shape[1]:,} cannot "
             f"be converted to CSR: {error}",
             hint="CSR needs memory for every row, CSC for every column.",
         ) from error
-    if array.format in ("coo", "bsr") and given.nnz < array.nnz:
+    if array.format in ("coo", "bsr") and converted.nnz < array.nnz:
         raise _twice(array)  # the conversion has added them up
     try:
         # An object of our own: what the caller's remembers of its order may be out of date.
-        own = make((given.data, given.indices, given.indptr), shape=given.shape)
+        own = make((converted.data, converted.indices, converted.indptr), shape=converted.shape)
         own.check_format()
     except ValueError as error:
         raise InterfaceError(f"The {kept.upper()} array is malformed: {error}") from error
-    arrays = [(given.data, own.data), (given.indices, own.indices), (given.indptr, own.indptr)]
+    arrays = [
+        (converted.data, own.data),
+        (converted.indices, own.indices),
+        (converted.indptr, own.indptr),
+    ]
     # The arrays are the caller's, who may change them together, or all are copies.
     if own.has_canonical_format and all(a.dtype == b.dtype for a, b in arrays):
-        own = given
+        own = converted
     else:
         own = own.copy()
         own.sort_indices()
@@ -95,11 +99,11 @@ def _compressed(array: Any) -> tuple[Compressed, bool, Owner | None]:
 
 def _scattered(array: Any, schema: Schema, name: str) -> dict[str, np.ndarray]:
     """The dense fields of a sparse array of any rank."""
-    found = array.tocoo()
+    elements = array.tocoo()
     require(schema.size * sum(f.dtype.numpy.itemsize for f in schema.fields))
-    values, present = np.zeros(schema.shape, found.dtype), np.zeros(schema.shape, np.bool_)
-    values[found.coords], present[found.coords] = found.data, True
-    if np.count_nonzero(present) < len(found.data):
+    values, present = np.zeros(schema.shape, elements.dtype), np.zeros(schema.shape, np.bool_)
+    values[elements.coords], present[elements.coords] = elements.data, True
+    if np.count_nonzero(present) < len(elements.data):
         raise _twice(array)
     dense = values.astype(schema.dtype(name).numpy, copy=False)
     return {name: dense, PRESENT: present} if schema.has(PRESENT) else {name: dense}

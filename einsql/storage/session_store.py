@@ -1,4 +1,4 @@
-"""What a session sees of its database: a snapshot, with its own changes and arrays on top.
+"""A session's view of its database: a snapshot, overlaid by its own changes and arrays.
 
 Outside of a transaction every statement sees the newest commit; within one, what was
 committed when it began. What somebody else may see is never changed in place, so a snapshot is
@@ -46,7 +46,7 @@ class Store:
 
     def __init__(
         self, database: Database | None = None, settings: Callable[[], Settings] = Settings
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.database = database or Database()
         self.duck = Duck(
             self.database.connection,
@@ -87,10 +87,10 @@ class Store:
 
         A change in place puts others, over the same memory, in their place.
         """
-        found = self.get(name)
-        if not isinstance(found, Tensor) or found.borrowed:
+        stored = self.get(name)
+        if not isinstance(stored, Tensor) or stored.borrowed:
             return False
-        return found.relation.fields is fields
+        return stored.relation.fields is fields
 
     def writable(self, name: str) -> Tensor:
         """The tensor of a name, for changing.
@@ -99,19 +99,19 @@ class Store:
             ProgrammingError: There is none, or it is a registered array or a view.
             OperationalError: The database is open for reading only.
         """
-        found = self.get(name)
-        if isinstance(found, Tensor) and not found.borrowed:
-            if not found.temporary:
+        stored = self.get(name)
+        if isinstance(stored, Tensor) and not stored.borrowed:
+            if not stored.temporary:
                 self._refuse_reader()
-            return found
-        if isinstance(found, Damaged):
-            raise damage(found)
-        if found is None:
+            return stored
+        if isinstance(stored, Damaged):
+            raise damage(stored)
+        if stored is None:
             known = [o.name for o in self.objects.values() if isinstance(o, Tensor)]
             raise ProgrammingError(
                 f'There is no tensor "{name}"', hint=suggest(name, known, "tensors")
             )
-        what = "a registered array" if isinstance(found, Tensor) else f"a {found.kind}"
+        what = "a registered array" if isinstance(stored, Tensor) else f"a {stored.kind}"
         raise ProgrammingError(
             f'"{name}" is {what} and cannot be changed', hint="CREATE TENSOR … AS SELECT copies it."
         )
@@ -141,7 +141,7 @@ class Store:
         return array_ownership.allocate(shape, dtype, self._since)
 
     def overwritable(self, array: np.ndarray) -> np.ndarray | None:
-        """The elements of a stored array to be written, or None if somebody else may see them."""
+        """A writable view of a stored array, or None if it is visible elsewhere."""
         return array_ownership.writable(array, self._since)
 
     def overwrite(self, array: np.ndarray, at: Index, values: np.ndarray | np.bool_) -> None:
@@ -155,17 +155,17 @@ class Store:
         array[at] = values
 
     def placed(self, name: str, before: Fields, now: PlacedFields) -> None:
-        """Says that the arrays of a stored tensor lie at sites; what it holds stays the same.
+        """Replaces the arrays of a stored tensor by the same elements on sites.
 
         Args:
             name: The tensor, in small letters.
             before: Its fields when they were brought there.
             now: The same fields there.
         """
-        found = self.objects.get(name)
-        if isinstance(found, Tensor) and not found.borrowed and found.relation.fields is before:
-            relation = replace(found.relation, fields=now)
-            self.objects[name] = replace(found, relation=relation)
+        stored = self.objects.get(name)
+        if isinstance(stored, Tensor) and not stored.borrowed and stored.relation.fields is before:
+            relation = replace(stored.relation, fields=now)
+            self.objects[name] = replace(stored, relation=relation)
 
     def remove(self, name: str) -> None:
         """Forgets a name; what a TEMP tensor or a registered array has hidden is seen again.
@@ -209,10 +209,10 @@ class Store:
         self.refresh()
         low = item.name.lower()
         for objects in self.states():
-            found = objects.get(low)
-            if found is not None and not (isinstance(found, Tensor) and found.borrowed):
+            stored = objects.get(low)
+            if stored is not None and not (isinstance(stored, Tensor) and stored.borrowed):
                 raise ProgrammingError(
-                    f'There is a {kind_of(found)} "{found.name}" already',
+                    f'There is a {kind_of(stored)} "{stored.name}" already',
                     hint="DROP it and COMMIT, or register the array under another name.",
                 )
         self._mean(low, item)
@@ -225,15 +225,15 @@ class Store:
         Raises:
             ProgrammingError: No array is registered under the name.
         """
-        found = self.get(name)
-        if not isinstance(found, Tensor) or not found.borrowed:
+        stored = self.get(name)
+        if not isinstance(stored, Tensor) or not stored.borrowed:
             raise ProgrammingError(f'No array is registered as "{name}"')
         self.remove(name)
         if self._saved is not None:
             self._saved.pop(name.lower(), None)
 
     def states(self) -> list[dict[str, Object]]:
-        """What names mean now, and what they would mean after a ROLLBACK."""
+        """The objects by name now, and those after a ROLLBACK."""
         return [self.objects] if self._saved is None else [self.objects, self._saved]
 
     # ---- snapshots and transactions
@@ -254,18 +254,18 @@ class Store:
 
     def _show(self, state: State) -> None:
         old, new = self.seen.objects, state.objects
-        # What has not changed may lie at sites of this session by now.
+        # This session may have placed unchanged tensors on its sites meanwhile.
         differ = [low for low, item in new.items() if old.get(low) is not item]
         differ += [low for low in old if low not in new]
         for low in differ:
-            held = self.objects.get(low)
-            if held is None or not is_local(held):
+            present = self.objects.get(low)
+            if present is None or not is_local(present):
                 self._mean(low, new.get(low))
         self.seen = state
 
     def statement(
         self, tables: bool = False, makes_tables: bool = False
-    ) -> AbstractContextManager[None]:  # fmt: skip
+    ) -> AbstractContextManager[None]:
         """A statement that may write: whole or not at all, and a transaction if none runs.
 
         Args:
@@ -296,7 +296,7 @@ class Store:
                 self._commit()
         except BaseException:
             if self.database.path is None and self.database.state is not state:
-                self._written = {}  # it has been committed, for nobody else commits there
+                self._written = {}  # committed: no other session commits there
                 self._show(self.database.state)
             else:
                 self._undo.take_back()
@@ -349,7 +349,7 @@ class Store:
             self.duck.names_changed |= makes_tables
             yield
             return
-        if self.database.path is None and not makes_tables:  # nobody else commits there
+        if self.database.path is None and not makes_tables:  # no other session commits there
             self.refresh()
             yield
             return
@@ -461,12 +461,12 @@ class Store:
         self._restore(dict(self._saved), {})
         self._roll_back_duck()
         self.database.tables = object()
-        self._saved = None  # last, so that who is interrupted can do it again
+        self._saved = None  # last, so that an interrupted rollback can be repeated
         if self.database.lost is None:
             self.refresh()
 
     def vacuum(self) -> None:
-        """Gives up files and space that nobody needs any more.
+        """Frees unused files and space.
 
         Raises:
             OperationalError: A transaction is running, or nothing may be written.

@@ -38,7 +38,7 @@ class SparseFields(DistantFields, Sparse):
 
     def __init__(
         self, matrix: Compressed, turned: bool, filled: bool, name: str, owner: Owner | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.shape, self.dtype = matrix.shape, matrix.values.dtype
         self.owner = owner
         self._given = matrix if owner is None else None
@@ -56,14 +56,14 @@ class SparseFields(DistantFields, Sparse):
 
     def taken(self) -> Compressed:
         """The stored elements as they are now."""
-        found = self.matrix
+        matrix = self.matrix
         if self.owner is not None:
             shape = self.owner.shape[::-1] if self.turned else self.owner.shape
             if tuple(shape) != self.shape:
                 raise changed("it has another shape")
-            if found.values.dtype != self.dtype:
-                raise changed(f"its dtype is {found.values.dtype}, not {self.dtype}")
-        return found.checked()
+            if matrix.values.dtype != self.dtype:
+                raise changed(f"its dtype is {matrix.values.dtype}, not {self.dtype}")
+        return matrix.checked()
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self:

@@ -1,4 +1,4 @@
-"""What a transaction has overwritten in arrays of its own, so that it can be undone."""
+"""The undo log: elements that a transaction has overwritten in place."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 Index = Any
-"""What NumPy takes between brackets."""
+"""An index as NumPy takes it between brackets."""
 
 
 class Overwritten(list[tuple[np.ndarray, Index, np.ndarray]]):
-    """What was overwritten: the array, the cells, and what they held."""
+    """An overwrite in place: the array, the cells, and their former values."""
 
     __slots__ = ("__weakref__",)
 

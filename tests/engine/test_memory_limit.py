@@ -16,8 +16,8 @@ import scipy.sparse
 
 import einsql
 from einsql.storage.array_ownership import owner
-from einsql.storage.memory.budget import in_memory
 from einsql.storage.memory.spill_files import Space, is_mapped, sweep
+from einsql.storage.memory.temp_directory import in_memory
 from einsql.storage.objects import Tensor
 from tests.support.oracle.campaign import campaign
 

@@ -10,9 +10,9 @@ from einsql.core.boxes import extents
 from einsql.engine.exchange import Held
 from einsql.engine.ranks.messages import Count, Fetch, Fill, Handle, Paste, Read, Write
 from einsql.storage import files
-from einsql.storage.array_ownership import owner
+from einsql.storage.array_ownership import distinct, owner
 from einsql.storage.out_of_memory import enough_memory
-from einsql.storage.relation import count_here, distinct
+from einsql.storage.relation import count_here
 
 Alone = Fill | Paste | Write | Count | Fetch
 """Commands that need no other rank."""

@@ -70,7 +70,7 @@ _ROOM = {"FLOAT": 13, "DOUBLE": 22, "VARCHAR": 24}
 
 
 def draw_growing(columns: Sequence[Column], rows: Iterable[Row], *, null: str) -> Iterator[str]:
-    """The lines of a table whose rows come one by one, so that its columns are wide enough first.
+    """The lines of a table whose rows arrive one by one; column widths are fixed beforehand.
 
     Args:
         columns: The columns, in order.

@@ -94,7 +94,7 @@ def _envelope(values: np.ndarray, wide: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lines(dots: np.ndarray, bits: int) -> Iterator[str]:
-    """The characters of lines that lie over each other; the last one gives the colour."""
+    """The characters of overlapping lines; the last line gives the colour."""
     count, high, wide = dots.shape
     cells = dots.reshape(count, high // 4, 4, wide // 2, 2)
     patterns = (cells * _DOTS[:, None, :]).sum(axis=(2, 4))

@@ -51,7 +51,7 @@ def shades(values: np.ndarray, least: float, most: float) -> np.ndarray:
 
 
 def place(values: np.ndarray, least: float, most: float) -> np.ndarray:
-    """Where values lie between two others, from 0 to 1; in the middle if these are equal."""
+    """Values rescaled from an interval to 0 … 1; 0.5 if the interval is empty."""
     if not least < most:
         return np.full(values.shape, 0.5)
     # Halves, for the difference of two floats may be infinite.

@@ -1,4 +1,4 @@
-"""Dot commands: what the shell itself does, apart from SQL."""
+"""Dot commands: commands to the shell itself, apart from SQL."""
 
 from __future__ import annotations
 
@@ -6,20 +6,44 @@ import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol, TypeVar
 
+import einsql
 from einsql.errors import suggest
+from einsql.frontends.console.chart import draw_chart
+from einsql.frontends.console.heat import draw_heat
+from einsql.frontends.console.image import save_image
 from einsql.frontends.console.objects import definition, entries
+from einsql.frontends.console.output import Output
+from einsql.frontends.console.picture import picture_of
 from einsql.frontends.console.render import MODES
-from einsql.frontends.console.settings import CommandError, Leave
+from einsql.frontends.console.settings import CommandError, Leave, Settings
 
-if TYPE_CHECKING:
-    from einsql.frontends.console.shell import Shell
+T = TypeVar("T")
+
+
+class CommandTarget(Protocol):
+    """The parts of a shell that dot commands read and change."""
+
+    settings: Settings
+    output: Output
+    failed: bool
+    latest: einsql.Cursor | None
+    connection: einsql.Connection
+
+    def open(self, path: str) -> None:
+        """Closes the database and opens another one."""
+
+    def run_file(self, path: str) -> None:
+        """Runs a script."""
+
+    def work(self, work: Callable[[], T]) -> T:
+        """Calls a function under the progress bar; Ctrl-C cancels it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A dot command: the arguments it takes, one line of help, and what it does.
+    """A dot command: its arguments, one line of help, and its function.
 
     Attributes:
         takes: For completion, the words it takes, or "file" or the "name" of an object.
@@ -27,13 +51,13 @@ class Command:
 
     arguments: str
     help: str
-    run: Callable[[Shell, list[str]], None]
+    run: Callable[[CommandTarget, list[str]], None]
     least: int = 0
     most: int = 1
     takes: Sequence[str] = ()
 
 
-def run_command(shell: Shell, line: str) -> None:
+def run_command(shell: CommandTarget, line: str) -> None:
     """Runs a line that begins with a dot.
 
     Raises:
@@ -59,7 +83,7 @@ def run_command(shell: Shell, line: str) -> None:
     command.run(shell, words)
 
 
-def _help(shell: Shell, words: list[str]) -> None:
+def _help(shell: CommandTarget, words: list[str]) -> None:
     heads = {name: f".{name} {c.arguments}".rstrip() for name, c in COMMANDS.items()}
     width = max(map(len, heads.values()))
     chosen = [n for n in COMMANDS if not words or words[0].lstrip(".") in n]
@@ -68,48 +92,41 @@ def _help(shell: Shell, words: list[str]) -> None:
     shell.output.print_lines(f"{heads[name]:{width}}  {COMMANDS[name].help}" for name in chosen)
 
 
-def _tables(shell: Shell, words: list[str]) -> None:
+def _tables(shell: CommandTarget, words: list[str]) -> None:
     wanted = words[0].lower() if words else ""
-    found = [e for e in entries(shell.connection) if wanted in e.name.lower()]
-    heads = [e.call or e.name for e in found]
+    listed = [e for e in entries(shell.connection) if wanted in e.name.lower()]
+    heads = [e.call or e.name for e in listed]
     width = max(map(len, heads), default=0)
     shell.output.print_lines(
         head if e.kind == "tensor" else f"{head:{width}}  {e.kind}"
-        for head, e in zip(heads, found, strict=True)
+        for head, e in zip(heads, listed, strict=True)
     )
 
 
-def _schema(shell: Shell, words: list[str]) -> None:
+def _schema(shell: CommandTarget, words: list[str]) -> None:
     known = entries(shell.connection)
-    found = [e for e in known if not words or e.name.lower() == words[0].lower()]
-    if words and not found:
+    chosen = [e for e in known if not words or e.name.lower() == words[0].lower()]
+    if words and not chosen:
         hint = suggest(words[0], [e.name for e in known], "names")
         raise CommandError(f'There is no tensor, table, view or macro "{words[0]}"\n{hint}')
-    shell.output.print_lines([definition(shell.connection, e) for e in found])
+    shell.output.print_lines([definition(shell.connection, e) for e in chosen])
 
 
-def _plot(shell: Shell, words: list[str]) -> None:
-    from einsql.frontends.console.picture import picture_of  # for those who draw
-
+def _plot(shell: CommandTarget, words: list[str]) -> None:
     cursor = shell.latest
     if cursor is None:
         raise CommandError("There is no result to plot yet; run a SELECT first, then .plot [FILE]")
     picture = shell.work(lambda: picture_of(cursor))
     if words:
-        from einsql.frontends.console.image import save_image
-
         save_image(picture, words[0])
         return
     size = shutil.get_terminal_size()
-    if len(picture.keys) == 2:
-        from einsql.frontends.console.heat import draw_heat as draw
-    else:
-        from einsql.frontends.console.chart import draw_chart as draw
+    draw = draw_heat if len(picture.keys) == 2 else draw_chart
     lines = draw(picture, size.columns, size.lines, shell.output.colours)
     shell.output.print_lines(lines, paged=False)
 
 
-def _mode(shell: Shell, words: list[str]) -> None:
+def _mode(shell: CommandTarget, words: list[str]) -> None:
     if words[0] not in MODES:
         raise CommandError(
             f'There is no output mode "{words[0]}"\n{suggest(words[0], MODES, "mode")}'
@@ -117,13 +134,13 @@ def _mode(shell: Shell, words: list[str]) -> None:
     shell.settings.mode = words[0]
 
 
-def _maxrows(shell: Shell, words: list[str]) -> None:
+def _maxrows(shell: CommandTarget, words: list[str]) -> None:
     if not words[0].isdecimal():
         raise CommandError("Usage: .maxrows COUNT, a whole number; 0 shows all rows")
     shell.settings.maxrows = int(words[0])
 
 
-def _pager(shell: Shell, words: list[str]) -> None:
+def _pager(shell: CommandTarget, words: list[str]) -> None:
     if not words:
         shell.output.print_lines([shell.settings.pager])
         return
@@ -131,11 +148,11 @@ def _pager(shell: Shell, words: list[str]) -> None:
     shell.settings.pager = command.lower() if command.lower() in ("on", "off") else command
 
 
-def _nullvalue(shell: Shell, words: list[str]) -> None:
+def _nullvalue(shell: CommandTarget, words: list[str]) -> None:
     shell.settings.null = words[0]
 
 
-def _quit(shell: Shell, words: list[str]) -> None:
+def _quit(shell: CommandTarget, words: list[str]) -> None:
     if words and not words[0].isdecimal():
         raise CommandError("Usage: .quit [STATUS], a whole number")
     raise Leave(int(words[0]) if words else int(shell.failed))
@@ -144,7 +161,7 @@ def _quit(shell: Shell, words: list[str]) -> None:
 def _switch(name: str, text: str) -> Command:
     choices = {"on": True, "yes": True, "1": True, "off": False, "no": False, "0": False}
 
-    def run(shell: Shell, words: list[str]) -> None:
+    def run(shell: CommandTarget, words: list[str]) -> None:
         chosen = choices.get(words[0].lower())
         if chosen is None:
             raise CommandError(f"Usage: .{name} on|off")
@@ -166,29 +183,44 @@ COMMANDS: dict[str, Command] = {
     ),
     "nullvalue": Command("TEXT", "Print NULL as this text", _nullvalue, least=1),
     "once": Command(
-        "FILE", "Print the next result into a file",
-        lambda shell, words: shell.output.write_to(words[0], once=True), least=1, takes="file",
+        "FILE",
+        "Print the next result into a file",
+        lambda shell, words: shell.output.write_to(words[0], once=True),
+        least=1,
+        takes="file",
     ),
     "open": Command(
-        "[FILE]", "Close the database and open another, or an empty one in memory",
-        lambda shell, words: shell.open(words[0] if words else ":memory:"), takes="file",
+        "[FILE]",
+        "Close the database and open another, or an empty one in memory",
+        lambda shell, words: shell.open(words[0] if words else ":memory:"),
+        takes="file",
     ),
     "output": Command(
-        "[FILE]", "Print results into a file, or on the terminal again",
-        lambda shell, words: shell.output.write_to(words[0] if words else None), takes="file",
+        "[FILE]",
+        "Print results into a file, or on the terminal again",
+        lambda shell, words: shell.output.write_to(words[0] if words else None),
+        takes="file",
     ),
     "pager": Command(
-        "on|off|COMMAND", "Show long results by $PAGER or less, not, or by this command", _pager,
-        most=20, takes=("on", "off"),
+        "on|off|COMMAND",
+        "Show long results by $PAGER or less, not, or by this command",
+        _pager,
+        most=20,
+        takes=("on", "off"),
     ),
     "plot": Command(
-        "[FILE]", "Draw the last result over its one or two keys, or an image of it", _plot,
+        "[FILE]",
+        "Draw the last result over its one or two keys, or an image of it",
+        _plot,
         takes="file",
     ),
     "progress": _switch("progress", "Show how far statements over two seconds are"),
     "quit": Command("[STATUS]", "Leave, with this exit status", _quit),
     "read": Command(
-        "FILE", "Run a script", lambda shell, words: shell.run_file(words[0]), least=1,
+        "FILE",
+        "Run a script",
+        lambda shell, words: shell.run_file(words[0]),
+        least=1,
         takes="file",
     ),
     "schema": Command(
@@ -198,4 +230,4 @@ COMMANDS: dict[str, Command] = {
         "[TEXT]", "List tensors, tables, views and macros, or those of such names", _tables
     ),
     "timer": _switch("timer", "Print the time each statement takes"),
-}  # fmt: skip
+}

@@ -1,4 +1,4 @@
-"""What may stand at the cursor: commands, files, settings, relations, columns, functions, words."""
+"""Completions: commands, files, settings, relations, columns, functions and keywords."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Word(NamedTuple):
-    """A completion and what it is."""
+    """A completion and its description."""
 
     text: str
     meaning: str = ""
 
 
 class Completions(NamedTuple):
-    """What may stand instead of so many characters before the cursor."""
+    """Words that may replace a number of characters before the cursor."""
 
     replaced: int
     words: list[Word]
@@ -51,8 +51,25 @@ _SOURCE = re.compile(
     (?:\s*\((?P<columns>[^()]*)\))?""",
     re.IGNORECASE | re.VERBOSE,
 )
-_NO_ALIAS = {"ON", "USING", "WHERE", "GROUP", "ORDER", "JOIN", "SET", "CROSS", "NATURAL",
-             "LEFT", "RIGHT", "INNER", "FULL", "HAVING", "LIMIT", "SELECT", "VALUES"}  # fmt: skip
+_NO_ALIAS = {
+    "ON",
+    "USING",
+    "WHERE",
+    "GROUP",
+    "ORDER",
+    "JOIN",
+    "SET",
+    "CROSS",
+    "NATURAL",
+    "LEFT",
+    "RIGHT",
+    "INNER",
+    "FULL",
+    "HAVING",
+    "LIMIT",
+    "SELECT",
+    "VALUES",
+}
 
 
 class Vocabulary:
@@ -69,7 +86,7 @@ class Vocabulary:
         self._columns.clear()
 
     def complete(self, text: str, at: int | None = None) -> Completions:
-        """What may stand at a position of a text; its end if none is given."""
+        """The completions at a position of a text, by default at its end."""
         at = len(text) if at is None else at
         if text.startswith("."):
             return self._command(text[:at])
@@ -124,42 +141,46 @@ class Vocabulary:
     def _columns_of(self, name: str) -> list[Word]:
         if name.lower() not in self._columns:
             try:
-                found = objects.columns(self._shell.connection, name)
+                columns = objects.columns(self._shell.connection, name)
             except Error:
-                found = []  # it is no relation of the catalog, or what a view names is gone
+                columns = []  # it is no relation of the catalog, or what a view names is gone
             self._columns[name.lower()] = [
                 Word(objects.quoted(c.name), f"key {c.bounds}" if c.bounds else c.type)
-                for c in found
+                for c in columns
             ]
         return self._columns[name.lower()]
 
     def _of(self, owner: str, statement: str) -> list[Word]:
-        """The columns of what a statement calls by a name."""
+        """The columns of the relation that has a name in a statement."""
         sources = {alias.lower(): columns for alias, columns in self._sources(statement)}
-        found = sources.get(_bare(owner).lower())
-        return self._columns_of(_bare(owner)) if found is None else found
+        named_columns = sources.get(_bare(owner).lower())
+        return self._columns_of(_bare(owner)) if named_columns is None else named_columns
 
     def _sources(self, statement: str) -> Iterable[tuple[str, list[Word]]]:
-        """The relations that a statement names: what it calls them, and their columns."""
+        """The relations in a statement, each as its alias and columns."""
         for place in _NAMED.finditer(statement):
-            found = _SOURCE.match(statement, place.end())
-            if found is None:
+            source = _SOURCE.match(statement, place.end())
+            if source is None:
                 continue
-            name, alias = found["name"], found["alias"]
+            name, alias = source["name"], source["alias"]
             if alias is not None and alias.upper() in _NO_ALIAS:
                 alias = None
             columns = [] if name == "''" else self._columns_of(_bare(name))
-            if alias is not None and found["columns"] is not None:
-                named = [Word(c.strip(), "key") for c in found["columns"].split(",") if c.strip()]
+            if alias is not None and source["columns"] is not None:
+                named = [Word(c.strip(), "key") for c in source["columns"].split(",") if c.strip()]
                 columns = [*named, *(columns[len(named) :] or [Word("val")])]
             yield _bare(alias or name), columns
 
     def _anything(self, statement: str) -> list[Word]:
         near = [word for _, columns in self._sources(statement) for word in columns]
         if not near:
-            # Not those of views: the text of one that nobody has used would have to be parsed.
-            near = [w for e in self._catalog() if e.kind in ("tensor", "table")
-                    for w in self._columns_of(e.name)]  # fmt: skip
+            # Columns of views are left out: an unused view would have to be parsed first.
+            near = [
+                w
+                for e in self._catalog()
+                if e.kind in ("tensor", "table")
+                for w in self._columns_of(e.name)
+            ]
         macros = [Word(e.name, e.call) for e in self._catalog() if e.call and not e.in_from]
         return [
             *near,
@@ -180,12 +201,12 @@ def _bare(name: str) -> str:
 def _starting(prefix: str, words: Iterable[Word]) -> Completions:
     """The words beginning with the prefix in any case; keywords follow the prefix's case."""
     lower, low = prefix.islower(), prefix.lower()
-    found: dict[str, Word] = {}
+    matches: dict[str, Word] = {}
     for word in words:
         if word.text.lower().startswith(low):
             text = word.text.lower() if lower and word.text in _RESPELLED else word.text
-            found.setdefault(text.lower(), Word(text, word.meaning))
-    return Completions(len(prefix), list(found.values()))
+            matches.setdefault(text.lower(), Word(text, word.meaning))
+    return Completions(len(prefix), list(matches.values()))
 
 
 def _files(begun: str) -> Completions:
@@ -193,8 +214,8 @@ def _files(begun: str) -> Completions:
     folder, _, name = begun.rpartition("/")
     place = Path(os.path.expanduser(f"{folder}/" if "/" in begun else "."))
     try:
-        with os.scandir(place) as found:
-            entries = sorted((e.name, e.is_dir()) for e in found)
+        with os.scandir(place) as listing:
+            entries = sorted((e.name, e.is_dir()) for e in listing)
     except OSError:
         entries = []
     return Completions(

@@ -97,14 +97,14 @@ def means(array: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
         np.linspace(0, n, cells + 1).astype(np.int64)
         for n, cells in zip(array.shape, shape, strict=True)
     )
-    found = np.empty(shape)
+    averages = np.empty(shape)
     with np.errstate(all="ignore"):  # ∞ - ∞ is as good as missing
         for n, (start, stop) in enumerate(pairwise(rows.tolist())):
             strip = array[start:stop].astype(np.float64)
             known = ~np.isnan(strip)
             sums = np.add.reduceat(np.where(known, strip, 0).sum(axis=0), columns[:-1])
-            found[n] = sums / np.add.reduceat(known.sum(axis=0), columns[:-1])
-    return found
+            averages[n] = sums / np.add.reduceat(known.sum(axis=0), columns[:-1])
+    return averages
 
 
 def _half_blocks(cells: np.ndarray, least: float, most: float, bits: int) -> Iterator[str]:

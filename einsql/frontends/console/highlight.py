@@ -1,4 +1,4 @@
-"""Colours of what is typed at the prompt."""
+"""Syntax highlighting at the prompt."""
 
 from __future__ import annotations
 

@@ -39,9 +39,9 @@ def save_image(picture: Picture, path: str) -> None:
     figure = Figure(figsize=(8, 6), layout="constrained")
     axes = figure.add_subplot()
     if len(picture.keys) == 2:
-        ((name, whole), *_) = picture.values.items()
+        ((name, matrix), *_) = picture.values.items()
         high, wide = (min(n, _DOTS) for n in picture.shape)
-        values = means(whole, (high, wide))
+        values = means(matrix, (high, wide))
         (top, bottom), (left, right) = picture.bounds(0), picture.bounds(1)
         finite = values[np.isfinite(values)]
         least, most = float(finite.min()), float(finite.max())

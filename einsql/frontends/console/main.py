@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     world = launched()
     if world is None:
         return _console(arguments)
-    from einsql.engine.ranks.joined import end, follow  # for who runs on ranks
+    from einsql.engine.ranks.joined import end, follow  # needed on MPI ranks only
 
     if world.rank:
         follow(world)
@@ -57,7 +57,7 @@ def launched() -> MPI.Intracomm | None:
 
 
 def _notice_of_loners() -> None:
-    """Says, once for all of them, that processes of one job do not know of each other."""
+    """Warns once per job that its processes are not connected to each other."""
     for launcher in ("PMI", "OMPI_COMM_WORLD"):
         ranks = os.environ.get(f"{launcher}_SIZE", "1")
         if ranks != "1" and os.environ.get(f"{launcher}_RANK") == "0":
@@ -160,27 +160,74 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("database", nargs="?", default=":memory:", metavar="DATABASE",
-        help="database file; without one, everything is in memory")  # fmt: skip
-    add("-c", "-s", dest="scripts", action=_Script, const="text", default=[], metavar="SQL",
-        help="run these statements, then leave; may be repeated and mixed with -f")  # fmt: skip
-    add("-f", "--file", dest="scripts", action=_Script, const="file", metavar="FILE", default=[],
-        help="run this script, then leave")  # fmt: skip
-    add("-cmd", "--cmd", dest="before", action=_Script, const="text", default=[], metavar="SQL",
-        help="run these statements or this dot command first, then go on")  # fmt: skip
+    add(
+        "database",
+        nargs="?",
+        default=":memory:",
+        metavar="DATABASE",
+        help="database file; without one, everything is in memory",
+    )
+    add(
+        "-c",
+        "-s",
+        dest="scripts",
+        action=_Script,
+        const="text",
+        default=[],
+        metavar="SQL",
+        help="run these statements, then leave; may be repeated and mixed with -f",
+    )
+    add(
+        "-f",
+        "--file",
+        dest="scripts",
+        action=_Script,
+        const="file",
+        metavar="FILE",
+        default=[],
+        help="run this script, then leave",
+    )
+    add(
+        "-cmd",
+        "--cmd",
+        dest="before",
+        action=_Script,
+        const="text",
+        default=[],
+        metavar="SQL",
+        help="run these statements or this dot command first, then go on",
+    )
     for mode in MODES:
-        add(f"-{mode}", f"--{mode}", dest="mode", action="store_const", const=mode,
-            default="duckbox", help=f"print results as {mode}")  # fmt: skip
+        add(
+            f"-{mode}",
+            f"--{mode}",
+            dest="mode",
+            action="store_const",
+            const=mode,
+            default="duckbox",
+            help=f"print results as {mode}",
+        )
     add("-readonly", "--readonly", action="store_true", help="open the database for reading only")
     add("-bail", "--bail", action="store_true", help="stop at the first error")
     add("-echo", "--echo", action="store_true", help="print statements before they run")
     add("-nullvalue", "--nullvalue", metavar="TEXT", help="print NULL as this text")
-    add("-noheader", "--noheader", dest="headers", action="store_false",
-        help="print csv and list without the names of the columns")  # fmt: skip
+    add(
+        "-noheader",
+        "--noheader",
+        dest="headers",
+        action="store_false",
+        help="print csv and list without the names of the columns",
+    )
     add("-init", "--init", metavar="FILE", help="run this script first, not ~/.einsqlrc")
     add("-no-init", "--no-init", action="store_true", help="don't run ~/.einsqlrc")
-    add("--set", action="append", type=_setting, default=[], metavar="NAME=VALUE",
-        help="change a setting; SHOW SETTINGS lists them")  # fmt: skip
+    add(
+        "--set",
+        action="append",
+        type=_setting,
+        default=[],
+        metavar="NAME=VALUE",
+        help="change a setting; SHOW SETTINGS lists them",
+    )
     add("--mpi", type=_ranks, metavar="N", help="start N MPI ranks that do the work")
     add("-version", "--version", action="version", version=f"einsql {einsql.__version__}")
     return parser

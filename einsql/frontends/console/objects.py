@@ -1,4 +1,4 @@
-"""What the database holds by name: the one place where the console reads the catalog."""
+"""The named objects of a database; no other module of the console reads the catalog."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ class ColumnEntry:
 
 def entries(connection: einsql.Connection) -> list[Entry]:
     """Everything that has a name, sorted by it."""
-    found = []
+    names = []
     for stored in connection.store.objects.values():
         if isinstance(stored, Tensor):
-            found.append(Entry(stored.name, "tensor"))
+            names.append(Entry(stored.name, "tensor"))
         elif isinstance(stored, Definition) and stored.kind == "macro":
             name = stored.name.removesuffix("()")
             head = head_of(stored.text) or Head("macro", name, f"{name}(…)")
-            found.append(Entry(name, "macro", head.call, head.is_table))
+            names.append(Entry(name, "macro", head.call, head.is_table))
         elif isinstance(stored, Damaged):
-            found.append(Entry(stored.name, f"damaged {stored.kind}", in_from=False))
+            names.append(Entry(stored.name, f"damaged {stored.kind}", in_from=False))
         else:
-            found.append(Entry(stored.name, stored.kind))
+            names.append(Entry(stored.name, stored.kind))
     duckdbs = connection.duck.definitions()
-    found += [Entry(name, kind, text=text.strip()) for name, kind, text in duckdbs]
-    return sorted(found, key=lambda e: e.name)
+    names += [Entry(name, kind, text=text.strip()) for name, kind, text in duckdbs]
+    return sorted(names, key=lambda e: e.name)
 
 
 def columns(connection: einsql.Connection, name: str) -> list[ColumnEntry]:

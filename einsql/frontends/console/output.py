@@ -1,4 +1,4 @@
-"""Where results go: the standard output, a file, or a pager."""
+"""The destination of results: the standard output, a file, or a pager."""
 
 from __future__ import annotations
 
@@ -118,9 +118,14 @@ def _feed(command: str, lines: Iterator[str]) -> None:
     sys.stdout.flush()
     environment = {**os.environ, "LESS": os.environ.get("LESS", "SRF")}
     pager = subprocess.Popen(
-        command, shell=True, stdin=subprocess.PIPE, env=environment,
-        text=True, encoding="utf-8", errors="replace",
-    )  # fmt: skip
+        command,
+        shell=True,
+        stdin=subprocess.PIPE,
+        env=environment,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    )
     assert pager.stdin is not None
     with _left_to_child(), pager:
         # Who leaves the pager early has seen enough.

@@ -1,4 +1,4 @@
-"""What `.plot` draws: the last result as arrays over one key or two."""
+"""The input of `.plot`: the last result as arrays over one or two keys."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def picture_of(cursor: einsql.Cursor) -> Picture:
     if not cursor.rowcount:
         raise CommandError("The last result has no rows to plot")
     try:
-        found = _floats(cursor)
+        floats = _floats(cursor)
     except Error:
         return _from_rows(cursor, keys)  # keys are absent, or values are no floats
-    values = found if isinstance(found, dict) else {_value_name(names, keys): found}
+    values = floats if isinstance(floats, dict) else {_value_name(names, keys): floats}
     return _checked(Picture(keys, cursor.origin, values))
 
 
@@ -101,9 +101,9 @@ def _from_rows(cursor: einsql.Cursor, keys: tuple[str, ...] | None) -> Picture:
         raise CommandError("The last result has no column of numbers to plot")
     value = numbers[-1]
     if keys is None:
-        whole = [n for n in numbers[:-1] if pa.types.is_integer(table.schema.field(n).type)]
-        keys = tuple(table.schema.field(n).name for n in whole)
-        at = [table.column(n) for n in whole]
+        integers = [n for n in numbers[:-1] if pa.types.is_integer(table.schema.field(n).type)]
+        keys = tuple(table.schema.field(n).name for n in integers)
+        at = [table.column(n) for n in integers]
     else:
         names = table.schema.names
         at = [table.column(names.index(k)) for k in keys]

@@ -1,4 +1,4 @@
-"""The interactive prompt; with `highlight.py` all that imports prompt_toolkit."""
+"""The interactive prompt. Only this module and `highlight.py` import prompt_toolkit."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def interact(shell: Shell) -> None:
 
 
 def is_whole(shell: Shell, text: str) -> bool:
-    """True if Enter shall run the text rather than begin another line."""
+    """True if Enter runs the text; False if it begins another line."""
     pending = ""
     for line in text.splitlines(keepends=True):
         if line.startswith(".") and shell.is_blank(pending):
@@ -128,7 +128,7 @@ def _editor(shell: Shell, vocabulary: Vocabulary) -> ReadText:
 
 
 def _history() -> History:
-    """What was typed before: in ~/.einsql_history, or the file that EINSQL_HISTORY names."""
+    """The history of the prompt: ~/.einsql_history, or the file named by EINSQL_HISTORY."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     path = os.environ.get("EINSQL_HISTORY", str(Path.home() / ".einsql_history"))

@@ -130,7 +130,7 @@ MODES: dict[str, Mode] = {
 }
 
 GROWING = {"duckbox": "growing", "box": "growing"}
-"""Modes that have to see all rows, and what prints rows as they come in place of them."""
+"""Modes that need all rows first, and the streaming mode in place of each."""
 
 _VERBATIM = MODES.keys() - {"json", "jsonlines"}
 """Modes in which a plan, be it text or a page, is printed as it is."""

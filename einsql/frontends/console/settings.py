@@ -1,4 +1,4 @@
-"""What a shell is opened with, what can be changed in it, and how it is left."""
+"""The options and settings of a shell, and the exceptions that end it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CommandError(Exception):
 
 @dataclass(slots=True)
 class Settings:
-    """What options and dot commands change.
+    """The settings that options and dot commands change.
 
     Attributes:
         mode: Name of the output mode.
@@ -56,7 +56,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """What a connection is opened with."""
+    """The arguments for opening a connection."""
 
     path: str = ":memory:"
     read_only: bool = False

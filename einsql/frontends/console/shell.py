@@ -1,4 +1,4 @@
-"""The shell: reads scripts and prompts line by line, runs statements, prints what they give."""
+"""The shell: reads scripts and prompts line by line, runs statements, prints results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 _BATCH = 4096
 _LOOP = re.compile(r"for\b", re.IGNORECASE)
-"""What a statement that runs step by step begins with."""
+"""The first word of a loop, which runs step by step."""
 
 
 class Shell:
@@ -207,7 +207,7 @@ class Shell:
             self._tell()
         if cursor.description is not None:
             columns = columns_of(cursor.description)
-            # What lies elsewhere comes with the first rows, and Ctrl-C must not cut that off.
+            # Remote tiles arrive with the first rows; Ctrl-C must not interrupt that.
             total, first = self.work(lambda: (cursor.rowcount, cursor.fetchmany(_BATCH)))
             if self._worker.interrupted:
                 raise KeyboardInterrupt
@@ -257,12 +257,18 @@ class Shell:
             yield line
 
     def work(self, work: Callable[[], T]) -> T:
-        """Does what may take long; Ctrl-C cancels it, and a progress bar is shown."""
+        """Calls a function under the progress bar; Ctrl-C cancels it."""
         return self._worker.run(self.connection, work, self.settings.progress)
 
     def _style(self, total: int) -> Style:
         settings = self.settings
-        return Style(settings.null, settings.maxrows, self.output.width, total, settings.headers)
+        return Style(
+            null=settings.null,
+            maxrows=settings.maxrows,
+            width=self.output.width,
+            total=total,
+            headers=settings.headers,
+        )
 
     # Errors
 

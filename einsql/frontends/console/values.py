@@ -1,4 +1,4 @@
-"""One value as text: what a cell, a CSV field or a JSON document shows."""
+"""Formats one value for a table cell, a CSV field or a JSON document."""
 
 from __future__ import annotations
 
@@ -13,9 +13,21 @@ import numpy as np
 from einsql.core.bfloat16 import rounded
 
 _NUMERIC = {
-    "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER",
-    "UBIGINT", "UHUGEINT", "HALF", "BFLOAT16", "FLOAT", "DOUBLE",
-}  # fmt: skip
+    "TINYINT",
+    "SMALLINT",
+    "INTEGER",
+    "BIGINT",
+    "HUGEINT",
+    "UTINYINT",
+    "USMALLINT",
+    "UINTEGER",
+    "UBIGINT",
+    "UHUGEINT",
+    "HALF",
+    "BFLOAT16",
+    "FLOAT",
+    "DOUBLE",
+}
 _DISPLAYED = {"INTEGER": "int32", "BIGINT": "int64", "TINYINT": "int8", "SMALLINT": "int16"}
 _NARROW: dict[str, type[np.floating[Any]]] = {"HALF": np.float16, "FLOAT": np.float32}
 ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\x1b", "\0": "\\0"})

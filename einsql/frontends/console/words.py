@@ -1,4 +1,4 @@
-"""SQL text as words, for highlighting and completion: any text will do, also half a statement."""
+"""A tolerant tokenizer of SQL for highlighting and completion; it reads unfinished text too."""
 
 from __future__ import annotations
 
@@ -12,16 +12,97 @@ from einsql.sql.functions.table_functions import TABLE_MACROS
 from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
 
 KEYWORDS = [
-    "ALL", "ANALYZE", "AND", "AS", "ASC", "BACKUP", "BEGIN", "BETWEEN", "BFLOAT16", "BIGINT",
-    "BOOLEAN", "BY", "CALIBRATE", "CASE", "CAST", "COMMIT", "COPY", "CREATE", "CROSS", "DATABASE",
-    "DEFAULT", "DELETE", "DESC", "DESCRIBE", "DIM", "DISTINCT", "DO", "DOUBLE", "DROP", "EINSUM",
-    "ELSE", "END", "EXISTS", "EXPLAIN", "EXPORT", "FALSE", "FILTER", "FLOAT", "FOR", "FORMAT",
-    "FROM", "GROUP", "HALF", "HAVING", "IF", "IMPORT", "IN", "INSERT", "INTEGER", "INTEGRITY_CHECK",
-    "INTO", "IS", "JOIN", "LEFT", "LIMIT", "MACRO", "NATURAL", "NOT", "NULL", "ON", "OR", "ORDER",
-    "OVER", "PARTITION", "PRAGMA", "READ_TENSOR", "REPLACE", "ROLLBACK", "SELECT", "SET",
-    "SETTINGS", "SHOW", "SIMULATE", "TABLE", "TENSOR", "TENSORS", "THEN", "TO", "TRUE", "UNION",
-    "UPDATE", "USING", "VACUUM", "VALUES", "VARCHAR", "VERBOSE", "VIEW", "WHEN", "WHERE", "WITH",
-]  # fmt: skip
+    "ALL",
+    "ANALYZE",
+    "AND",
+    "AS",
+    "ASC",
+    "BACKUP",
+    "BEGIN",
+    "BETWEEN",
+    "BFLOAT16",
+    "BIGINT",
+    "BOOLEAN",
+    "BY",
+    "CALIBRATE",
+    "CASE",
+    "CAST",
+    "COMMIT",
+    "COPY",
+    "CREATE",
+    "CROSS",
+    "DATABASE",
+    "DEFAULT",
+    "DELETE",
+    "DESC",
+    "DESCRIBE",
+    "DIM",
+    "DISTINCT",
+    "DO",
+    "DOUBLE",
+    "DROP",
+    "EINSUM",
+    "ELSE",
+    "END",
+    "EXISTS",
+    "EXPLAIN",
+    "EXPORT",
+    "FALSE",
+    "FILTER",
+    "FLOAT",
+    "FOR",
+    "FORMAT",
+    "FROM",
+    "GROUP",
+    "HALF",
+    "HAVING",
+    "IF",
+    "IMPORT",
+    "IN",
+    "INSERT",
+    "INTEGER",
+    "INTEGRITY_CHECK",
+    "INTO",
+    "IS",
+    "JOIN",
+    "LEFT",
+    "LIMIT",
+    "MACRO",
+    "NATURAL",
+    "NOT",
+    "NULL",
+    "ON",
+    "OR",
+    "ORDER",
+    "OVER",
+    "PARTITION",
+    "PRAGMA",
+    "READ_TENSOR",
+    "REPLACE",
+    "ROLLBACK",
+    "SELECT",
+    "SET",
+    "SETTINGS",
+    "SHOW",
+    "SIMULATE",
+    "TABLE",
+    "TENSOR",
+    "TENSORS",
+    "THEN",
+    "TO",
+    "TRUE",
+    "UNION",
+    "UPDATE",
+    "USING",
+    "VACUUM",
+    "VALUES",
+    "VARCHAR",
+    "VERBOSE",
+    "VIEW",
+    "WHEN",
+    "WHERE",
+    "WITH",
+]
 
 FUNCTIONS = sorted({n.upper() for n in (*FUNCTION_NAMES, *AGGREGATE_NAMES, *TILE_FUNCTIONS)})
 
@@ -45,8 +126,8 @@ def pieces(text: str) -> Iterator[tuple[str, str]]:
 
     A kind is comment, string, name (in double quotes), number, keyword, function, word or other.
     """
-    for found in _TOKEN.finditer(text):
-        kind, piece = str(found.lastgroup), found[0]
+    for match in _TOKEN.finditer(text):
+        kind, piece = str(match.lastgroup), match[0]
         if kind == "word" and piece.upper() in _KEYWORDS:
             kind = "keyword"
         elif kind == "word" and piece.upper() in _FUNCTIONS:

@@ -1,4 +1,4 @@
-"""Statements run on a thread of their own, so that Ctrl-C and the progress bar work meanwhile."""
+"""Runs statements on a worker thread, so that Ctrl-C and the progress bar work meanwhile."""
 
 from __future__ import annotations
 
@@ -39,10 +39,13 @@ class Worker:
         self.interrupted = False
 
     def run(
-        self, connection: einsql.Connection, work: Callable[[], T], progress: bool,
+        self,
+        connection: einsql.Connection,
+        work: Callable[[], T],
+        progress: bool,
         above: Callable[[], list[str]] = list,
         meanwhile: Callable[[threading.Event], None] | None = None,
-    ) -> T:  # fmt: skip
+    ) -> T:
         """Returns what `work` returns or raises what it raises.
 
         Ctrl-C interrupts the connection; a second one ends the process.
@@ -80,7 +83,7 @@ class Worker:
             connection.interrupt()
             self.erase()
             _wait_or_die(done, connection)
-        except BaseException:  # nobody is there any more to see what comes
+        except BaseException:  # the caller has left and reads no result
             connection.interrupt()
             done.wait()
             raise
@@ -142,7 +145,7 @@ class Worker:
         self._drawn = len(lines)
 
     def erase(self) -> None:
-        """Takes away what `draw` has shown."""
+        """Erases the output of `draw`."""
         if self._drawn:
             up = f"\x1b[{self._drawn - 1}A\r\x1b[J" if self._drawn > 1 else "\r\x1b[K"
             self._screen.write(up)

@@ -1,4 +1,4 @@
-"""`einsql.attach`: what users of DuckDB hold."""
+"""`einsql.attach`: einsql's functions on a user's DuckDB connection."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attach
 
 @contextmanager
 def _connected() -> Iterator[None]:
-    """What DuckDB says of a closed connection, as einsql says it."""
+    """Translates DuckDB's error of a closed connection."""
     import duckdb
 
     try:
@@ -129,8 +129,8 @@ class Attached:
             duckdb.Error: The statement around it is.
         """
         frame = sys._getframe(1)
-        made: DuckDBPyRelation | None = self._run(self.connection.sql, query, frame, **options)
-        return made
+        relation: DuckDBPyRelation | None = self._run(self.connection.sql, query, frame, **options)
+        return relation
 
     def execute(self, query: str, parameters: Any = None) -> DuckDBPyConnection:
         """DuckDB's `con.execute` for a text that may hold `FROM einsql('…')`.
@@ -144,14 +144,19 @@ class Attached:
             duckdb.Error: The statement around it is, or it fails.
         """
         frame = sys._getframe(1)
-        given = () if parameters is None else (parameters,)
-        made: DuckDBPyConnection = self._run(self.connection.execute, query, frame, *given)
-        return made
+        arguments = () if parameters is None else (parameters,)
+        connection: DuckDBPyConnection = self._run(
+            self.connection.execute, query, frame, *arguments
+        )
+        return connection
 
     def tensor(
-        self, name: str, query: str, dims: Sequence[str] | None = None,
+        self,
+        name: str,
+        query: str,
+        dims: Sequence[str] | None = None,
         shape: Sequence[int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Reads the rows of a query as a tensor for `einsql('…')`, once.
 
         Args:
@@ -175,14 +180,21 @@ class Attached:
         if rows is None:
             raise ProgrammingError("A tensor is read from a query", hint="Give a SELECT.")
         with enough_memory:
-            held = read_table(name, rows, dims, shape)
-        columns = (*(k.name for k in held.schema.keys), *(f.name for f in held.schema.values))
-        self.session.store.register(Tensor(name, held, columns, borrowed=True))
+            relation = read_table(name, rows, dims, shape)
+        columns = (
+            *(k.name for k in relation.schema.keys),
+            *(f.name for f in relation.schema.values),
+        )
+        self.session.store.register(Tensor(name, relation, columns, borrowed=True))
 
     def register(
-        self, name: str, array: object, dims: Sequence[str] | None = None,
-        *, fill: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        array: object,
+        dims: Sequence[str] | None = None,
+        *,
+        fill: int | None = None,
+    ) -> None:
         """Gives an array a name in `einsql('…')`, as `einsql.Connection.register` does.
 
         Raises:
@@ -192,7 +204,7 @@ class Attached:
         self.session.register(name, array, dims, fill=fill)
 
     def unregister(self, name: str) -> None:
-        """Forgets what `tensor` or `register` gave a name.
+        """Removes a name that `tensor` or `register` gave.
 
         Raises:
             ProgrammingError: Nothing is registered under the name.
@@ -227,23 +239,33 @@ class Attached:
             raise self._inherited()
 
     def _run(
-        self, method: Callable[..., Any], query: str, frame: FrameType, *given: Any, **options: Any
+        self,
+        method: Callable[..., Any],
+        query: str,
+        frame: FrameType,
+        *arguments: Any,
+        **options: Any,
     ) -> Any:
         self._open()
         if not isinstance(query, str):
             raise InterfaceError(f"A statement is a str, not a {type(query).__name__}")
         if not find_calls(query):
             with _connected():
-                return in_frame(partial(method, query, *given, **options), frame, {})
+                return in_frame(partial(method, query, *arguments, **options), frame, {})
         *before, last = [query[s.start : s.end] for s in scan(query)]
         with _connected():
             self._check_settings()
             for statement in before:  # the tables that the next one reads are what it leaves
                 self._run_one(self.connection.execute, statement, frame)
-            return self._run_one(method, last, frame, *given, **options)
+            return self._run_one(method, last, frame, *arguments, **options)
 
     def _run_one(
-        self, method: Callable[..., Any], query: str, frame: FrameType, *given: Any, **options: Any
+        self,
+        method: Callable[..., Any],
+        query: str,
+        frame: FrameType,
+        *arguments: Any,
+        **options: Any,
     ) -> Any:
         calls = find_calls(query)
         bound: dict[str, Rows] = {}  # what is written twice is computed once
@@ -251,7 +273,9 @@ class Attached:
             if call.query not in bound:
                 bound[call.query] = self.session.rows(call.query, frame)
         known = {STANDS_FOR.format(n): bound[call.query] for n, call in enumerate(calls)}
-        return in_frame(partial(method, replaced(query, calls), *given, **options), frame, known)
+        return in_frame(
+            partial(method, replaced(query, calls), *arguments, **options), frame, known
+        )
 
     def _check_settings(self) -> None:
         """DuckDB reads Python's objects, einsql files: both have to be allowed."""
@@ -265,7 +289,7 @@ class Attached:
                 )
 
     def _table(self, name: str, frame: FrameType | None) -> Relation | None:
-        """A table or view of the database, or what DuckDB reads among the caller's variables."""
+        """A table or view of the database, or a variable of the caller that DuckDB can read."""
         import duckdb
 
         text = f"FROM {in_quotes(name)}"

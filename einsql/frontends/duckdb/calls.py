@@ -65,13 +65,13 @@ def replaced(sql: str, calls: list[Call]) -> str:
 
 
 def _tokens(sql: str) -> list[_Token]:
-    found = []
+    tokens = []
     for m in _TOKENS.finditer(sql):
         if m[0].startswith(("--", "/*")) and m["quiet"]:
             continue
         word = "" if m["quiet"] else m[0].upper()
-        found.append(_Token(m[0], m.start(), m.end(), word))
-    return found
+        tokens.append(_Token(m[0], m.start(), m.end(), word))
+    return tokens
 
 
 def _calls(tokens: list[_Token]) -> list[Call]:

@@ -1,4 +1,4 @@
-"""The functions of tiles in a user's DuckDB: their names there, and what calls of them do."""
+"""The functions of tiles in a user's DuckDB: registration, and the dispatch of calls."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def register(con: DuckDBPyConnection, element: DType) -> bool:
     _check_no_transaction(con)
     from duckdb.func import SPECIAL, PythonUDFType
 
-    made = _registered.setdefault(con, [])
+    registered = _registered.setdefault(con, [])
     for name in NAMES:
         returns = "DOUBLE" if name == "tensor_value" else tile_type(element)
         call = _function(name, element)
         con.create_function(
             name, call, None, returns, type=PythonUDFType.ARROW, null_handling=SPECIAL
         )
-        made.append(name)
+        registered.append(name)
     _holders[con] = 1
     return True
 
@@ -150,31 +150,31 @@ def _function(name: str, element: DType) -> Callable[..., pa.Array]:
     return partial(_call, suffix(name) or name.removeprefix(PREFIX), element)
 
 
-def _value(*given: pa.ChunkedArray) -> pa.Array:
+def _value(*columns: pa.ChunkedArray) -> pa.Array:
     """tensor_value: a tile without axes as a number."""
-    args, rows, total = _there(given)
+    args, rows, total = _there(columns)
     if len(args) != 1:
         raise ProgrammingError(f"tensor_value takes one tile, not {len(args)} arguments")
-    found = np.zeros(total)
+    values = np.zeros(total)
     if len(rows):
-        found[rows] = numbers(args[0])
+        values[rows] = numbers(args[0])
     missing = np.ones(total, np.bool_)
     missing[rows] = False
-    return pa.array(found, mask=missing)
+    return pa.array(values, mask=missing)
 
 
-def _call(name: str, element: DType, *given: pa.ChunkedArray) -> pa.Array:
+def _call(name: str, element: DType, *columns: pa.ChunkedArray) -> pa.Array:
     """Runs a function over the rows of a chunk; NULL as any argument gives NULL."""
-    args, rows, total = _there(given)
-    made = Tiles(total, element)
+    args, rows, total = _there(columns)
+    tiles = Tiles(total, element)
     if len(rows):
-        _run(name, args, _at(rows, made.put) if len(rows) < total else made.put)
-    return made.column()
+        _run(name, args, _at(rows, tiles.put) if len(rows) < total else tiles.put)
+    return tiles.column()
 
 
-def _there(given: Sequence[pa.ChunkedArray]) -> tuple[list[pa.Array], np.ndarray, int]:
+def _there(columns: Sequence[pa.ChunkedArray]) -> tuple[list[pa.Array], np.ndarray, int]:
     """The arguments without the rows in which one is NULL, which rows these are, of how many."""
-    args = [_whole(g) for g in given]
+    args = [_whole(g) for g in columns]
     total = len(args[0]) if args else 0
     rows = np.arange(total)
     if any(a.null_count for a in args):
@@ -210,8 +210,8 @@ def _run(name: str, args: list[pa.Array], put: Put) -> None:
         kernels.pointwise(name, _columns(PREFIX + name, args), put)
 
 
-def _whole(given: pa.ChunkedArray) -> pa.Array:
-    chunks = given.chunks
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    chunks = column.chunks
     return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
 
@@ -237,7 +237,16 @@ def _einsum(args: list[pa.Array], put: Put) -> None:
     said = list(zip(*(args[n].to_pylist() for n in texts), strict=True))
     for notation, *words in dict.fromkeys(said):
         rows = np.flatnonzero([s == (notation, *words) for s in said])
-        chosen = [Column(c.dtype, c.flat, c.starts[rows], c.form[rows], c.shapes) for c in columns]
+        chosen = [
+            Column(
+                dtype=c.dtype,
+                flat=c.flat,
+                starts=c.starts[rows],
+                form=c.form[rows],
+                shapes=c.shapes,
+            )
+            for c in columns
+        ]
         kernels.einsum(notation, tuple(words), chosen, _at(rows, put))
 
 
@@ -258,10 +267,10 @@ def _of(args: list[pa.Array], put: Put) -> None:
         put(rows, column.take(rows), column.dtype)
 
 
-def _dimension(given: pa.Array) -> int:
-    found = set(given.to_pylist())
-    dimension = found.pop() if found else 0
-    if found or not isinstance(dimension, int) or dimension < 0:
+def _dimension(column: pa.Array) -> int:
+    dimensions = set(column.to_pylist())
+    dimension = dimensions.pop() if dimensions else 0
+    if dimensions or not isinstance(dimension, int) or dimension < 0:
         raise ProgrammingError(
             "tensor_stack takes the number of a dimension, counted from 0, the same in all rows"
         )

@@ -57,7 +57,7 @@ def pointwise(name: str, columns: Sequence[Column], put: Put) -> None:
 
 
 def einsum(notation: str, words: tuple[str, ...], columns: Sequence[Column], put: Put) -> None:
-    """tensor_einsum: sums of products, or of what the words say.
+    """tensor_einsum: sums of products, or the operations that its words name.
 
     Raises:
         Error: The notation does not fit the arguments, or an element overflows.
@@ -81,8 +81,8 @@ def merged(name: str, lists: Lists, put: Put) -> None:
         size = count * max(1, size_of(shape))
         for part in _parts(rows, size):
             items = (lists.first[part][:, None] + np.arange(count)).reshape(-1)
-            given = lists.items.take(items).reshape(len(part), count, *shape)
-            put(part, _run(template, [given]), template.outputs[0].dtype)
+            tiles = lists.items.take(items).reshape(len(part), count, *shape)
+            put(part, _run(template, [tiles]), template.outputs[0].dtype)
 
 
 def stacked(lists: Lists, dimension: int, put: Put) -> None:
@@ -103,8 +103,8 @@ def stacked(lists: Lists, dimension: int, put: Put) -> None:
                 f"dimension {dimension}",
                 hint="Dimensions count from 0; the others have to agree.",
             )
-        found = np.concatenate(arrays, axis=dimension)
-        put(np.array([row]), found[None], items.dtype)
+        joined = np.concatenate(arrays, axis=dimension)
+        put(np.array([row]), joined[None], items.dtype)
 
 
 # ---- which rows run together
@@ -123,8 +123,8 @@ def _each_form(
         size = result + sum(map(size_of, shapes))
         batched = _batched(template)
         for part in _parts(rows, size):
-            found = _run(batched, [c.take(part) for c in columns])
-            put(part, found, template.outputs[0].dtype)
+            results = _run(batched, [c.take(part) for c in columns])
+            put(part, results, template.outputs[0].dtype)
 
 
 def _parts(rows: np.ndarray, size: int) -> list[np.ndarray]:
@@ -134,16 +134,16 @@ def _parts(rows: np.ndarray, size: int) -> list[np.ndarray]:
 
 
 def _extents(what: str, template: EinSum, shapes: Sequence[Shape]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    extents: dict[str, int] = {}
     for o, shape in zip(template.operands, shapes, strict=True):
         for label, extent in zip(o.labels, shape, strict=True):
-            if found.setdefault(label, extent) != extent:
+            if extents.setdefault(label, extent) != extent:
                 shown = " and ".join(str(list(s)) for s in shapes)
                 raise ProgrammingError(
                     f"{what}: arrays of shape {shown} do not fit, for an axis has "
-                    f"{found[label]} elements in one and {extent} in the other"
+                    f"{extents[label]} elements in one and {extent} in the other"
                 )
-    return found
+    return extents
 
 
 def _check_shapes(what: str, lists: Lists) -> None:
@@ -173,8 +173,8 @@ def _alike(lists: Lists) -> list[np.ndarray]:
 def _run(template: EinSum, arrays: list[np.ndarray]) -> np.ndarray:
     with running, enough_memory:
         runner = compiled_kernel(template, tuple(a.shape for a in arrays))
-        found = runner([{VALUE: a} for a in arrays], lambda done: None)[VALUE]
-    return loaded(np.asarray(found), template.outputs[0].dtype)
+        array = runner([{VALUE: a} for a in arrays], lambda done: None)[VALUE]
+    return loaded(np.asarray(array), template.outputs[0].dtype)
 
 
 # ---- templates: compiled kernels are found by identity, so each is made once
@@ -238,7 +238,7 @@ def _value(name: str, args: list[Typed]) -> Typed:
 
 
 def _unlock() -> None:
-    """In a child of a fork: the thread that may have held the lock is not there."""
+    """In a forked child: replaces the lock, whose owner thread does not exist there."""
     global running
     running = threading.RLock()
 

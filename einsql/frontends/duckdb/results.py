@@ -43,8 +43,8 @@ class Tiles:
             DataError: A whole number is not exact in the type of elements.
         """
         exact = EXACT[self.element]
-        whole = dtype.is_integer and bool(arrays.size)
-        if whole and not -exact <= int(arrays.min()) <= int(arrays.max()) <= exact:
+        integral = dtype.is_integer and bool(arrays.size)
+        if integral and not -exact <= int(arrays.min()) <= int(arrays.max()) <= exact:
             raise DataError(
                 f"A whole number is beyond ±{exact}, up to which {self.element.value} is exact",
                 hint="CAST the tiles to lists of DOUBLE if rounding is all right.",

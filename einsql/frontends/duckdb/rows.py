@@ -47,7 +47,7 @@ class Rows:
         )
 
     def forked(self, refusal: forks.Refusal) -> None:
-        """In a child of its process: gives what has been computed, and computes nothing."""
+        """In a forked child: returns rows that were computed before, and computes nothing."""
         self._lock = threading.Lock()
         self._refusal = refusal
 
@@ -56,8 +56,8 @@ class Rows:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         result = self._computed()
-        made = _batches(result, self._schema)
-        reader = pa.RecordBatchReader.from_batches(self._schema, made)
+        batches = _batches(result, self._schema)
+        reader = pa.RecordBatchReader.from_batches(self._schema, batches)
         return reader.__arrow_c_stream__(requested_schema)
 
     def _computed(self) -> Result | TileResult:
@@ -100,8 +100,8 @@ def _tiles(result: TileResult, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
             array = array.astype(np.float32)
         columns = []
         for (_, n), field in zip(result.columns, schema, strict=True):
-            given: Any = [key[n]] if n is not None else None
-            columns.append(pa.array(given, field.type) if given else _row(array, field.type))
+            keys: Any = [key[n]] if n is not None else None
+            columns.append(pa.array(keys, field.type) if keys else _row(array, field.type))
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -73,10 +73,10 @@ def read_table(
     values = [c for c in types if c not in keys]
     if not values:
         raise ProgrammingError(f"{name} has keys only", hint="A tensor has a value beside them.")
-    found = dict.fromkeys(keys, DType.BIGINT) | {c: _type(name, c, types[c]) for c in values}
-    columns = _columns(name, table, found)
+    dtypes = dict.fromkeys(keys, DType.BIGINT) | {c: _type(name, c, types[c]) for c in values}
+    columns = _columns(name, table, dtypes)
     bounds = _bounds(name, [columns[k] for k in keys], keys, shape)
-    fields = tuple(Field(c, found[c]) for c in values)
+    fields = tuple(Field(c, dtypes[c]) for c in values)
     return _relation(name, Schema(bounds, fields), columns)
 
 
@@ -88,23 +88,23 @@ def _keys(name: str, types: Mapping[str, str], dims: Sequence[str] | None) -> li
             raise ProgrammingError(
                 f"{name} has no column {missing[0]}", hint=f"It has {', '.join(types)}."
             )
-        found = [known[d.lower()] for d in dims]
-        other = next((k for k in found if types[k] not in _WHOLE), None)
+        keys = [known[d.lower()] for d in dims]
+        other = next((k for k in keys if types[k] not in _WHOLE), None)
         if other is not None:
             raise ProgrammingError(f"The key {other} of {name} is {types[other]}, not an integer")
-        return found
-    found = []
+        return keys
+    keys = []
     for column in list(types)[:-1]:
         if types[column] not in _WHOLE:
             break
-        found.append(column)
-    if not found:
+        keys.append(column)
+    if not keys:
         shown = ", ".join(f"{c} {t}" for c, t in types.items())
         raise ProgrammingError(
             f"{name} is no tensor as it stands: its first column is no integer key ({shown})",
             hint=_EXPLICIT,
         )
-    return found
+    return keys
 
 
 def _type(name: str, column: str, kind: str) -> DType:
@@ -131,7 +131,7 @@ def _columns(
             f"A number in {name} does not fit its type in a tensor: {error}",
             hint="Whole numbers are BIGINT at most.",
         ) from error
-    found = {}
+    columns = {}
     for n, (column, dtype) in enumerate(types.items()):
         array: Any = arrays[f"c{n}"]
         if isinstance(array, np.ma.MaskedArray):
@@ -143,8 +143,8 @@ def _columns(
                     "absent, which is no error.",
                 )
             array = array.data
-        found[column] = np.asarray(array, dtype.numpy)
-    return found
+        columns[column] = np.asarray(array, dtype.numpy)
+    return columns
 
 
 def _bounds(
@@ -152,7 +152,7 @@ def _bounds(
 ) -> tuple[Key, ...]:
     if shape is not None and len(shape) != len(keys):
         raise InterfaceError(f"shape has {len(shape)} extents for {len(keys)} keys")
-    made = []
+    bounds = []
     for n, (key, column) in enumerate(zip(keys, columns, strict=True)):
         least, most = (int(column.min()), int(column.max())) if len(column) else (0, -1)
         if least < 0:
@@ -164,8 +164,8 @@ def _bounds(
             raise IntegrityError(
                 f"{key} of {name} takes the value {most}, outside of its bounds [0, {shape[n]})"
             )
-        made.append(Key(key, least, most + 1) if shape is None else Key(key, 0, int(shape[n])))
-    return tuple(made)
+        bounds.append(Key(key, least, most + 1) if shape is None else Key(key, 0, int(shape[n])))
+    return tuple(bounds)
 
 
 def _relation(name: str, schema: Schema, columns: Mapping[str, np.ndarray]) -> Relation:
@@ -181,8 +181,9 @@ def _relation(name: str, schema: Schema, columns: Mapping[str, np.ndarray]) -> R
         flat *= k.extent
         flat += columns[k.name] - k.lo
     if size == rows and np.array_equal(flat, np.arange(rows)):
-        return Relation(schema, {f.name: columns[f.name].reshape(schema.shape)
-                                 for f in schema.fields})  # fmt: skip
+        return Relation(
+            schema, {f.name: columns[f.name].reshape(schema.shape) for f in schema.fields}
+        )
     masked = Schema(keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
     if len(keys) == 2 and len(schema.fields) == 1 and size > max(2**20, SPARSE * rows):
         return _sparse(name, schema, masked, flat, columns)

@@ -66,14 +66,14 @@ class Column:
         size, starts = size_of(shape), self.starts[rows]
         first = int(starts[0])
         if np.array_equal(starts, first + size * np.arange(len(rows))):
-            found = self.flat[first : first + size * len(rows)]
+            elements = self.flat[first : first + size * len(rows)]
         elif size <= 64:
-            found = self.flat[starts[:, None] + np.arange(size)]
+            elements = self.flat[starts[:, None] + np.arange(size)]
         else:
-            found = np.empty((len(rows), size), self.flat.dtype)
+            elements = np.empty((len(rows), size), self.flat.dtype)
             for n, start in enumerate(starts.tolist()):
-                found[n] = self.flat[start : start + size]
-        return found.reshape(len(rows), *shape)
+                elements[n] = self.flat[start : start + size]
+        return elements.reshape(len(rows), *shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,20 +145,20 @@ def _is_list(kind: pa.DataType) -> bool:
     )
 
 
-def _unnested(given: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """What the lists of a column hold, and where each one's part begins and the last ends."""
-    if pa.types.is_fixed_size_list(given.type):
-        width = given.type.list_size
-        return given.values, (given.offset + np.arange(len(given) + 1)) * width
-    return given.values, np.asarray(given.offsets, np.int64)
+def _unnested(lists: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """The flat elements of a column of lists, and the offsets of each list and of the end."""
+    if pa.types.is_fixed_size_list(lists.type):
+        width = lists.type.list_size
+        return lists.values, (lists.offset + np.arange(len(lists) + 1)) * width
+    return lists.values, np.asarray(lists.offsets, np.int64)
 
 
-def _nested(given: pa.Array, what: str) -> Column:
+def _nested(lists: pa.Array, what: str) -> Column:
     """Lists and ARRAYs of numbers, or numbers."""
-    rows = len(given)
+    rows = len(lists)
     starts, spans = np.arange(rows), np.ones(rows, np.int64)
     extents: list[np.ndarray] = []
-    level = given
+    level = lists
     while _is_list(level.type):
         _no_nulls(level, what)
         inner, offsets = _unnested(level)
@@ -167,9 +167,11 @@ def _nested(given: pa.Array, what: str) -> Column:
         extent = np.where(spans > 0, head, 0)
         items = np.repeat(starts - np.cumsum(spans) + spans, spans) + np.arange(spans.sum())
         if not np.array_equal(lengths[items], np.repeat(extent, spans)):
-            row = int(np.repeat(np.arange(rows), spans)[
-                np.argmax(lengths[items] != np.repeat(extent, spans))
-            ])  # fmt: skip
+            row = int(
+                np.repeat(np.arange(rows), spans)[
+                    np.argmax(lengths[items] != np.repeat(extent, spans))
+                ]
+            )
             raise DataError(
                 f"{what} is no tensor in row {row + 1} of its chunk: its lists differ in length",
                 hint="Lists within a tile have equal lengths.",
@@ -180,18 +182,20 @@ def _nested(given: pa.Array, what: str) -> Column:
         level = inner
     dtype, flat = _elements(level, what)
     if not extents:
-        return Column(dtype, flat, starts, np.zeros(rows, np.intp), ((),))
+        return Column(
+            dtype=dtype, flat=flat, starts=starts, form=np.zeros(rows, np.intp), shapes=((),)
+        )
     return Column(dtype, flat, starts, *_forms(np.stack(extents, axis=1)))
 
 
-def _structs(given: pa.StructArray, what: str) -> Column:
+def _structs(structs: pa.StructArray, what: str) -> Column:
     """STRUCT(shape INTEGER[], data DOUBLE[]), with any types of numbers."""
-    names = [given.type.field(n).name for n in range(given.type.num_fields)]
+    names = [structs.type.field(n).name for n in range(structs.type.num_fields)]
     if sorted(names) != ["data", "shape"]:
         raise ProgrammingError(
             f"{what} is a STRUCT with {', '.join(names)}, which is no tile", hint=_FORMS
         )
-    shape, data = (given.flatten()[names.index(n)] for n in ("shape", "data"))
+    shape, data = (structs.flatten()[names.index(n)] for n in ("shape", "data"))
     if not _is_list(shape.type) or not _is_list(data.type):
         raise ProgrammingError(f"{what} has no lists as its shape and data", hint=_FORMS)
     for part in (shape, data):
@@ -215,17 +219,17 @@ def _structs(given: pa.StructArray, what: str) -> Column:
             f"{what} has the shape {list(shapes[form[row]])} and {lengths[row]} elements",
             hint=f"That shape has {sizes[row]}.",
         )
-    return Column(dtype, flat, offsets[:-1], form, shapes)
+    return Column(dtype=dtype, flat=flat, starts=offsets[:-1], form=form, shapes=shapes)
 
 
-def _shapes(given: pa.Array) -> tuple[np.ndarray, tuple[Shape, ...]]:
+def _shapes(lists: pa.Array) -> tuple[np.ndarray, tuple[Shape, ...]]:
     """The shapes in a column of lists of integers, none of them NULL, as `_forms` gives them."""
-    inner, offsets = _unnested(given)
+    inner, offsets = _unnested(lists)
     ranks = np.diff(offsets)
     if inner.null_count == 0 and len(ranks) and (ranks == ranks[0]).all():
         flat = np.asarray(inner, np.int64)[offsets[0] : offsets[-1]]
         return _forms(flat.reshape(len(ranks), ranks[0]))
-    return numbered(given.to_pylist())
+    return numbered(lists.to_pylist())
 
 
 def numbered(shapes: Sequence[Any]) -> tuple[np.ndarray, tuple[Shape, ...]]:
@@ -239,31 +243,31 @@ def _forms(extents: np.ndarray) -> tuple[np.ndarray, tuple[Shape, ...]]:
     """The same for shapes of one rank, the rows of a matrix."""
     if len(extents) and (extents == extents[0]).all():
         return np.zeros(len(extents), np.intp), (tuple(extents[0].tolist()),)
-    found, form = np.unique(extents, axis=0, return_inverse=True)
-    return form.reshape(-1), tuple(map(tuple, found.tolist()))
+    distinct, form = np.unique(extents, axis=0, return_inverse=True)
+    return form.reshape(-1), tuple(map(tuple, distinct.tolist()))
 
 
-def _no_nulls(given: pa.Array, what: str) -> None:
-    if given.null_count:
+def _no_nulls(array: pa.Array, what: str) -> None:
+    if array.null_count:
         raise DataError(
             f"{what} holds NULL", hint="A tile may be NULL, its elements may not: COALESCE them."
         )
 
 
-def _elements(given: pa.Array, what: str) -> tuple[DType, np.ndarray]:
-    _no_nulls(given, what)
-    kind = given.type
+def _elements(array: pa.Array, what: str) -> tuple[DType, np.ndarray]:
+    _no_nulls(array, what)
+    kind = array.type
     if pa.types.is_null(kind):  # an empty list of nothing
         return DType.DOUBLE, np.zeros(0)
     if pa.types.is_decimal(kind):
-        given, kind = given.cast(pa.float64()), pa.float64()
+        array, kind = array.cast(pa.float64()), pa.float64()
     dtype = _READ_AS.get(kind)
     if dtype is None:
         raise ProgrammingError(
             f"{what} has elements of type {kind}, which is no type of tensors", hint=_FORMS
         )
-    found = given.to_numpy(zero_copy_only=False)
-    return dtype, np.asarray(found, dtype.numpy)
+    elements = array.to_numpy(zero_copy_only=False)
+    return dtype, np.asarray(elements, dtype.numpy)
 
 
 # ---- rows that can be computed together
@@ -291,14 +295,14 @@ def numbers(column: pa.Array) -> np.ndarray:
     Raises:
         ProgrammingError: One has axes.
     """
-    found = read(column, "The argument of tensor_value")
-    if any(found.shapes[n] for n in np.unique(found.form)):
-        shape = next(s for s in found.shapes if s)
+    tiles = read(column, "The argument of tensor_value")
+    if any(tiles.shapes[n] for n in np.unique(tiles.form)):
+        shape = next(s for s in tiles.shapes if s)
         raise ProgrammingError(
             f"tensor_value takes a tile without axes, not one of shape {list(shape)}",
             hint="tile.data[1] is the first element of any tile.",
         )
-    return np.asarray(found.flat[found.starts], np.float64)
+    return np.asarray(tiles.flat[tiles.starts], np.float64)
 
 
 def reshaped(column: Column, shapes: Sequence[Any]) -> Column:
@@ -316,4 +320,6 @@ def reshaped(column: Column, shapes: Sequence[Any]) -> Column:
                 f"tensor_of cannot give row {n + 1} of its chunk the shape {list(new)}: it has "
                 f"{size_of(column.shapes[old])} elements"
             )
-    return Column(column.dtype, column.flat, column.starts, form, known)
+    return Column(
+        dtype=column.dtype, flat=column.flat, starts=column.starts, form=form, shapes=known
+    )

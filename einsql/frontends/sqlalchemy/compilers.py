@@ -1,4 +1,4 @@
-"""How statements, definitions, types and names are written."""
+"""SQLAlchemy compilers: statements, DDL, types and quoted names as einsql's SQL."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def is_tensor(table: Any) -> bool:
 
 
 def numbers(column: Any) -> bool:
-    """True if rows get a number in a column from a sequence that nobody has declared."""
+    """True if an implicit sequence numbers the rows in a column."""
     table = column.table
     if table is None or is_tensor(table):
         return False
@@ -118,14 +118,17 @@ class Statements(compiler.SQLCompiler):
     def visit_regexp_replace_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
         """Every match replaced, unless flags say otherwise."""
         flags = binary.modifiers.get("flags") or "g"
-        given = f"{self.process(binary.left, **kw)}, {self.process(binary.right, **kw)}"
-        return f"regexp_replace({given}, {self.render_literal_value(flags, sqltypes.STRINGTYPE)})"
+        operands = f"{self.process(binary.left, **kw)}, {self.process(binary.right, **kw)}"
+        return (
+            f"regexp_replace({operands}, {self.render_literal_value(flags, sqltypes.STRINGTYPE)})"
+        )
 
-    def visit_aggregate_strings_func(self, fn: Any, *, use_function_name: Any = None,
-                                     **kw: Any) -> str:  # fmt: skip
+    def visit_aggregate_strings_func(
+        self, fn: Any, *, use_function_name: Any = None, **kw: Any
+    ) -> str:
         """Texts joined to one."""
-        made: Any = super().visit_aggregate_strings_func
-        return str(made(fn, use_function_name="string_agg", **kw))
+        visit: Any = super().visit_aggregate_strings_func
+        return str(visit(fn, use_function_name="string_agg", **kw))
 
     # ---- JSON
 
@@ -146,16 +149,18 @@ class Statements(compiler.SQLCompiler):
 
     # ---- changes of several tables
 
-    def update_from_clause(self, update_stmt: Any, from_table: Any, extra_froms: Any,
-                           from_hints: Any, **kw: Any) -> str:  # fmt: skip
+    def update_from_clause(
+        self, update_stmt: Any, from_table: Any, extra_froms: Any, from_hints: Any, **kw: Any
+    ) -> str:
         """UPDATE … FROM."""
         kw["asfrom"] = True
         return "FROM " + ", ".join(
             t._compiler_dispatch(self, fromhints=from_hints, **kw) for t in extra_froms
         )
 
-    def delete_extra_from_clause(self, delete_stmt: Any, from_table: Any, extra_froms: Any,
-                                 from_hints: Any, **kw: Any) -> str:  # fmt: skip
+    def delete_extra_from_clause(
+        self, delete_stmt: Any, from_table: Any, extra_froms: Any, from_hints: Any, **kw: Any
+    ) -> str:
         """DELETE … USING."""
         kw["asfrom"] = True
         return "USING " + ", ".join(
@@ -171,8 +176,8 @@ class Definitions(compiler.DDLCompiler):
     def visit_create_table(self, create: Any, **kw: Any) -> str:
         """CREATE TABLE after the sequence that numbers its rows; CREATE TENSOR."""
         table = create.element
-        made: Any = super().visit_create_table
-        text = str(made(create, **kw))
+        visit: Any = super().visit_create_table
+        text = str(visit(create, **kw))
         if is_tensor(table):
             return text.replace("TABLE", "TENSOR", 1)
         return "".join(self._sequence(c) for c in table.columns if numbers(c)) + text
@@ -181,14 +186,14 @@ class Definitions(compiler.DDLCompiler):
         temporary = any(p in ("TEMP", "TEMPORARY") for p in column.table._prefixes)
         kind = "TEMPORARY SEQUENCE" if temporary else "SEQUENCE"
         text = f"CREATE {kind} IF NOT EXISTS {self.preparer.sequence_name(column)}"
-        given = "" if column.identity is None else self.get_identity_options(column.identity)
-        return f"{text} {given}".rstrip() + ";\n"
+        options = "" if column.identity is None else self.get_identity_options(column.identity)
+        return f"{text} {options}".rstrip() + ";\n"
 
     def visit_drop_table(self, drop: Any, **kw: Any) -> str:
         """DROP TABLE and the sequence that numbered its rows; DROP TENSOR."""
         table = drop.element
-        made: Any = super().visit_drop_table
-        text = str(made(drop, **kw))
+        visit: Any = super().visit_drop_table
+        text = str(visit(drop, **kw))
         if is_tensor(table):
             return text.replace("TABLE", "TENSOR", 1)
         gone = [
@@ -198,10 +203,10 @@ class Definitions(compiler.DDLCompiler):
         ]
         return text + "".join(gone)
 
-    def create_table_constraints(self, table: Any, *given: Any, **kw: Any) -> str:
+    def create_table_constraints(self, table: Any, *args: Any, **kw: Any) -> str:
         """Constraints; a tensor's keys are its constraint."""
-        made: Any = super().create_table_constraints
-        return "" if is_tensor(table) else str(made(table, *given, **kw))
+        constraints: Any = super().create_table_constraints
+        return "" if is_tensor(table) else str(constraints(table, *args, **kw))
 
     def post_create_table(self, table: Any) -> str:
         """What elements of a tensor are that no statement has set, if its values have a default.
@@ -210,27 +215,27 @@ class Definitions(compiler.DDLCompiler):
             CompileError: Its values have different ones.
         """
         values = [c for c in table.columns if is_tensor(table) and not isinstance(c.type, DIM)]
-        found = {self.get_column_default_string(c) for c in values}
-        if len(found) > 1:
+        defaults = {self.get_column_default_string(c) for c in values}
+        if len(defaults) > 1:
             raise exc.CompileError("The values of a tensor have one default")
-        default = next(iter(found), None)
+        default = next(iter(defaults), None)
         return "" if default is None else f" DEFAULT {default}"
 
     def get_column_specification(self, column: Any, **kw: Any) -> str:
         """A column."""
-        made = self.preparer.format_column(column)
-        made += " " + self.dialect.type_compiler_instance.process(
+        specification = self.preparer.format_column(column)
+        specification += " " + self.dialect.type_compiler_instance.process(
             column.type, type_expression=column
         )
         if is_tensor(column.table):
-            return made
+            return specification
         if numbers(column):
-            made += f" DEFAULT nextval('{self.preparer.sequence_name(column)}')"
-        elif (found := self.get_column_default_string(column)) is not None:
-            made += f" DEFAULT {found}"
+            specification += f" DEFAULT nextval('{self.preparer.sequence_name(column)}')"
+        elif (default := self.get_column_default_string(column)) is not None:
+            specification += f" DEFAULT {default}"
         if column.computed is not None:
-            made += " " + self.process(column.computed)
-        return made if column.nullable else made + " NOT NULL"
+            specification += " " + self.process(column.computed)
+        return specification if column.nullable else specification + " NOT NULL"
 
     def visit_computed_column(self, generated: Any, **kw: Any) -> str:
         """A column computed from others, when it is read."""
@@ -243,8 +248,8 @@ class Definitions(compiler.DDLCompiler):
         """A foreign key; DuckDB has no cascades."""
         if constraint.ondelete or constraint.onupdate:
             raise exc.CompileError("DuckDB has no ON DELETE and ON UPDATE of foreign keys")
-        made: Any = super().visit_foreign_key_constraint
-        return str(made(constraint, **kw))
+        visit: Any = super().visit_foreign_key_constraint
+        return str(visit(constraint, **kw))
 
     def visit_drop_index(self, drop: Any, **kw: Any) -> str:
         """DROP INDEX, in the schema of its table."""

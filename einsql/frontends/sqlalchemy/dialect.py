@@ -1,4 +1,4 @@
-"""What SQLAlchemy loads for URLs that begin with einsql:."""
+"""The SQLAlchemy dialect of einsql: URLs."""
 
 from __future__ import annotations
 
@@ -67,8 +67,9 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
     div_is_floordiv = False
     default_schema_name = MAIN
 
-    def __init__(self, json_serializer: Any = None, json_deserializer: Any = None,
-                 **options: Any) -> None:  # fmt: skip
+    def __init__(
+        self, json_serializer: Any = None, json_deserializer: Any = None, **options: Any
+    ) -> None:
         super().__init__(**options)
         self._json_serializer = json_serializer
         self._json_deserializer = json_deserializer
@@ -110,8 +111,8 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
         read_only = str(options.pop("read_only", "")).lower() in TRUE
         if str(options.get("mpi", "")).isdigit():
             options["mpi"] = int(options["mpi"])
-        given: dict[str, Any] = {"config": options} if options else {}
-        return [url.database or ":memory:"], {**given, "read_only": read_only}
+        config: dict[str, Any] = {"config": options} if options else {}
+        return [url.database or ":memory:"], {**config, "read_only": read_only}
 
     # ---- transactions
 
@@ -120,11 +121,11 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
         return ["SNAPSHOT", "AUTOCOMMIT"]
 
     def get_default_isolation_level(self, dbapi_conn: Any) -> Any:
-        """What holds unless somebody asks."""
+        """The default isolation level."""
         return "SNAPSHOT"
 
     def get_isolation_level(self, dbapi_connection: Any) -> Any:
-        """What holds now."""
+        """The current isolation level."""
         return "AUTOCOMMIT" if dbapi_connection in self._automatic else "SNAPSHOT"
 
     def set_isolation_level(self, dbapi_connection: Any, level: str) -> None:
@@ -145,12 +146,12 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
             self._beginning.add(con)
 
     def do_commit(self, dbapi_connection: Any) -> None:
-        """Commits what has begun."""
+        """Commits the transaction."""
         self._beginning.discard(_beneath(dbapi_connection))
         dbapi_connection.commit()
 
     def do_rollback(self, dbapi_connection: Any) -> None:
-        """Undoes what has begun."""
+        """Rolls the transaction back."""
         self._beginning.discard(_beneath(dbapi_connection))
         dbapi_connection.rollback()
 
@@ -159,14 +160,14 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
             self._beginning.discard(cursor.connection)
             cursor.connection.execute("BEGIN")
 
-    def do_execute(self, cursor: Any, statement: str, parameters: Any,
-                   context: Any = None) -> None:  # fmt: skip
+    def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
         """Runs a statement."""
         self._begin(cursor)
         cursor.execute(statement, parameters)
 
-    def do_executemany(self, cursor: Any, statement: str, parameters: Any,
-                       context: Any = None) -> None:  # fmt: skip
+    def do_executemany(
+        self, cursor: Any, statement: str, parameters: Any, context: Any = None
+    ) -> None:
         """Runs a statement for many parameters."""
         self._begin(cursor)
         cursor.executemany(statement, parameters)

@@ -1,4 +1,4 @@
-"""What a database holds: tables and their parts from DuckDB, tensors and views from einsql."""
+"""Reflection: tables, keys and indexes from DuckDB; tensors and views from einsql."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _HERE = "(database_name = current_database() OR database_name = 'temp' AND ?)"
 
 def session(connection: Any) -> Connection:
     """The einsql connection beneath SQLAlchemy's."""
-    found = connection.connection.dbapi_connection
-    assert isinstance(found, Connection)
-    return found
+    con = connection.connection.dbapi_connection
+    assert isinstance(con, Connection)
+    return con
 
 
 def rows(connection: Any, sql: str, given: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    """What DuckDB's catalog says."""
+    """The rows of a query on DuckDB's catalog."""
     return session(connection).duck.execute(sql, given)
 
 
@@ -40,14 +40,14 @@ def is_ours(schema: str | None) -> bool:
 
 def tensor(connection: Any, name: str, schema: str | None) -> Tensor | None:
     """The tensor of a name."""
-    found = _object(connection, name, schema)
-    return found if isinstance(found, Tensor) else None
+    stored = _object(connection, name, schema)
+    return stored if isinstance(stored, Tensor) else None
 
 
 def view(connection: Any, name: str, schema: str | None) -> Definition | None:
     """The view of a name that einsql keeps."""
-    found = _object(connection, name, schema)
-    return found if isinstance(found, Definition) and found.kind == "view" else None
+    stored = _object(connection, name, schema)
+    return stored if isinstance(stored, Definition) and stored.kind == "view" else None
 
 
 def _object(connection: Any, name: str, schema: str | None) -> Object | None:
@@ -64,8 +64,8 @@ def objects(connection: Any, schema: str | None) -> list[Object]:
         return []
     con = session(connection)
     con.store.refresh()
-    found = con.store.objects.values()
-    return [o for o in found if not o.name.endswith("()")]
+    stored = con.store.objects.values()
+    return [o for o in stored if not o.name.endswith("()")]
 
 
 class Reflection(Dialect):
@@ -78,8 +78,9 @@ class Reflection(Dialect):
     # ---- names
 
     @reflection.cache
-    def has_table(self, connection: Any, table_name: str, schema: str | None = None,
-                  **kw: Any) -> bool:  # fmt: skip
+    def has_table(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> bool:
         """True if there is a table, a tensor or a view of the name."""
         if _object(connection, table_name, schema) is not None:
             return True
@@ -94,8 +95,9 @@ class Reflection(Dialect):
         )
 
     @reflection.cache
-    def get_table_options(self, connection: Any, table_name: str, schema: str | None = None,
-                          **kw: Any) -> dict[str, Any]:  # fmt: skip
+    def get_table_options(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> dict[str, Any]:
         """Nothing: tables have no options.
 
         Raises:
@@ -110,25 +112,26 @@ class Reflection(Dialect):
         return schema_name in self.get_schema_names(connection)
 
     @reflection.cache
-    def has_sequence(self, connection: Any, sequence_name: str, schema: str | None = None,
-                     **kw: Any) -> bool:  # fmt: skip
+    def has_sequence(
+        self, connection: Any, sequence_name: str, schema: str | None = None, **kw: Any
+    ) -> bool:
         """True if there is a sequence of the name."""
         return sequence_name in self.get_sequence_names(connection, schema)
 
     @reflection.cache
     def get_schema_names(self, connection: Any, **kw: Any) -> list[str]:
         """The schemas of the database; einsql's own catalog is not shown."""
-        found = rows(
+        schemas = rows(
             connection,
             "SELECT schema_name FROM duckdb_schemas() WHERE database_name = current_database() "
             "AND schema_name NOT IN ('__einsql', 'information_schema', 'pg_catalog') ORDER BY 1",
         )
-        return [str(r[0]) for r in found]
+        return [str(r[0]) for r in schemas]
 
     @reflection.cache
     def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
         """Tables and tensors."""
-        found = rows(
+        tables = rows(
             connection,
             "SELECT table_name FROM duckdb_tables() WHERE schema_name = ? "
             "AND database_name = current_database() AND NOT temporary",
@@ -136,16 +139,17 @@ class Reflection(Dialect):
         )
         ours = objects(connection, schema)
         tensors = [o.name for o in ours if kind_of(o) != "view" and not o.temporary]
-        return sorted([*(str(r[0]) for r in found), *tensors])
+        return sorted([*(str(r[0]) for r in tables), *tensors])
 
     @reflection.cache
-    def get_temp_table_names(self, connection: Any, schema: str | None = None,
-                             **kw: Any) -> list[str]:  # fmt: skip
+    def get_temp_table_names(
+        self, connection: Any, schema: str | None = None, **kw: Any
+    ) -> list[str]:
         """Temporary tables and tensors."""
-        found = rows(connection, "SELECT table_name FROM duckdb_tables() WHERE temporary")
+        tables = rows(connection, "SELECT table_name FROM duckdb_tables() WHERE temporary")
         ours = objects(connection, schema)
         tensors = [o.name for o in ours if isinstance(o, Tensor) and o.temporary]
-        return sorted([*(str(r[0]) for r in found), *tensors])
+        return sorted([*(str(r[0]) for r in tables), *tensors])
 
     @reflection.cache
     def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
@@ -153,13 +157,14 @@ class Reflection(Dialect):
         return self._views(connection, schema, temporary=False)
 
     @reflection.cache
-    def get_temp_view_names(self, connection: Any, schema: str | None = None,
-                            **kw: Any) -> list[str]:  # fmt: skip
+    def get_temp_view_names(
+        self, connection: Any, schema: str | None = None, **kw: Any
+    ) -> list[str]:
         """Temporary views."""
         return self._views(connection, schema, temporary=True)
 
     def _views(self, connection: Any, schema: str | None, temporary: bool) -> list[str]:
-        found = rows(
+        duckdb_views = rows(
             connection,
             "SELECT view_name FROM duckdb_views() WHERE schema_name = ? AND NOT internal "
             "AND temporary = ?",
@@ -167,56 +172,59 @@ class Reflection(Dialect):
         )
         ours = objects(connection, schema)
         views = [o for o in ours if kind_of(o) == "view" and o.temporary == temporary]
-        return sorted([*(str(r[0]) for r in found), *(v.name for v in views)])
+        return sorted([*(str(r[0]) for r in duckdb_views), *(v.name for v in views)])
 
     @reflection.cache
-    def get_sequence_names(self, connection: Any, schema: str | None = None,
-                           **kw: Any) -> list[str]:  # fmt: skip
+    def get_sequence_names(
+        self, connection: Any, schema: str | None = None, **kw: Any
+    ) -> list[str]:
         """Sequences but temporary ones; those that number rows are among them."""
-        found = rows(
+        sequences = rows(
             connection,
             "SELECT sequence_name FROM duckdb_sequences() WHERE schema_name = ? "
             "AND database_name = current_database()",
             [schema or MAIN],
         )
-        return sorted(str(r[0]) for r in found)
+        return sorted(str(r[0]) for r in sequences)
 
     @reflection.cache
-    def get_view_definition(self, connection: Any, view_name: str, schema: str | None = None,
-                            **kw: Any) -> str:  # fmt: skip
+    def get_view_definition(
+        self, connection: Any, view_name: str, schema: str | None = None, **kw: Any
+    ) -> str:
         """The statement that made a view."""
         ours = view(connection, view_name, schema)
         if ours is not None:
             return ours.text
-        found = rows(
+        definitions = rows(
             connection,
             f"SELECT sql FROM duckdb_views() WHERE schema_name = ? AND {_HERE} "
             "AND lower(view_name) = lower(?) AND NOT internal",
             [*self._place(schema), view_name],
         )
-        if not found:
+        if not definitions:
             raise exc.NoSuchTableError(view_name)
-        return str(found[0][0])
+        return str(definitions[0][0])
 
     # ---- columns
 
     @reflection.cache
-    def get_columns(self, connection: Any, table_name: str, schema: str | None = None,
-                    **kw: Any) -> list[Any]:  # fmt: skip
+    def get_columns(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[Any]:
         """Columns in their order; of a tensor the keys, then the values.
 
         Raises:
             NoSuchTableError: There is no such table, tensor or view.
             UnreflectableTableError: It is damaged, or what a view reads is gone.
         """
-        held = _object(connection, table_name, schema)
-        if isinstance(held, Tensor):
-            return _tensor_columns(held)
-        if isinstance(held, Definition):
-            return _view_columns(session(connection), held)
-        if isinstance(held, Damaged):
-            raise exc.UnreflectableTableError(damage(held).reason)
-        found = rows(
+        stored = _object(connection, table_name, schema)
+        if isinstance(stored, Tensor):
+            return _tensor_columns(stored)
+        if isinstance(stored, Definition):
+            return _view_columns(session(connection), stored)
+        if isinstance(stored, Damaged):
+            raise exc.UnreflectableTableError(damage(stored).reason)
+        columns = rows(
             connection,
             "SELECT column_name, data_type, is_nullable, column_default, c.comment, sql "
             "FROM duckdb_columns() c LEFT JOIN duckdb_tables() t USING (database_name, "
@@ -224,109 +232,130 @@ class Reflection(Dialect):
             "AND lower(table_name) = lower(?) ORDER BY database_name <> 'temp', column_index",
             [*self._place(schema), table_name],
         )
-        if not found:
+        if not columns:
             raise exc.NoSuchTableError(table_name)
         return [
-            {**_column(name, kind), "nullable": nullable, "comment": comment,
-             **_default(name, kind, default, sql)}
-            for name, kind, nullable, default, comment, sql in found
-        ]  # fmt: skip
+            {
+                **_column(name, kind),
+                "nullable": nullable,
+                "comment": comment,
+                **_default(name, kind, default, sql),
+            }
+            for name, kind, nullable, default, comment, sql in columns
+        ]
 
     # ---- constraints
 
     @reflection.cache
-    def get_pk_constraint(self, connection: Any, table_name: str, schema: str | None = None,
-                          **kw: Any) -> Any:  # fmt: skip
+    def get_pk_constraint(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> Any:
         """The primary key; of a tensor its keys."""
-        held = tensor(connection, table_name, schema)
-        if held is not None:
-            keys = [k.name for k in held.relation.schema.keys]
+        stored = tensor(connection, table_name, schema)
+        if stored is not None:
+            keys = [k.name for k in stored.relation.schema.keys]
             return {"constrained_columns": keys, "name": None}
         for columns, *_ in self._constraints(connection, table_name, schema, "PRIMARY KEY"):
             return {"constrained_columns": columns, "name": None}
         return {"constrained_columns": [], "name": None}
 
     @reflection.cache
-    def get_foreign_keys(self, connection: Any, table_name: str, schema: str | None = None,
-                         **kw: Any) -> list[Any]:  # fmt: skip
+    def get_foreign_keys(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[Any]:
         """Foreign keys, which stay within a schema."""
-        found = self._constraints(connection, table_name, schema, "FOREIGN KEY")
+        constraints = self._constraints(connection, table_name, schema, "FOREIGN KEY")
         return [
-            {"name": None, "constrained_columns": columns, "referred_schema": schema,
-             "referred_table": table, "referred_columns": referred, "options": {}}
-            for columns, _, table, referred in found
-        ]  # fmt: skip
+            {
+                "name": None,
+                "constrained_columns": columns,
+                "referred_schema": schema,
+                "referred_table": table,
+                "referred_columns": referred,
+                "options": {},
+            }
+            for columns, _, table, referred in constraints
+        ]
 
     @reflection.cache
-    def get_unique_constraints(self, connection: Any, table_name: str, schema: str | None = None,
-                               **kw: Any) -> list[Any]:  # fmt: skip
+    def get_unique_constraints(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[Any]:
         """Columns that are unique together."""
-        found = self._constraints(connection, table_name, schema, "UNIQUE")
-        return [{"name": None, "column_names": columns} for columns, *_ in found]
+        constraints = self._constraints(connection, table_name, schema, "UNIQUE")
+        return [{"name": None, "column_names": columns} for columns, *_ in constraints]
 
     @reflection.cache
-    def get_check_constraints(self, connection: Any, table_name: str, schema: str | None = None,
-                              **kw: Any) -> list[Any]:  # fmt: skip
+    def get_check_constraints(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[Any]:
         """Conditions that rows meet."""
-        found = self._constraints(connection, table_name, schema, "CHECK")
-        return [{"name": None, "sqltext": text} for _, text, *_ in found]
+        constraints = self._constraints(connection, table_name, schema, "CHECK")
+        return [{"name": None, "sqltext": text} for _, text, *_ in constraints]
 
-    def _constraints(self, connection: Any, table: str, schema: str | None,
-                     kind: str) -> list[tuple[Any, ...]]:  # fmt: skip
+    def _constraints(
+        self, connection: Any, table: str, schema: str | None, kind: str
+    ) -> list[tuple[Any, ...]]:
         """Constraints of a kind without names, for DuckDB does not keep those it is given."""
-        found = rows(
+        constraints = rows(
             connection,
             "SELECT constraint_column_names, expression, referenced_table, "
             f"referenced_column_names FROM duckdb_constraints() WHERE schema_name = ? AND {_HERE} "
             "AND lower(table_name) = lower(?) AND constraint_type = ? ORDER BY constraint_index",
             [*self._place(schema), table, kind],
         )
-        if not found:
+        if not constraints:
             self._must_be_there(connection, table, schema)
-        return found
+        return constraints
 
     def _must_be_there(self, connection: Any, table: str, schema: str | None) -> None:
         if not self.has_table(connection, table, schema):
             raise exc.NoSuchTableError(table)
 
     @reflection.cache
-    def get_indexes(self, connection: Any, table_name: str, schema: str | None = None,
-                    **kw: Any) -> list[Any]:  # fmt: skip
+    def get_indexes(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[Any]:
         """Indexes that statements have made."""
-        found = rows(
+        indexes = rows(
             connection,
             "SELECT index_name, is_unique, expressions::VARCHAR[] FROM duckdb_indexes() "
             f"WHERE schema_name = ? AND {_HERE} AND lower(table_name) = lower(?) ORDER BY 1",
             [*self._place(schema), table_name],
         )
-        if not found:
+        if not indexes:
             self._must_be_there(connection, table_name, schema)
-        return [_index(*row) for row in found]
+        return [_index(*row) for row in indexes]
 
     @reflection.cache
-    def get_table_comment(self, connection: Any, table_name: str, schema: str | None = None,
-                          **kw: Any) -> Any:  # fmt: skip
-        """What COMMENT ON says of a table."""
-        found = rows(
+    def get_table_comment(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> Any:
+        """The comment on a table."""
+        comments = rows(
             connection,
             f"SELECT comment FROM duckdb_tables() WHERE schema_name = ? AND {_HERE} "
             "AND lower(table_name) = lower(?)",
             [*self._place(schema), table_name],
         )
-        if not found:
+        if not comments:
             self._must_be_there(connection, table_name, schema)
-        return {"text": found[0][0] if found else None}
+        return {"text": comments[0][0] if comments else None}
 
 
 def _column(name: str, kind: str) -> dict[str, Any]:
     return {
-        "name": name, "type": named_type(kind), "nullable": True, "default": None,
-        "autoincrement": False, "comment": None,
-    }  # fmt: skip
+        "name": name,
+        "type": named_type(kind),
+        "nullable": True,
+        "default": None,
+        "autoincrement": False,
+        "comment": None,
+    }
 
 
 def _default(name: str, kind: str, default: str | None, sql: str | None) -> dict[str, Any]:
-    """A column's default, or what it is computed from, which only the table's text tells apart."""
+    """A column's default or generating expression; only the table's text distinguishes them."""
     quoted = '"' + name.replace('"', '""') + '"'
     starts = [f"{before}{n} {kind}" for before in "( " for n in (name, quoted)]
     if any(f"{start} GENERATED ALWAYS AS(" in (sql or "") for start in starts):
@@ -335,35 +364,35 @@ def _default(name: str, kind: str, default: str | None, sql: str | None) -> dict
     return {"default": default, "autoincrement": str(default).startswith("nextval(")}
 
 
-def _tensor_columns(held: Tensor) -> list[Any]:
-    schema = held.relation.schema
+def _tensor_columns(stored: Tensor) -> list[Any]:
+    schema = stored.relation.schema
     keys = {k.name: DIM(k.lo, k.hi) for k in schema.keys}
     return [
         {**_column(name, "BIGINT"), "type": keys[name], "nullable": False}
         if name in keys
         else _column(name, schema.dtype(name).value)
-        for name in held.columns
+        for name in stored.columns
     ]
 
 
-def _view_columns(con: Connection, held: Definition) -> list[Any]:
-    quoted = '"' + held.name.replace('"', '""') + '"'
+def _view_columns(con: Connection, stored: Definition) -> list[Any]:
+    quoted = '"' + stored.name.replace('"', '""') + '"'
     try:
-        found = con.execute(f"DESCRIBE {quoted}").fetchall()
+        columns = con.execute(f"DESCRIBE {quoted}").fetchall()
     except Error as error:  # what it reads is gone
         raise exc.UnreflectableTableError(str(error)) from error
-    return [_column(row[0], row[1]) for row in found]
+    return [_column(row[0], row[1]) for row in columns]
 
 
 def _index(name: str, unique: bool, expressions: list[str]) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": name, "unique": unique, "dialect_options": {}}
+    index: dict[str, Any] = {"name": name, "unique": unique, "dialect_options": {}}
     columns = [_plain(e) for e in expressions]
-    made["column_names"] = columns
+    index["column_names"] = columns
     if None in columns:
-        made["expressions"] = [
+        index["expressions"] = [
             e if c is None else c for e, c in zip(expressions, columns, strict=True)
         ]
-    return made
+    return index
 
 
 def _plain(expression: str) -> str | None:

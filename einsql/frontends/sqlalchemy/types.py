@@ -67,7 +67,7 @@ class REAL(types.Float[Any]):
 
 
 class _Path:
-    """What JSON paths have in common."""
+    """The base class of JSON paths."""
 
     def _text(self, value: Any) -> str:
         raise NotImplementedError
@@ -136,7 +136,7 @@ class DECIMALS(types.Numeric[Any]):
     """Decimal numbers; quotients, which are DOUBLE in DuckDB, become such."""
 
     def result_processor(self, dialect: Any, coltype: object) -> Callable[[Any], Any] | None:
-        """What becomes of values that are read."""
+        """The function that converts values that are read."""
         if not self.asdecimal:
             return lambda value: None if value is None else float(value)
         return lambda value: (
@@ -191,13 +191,13 @@ def named_type(text: str) -> types.TypeEngine[Any]:
     Args:
         text: Such as DECIMAL(18,3), VARCHAR, INTEGER[].
     """
-    if found := re.fullmatch(r"(.*)\[\d*\]", text):
-        inner, dimensions = found[1], 1
+    if match := re.fullmatch(r"(.*)\[\d*\]", text):
+        inner, dimensions = match[1], 1
         while more := re.fullmatch(r"(.*)\[\d*\]", inner):
             inner, dimensions = more[1], dimensions + 1
         return types.ARRAY(named_type(inner), dimensions=dimensions)
-    if found := re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", text):
-        return types.DECIMAL(int(found[1]), int(found[2]))
+    if match := re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", text):
+        return types.DECIMAL(int(match[1]), int(match[2]))
     if text.startswith("ENUM("):
         names = re.findall(r"'((?:[^']++|'')*+)'", text)
         return types.Enum(*(n.replace("''", "'") for n in names))

@@ -26,14 +26,22 @@ from einsql.frontends.trace.program import Dims, Recorded, Traced
 from einsql.session.connection import Connection
 
 __all__ = [
-    "Traced", "assignment", "composed", "indexing", "joins", "products", "reductions", "running",
-    "shapes", "trace",
-]  # fmt: skip
+    "Traced",
+    "assignment",
+    "composed",
+    "indexing",
+    "joins",
+    "products",
+    "reductions",
+    "running",
+    "shapes",
+    "trace",
+]
 
 
 def trace(
     fn: Callable[..., Any], *arrays: Any, dims: Dims = None, connection: Connection | None = None
-) -> Traced:  # fmt: skip
+) -> Traced:
     """Turns a function of arrays into SQL, by calling it once.
 
     Args:

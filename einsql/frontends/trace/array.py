@@ -1,37 +1,37 @@
-"""Arrays that record what is done with them, by NumPy's own protocols."""
+"""Traced arrays, which record operations through NumPy's dispatch protocols."""
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from einsql.errors import InternalError, NotSupportedError, ProgrammingError
+from einsql.frontends.trace.arguments import bound_arguments
 from einsql.frontends.trace.constants import constant
 from einsql.frontends.trace.elementwise import computed, define, dtype_of
-from einsql.frontends.trace.expressions import Apply, Expr, Literal, cast, label
+from einsql.frontends.trace.expressions import cast, label
+from einsql.frontends.trace.nodes import Apply, Expr, Literal, Step
 from einsql.frontends.trace.refusals import way_out
 from einsql.frontends.trace.source import assigned, place, untraceable
-from einsql.frontends.trace.steps import Graph, Step, read
+from einsql.frontends.trace.steps import Graph, read
 from einsql.frontends.trace.views import View, whole, write
 
 FUNCTIONS: dict[object, Callable[..., Any]] = {}
-"""What stands for each of NumPy's functions; the modules of the package fill it."""
+"""The implementations of NumPy's functions; the modules of the package register them."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def implements(*functions: object) -> Callable[[F], F]:
-    """Makes a function stand for some of NumPy's."""
+    """Registers the implementation of NumPy functions."""
 
-    def register(made: F) -> F:
-        FUNCTIONS.update(dict.fromkeys(functions, made))
-        return made
+    def register(function: F) -> F:
+        FUNCTIONS.update(dict.fromkeys(functions, function))
+        return function
 
     return register
 
@@ -50,7 +50,7 @@ class TracedArray(NDArrayOperatorsMixin):
 
     def __init__(
         self, graph: Graph, step: Step, view: View | None = None, number: bool | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph = graph
         self.shape = step.shape
         self.number = not self.shape if number is None else number
@@ -63,7 +63,7 @@ class TracedArray(NDArrayOperatorsMixin):
 
     @property
     def step(self) -> Step:
-        """What it is, with all that has been written through others."""
+        """The array as it is now, with all that was written through other views."""
         now = self.view.buffer.step
         if now is not self._seen:
             self._seen = now
@@ -106,31 +106,33 @@ class TracedArray(NDArrayOperatorsMixin):
         name = f"np.{ufunc.__name__}"
         if chosen is not True and (out is None or method != "__call__"):
             raise untraceable(f"{name} with where", "Choose elements with np.where.")
-        found = _answered(name, lambda: self._ufunc(ufunc, method, inputs, options))
+        answer = _answered(name, lambda: self._ufunc(ufunc, method, inputs, options))
         if out is None:
-            return found
+            return answer
         target = out[0] if isinstance(out, tuple) else out
-        return _written(name, target, found, chosen, options.get("casting", "same_kind"))
+        return _written(name, target, answer, chosen, options.get("casting", "same_kind"))
 
     def _ufunc(
         self, ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: Mapping[str, Any]
     ) -> Any:
         """The result of a ufunc or of one of its methods."""
-        given = {k: v for k, v in options.items() if v is not None and k not in ("subok", "order")}
-        dtype = given.pop("dtype", None)
-        casting = given.pop("casting", "same_kind")
+        keywords = {
+            k: v for k, v in options.items() if v is not None and k not in ("subok", "order")
+        }
+        dtype = keywords.pop("dtype", None)
+        casting = keywords.pop("casting", "same_kind")
         name = ufunc.__name__
         if method == "reduce" and name in _REDUCING:
             typed = {} if dtype is None else {"dtype": dtype}
             axis = options.get("axis", 0)
-            return FUNCTIONS[_REDUCING[name]](inputs[0], **{**given, **typed, "axis": axis})
+            return FUNCTIONS[_REDUCING[name]](inputs[0], **{**keywords, **typed, "axis": axis})
         if method == "accumulate" and name == "add":
-            return FUNCTIONS[np.cumsum](inputs[0], **{"axis": 0, **given}, dtype=dtype)
+            return FUNCTIONS[np.cumsum](inputs[0], **{"axis": 0, **keywords}, dtype=dtype)
         if method == "outer" and len(inputs) == 2:
             left, right = (lifted(self.graph, i) for i in inputs)
             inputs, method = (left[(..., *[None] * right.ndim)], right), "__call__"
-        if method != "__call__" or given:
-            how = f".{method}" if method != "__call__" else f" with {', '.join(given)}"
+        if method != "__call__" or keywords:
+            how = f".{method}" if method != "__call__" else f" with {', '.join(keywords)}"
             raise untraceable(f"np.{name}{how}", way_out(f"{name}.{method}"))
         if not any(isinstance(i, TracedArray) for i in inputs):
             inputs = [lifted(self.graph, i) for i in inputs]
@@ -151,7 +153,7 @@ class TracedArray(NDArrayOperatorsMixin):
 
         def run() -> Any:
             nonlocal target
-            positional, named = _bound(func, args, dict(kwargs))
+            positional, named = bound_arguments(func, args, dict(kwargs))
             target = named.pop("out", None)
             if positional and isinstance(positional[0], np.ndarray):
                 positional = [lifted(self.graph, positional[0]), *positional[1:]]
@@ -160,8 +162,8 @@ class TracedArray(NDArrayOperatorsMixin):
                 named[first] = lifted(self.graph, named[first])
             return implementation(*positional, **named)
 
-        found = _answered(name, run)
-        return found if target is None else _written(name, target, found, True, "same_kind")
+        returned = _answered(name, run)
+        return returned if target is None else _written(name, target, returned, True, "same_kind")
 
     def __array__(self, *args: Any, **options: Any) -> NoReturn:
         raise untraceable(
@@ -201,13 +203,13 @@ class TracedArray(NDArrayOperatorsMixin):
     # ---- methods
 
     def __getitem__(self, key: Any) -> TracedArray:
-        found: TracedArray = _answered("Indexing", lambda: FUNCTIONS["getitem"](self, key))
-        return found
+        part: TracedArray = _answered("Indexing", lambda: FUNCTIONS["getitem"](self, key))
+        return part
 
     def _call(self, function: Any, *args: Any, **options: Any) -> TracedArray:
         """One of NumPy's functions of this array."""
-        found: TracedArray = self.__array_function__(function, (), (self, *args), options)
-        return found
+        array: TracedArray = self.__array_function__(function, (), (self, *args), options)
+        return array
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -231,9 +233,13 @@ class TracedArray(NDArrayOperatorsMixin):
         return self._call(np.swapaxes, -1, -2)
 
     def astype(
-        self, dtype: Any, order: str = "K", casting: Any = "unsafe", subok: bool = True,
+        self,
+        dtype: Any,
+        order: str = "K",
+        casting: Any = "unsafe",
+        subok: bool = True,
         copy: bool = True,
-    ) -> TracedArray:  # fmt: skip
+    ) -> TracedArray:
         """The array in another type; einsql rounds floats to integers, NumPy truncates."""
         if casting != "unsafe" and not np.can_cast(self.dtype, dtype, casting):
             raise ProgrammingError(f"{self.dtype} cannot become {dtype} {casting}ly{place()}")
@@ -246,19 +252,19 @@ class TracedArray(NDArrayOperatorsMixin):
                 return cast(Apply("trunc", (e,), e.dtype), target)
             return cast(e, target)
 
-        found: TracedArray = _done(combine(convert, self))
-        found.number = self.number
-        return found
+        converted: TracedArray = _done(combine(convert, self))
+        converted.number = self.number
+        return converted
 
     def transpose(self, *axes: Any) -> TracedArray:
         """The axes in another order."""
-        given = axes[0] if len(axes) == 1 else axes or None
-        return self._call(np.transpose, given)
+        order = axes[0] if len(axes) == 1 else axes or None
+        return self._call(np.transpose, order)
 
     def reshape(self, *shape: Any, order: str = "C") -> TracedArray:
         """The elements in another shape."""
-        given = shape[0] if len(shape) == 1 else shape
-        return self._call(np.reshape, given, order=order)
+        extents = shape[0] if len(shape) == 1 else shape
+        return self._call(np.reshape, extents, order=order)
 
 
 def _augmented(name: str) -> Callable[[TracedArray, Any], Any]:
@@ -270,8 +276,21 @@ def _augmented(name: str) -> Callable[[TracedArray, Any], Any]:
     return changed
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and",
-              "xor", "or", "matmul"):  # fmt: skip
+for _name in (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "lshift",
+    "rshift",
+    "and",
+    "xor",
+    "or",
+    "matmul",
+):
     setattr(TracedArray, f"__i{_name}__", _augmented(f"__i{_name}__"))
 
 
@@ -281,19 +300,43 @@ def _methods(*names: str) -> dict[str, Any]:
 
 _METHODS: dict[str, Any] = {
     **_methods(
-        "sum", "prod", "mean", "std", "var", "max", "min", "any", "all", "argmax", "argmin",
-        "ravel", "squeeze", "swapaxes", "diagonal", "trace", "dot", "take", "repeat", "clip",
-        "copy", "round", "cumsum",
+        "sum",
+        "prod",
+        "mean",
+        "std",
+        "var",
+        "max",
+        "min",
+        "any",
+        "all",
+        "argmax",
+        "argmin",
+        "ravel",
+        "squeeze",
+        "swapaxes",
+        "diagonal",
+        "trace",
+        "dot",
+        "take",
+        "repeat",
+        "clip",
+        "copy",
+        "round",
+        "cumsum",
     ),
     **dict.fromkeys(("conj", "conjugate"), lambda x: x),  # nothing here is complex
     "flatten": lambda x, order="C": np.copy(np.ravel(x, order)),
-    "item": lambda x: x._number(),
-    "tolist": lambda x: x._number(),
-}  # fmt: skip
+    "item": lambda x: x.__index__(),
+    "tolist": lambda x: x.__index__(),
+}
 _REDUCING: dict[str, object] = {
-    "add": np.sum, "multiply": np.prod, "maximum": np.max, "minimum": np.min,
-    "logical_and": np.all, "logical_or": np.any,
-}  # fmt: skip
+    "add": np.sum,
+    "multiply": np.prod,
+    "maximum": np.max,
+    "minimum": np.min,
+    "logical_and": np.all,
+    "logical_or": np.any,
+}
 
 
 def _answered(name: str, run: Callable[[], Any]) -> Any:
@@ -313,64 +356,38 @@ def _answered(name: str, run: Callable[[], Any]) -> Any:
         raise ProgrammingError(f"{name}: {error}{place()}") from error
 
 
-def _written(name: str, target: Any, found: Any, chosen: Any, casting: Any) -> TracedArray:
-    """A result where `out` wants it, as `x += y` does; elsewhere it stays what it is."""
+def _written(name: str, target: Any, array: Any, chosen: Any, casting: Any) -> TracedArray:
+    """Writes an array into the target of `out`, as `x += y` does, where `where` chooses it."""
     if not isinstance(target, TracedArray) or target.number:
         raise untraceable(
             f"{name} into a plain array",
             "Assign its result to a variable, as in y = y + x, or let what is written start as "
             "np.zeros_like(x, shape=…).",
         )
-    shape = np.broadcast_shapes(found.shape, target.shape if chosen is not True else found.shape)
-    if shape != target.shape or not np.can_cast(found.dtype, target.dtype, casting):
+    shape = np.broadcast_shapes(array.shape, target.shape if chosen is not True else array.shape)
+    if shape != target.shape or not np.can_cast(array.dtype, target.dtype, casting):
         raise ProgrammingError(
-            f"{name} gives {found.shape} {found.dtype}, which does not fit into "
+            f"{name} gives {array.shape} {array.dtype}, which does not fit into "
             f"{target.shape} {target.dtype}{place()}"
         )
-    made = found.astype(target.dtype)
+    written = array.astype(target.dtype)
     if chosen is not True:
-        made = FUNCTIONS[np.where](chosen, made, target)
-    write(target, made.step)
+        written = FUNCTIONS[np.where](chosen, written, target)
+    write(target, written.step)
     return target
 
 
-@lru_cache(maxsize=256)
-def _signature(function: Any) -> inspect.Signature | None:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
-
-
-def _bound(
-    function: Any, args: Sequence[Any], options: dict[str, Any]
-) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Arguments by the names that NumPy gives them, as its functions order them."""
-    signature = _signature(function)
-    if signature is None:
-        return args, options
-    bound = signature.bind(*args, **options)
-    kinds = {n: p.kind for n, p in signature.parameters.items()}
-    if inspect.Parameter.VAR_POSITIONAL in kinds.values():
-        return args, options
-    only = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_KEYWORD
-    named = {n: v for n, v in bound.arguments.items() if kinds[n] not in only}
-    positional = [v for n, v in bound.arguments.items() if kinds[n] is only[0]]
-    for n, kind in kinds.items():
-        if kind is only[1]:
-            named.update(bound.arguments.get(n, {}))
-    return positional, named
-
-
-def _done(found: Any) -> Any:
+def _done(returned: Any) -> Any:
     """The result of an operation, under the name of the variable it is assigned to."""
-    several = isinstance(found, list | tuple)
-    made = list(found) if several else [found]
-    if any(isinstance(m, TracedArray) and not m.graph.silent and m.step.name is None for m in made):
-        for m, name in zip(made, assigned(), strict=False):
+    several = isinstance(returned, list | tuple)
+    arrays = list(returned) if several else [returned]
+    if any(
+        isinstance(m, TracedArray) and not m.graph.silent and m.step.name is None for m in arrays
+    ):
+        for m, name in zip(arrays, assigned(), strict=False):
             if isinstance(m, TracedArray) and m.step.name is None and not name.startswith("_"):
                 m.step.name = name
-    return found
+    return returned
 
 
 # ---- what operations are made of
@@ -408,7 +425,7 @@ def elements(x: TracedArray, shape: Sequence[int]) -> Expr:
 
 
 def combine(build: Callable[..., Expr], *operands: object) -> TracedArray:
-    """An array whose elements an expression makes of broadcast operands' elements.
+    """Computes an expression of operands' elements, broadcast to a common shape.
 
     Args:
         build: Called with an expression for each array, and Python numbers as they are.
@@ -434,10 +451,15 @@ def apply_(
 
 
 def viewed(
-    x: TracedArray, shape: Sequence[int], places: Sequence[Expr], *, exact: bool = True,
-    locked: bool = False, number: bool = False,
-) -> TracedArray:  # fmt: skip
-    """An array that shows another one's elements; what shows a number shares nothing.
+    x: TracedArray,
+    shape: Sequence[int],
+    places: Sequence[Expr],
+    *,
+    exact: bool = True,
+    locked: bool = False,
+    number: bool = False,
+) -> TracedArray:
+    """A view of another array's elements; a view of a number shares nothing.
 
     Args:
         x: The other one.
@@ -454,5 +476,5 @@ def viewed(
 
 
 def _weak(value: object) -> bool:
-    """True for numbers that take the type of what they meet."""
+    """True for Python numbers, which take the type of the other operand."""
     return isinstance(value, bool | int | float) and not isinstance(value, np.generic)

@@ -24,17 +24,17 @@ def setitem(x: TracedArray, key: Any, value: Any) -> None:
     """
     if x.number:
         raise TypeError("a number does not support item assignment")
-    given = key if isinstance(key, tuple) else (key,)
-    arrays = [e for e in given if isinstance(e, TracedArray | np.ndarray | list)]
+    entries = key if isinstance(key, tuple) else (key,)
+    arrays = [e for e in entries if isinstance(e, TracedArray | np.ndarray | list)]
     new = lifted(x.graph, value)
     if not arrays:
-        part: TracedArray = FUNCTIONS["getitem"](x, key if Ellipsis in given else (*given, ...))
+        part: TracedArray = FUNCTIONS["getitem"](x, key if Ellipsis in entries else (*entries, ...))
         if new.view == part.view and new.shape == part.shape:  # y[1:] += z has written it
             return
         write(part, _fitting(new, part.shape, part.dtype).step)
         return
     mask = lifted(x.graph, arrays[0])
-    if len(given) > 1 or mask.dtype != np.bool_:
+    if len(entries) > 1 or mask.dtype != np.bool_:
         raise untraceable("Assigning by arrays of integers", way_out("put"))
     if mask.shape != x.shape[: mask.ndim]:
         raise ValueError(f"a mask of {mask.shape} does not fit an array of {x.shape}")
@@ -53,7 +53,7 @@ FUNCTIONS["setitem"] = setitem
 
 
 def _fitting(value: TracedArray, shape: tuple[int, ...], dtype: np.dtype) -> TracedArray:
-    """A value in the shape and type of what it is assigned to."""
+    """A value in the shape and type of its target."""
     while value.ndim > len(shape) and value.shape[0] == 1:
         value = value[0]
     return broadcast_to(value, shape).astype(dtype)

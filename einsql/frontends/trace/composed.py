@@ -1,4 +1,4 @@
-"""NumPy's functions that are a line or two of others."""
+"""NumPy functions that are composed of other traced functions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from einsql.frontends.trace.arguments import NO_VALUE
 from einsql.frontends.trace.array import TracedArray, implements
 from einsql.frontends.trace.shapes import axis_of, ravel
 from einsql.frontends.trace.source import untraceable
-
-_UNSET: Any = getattr(np, "_NoValue", None)
-"""What NumPy's signatures have for an argument that is not given."""
 
 
 def _along(a: Any, axis: int, part: slice) -> Any:
@@ -27,10 +25,10 @@ def _along(a: Any, axis: int, part: slice) -> Any:
 
 @implements(np.diff)
 def diff(
-    a: TracedArray, n: int = 1, axis: int = -1, prepend: Any = _UNSET, append: Any = _UNSET
+    a: TracedArray, n: int = 1, axis: int = -1, prepend: Any = NO_VALUE, append: Any = NO_VALUE
 ) -> TracedArray:
     """np.diff."""
-    if prepend is not _UNSET or append is not _UNSET:
+    if prepend is not NO_VALUE or append is not NO_VALUE:
         raise untraceable("np.diff with prepend or append", "np.concatenate them before.")
     if operator.index(n) < 0:
         raise ValueError(f"order must be non-negative but got {n}")
@@ -43,7 +41,7 @@ def diff(
 
 @implements(np.ediff1d)
 def ediff1d(ary: TracedArray) -> TracedArray:
-    """np.ediff1d without what is put at its ends."""
+    """np.ediff1d without `to_begin` and `to_end`."""
     return diff(ravel(ary))
 
 
@@ -90,10 +88,10 @@ def multi_dot(arrays: Sequence[Any]) -> Any:
 @implements(np.polyval)
 def polyval(p: Any, x: Any) -> Any:
     """np.polyval."""
-    found: Any = np.zeros_like(x)
+    total: Any = np.zeros_like(x)
     for n in range(np.shape(p)[0]):
-        found = found * x + p[n]
-    return found
+        total = total * x + p[n]
+    return total
 
 
 @implements(np.vander)
@@ -112,8 +110,9 @@ def vander(
 
 
 @implements(np.cov)
-def cov(m: TracedArray, y: Any = None, rowvar: bool = True, bias: bool = False,
-        ddof: int | None = None) -> Any:  # fmt: skip
+def cov(
+    m: TracedArray, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None
+) -> Any:
     """np.cov of the rows of one array."""
     if y is not None or m.ndim > 2:
         raise untraceable("np.cov of this", "np.stack the variables as rows of one array.")
@@ -126,11 +125,11 @@ def cov(m: TracedArray, y: Any = None, rowvar: bool = True, bias: bool = False,
 @implements(np.corrcoef)
 def corrcoef(x: TracedArray, y: Any = None, rowvar: bool = True) -> Any:
     """np.corrcoef of the rows of one matrix."""
-    found = cov(x, y, rowvar)
-    if not found.ndim:
-        return found / found
-    deviations = np.sqrt(np.diagonal(found))
-    return np.clip(found / deviations[:, None] / deviations[None, :], -1, 1)
+    covariances = cov(x, y, rowvar)
+    if not covariances.ndim:
+        return covariances / covariances
+    deviations = np.sqrt(np.diagonal(covariances))
+    return np.clip(covariances / deviations[:, None] / deviations[None, :], -1, 1)
 
 
 # ---- what is near, and what is missing
@@ -159,9 +158,9 @@ def nan_to_num(
         return x
     most = np.finfo(x.dtype).max
     ends = [float(most if posinf is None else posinf), float(-most if neginf is None else neginf)]
-    found = np.where(np.isnan(x), x.dtype.type(nan), x)
-    found = np.where(found == np.inf, x.dtype.type(ends[0]), found)
-    return np.where(found == -np.inf, x.dtype.type(ends[1]), found)
+    finite = np.where(np.isnan(x), x.dtype.type(nan), x)
+    finite = np.where(finite == np.inf, x.dtype.type(ends[0]), finite)
+    return np.where(finite == -np.inf, x.dtype.type(ends[1]), finite)
 
 
 def _filled(a: Any, value: float) -> Any:
@@ -195,8 +194,8 @@ def nanmax(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
     if a.dtype.kind != "f":
         return a.max(axis=axis, keepdims=keepdims)
     none = np.isnan(a).all(axis=axis, keepdims=keepdims)
-    found = _filled(a, -np.inf).max(axis=axis, keepdims=keepdims)
-    return np.where(none, a.dtype.type(np.nan), found)
+    maximum = _filled(a, -np.inf).max(axis=axis, keepdims=keepdims)
+    return np.where(none, a.dtype.type(np.nan), maximum)
 
 
 @implements(np.nanmin)
@@ -223,10 +222,10 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
     """np.select."""
     if len(condlist) != len(choicelist):
         raise ValueError("list of cases must be same length as list of conditions")
-    found = default
+    chosen = default
     for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
-        found = np.where(condition, choice, found)
-    return found
+        chosen = np.where(condition, choice, chosen)
+    return chosen
 
 
 # ---- places
@@ -248,10 +247,10 @@ def flipud(m: TracedArray) -> Any:
 def rot90(m: TracedArray, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     """np.rot90."""
     first, second = (axis_of(n, m.ndim) for n in axes)
-    found: Any = m
+    turned: Any = m
     for _ in range(k % 4):
-        found = np.flip(np.swapaxes(found, first, second), first)
-    return found
+        turned = np.flip(np.swapaxes(turned, first, second), first)
+    return turned
 
 
 @implements(np.column_stack)
@@ -278,5 +277,5 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
 @implements(np.atleast_2d)
 def atleast_2d(*arys: Any) -> Any:
     """np.atleast_2d."""
-    found = [np.reshape(a, (1,) * (2 - np.ndim(a)) + np.shape(a)) for a in arys]
-    return found[0] if len(found) == 1 else tuple(found)
+    matrices = [np.reshape(a, (1,) * (2 - np.ndim(a)) + np.shape(a)) for a in arys]
+    return matrices[0] if len(matrices) == 1 else tuple(matrices)

@@ -11,9 +11,11 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.frontends.trace.elementwise import computed, dtype_of, literal
-from einsql.frontends.trace.expressions import Affine, Expr, Literal, apply, cast, label
+from einsql.frontends.trace.expressions import apply, cast, label
+from einsql.frontends.trace.nodes import Affine, Expr, Literal, Step
 from einsql.frontends.trace.source import untraceable, users_frame
-from einsql.frontends.trace.steps import Graph, Step
+from einsql.frontends.trace.steps import Graph
+from einsql.storage.host_arrays import as_numpy
 
 FEW = 4096
 """Elements above which a corner is looked at before all of them are."""
@@ -44,19 +46,17 @@ def _array(value: Any) -> Any:
         except (TypeError, ValueError):
             return None
     if hasattr(value, "detach"):  # a parameter of a torch module
-        from einsql.storage.host_arrays import as_numpy
-
         return as_numpy(value)
     return value
 
 
 def _variable(value: object) -> str:
-    """What the user calls an array, among the variables around the line that reads it."""
+    """The name of the user's variable for an array, in the frame of the line that reads it."""
     frame = users_frame()
     if frame is not None:
         for names in (frame.f_locals, frame.f_globals):
-            for name, found in names.items():
-                if found is value and not name.startswith("_"):
+            for name, variable in names.items():
+                if variable is value and not name.startswith("_"):
                     return str(name)
     return "constant"
 
@@ -77,26 +77,26 @@ def _ruled(array: np.ndarray, dtype: DType) -> Expr | None:
 
 
 def _progression(array: np.ndarray, dtype: DType) -> Expr | None:
-    """Whole numbers that grow by a step along each axis."""
-    whole = array
+    """Integers that grow by a constant step along each axis, as an affine expression."""
+    integers = array
     if dtype.is_float:
         if not (np.isfinite(array).all() and (np.abs(array) < 2**24).all()):
             return None
-        whole = array.astype(np.int64)
-        if (whole != array).any():
+        integers = array.astype(np.int64)
+        if (integers != array).any():
             return None
     if dtype is DType.BOOLEAN:
         return None
     origin = (0,) * array.ndim
-    start = int(whole[origin])
+    start = int(integers[origin])
     terms, expected = [], np.full(array.shape, start, np.int64)
     for n, extent in enumerate(array.shape):
         if extent > 1:
-            step = int(whole[(*origin[:n], 1, *origin[n + 1 :])]) - start
+            step = int(integers[(*origin[:n], 1, *origin[n + 1 :])]) - start
             along = np.arange(extent, dtype=np.int64) * step
             expected += along.reshape([-1 if m == n else 1 for m in range(array.ndim)])
             terms += [(n, step)] if step else []
-    if (expected != whole).any():
+    if (expected != integers).any():
         return None
     return cast(Affine(tuple(terms), start), dtype)
 
@@ -116,13 +116,13 @@ def _diagonals(array: np.ndarray, dtype: DType) -> Expr | None:
     where = [Literal(v.item(), dtype) for v in (low, high)]
     if low == high:
         inside = matrix != low
-        found = apart[inside]
-        if (found != found[0]).any() or inside.sum() != (apart == found[0]).sum():
+        offsets = apart[inside]
+        if (offsets != offsets[0]).any() or inside.sum() != (apart == offsets[0]).sum():
             return None
         values = matrix[inside]
         if (values != values[0]).any():
             return None
-        shifted = apply("add", row, Affine((), int(found[0])))
+        shifted = apply("add", row, Affine((), int(offsets[0])))
         return _chosen(apply("eq", column, shifted), Literal(values[0].item(), dtype), where[0])
     most = int(apart[matrix == low].max())
     if not np.array_equal(matrix, np.where(apart <= most, low, high)):

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.frontends.trace.expressions import Affine, Apply, Expr, Literal, apply, cast
+from einsql.frontends.trace.expressions import apply, cast
+from einsql.frontends.trace.nodes import Affine, Apply, Expr, Literal
 from einsql.frontends.trace.source import untraceable
 from einsql.frontends.trace.special import erfc
 
@@ -28,14 +29,14 @@ def dtype_of(dtype: Any, what: str = "An array") -> DType:
     Raises:
         NotSupportedError: There is none.
     """
-    found = DType.of(np.dtype(dtype))
-    if found is None:
+    stored = DType.of(np.dtype(dtype))
+    if stored is None:
         raise untraceable(
             f"{what} of {np.dtype(dtype)}",
             "Tensors hold bool, int8, int32, int64, float16, bfloat16, float32 and float64; "
             "convert with .astype(…) before.",
         )
-    return found
+    return stored
 
 
 def computed(dtype: DType) -> np.dtype:
@@ -68,17 +69,17 @@ def meeting(a: Expr | bool | int | float, b: Expr | bool | int | float) -> tuple
     if isinstance(a, bool | int | float) and isinstance(b, bool | int | float):
         dtype = dtype_of(np.result_type(np.asarray(a), np.asarray(b)))
     elif isinstance(a, bool | int | float) or isinstance(b, bool | int | float):
-        given = (v if isinstance(v, bool | int | float) else computed(v.dtype) for v in (a, b))
-        dtype = dtype_of(np.result_type(*given))
+        dtypes = (v if isinstance(v, bool | int | float) else computed(v.dtype) for v in (a, b))
+        dtype = dtype_of(np.result_type(*dtypes))
     else:
         dtype = met(a.dtype, b.dtype)
-    made = (
+    operands = (
         Literal(dtype.numpy.type(v).item(), dtype)
         if isinstance(v, bool | int | float)
         else cast(v, dtype)
         for v in (a, b)
     )
-    return next(made), next(made)
+    return next(operands), next(operands)
 
 
 # ---- definitions, over arguments of the types of NumPy's loop
@@ -183,13 +184,13 @@ def _fmin(a: Expr, b: Expr) -> Expr:
 def _remainder(a: Expr, b: Expr) -> Expr:
     """The rest of a division, with the divisor's sign, also of 0."""
     rest = apply("mod", a, b)
-    found = choose(_opposite(rest, b), apply("add", rest, b), rest)
+    remainder = choose(_opposite(rest, b), apply("add", rest, b), rest)
     if not a.dtype.is_float:
-        return found
+        return remainder
     signed = choose(apply("lt", b, number(0, b)), number(-0.0, a), number(0, a))
     if isinstance(b, Literal):
         signed = number(-0.0 if b.value < 0 else 0.0, a)
-    return choose(apply("eq", rest, number(0, rest)), signed, found)
+    return choose(apply("eq", rest, number(0, rest)), signed, remainder)
 
 
 def _opposite(rest: Expr, b: Expr) -> Expr:
@@ -206,15 +207,15 @@ def _floor_divide(a: Expr, b: Expr) -> Expr:
     if not a.dtype.is_float:
         return apply("idiv", apply("sub", a, _remainder(a, b)), b)
     rest = apply("mod", a, b)
-    found = apply("round", apply("div", apply("sub", a, rest), b))
+    quotient = apply("round", apply("div", apply("sub", a, rest), b))
     less_ = choose(_opposite(rest, b), number(1, a), number(0, a))
     zero = number(0, a)
-    found = apply("sub", found, less_)
+    quotient = apply("sub", quotient, less_)
     of_zero = choose(apply("eq", a, zero), apply("div", a, b), zero)
-    found = choose(apply("eq", found, zero), of_zero, found)
+    quotient = choose(apply("eq", quotient, zero), of_zero, quotient)
     if isinstance(b, Literal) and b.value != 0:
-        return found
-    return choose(apply("eq", b, number(0, b)), apply("div", a, b), found)
+        return quotient
+    return choose(apply("eq", b, number(0, b)), apply("div", a, b), quotient)
 
 
 def _power(a: Expr, b: Expr) -> Expr:
@@ -225,10 +226,10 @@ def _power(a: Expr, b: Expr) -> Expr:
             return apply("sqrt", a)
         return apply("pow", a, b)
     if isinstance(b, Literal) and 0 <= b.value <= 8:
-        found: Expr = number(1, a)
+        power: Expr = number(1, a)
         for n in range(int(b.value)):
-            found = a if n == 0 else apply("mul", found, a)
-        return found
+            power = a if n == 0 else apply("mul", power, a)
+        return power
     raise untraceable("An integer to a power that is no small literal", "Convert it to float64.")
 
 
@@ -238,12 +239,12 @@ def _float_power(a: Expr, b: Expr) -> Expr:
 
 
 def _sign(a: Expr) -> Expr:
-    found = cast(apply("sign", a), a.dtype)
-    return found if not a.dtype.is_float else choose(apply("isnan", a), a, found)
+    sign = cast(apply("sign", a), a.dtype)
+    return sign if not a.dtype.is_float else choose(apply("isnan", a), a, sign)
 
 
 def _rint(a: Expr) -> Expr:
-    """The nearest whole number, halves to even; what becomes 0 keeps its sign."""
+    """The nearest integer, halves to even; a zero keeps the sign of the argument."""
     size = apply("abs", a)
     near = choose(apply("lt", size, number(2.0**52, a)), cast(cast(a, I64), a.dtype), a)
     return choose(apply("le", size, number(0.5, a)), apply("trunc", a), near)
@@ -358,9 +359,11 @@ _ALIKE = {"conjugate": "positive", "bitwise_not": "invert", "abs": "absolute", "
 
 
 def define(
-    ufunc: np.ufunc, args: Sequence[Expr | bool | int | float], dtype: Any = None,
+    ufunc: np.ufunc,
+    args: Sequence[Expr | bool | int | float],
+    dtype: Any = None,
     casting: Any = "same_kind",
-) -> Expr:  # fmt: skip
+) -> Expr:
     """A ufunc over expressions and weak Python numbers.
 
     Args:
@@ -387,14 +390,18 @@ def define(
             typed.append(Literal(at.numpy.type(a).item(), at))
         else:
             typed.append(cast(_as_number(a), at))
-    found = DEFINITIONS[name](*typed)
-    return found if isinstance(found, Affine) else cast(found, loop[-1])
+    expr = DEFINITIONS[name](*typed)
+    return expr if isinstance(expr, Affine) else cast(expr, loop[-1])
 
 
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
-    "equal": operator.eq, "not_equal": operator.ne, "less": operator.lt,
-    "less_equal": operator.le, "greater": operator.gt, "greater_equal": operator.ge,
-}  # fmt: skip
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+}
 
 
 def _reachable(a: Expr | bool | int | float, dtype: DType) -> Expr | bool | int | float:
@@ -420,16 +427,16 @@ def _loop(
     ufunc: np.ufunc, args: Sequence[Expr | bool | int | float], dtype: Any, casting: Any
 ) -> list[DType]:
     """The types of arguments and result that NumPy computes in."""
-    given: list[Any] = []
+    operands: list[Any] = []
     for a in args:
         if isinstance(a, bool):
-            given.append(np.dtype(bool))
+            operands.append(np.dtype(bool))
         else:
-            given.append(type(a) if isinstance(a, int | float) else computed(a.dtype))
-    if all(isinstance(g, type) for g in given):  # NumPy wants one strong type
-        given = [np.dtype(np.int64 if g is int else np.float64) for g in given]
+            operands.append(type(a) if isinstance(a, int | float) else computed(a.dtype))
+    if all(isinstance(g, type) for g in operands):  # NumPy wants one strong type
+        operands = [np.dtype(np.int64 if g is int else np.float64) for g in operands]
     options: dict[str, Any] = {"casting": casting}
     if dtype is not None:
         options["signature"] = (*[None] * ufunc.nin, computed(dtype_of(dtype)))
-    found = ufunc.resolve_dtypes((*given, *[None] * ufunc.nout), **options)
-    return [F if d == np.float16 else dtype_of(d, f"np.{ufunc.__name__}") for d in found]
+    resolved = ufunc.resolve_dtypes((*operands, *[None] * ufunc.nout), **options)
+    return [F if d == np.float16 else dtype_of(d, f"np.{ufunc.__name__}") for d in resolved]

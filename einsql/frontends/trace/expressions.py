@@ -1,83 +1,13 @@
-"""What one element of an array is: scalar expressions over labels, and reads of other arrays.
-
-Labels are numbers: those of an array's axes first, then those a reduction sums over.
-"""
+"""Builds, inspects and rewrites the scalar expressions of a traced program."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from einsql.core.schema import DType
 from einsql.errors import InternalError
+from einsql.frontends.trace.nodes import Affine, Apply, Expr, Literal, Read
 from einsql.ir.functions import SCALARS
-
-if TYPE_CHECKING:
-    from einsql.frontends.trace.steps import Step
-
-Terms = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    """A number or a truth value."""
-
-    value: bool | int | float = field(compare=False)
-    dtype: DType
-    spelled: str = field(init=False)
-    """Tells 0.0 from -0.0, and makes NaN equal to itself."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "spelled", repr(self.value))
-
-
-@dataclass(frozen=True, slots=True)
-class Affine:
-    """Σ coefficient · label + constant, a BIGINT.
-
-    Attributes:
-        terms: Label and coefficient, which is not 0, in the order of labels.
-    """
-
-    terms: Terms
-    constant: int
-
-    @property
-    def dtype(self) -> DType:
-        """BIGINT, as keys are."""
-        return DType.BIGINT
-
-    @property
-    def label(self) -> int | None:
-        """The label that it is, or None where it is no bare label."""
-        bare = self.constant == 0 and len(self.terms) == 1 and self.terms[0][1] == 1
-        return self.terms[0][0] if bare else None
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """An element of another array; one index for each of its axes."""
-
-    step: Step
-    index: tuple[Expr, ...]
-
-    @property
-    def dtype(self) -> DType:
-        """The array's."""
-        return self.step.dtype
-
-
-@dataclass(frozen=True, slots=True)
-class Apply:
-    """A scalar function of `algebra.SCALARS`, or "cast" to its type."""
-
-    fn: str
-    args: tuple[Expr, ...]
-    dtype: DType
-
-
-Expr = Literal | Affine | Read | Apply
 
 ZERO = Affine((), 0)
 
@@ -107,15 +37,15 @@ def cast(e: Expr, dtype: DType) -> Expr:
 
 
 def apply(fn: str, *args: Expr) -> Expr:
-    """A function call whose arguments are cast to what the function takes.
+    """A function call whose arguments are cast to the function's types.
 
     Raises:
         InternalError: They do not fit it.
     """
     if fn in _INDEX and all(isinstance(a, Affine) for a in args):
-        found = _affine(fn, args)
-        if found is not None:
-            return found
+        affine = _affine(fn, args)
+        if affine is not None:
+            return affine
     typing = SCALARS[fn].types(tuple(a.dtype for a in args), True)
     if typing is None:
         raise InternalError(f"{fn} does not take {[a.dtype.value for a in args]}")
@@ -140,10 +70,12 @@ def _affine(fn: str, args: Sequence[Expr]) -> Affine | None:
 
 def plus(a: Affine, b: Affine) -> Affine:
     """The sum."""
-    found = dict(a.terms)
+    coefficients = dict(a.terms)
     for n, c in b.terms:
-        found[n] = found.get(n, 0) + c
-    return Affine(tuple(sorted((n, c) for n, c in found.items() if c)), a.constant + b.constant)
+        coefficients[n] = coefficients.get(n, 0) + c
+    return Affine(
+        tuple(sorted((n, c) for n, c in coefficients.items() if c)), a.constant + b.constant
+    )
 
 
 def scaled(a: Affine, by: int) -> Affine:
@@ -206,7 +138,7 @@ def parts(e: Expr) -> Iterator[Expr]:
 
 
 def reads(e: Expr) -> list[Read]:
-    """What it reads, in the order in which it is written."""
+    """The reads in an expression, in the order of the text."""
     return [p for p in parts(e) if isinstance(p, Read)]
 
 
@@ -224,10 +156,10 @@ def size(e: Expr) -> int:
 
 
 def rewrite(e: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
-    """The expression with what `change` gives in the place of a part; None leaves a part."""
-    found = change(e)
-    if found is not None:
-        return found
+    """The expression with parts replaced by `change`, which returns None to keep a part."""
+    changed = change(e)
+    if changed is not None:
+        return changed
     if isinstance(e, Apply):
         args = tuple(rewrite(a, change) for a in e.args)
         if args == e.args:
@@ -244,10 +176,10 @@ def substituted(e: Expr, index: Sequence[Expr]) -> Expr:
     def change(part: Expr) -> Expr | None:
         if not isinstance(part, Affine):
             return None
-        found: Expr = Affine((), part.constant)
+        total: Expr = Affine((), part.constant)
         for n, c in part.terms:
             term = times(index[n], c)
-            found = term if found == ZERO else apply("add", term, found)
-        return found
+            total = term if total == ZERO else apply("add", term, total)
+        return total
 
     return rewrite(e, change)

@@ -9,22 +9,11 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.frontends.trace.array import FUNCTIONS, TracedArray, combine, implements, lifted, viewed
 from einsql.frontends.trace.elementwise import choose, literal, meeting, number, truth
-from einsql.frontends.trace.expressions import (
-    ZERO,
-    Affine,
-    Expr,
-    Read,
-    apply,
-    bounds,
-    cast,
-    index,
-    label,
-    plus,
-    scaled,
-)
+from einsql.frontends.trace.expressions import ZERO, apply, bounds, cast, index, label, plus, scaled
+from einsql.frontends.trace.nodes import Affine, Expr, Read, Step
 from einsql.frontends.trace.shapes import axis_of
 from einsql.frontends.trace.source import untraceable
-from einsql.frontends.trace.steps import Step, read
+from einsql.frontends.trace.steps import read
 
 
 def getitem(x: TracedArray, key: Any) -> TracedArray:
@@ -71,8 +60,8 @@ FUNCTIONS["getitem"] = getitem
 
 def _given(key: Any) -> list[Any]:
     """The entries of an index, with whole numbers as Python's."""
-    whole = key if isinstance(key, tuple) else (key,)
-    return [int(e) if isinstance(e, np.generic) and e.dtype.kind in "iu" else e for e in whole]
+    entries = key if isinstance(key, tuple) else (key,)
+    return [int(e) if isinstance(e, np.generic) and e.dtype.kind in "iu" else e for e in entries]
 
 
 def _entries(x: TracedArray, key: Any) -> list[Any]:
@@ -109,20 +98,20 @@ def _kept(entries: list[Any]) -> int:
 
 
 def _gathered(x: TracedArray, step: Step, at: list[Affine], extent: int) -> Expr:
-    """The index that an array's element stands for: from 0, or from the end if it is negative.
+    """An array's element as an index: counted from 0, or from the end if it is negative.
 
     What lies outside is an error, which the program looks for; here it is held inside.
     """
-    found = read(step, at)
+    element = read(step, at)
     if extent == 0:
         raise IndexError("an axis without elements cannot be indexed")
     own = step.expr
     if isinstance(own, Affine):
         least, most = bounds(own, step.extents)
         if least >= 0 and most < extent:
-            return found
+            return element
     x.graph.checks.append((step, extent))
-    wide = cast(found, DType.BIGINT)
+    wide = cast(element, DType.BIGINT)
     if not _never_negative(step):
         behind = apply("add", wide, number(extent, wide))
         wide = choose(apply("lt", wide, number(0, wide)), behind, wide)
@@ -142,8 +131,8 @@ def take(a: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> 
         raise untraceable(f"np.take with mode='{mode}'", "Bring the indices into bounds before.")
     x = a if isinstance(a, TracedArray) else lifted(indices.graph, np.asarray(a))
     if not isinstance(indices, TracedArray):
-        given = np.asarray(indices)
-        indices = given if given.size else given.astype(np.int64)
+        positions = np.asarray(indices)
+        indices = positions if positions.size else positions.astype(np.int64)
     if axis is None:
         return _copied(getitem(x.reshape(-1), indices))
     return _copied(getitem(x, (*[slice(None)] * axis_of(axis, x.ndim), indices)))
@@ -182,6 +171,6 @@ def where(condition: Any, x: Any = None, y: Any = None) -> TracedArray:
         test = literal(bool(c)) if isinstance(c, bool | int | float) else truth(c)
         return choose(test, *meeting(a, b))
 
-    found = combine(chosen, condition, x, y)
-    found.number = False
-    return found
+    choice = combine(chosen, condition, x, y)
+    choice.number = False
+    return choice

@@ -12,7 +12,8 @@ import numpy as np
 
 from einsql.frontends.trace.array import TracedArray, graph_of, implements, lifted
 from einsql.frontends.trace.elementwise import choose, literal, met
-from einsql.frontends.trace.expressions import Affine, Expr, apply, cast, index, label, plus
+from einsql.frontends.trace.expressions import apply, cast, index, label, plus
+from einsql.frontends.trace.nodes import Affine, Expr
 from einsql.frontends.trace.shapes import axis_of, held, ravel
 from einsql.frontends.trace.source import untraceable
 from einsql.frontends.trace.steps import read
@@ -20,39 +21,40 @@ from einsql.frontends.trace.steps import read
 
 @implements(np.concatenate, np.concat)
 def concatenate(arrays: Sequence[Any], axis: int | None = 0, **options: Any) -> TracedArray:
-    """np.concatenate: each point chooses the array it lies in."""
+    """np.concatenate: each point reads the array whose interval contains it."""
     _refuse(options, "np.concatenate")
     graph = graph_of(arrays)
-    given = [lifted(graph, a) for a in arrays]
+    operands = [lifted(graph, a) for a in arrays]
     if axis is None:
-        given, axis = [ravel(a) for a in given], 0
-    at = axis_of(axis, given[0].ndim)
-    rest = {(*a.shape[:at], *a.shape[at + 1 :]) for a in given}
+        operands, axis = [ravel(a) for a in operands], 0
+    at = axis_of(axis, operands[0].ndim)
+    rest = {(*a.shape[:at], *a.shape[at + 1 :]) for a in operands}
     if len(rest) != 1:
-        raise ValueError("all the input array dimensions except for the concatenation axis must "
-                         "match exactly")  # fmt: skip
-    dtype = met(*(a.step.dtype for a in given))
-    given = [a for a in given if a.shape[at]] or given[:1]
-    total = sum(a.shape[at] for a in given)
-    shape = [total if n == at else e for n, e in enumerate(given[0].shape)]
+        raise ValueError(
+            "all the input array dimensions except for the concatenation axis must match exactly"
+        )
+    dtype = met(*(a.step.dtype for a in operands))
+    operands = [a for a in operands if a.shape[at]] or operands[:1]
+    total = sum(a.shape[at] for a in operands)
+    shape = [total if n == at else e for n, e in enumerate(operands[0].shape)]
     parts: list[Expr] = []
     start = 0
-    for a in given:
+    for a in operands:
         places: list[Expr] = [label(n) for n in range(len(shape))]
         places[at] = held(plus(label(at), index(-start)), a.shape[at], start, total)
         parts.append(cast(read(a.step, places), dtype))
         start += a.shape[at]
-    found = _chosen(parts, [a.shape[at] for a in given], label(at))
-    return TracedArray(graph, graph.map(shape, found))
+    element = _chosen(parts, [a.shape[at] for a in operands], label(at))
+    return TracedArray(graph, graph.map(shape, element))
 
 
 def _chosen(parts: Sequence[Expr], extents: Sequence[int], at: Affine) -> Expr:
-    """The part in whose interval a label lies."""
-    found = parts[-1]
+    """The part whose interval contains a label."""
+    element = parts[-1]
     for n in reversed(range(len(parts) - 1)):
         below = apply("lt", at, index(sum(extents[: n + 1])))
-        found = choose(below, parts[n], found)
-    return found
+        element = choose(below, parts[n], element)
+    return element
 
 
 @implements(np.stack)
@@ -60,13 +62,13 @@ def stack(arrays: Sequence[Any], axis: int = 0, **options: Any) -> TracedArray:
     """np.stack."""
     _refuse(options, "np.stack")
     graph = graph_of(arrays)
-    given = [lifted(graph, a) for a in arrays]
-    if len({a.shape for a in given}) != 1:
+    operands = [lifted(graph, a) for a in arrays]
+    if len({a.shape for a in operands}) != 1:
         raise ValueError("all input arrays must have the same shape")
-    at, dtype = axis_of(axis, given[0].ndim + 1), met(*(a.step.dtype for a in given))
-    shape = [*given[0].shape[:at], len(given), *given[0].shape[at:]]
+    at, dtype = axis_of(axis, operands[0].ndim + 1), met(*(a.step.dtype for a in operands))
+    shape = [*operands[0].shape[:at], len(operands), *operands[0].shape[at:]]
     rest: list[Expr] = [label(n) for n in range(len(shape)) if n != at]
-    parts = [cast(read(a.step, rest), dtype) for a in given]
+    parts = [cast(read(a.step, rest), dtype) for a in operands]
     return TracedArray(graph, graph.map(shape, _chosen(parts, [1] * len(parts), label(at))))
 
 
@@ -74,8 +76,8 @@ def stack(arrays: Sequence[Any], axis: int = 0, **options: Any) -> TracedArray:
 def vstack(tup: Sequence[Any], **options: Any) -> TracedArray:
     """np.vstack."""
     graph = graph_of(tup)
-    given = [lifted(graph, a) for a in tup]
-    return concatenate([a if a.ndim > 1 else a.reshape(1, -1) for a in given], 0, **options)
+    operands = [lifted(graph, a) for a in tup]
+    return concatenate([a if a.ndim > 1 else a.reshape(1, -1) for a in operands], 0, **options)
 
 
 @implements(np.hstack)
@@ -118,12 +120,12 @@ def pad(array: TracedArray, pad_width: Any, mode: str = "constant", **options: A
     _refuse(options, "np.pad")
     if mode != "constant" or not isinstance(value, bool | int | float):
         raise untraceable(f"np.pad with mode='{mode}'", "mode='constant' with one number works.")
-    given = np.asarray(pad_width)
-    if given.dtype.kind not in "iu":
+    sides = np.asarray(pad_width)
+    if sides.dtype.kind not in "iu":
         raise TypeError("`pad_width` must be of integral type.")
-    if (given < 0).any():
+    if (sides < 0).any():
         raise ValueError("index can't contain negative values")
-    widths = np.broadcast_to(given, (array.ndim, 2)).tolist()
+    widths = np.broadcast_to(sides, (array.ndim, 2)).tolist()
     shape = [e + a + b for e, (a, b) in zip(array.shape, widths, strict=True)]
     if array.size == 0:
         places: list[Expr] = []
@@ -131,14 +133,14 @@ def pad(array: TracedArray, pad_width: Any, mode: str = "constant", **options: A
     else:
         places, inside = _inside(array.shape, widths)
     filler = literal(array.step.dtype.numpy.type(value).item(), array.step.dtype)
-    found: Expr = read(array.step, places) if places or array.ndim == 0 else filler
+    element: Expr = read(array.step, places) if places or array.ndim == 0 else filler
     if inside:
-        found = choose(reduce(lambda a, b: apply("and", a, b), inside), found, filler)
-    return TracedArray(array.graph, array.graph.map(shape, found))
+        element = choose(reduce(lambda a, b: apply("and", a, b), inside), element, filler)
+    return TracedArray(array.graph, array.graph.map(shape, element))
 
 
 def _inside(shape: Sequence[int], widths: list[list[int]]) -> tuple[list[Expr], list[Expr]]:
-    """Where a padded array is read, and the conditions under which it is."""
+    """The index at which a padded array is read, and the conditions for reading it."""
     places: list[Expr] = []
     tests: list[Expr] = []
     for n, (extent, (before, after)) in enumerate(zip(shape, widths, strict=True)):
@@ -152,6 +154,6 @@ def _inside(shape: Sequence[int], widths: list[list[int]]) -> tuple[list[Expr], 
 
 
 def _refuse(options: dict[str, Any], what: str) -> None:
-    given = [k for k, v in options.items() if v is not None]
-    if given:
-        raise untraceable(f"{what} with {', '.join(given)}", "Leave that out.")
+    refused = [k for k, v in options.items() if v is not None]
+    if refused:
+        raise untraceable(f"{what} with {', '.join(refused)}", "Leave that out.")

@@ -10,9 +10,11 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.errors import Error
+from einsql.frontends.trace.arguments import NO_VALUE
 from einsql.frontends.trace.array import TracedArray, apply_, graph_of, implements, lifted
 from einsql.frontends.trace.elementwise import met
-from einsql.frontends.trace.expressions import ZERO, Expr, Literal, apply, cast, label, substituted
+from einsql.frontends.trace.expressions import ZERO, apply, cast, label, substituted
+from einsql.frontends.trace.nodes import Expr, Literal
 from einsql.frontends.trace.reductions import axes_of
 from einsql.frontends.trace.shapes import ravel
 from einsql.frontends.trace.source import untraceable
@@ -40,25 +42,25 @@ def contract(
     dtype = met(*(a.step.dtype for a in arrays))
     if dtype.is_short:
         dtype = DType.FLOAT
-    whole = dtype if dtype.is_float or dtype is DType.BOOLEAN else DType.BIGINT
+    exact = dtype if dtype.is_float or dtype is DType.BOOLEAN else DType.BIGINT
     factors: list[Expr] = []
     for a, names in zip(arrays, inputs, strict=True):
         places = [ZERO if e == 1 else label(number[n]) for n, e in zip(names, a.shape, strict=True)]
-        factors.append(cast(read(a.step, places), whole))
+        factors.append(cast(read(a.step, places), exact))
     times = "and" if dtype is DType.BOOLEAN else "mul"
     expr = reduce(lambda a, b: apply(times, a, b), factors)
     graph, sizes = arrays[0].graph, [extents[n] for n in order]
     summed = sizes[len(output) :]
     if 0 in summed:
-        nothing = Literal(whole.numpy.type(0).item(), whole)
+        nothing = Literal(exact.numpy.type(0).item(), exact)
         return TracedArray(graph, graph.map(sizes[: len(output)], nothing))
     if all(e == 1 for e in summed):
         step = graph.map(sizes[: len(output)], _without(expr, len(output), len(order)))
     else:
         how = "BOOL_OR" if dtype is DType.BOOLEAN else "SUM"
-        step = graph.reduce(sizes, len(output), how, expr, whole)
-    found = TracedArray(graph, step)
-    return found if whole is dtype else found.astype(dtype.numpy)
+        step = graph.reduce(sizes, len(output), how, expr, exact)
+    product = TracedArray(graph, step)
+    return product if exact is dtype else product.astype(dtype.numpy)
 
 
 def _without(expr: Expr, rank: int, many: int) -> Expr:
@@ -182,9 +184,9 @@ def clip(a: Any, a_min: Any = None, a_max: Any = None, out: None = None, **optio
     """np.clip."""
     low = options.pop("min", a_min)
     high = options.pop("max", a_max)
-    found: Any = a
-    if low is not None and low is not np._NoValue:
-        found = np.maximum(found, low)
-    if high is not None and high is not np._NoValue:
-        found = np.minimum(found, high)
-    return found
+    clipped: Any = a
+    if low is not None and low is not NO_VALUE:
+        clipped = np.maximum(clipped, low)
+    if high is not None and high is not NO_VALUE:
+        clipped = np.minimum(clipped, high)
+    return clipped

@@ -1,4 +1,4 @@
-"""`einsql.trace`: a Python function over arrays as SQL, and what runs it."""
+"""`einsql.trace`: traces a Python function over arrays into SQL, and runs it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from einsql.core import forks
 from einsql.core.schema import DType
 from einsql.errors import DataError, Error, InterfaceError, ProgrammingError, suggest
 from einsql.frontends.trace.array import TracedArray, lifted
+from einsql.frontends.trace.nodes import Step
 from einsql.frontends.trace.statement import write
-from einsql.frontends.trace.steps import Graph, Step
+from einsql.frontends.trace.steps import Graph
 from einsql.frontends.trace.views import whole
 from einsql.session.connection import Connection
 from einsql.session.multi_query import fetch_together
@@ -43,13 +44,13 @@ class Traced:
 
     def __init__(self, recorded: Recorded, connection: Connection | None) -> None:
         graph, outputs = recorded.graph, recorded.outputs
-        made = self._written = write(graph, outputs)
+        program = self._written = write(graph, outputs)
         for name, (step, _) in graph.tensors.items():
-            step.dims = made.keys[name]  # what checks and derivatives call their keys too
+            step.dims = program.keys[name]  # what checks and derivatives call their keys too
         self._pack: Callable[[list[np.ndarray]], Any] = recorded.packed
-        self.statements = made.statements
-        self.sql = ";\n\n".join(made.statements)
-        self.dims = made.keys
+        self.statements = program.statements
+        self.sql = ";\n\n".join(program.statements)
+        self.dims = program.keys
         self.tensors = {name: array for name, (_, array) in graph.tensors.items()}
         self._shared = connection
         self._own = forks.PerProcess(partial(_session, self.tensors, self.dims))
@@ -80,29 +81,29 @@ class Traced:
             InterfaceError: An array has another shape or dtype.
             DataError: An index lies outside, an integer overflows.
         """
-        given = self._recorded.given(arrays, self.dims)
+        relations = self._recorded.given(arrays, self.dims)
         if self._shared is not None:  # another program may have given a name to an array of its own
             self.register(self.connection)
-        for name, held in given.items():
-            self.connection.register(name, held)
-        self._check(given)
+        for name, relation in relations.items():
+            self.connection.register(name, relation)
+        self._check(relations)
         if len(self.statements) == 1:
-            found = [self.connection.execute(self.sql).fetch_numpy()]
+            results = [self.connection.execute(self.sql).fetch_numpy()]
         else:
-            found = fetch_together(self.connection, self.statements)
-        shaped = [np.reshape(f, s) for f, s in zip(found, self._shapes, strict=True)]
+            results = fetch_together(self.connection, self.statements)
+        shaped = [np.reshape(f, s) for f, s in zip(results, self._shapes, strict=True)]
         return self._pack([f if f.flags.writeable else f.copy() for f in shaped])
 
-    def _check(self, given: Mapping[str, Stored]) -> None:
+    def _check(self, relations: Mapping[str, Stored]) -> None:
         """Looks at arrays that are indexes."""
         for name, sql, extent in self._checks:
             if sql is None:
-                found = np.asarray(
-                    given[name].fields["val"] if name in given else self.tensors[name]
+                indexes = np.asarray(
+                    relations[name].fields["val"] if name in relations else self.tensors[name]
                 )
             else:
-                found = np.asarray(self.connection.execute(sql).fetch_numpy())
-            least, most = (int(found.min()), int(found.max())) if found.size else (0, 0)
+                indexes = np.asarray(self.connection.execute(sql).fetch_numpy())
+            least, most = (int(indexes.min()), int(indexes.max())) if indexes.size else (0, 0)
             if least < -extent or most >= extent:
                 wrong = least if least < -extent else most
                 what = f" in {name}" if name else ""
@@ -145,12 +146,12 @@ class Traced:
                     f"{name} is no tensor of floats", hint=suggest(name, floats, "tensors")
                 )
         wanted = names or tuple(floats)
-        made = copy(self)
-        made.statements = [self.sql, *(self._written.gradient(0, n) for n in wanted)]
-        made.sql = ";\n\n".join(made.statements)
-        made._shapes = [(), *(steps[n].shape for n in wanted)]
-        made._pack = lambda found: (found[0][()], dict(zip(wanted, found[1:], strict=True)))
-        return made
+        program = copy(self)
+        program.statements = [self.sql, *(self._written.gradient(0, n) for n in wanted)]
+        program.sql = ";\n\n".join(program.statements)
+        program._shapes = [(), *(steps[n].shape for n in wanted)]
+        program._pack = lambda arrays: (arrays[0][()], dict(zip(wanted, arrays[1:], strict=True)))
+        return program
 
     def explain(self, **options: Any) -> Explanation:
         """The plan, as `Connection.explain` gives it; of the last of several results.
@@ -170,7 +171,7 @@ class Traced:
 
 def _session(
     tensors: Mapping[str, Any], dims: Mapping[str, Sequence[str]], inherited: Connection | None
-) -> Connection:  # fmt: skip
+) -> Connection:
     """A session in memory for one program.
 
     Args:
@@ -196,7 +197,7 @@ def _fill(array: object) -> int | None:
 
 
 def _checks(recorded: Recorded) -> list[tuple[str, str | None, int]]:
-    """What has to be looked at before a run: arrays that are indexes, as tensors or SELECTs."""
+    """The index arrays whose bounds are checked before a run, as tensors or SELECTs."""
     graph = recorded.graph
     unique = {(s.number, extent): s for s, extent in graph.checks}
     return [
@@ -206,7 +207,7 @@ def _checks(recorded: Recorded) -> list[tuple[str, str | None, int]]:
 
 
 class Recorded:
-    """What a function did with its arguments.
+    """The recording of a function's operations on its arguments.
 
     Attributes:
         graph: The steps.
@@ -227,13 +228,13 @@ class Recorded:
                 f"dims names {unknown[0]}, which is no array", hint=f"Arrays are {known}."
             )
         if is_module(fn):
-            from einsql.frontends.trace.modules.graph import run_module  # for who has modules
+            from einsql.frontends.trace.modules.graph import run_module  # needs PyTorch
 
-            found = run_module(fn, args, traced, self.graph)
+            returned = run_module(fn, args, traced, self.graph)
         else:
-            found = _called(fn, traced)
+            returned = _called(fn, traced)
         self.outputs: list[Step] = []
-        self._form = self._unpacked(found)
+        self._form = self._unpacked(returned)
         if not self.outputs:
             raise ProgrammingError(
                 "The function gives no array of its arguments",
@@ -248,9 +249,9 @@ class Recorded:
             return {k: self._argument(v, self._leaf(str(k), name)) for k, v in value.items()}
         if not _is_given(value):
             return value
-        held = array_relation(value, fill=_fill(value))
-        (field,) = held.schema.values
-        shape = held.schema.shape
+        relation = array_relation(value, fill=_fill(value))
+        (field,) = relation.schema.values
+        shape = relation.schema.shape
         dims = self._dims.get(name)
         if dims is not None and len(dims) != len(shape):
             raise InterfaceError(
@@ -294,29 +295,29 @@ class Recorded:
                 f"The program takes {len(self._names)} arguments, not {len(arrays)}",
                 hint=f"They are {', '.join(self._names)}.",
             )
-        found: dict[int, Any] = {}
-        if not _taken(self._taken, list(arrays), found):
+        taken: dict[int, Any] = {}
+        if not _taken(self._taken, list(arrays), taken):
             raise InterfaceError(
                 "The program was traced with other arguments",
                 hint="Numbers, texts and containers are part of the program; trace it anew.",
             )
         result: dict[str, Stored] = {}
         for n, (name, shape, dtype) in enumerate(self._slots):
-            value = found[n]
-            held = array_relation(value, dims[name], _fill(value))
-            (field,) = held.schema.values
-            if held.schema.shape != shape or field.dtype is not dtype:
+            value = taken[n]
+            relation = array_relation(value, dims[name], _fill(value))
+            (field,) = relation.schema.values
+            if relation.schema.shape != shape or field.dtype is not dtype:
                 raise InterfaceError(
-                    f"{name} is {held.schema.shape} {field.dtype.numpy_name}, and the program "
+                    f"{name} is {relation.schema.shape} {field.dtype.numpy_name}, and the program "
                     f"was traced with {shape} {dtype.numpy_name}",
                     hint="Trace it anew for other shapes and types.",
                 )
-            result[name] = held
+            result[name] = relation
         return result
 
-    def packed(self, found: Sequence[np.ndarray]) -> Any:
+    def packed(self, arrays: Sequence[np.ndarray]) -> Any:
         """Results in the form in which the function gave them."""
-        return _filled(self._form, found)
+        return _filled(self._form, arrays)
 
 
 class _Numbered:
@@ -326,14 +327,14 @@ class _Numbered:
         self.number = number
 
 
-def _filled(form: Any, found: Sequence[np.ndarray]) -> Any:
+def _filled(form: Any, arrays: Sequence[np.ndarray]) -> Any:
     if isinstance(form, _Numbered):
-        array = found[form.number]
+        array = arrays[form.number]
         return array if array.shape else array[()]
     if isinstance(form, list | tuple):
-        return _rebuilt(form, [_filled(f, found) for f in form])
+        return _rebuilt(form, [_filled(f, arrays) for f in form])
     if isinstance(form, dict):
-        return {k: _filled(f, found) for k, f in form.items()}
+        return {k: _filled(f, arrays) for k, f in form.items()}
     return form
 
 
@@ -345,7 +346,7 @@ def _rebuilt(like: Any, values: list[Any]) -> Any:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """What lies in containers, in order."""
+    """The leaves of nested containers, in order."""
     if isinstance(value, list | tuple):
         for v in value:
             yield from leaves(v)
@@ -362,7 +363,7 @@ def _is_given(value: Any) -> bool:
 
 
 def _called(fn: Callable[..., Any], traced: Sequence[Any]) -> Any:
-    """What a function gives, or why it cannot be traced where NumPy says something else."""
+    """The return value of a function; replaces NumPy's errors by the reason not to trace it."""
     try:
         return fn(*traced)
     except (TypeError, ValueError) as error:
@@ -380,22 +381,22 @@ def _form_of(value: Any, numbers: Iterator[int]) -> Any:
     return _Numbered(next(numbers)) if _is_given(value) else value
 
 
-def _taken(form: Any, value: Any, found: dict[int, Any]) -> bool:
+def _taken(form: Any, value: Any, taken: dict[int, Any]) -> bool:
     """Whether an argument is as it was traced; its tensors come into `found` by their numbers."""
     if isinstance(form, _Numbered):
-        found[form.number] = value
+        taken[form.number] = value
         return _is_given(value)
     if isinstance(form, list | tuple):
         return (
             isinstance(value, list | tuple)
             and len(value) == len(form)
-            and all(_taken(f, v, found) for f, v in zip(form, value, strict=True))
+            and all(_taken(f, v, taken) for f, v in zip(form, value, strict=True))
         )
     if isinstance(form, dict):
         return (
             isinstance(value, dict)
             and value.keys() == form.keys()
-            and all(_taken(f, value[k], found) for k, f in form.items())
+            and all(_taken(f, value[k], taken) for k, f in form.items())
         )
     if _is_given(value) or type(value) is not type(form):
         return value is form
@@ -409,7 +410,7 @@ def is_module(fn: object) -> bool:
 
 
 def argument_names(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
-    """What a function calls its positional arguments.
+    """The names of a function's positional arguments.
 
     Raises:
         ProgrammingError: It takes others.
@@ -422,14 +423,14 @@ def argument_names(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
         ) from None
     except ValueError:  # a builtin tells nothing of its arguments
         return [f"x{n}" for n in range(len(args))]
-    found: list[str] = []
+    names: list[str] = []
     for name, value in bound.arguments.items():
         kind = bound.signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
-            found += [f"{name}_{n}" for n in range(len(value))]
+            names += [f"{name}_{n}" for n in range(len(value))]
         else:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def named_dims(dims: Dims, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -446,13 +447,13 @@ def named_dims(dims: Dims, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
                 "dims names the axes of every argument", hint="As in dims={'x': 'i j', 'w': 'j k'}."
             )
         dims = {name: d for name, d in zip(names, dims, strict=True) if d is not None}
-    found: dict[str, tuple[str, ...]] = {}
-    for name, given in dims.items():
-        axes = tuple(given.replace(",", " ").split() if isinstance(given, str) else given)
+    dims_of: dict[str, tuple[str, ...]] = {}
+    for name, spec in dims.items():
+        axes = tuple(spec.replace(",", " ").split() if isinstance(spec, str) else spec)
         if len({a.lower() for a in axes}) != len(axes) or "val" in (a.lower() for a in axes):
             raise InterfaceError(
                 f"dims names axes of {name} {', '.join(axes)}",
                 hint="Names differ from each other, and from val, the value.",
             )
-        found[str(name)] = axes
-    return found
+        dims_of[str(name)] = axes
+    return dims_of

@@ -1,4 +1,4 @@
-"""Reductions along axes: sums, means, extremes and what is made of them."""
+"""Reductions along axes: sums, means, extremes, and functions composed of them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,11 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import DType
+from einsql.frontends.trace.arguments import NO_VALUE
 from einsql.frontends.trace.array import TracedArray, apply_, graph_of, implements, lifted
 from einsql.frontends.trace.elementwise import computed, dtype_of, number, truth
-from einsql.frontends.trace.expressions import (
-    ZERO,
-    Expr,
-    Literal,
-    apply,
-    cast,
-    label,
-    labels,
-    substituted,
-)
+from einsql.frontends.trace.expressions import ZERO, apply, cast, label, labels, substituted
+from einsql.frontends.trace.nodes import Expr, Literal
 from einsql.frontends.trace.shapes import axis_of, diagonal, expand_dims, ravel, transpose
 from einsql.frontends.trace.source import untraceable
 from einsql.frontends.trace.steps import read
@@ -31,10 +24,14 @@ B, I64, F, D = DType.BOOLEAN, DType.BIGINT, DType.FLOAT, DType.DOUBLE
 
 
 def reduced(
-    x: TracedArray, axis: Any, keepdims: bool, how: str,
-    element: Callable[[Expr], Expr] = lambda e: e, dtype: DType | None = None,
+    x: TracedArray,
+    axis: Any,
+    keepdims: bool,
+    how: str,
+    element: Callable[[Expr], Expr] = lambda e: e,
+    dtype: DType | None = None,
     nothing: float | bool | None = None,
-) -> TracedArray:  # fmt: skip
+) -> TracedArray:
     """An aggregate along axes.
 
     Args:
@@ -66,11 +63,11 @@ def reduced(
         step = x.graph.map(shape, cast(_alone(expr, len(kept)), result))
     else:
         step = x.graph.reduce(extents, len(kept), how, expr, result)
-    found = TracedArray(x.graph, step)
+    aggregate = TracedArray(x.graph, step)
     if not keepdims:
-        return found
+        return aggregate
     wide = [1 if n in gone else e for n, e in enumerate(x.shape)]
-    return TracedArray(x.graph, x.graph.map(wide, read(found.step, [label(n) for n in kept])))
+    return TracedArray(x.graph, x.graph.map(wide, read(aggregate.step, [label(n) for n in kept])))
 
 
 def _alone(expr: Expr, rank: int) -> Expr:
@@ -83,20 +80,20 @@ def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
     """Axes counted from 0, each once, in order."""
     if axis is None:
         return tuple(range(rank))
-    found = _listed(axis, rank)
-    if len(set(found)) != len(found):
+    axes = _listed(axis, rank)
+    if len(set(axes)) != len(axes):
         raise ValueError("duplicate value in 'axis'")
-    return tuple(sorted(found))
+    return tuple(sorted(axes))
 
 
 def _options(what: str, options: dict[str, Any]) -> None:
-    given = [k for k, v in options.items() if v is not None and v is not np._NoValue]
-    if given:
-        raise untraceable(f"{what} with {', '.join(given)}", "Select with np.where before.")
+    refused = [k for k, v in options.items() if v is not None and v is not NO_VALUE]
+    if refused:
+        raise untraceable(f"{what} with {', '.join(refused)}", "Select with np.where before.")
 
 
 def _keep(keepdims: Any) -> bool:
-    return keepdims is not np._NoValue and bool(keepdims)
+    return keepdims is not NO_VALUE and bool(keepdims)
 
 
 def summed(dtype: DType, wanted: Any) -> DType:
@@ -115,8 +112,8 @@ def _sum(
     _options("np.sum", options)
     total = summed(a.step.dtype, dtype)
     wide = total if total.is_float else I64
-    found = reduced(a, axis, _keep(keepdims), "SUM", lambda e: cast(e, wide), wide, 0)
-    return found.astype(total.numpy) if total is not wide else found
+    sums = reduced(a, axis, _keep(keepdims), "SUM", lambda e: cast(e, wide), wide, 0)
+    return sums.astype(total.numpy) if total is not wide else sums
 
 
 implements(np.sum)(_sum)
@@ -154,7 +151,7 @@ def mean(
 @implements(np.average)
 def average(
     a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: Any = False
-) -> TracedArray:  # fmt: skip
+) -> TracedArray:
     """np.average; weights whose sum is 0 give NaN or infinity."""
     if returned:
         raise untraceable("np.average with returned", "Sum the weights: weights.sum(axis).")
@@ -185,13 +182,17 @@ def _listed(axis: Any, rank: int) -> list[int]:
 
 @implements(np.var)
 def variance(
-    a: TracedArray, axis: Any = None, dtype: Any = None, ddof: float = 0, keepdims: Any = False,
+    a: TracedArray,
+    axis: Any = None,
+    dtype: Any = None,
+    ddof: float = 0,
+    keepdims: Any = False,
     **options: Any,
-) -> TracedArray:  # fmt: skip
+) -> TracedArray:
     """np.var: the mean square of the distances from the mean, times n / (n - ddof)."""
-    correction = options.pop("correction", np._NoValue)
+    correction = options.pop("correction", NO_VALUE)
     _options("np.var", options)
-    degrees = ddof if correction is np._NoValue else correction
+    degrees = ddof if correction is NO_VALUE else correction
     real = _mean_type(a, dtype)
     gone = axes_of(axis, a.ndim)
     many = prod(a.shape[n] for n in gone)
@@ -255,7 +256,7 @@ def count(a: TracedArray, axis: Any = None, *, keepdims: Any = False) -> TracedA
 
 
 def _extreme(a: TracedArray, axis: Any, keepdims: Any, negate: bool) -> TracedArray:
-    """Where the greatest or least element is; the first among equals, or the first NaN."""
+    """The index of the greatest or least element: the first of equal ones, or the first NaN."""
     if axis is None:
         flat = _extreme(ravel(a), 0, False, negate)
         return flat.reshape((1,) * a.ndim) if _keep(keepdims) else flat
@@ -264,8 +265,9 @@ def _extreme(a: TracedArray, axis: Any, keepdims: Any, negate: bool) -> TracedAr
         raise ValueError("attempt to get argmax of an empty sequence")
     kept = [n for n in range(a.ndim) if n != at]
     extents = [*(a.shape[n] for n in kept), a.shape[at]]
-    places: list[Expr] = [label(kept.index(n)) if n != at else label(len(kept))
-                          for n in range(a.ndim)]  # fmt: skip
+    places: list[Expr] = [
+        label(kept.index(n)) if n != at else label(len(kept)) for n in range(a.ndim)
+    ]
     value: Expr = read(a.step, places)
     if value.dtype is B:
         value = cast(value, DType.INTEGER)
@@ -278,8 +280,8 @@ def _extreme(a: TracedArray, axis: Any, keepdims: Any, negate: bool) -> TracedAr
         if extents[-1] == 1
         else a.graph.reduce(extents, len(kept), "ARG_MAX", value, I64)
     )
-    found = TracedArray(a.graph, step)
-    return expand_dims(found, at) if _keep(keepdims) else found
+    positions = TracedArray(a.graph, step)
+    return expand_dims(positions, at) if _keep(keepdims) else positions
 
 
 @implements(np.argmax)
@@ -310,12 +312,12 @@ def trace(
 @implements(np.linalg.norm)
 def norm(x: TracedArray, ord: Any = None, axis: Any = None, keepdims: bool = False) -> TracedArray:
     """np.linalg.norm: Euclidean and Frobenius, and the other norms of vectors."""
-    whole = axis is None
+    flat = axis is None
     gone = axes_of(axis, x.ndim)
     real = x if x.step.dtype.is_float else x.astype(np.float64)
     if ord is None or (ord == "fro" and len(gone) == 2) or (ord == 2 and len(gone) == 1):
         return apply_(np.sqrt, _sum(apply_(np.multiply, real, real), gone, keepdims=keepdims))
-    if len(gone) != 1 or (whole and x.ndim != 1):
+    if len(gone) != 1 or (flat and x.ndim != 1):
         raise untraceable(f"np.linalg.norm with ord={ord!r}", "Spell it with sums and maxima.")
     size = apply_(np.abs, real)
     if ord == np.inf:

@@ -1,4 +1,4 @@
-"""What to write instead of functions that cannot be traced."""
+"""Hints: the code to write in place of a function that cannot be traced."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HINTS: dict[str, str] = {
 
 
 def way_out(name: str) -> str:
-    """What to do instead of calling a function of NumPy's or PyTorch's.
+    """The hint for a function of NumPy or PyTorch that cannot be traced.
 
     Args:
         name: Its name without a module's.

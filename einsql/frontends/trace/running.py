@@ -8,8 +8,9 @@ import numpy as np
 
 from einsql.frontends.trace.array import TracedArray, implements
 from einsql.frontends.trace.elementwise import I64, number
-from einsql.frontends.trace.expressions import Expr, apply, label
+from einsql.frontends.trace.expressions import apply, label
 from einsql.frontends.trace.joins import pad
+from einsql.frontends.trace.nodes import Expr
 from einsql.frontends.trace.reductions import summed
 from einsql.frontends.trace.shapes import axis_of, moveaxis, ravel
 from einsql.frontends.trace.steps import read
@@ -24,8 +25,8 @@ def cumsum(
     at = axis_of(0 if axis is None else axis, x.ndim)
     total = summed(a.step.dtype, dtype)
     wide = total if total.is_float else I64
-    found = moveaxis(_running(moveaxis(x.astype(wide.numpy), at, -1)), -1, at)
-    return found if wide is total else found.astype(total.numpy)
+    sums = moveaxis(_running(moveaxis(x.astype(wide.numpy), at, -1)), -1, at)
+    return sums if wide is total else sums.astype(total.numpy)
 
 
 BLOCK = 16
@@ -44,8 +45,8 @@ def _running(x: TracedArray) -> TracedArray:
     full = pad(x, [(0, 0)] * (x.ndim - 1) + [(0, rest)]) if rest else x
     inner = _triangular(full.reshape(*x.shape[:-1], many, BLOCK))
     before = pad(_running(inner[..., :-1, -1]), [(0, 0)] * (x.ndim - 1) + [(1, 0)])
-    found = (inner + before[..., None]).reshape(full.shape)
-    kept: TracedArray = found[..., :extent]
+    sums = (inner + before[..., None]).reshape(full.shape)
+    kept: TracedArray = sums[..., :extent]
     return kept
 
 

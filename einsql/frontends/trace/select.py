@@ -1,11 +1,11 @@
-"""One SELECT: what an array is, over the arrays that it reads."""
+"""Writes the SELECT that computes one array from the arrays it reads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from einsql.frontends.trace.expressions import Affine, Expr, Read, labels, reads
-from einsql.frontends.trace.steps import Step
+from einsql.frontends.trace.expressions import labels, reads
+from einsql.frontends.trace.nodes import Affine, Expr, Read, Step
 from einsql.frontends.trace.text import Printer, name_text
 
 LETTERS: tuple[str, ...] = (*"ijklmnopqrstuvwxyz", *(f"i{n}" for n in range(1, 1000)))
@@ -13,7 +13,7 @@ LETTERS: tuple[str, ...] = (*"ijklmnopqrstuvwxyz", *(f"i{n}" for n in range(1, 1
 
 @dataclass
 class Names:
-    """What arrays and their keys are called.
+    """The names of arrays and their keys.
 
     Attributes:
         of: Names of arrays.
@@ -56,7 +56,7 @@ class _Source:
     bare: list[int] = field(default_factory=list)
     """Labels that are columns of it."""
     conditions: list[tuple[str, Expr]] = field(default_factory=list)
-    """Columns and what they are equal to."""
+    """Columns, each with the expression that it equals."""
 
 
 class Select:
@@ -91,17 +91,17 @@ class Select:
     # ---- what is read
 
     def _find_sources(self) -> None:
-        found: dict[Read, None] = {}
+        ordered: dict[Read, None] = {}
 
         def visit(e: Expr) -> None:
             for r in reads(e):
                 for i in r.index:  # what an index reads comes before what it indexes
                     visit(i)
-                found.setdefault(r)
+                ordered.setdefault(r)
 
         visit(self.body.expr)
         used: set[str] = set()
-        for r in found:
+        for r in ordered:
             name = alias = self.names.of[r.step]
             n = 2
             while alias.lower() in used:
@@ -171,10 +171,10 @@ class Select:
 
     @staticmethod
     def _unused(name: str, taken: set[str]) -> str:
-        found, n = name, 1
-        while found.lower() in taken:
-            found, n = f"{name}_{n}", n + 1
-        return found
+        candidate, n = name, 1
+        while candidate.lower() in taken:
+            candidate, n = f"{name}_{n}", n + 1
+        return candidate
 
     # ---- text
 
@@ -222,10 +222,8 @@ class Select:
         lines += [self._joined(s, scope, present, where) for s in later]
         return lines, where
 
-    def _joined(
-        self, s: _Source, scope: set[int], present: list[_Source], where: list[str]
-    ) -> str:  # fmt: skip
-        """A source with what it is joined by."""
+    def _joined(self, s: _Source, scope: set[int], present: list[_Source], where: list[str]) -> str:
+        """A source with its join condition."""
         name = name_text(s.alias)
         conditions = [
             (f"{name}.{name_text(column)} = {self.printer.text(i, True)}", i)
@@ -235,9 +233,10 @@ class Select:
         shared = [n for n in s.bare if n in scope]
         known = {x.read for x in present}
         ready = [
-            text for text, i in conditions
+            text
+            for text, i in conditions
             if labels(i) <= scope | set(s.bare) and all(r in known for r in reads(i))
-        ]  # fmt: skip
+        ]
         item = self._item(s)
         if shared:
             line = f"JOIN {item} USING ({', '.join(name_text(self.labels[n]) for n in shared)})"
@@ -263,7 +262,7 @@ class Select:
 
     def _limits(self) -> list[str]:
         """Conditions on labels that go less far than every key that they are."""
-        found: list[str] = []
+        conditions: list[str] = []
         for n, name in self.labels.items():
             reach = [
                 s.read.step.shape[axis]
@@ -272,5 +271,5 @@ class Select:
                 if self._label(s, axis, i) == n
             ]
             if reach and min(reach) > self.body.extents[n]:
-                found.append(f"{name_text(name)} < {self.body.extents[n]}")
-        return found
+                conditions.append(f"{name_text(name)} < {self.body.extents[n]}")
+        return conditions

@@ -13,8 +13,6 @@ from einsql.frontends.trace.array import TracedArray, elements, graph_of, implem
 from einsql.frontends.trace.elementwise import choose, computed, dtype_of, literal
 from einsql.frontends.trace.expressions import (
     ZERO,
-    Affine,
-    Expr,
     apply,
     index,
     label,
@@ -24,6 +22,7 @@ from einsql.frontends.trace.expressions import (
     scaled,
     shifted,
 )
+from einsql.frontends.trace.nodes import Affine, Expr
 from einsql.frontends.trace.source import untraceable
 from einsql.frontends.trace.steps import read
 
@@ -47,13 +46,13 @@ def axis_of(axis: int, rank: int) -> int:
 
 
 def held(e: Affine, extent: int, start: int, total: int) -> Expr:
-    """An index held within an axis, where other points do not read it."""
-    found: Expr = e
+    """An index clamped to an axis, where points outside do not use it."""
+    inside: Expr = e
     if start + extent < total:
-        found = apply("least", found, index(extent - 1))
+        inside = apply("least", inside, index(extent - 1))
     if start > 0:
-        found = apply("greatest", found, index(0))
-    return found
+        inside = apply("greatest", inside, index(0))
+    return inside
 
 
 # ---- the same elements in other axes
@@ -70,8 +69,8 @@ def reshape(a: TracedArray, shape: Any, order: str = "C", copy: bool | None = No
         wanted[wanted.index(-1)] = a.size // known if known else 0
     if prod(wanted) != a.size or -1 in wanted:
         raise ValueError(f"cannot reshape array of size {a.size} into shape {tuple(wanted)}")
-    found = viewed(a, wanted, _places(a.shape, wanted), exact=False)
-    return TracedArray(a.graph, found.step) if copy else found
+    reshaped = viewed(a, wanted, _places(a.shape, wanted), exact=False)
+    return TracedArray(a.graph, reshaped.step) if copy else reshaped
 
 
 def _places(before: Sequence[int], after: Sequence[int]) -> list[Expr]:
@@ -109,13 +108,13 @@ def _aligned(before: Sequence[int], after: Sequence[int]) -> list[tuple[int, int
     for n in after:
         weight *= n
         ends.add(weight)
-    found, start, weight = [], 0, 1
+    runs, start, weight = [], 0, 1
     for n, extent in enumerate(before):
         weight *= extent
         if weight in ends and weight != prod(before[:start]):
-            found.append((start, n + 1))
+            runs.append((start, n + 1))
             start = n + 1
-    return found
+    return runs
 
 
 @implements(np.ravel)
@@ -154,8 +153,8 @@ def swapaxes(a: TracedArray, axis1: int, axis2: int) -> TracedArray:
 @implements(np.moveaxis)
 def moveaxis(a: TracedArray, source: Any, destination: Any) -> TracedArray:
     """np.moveaxis."""
-    given, wanted = (v if isinstance(v, tuple | list) else (v,) for v in (source, destination))
-    froms, tos = ([axis_of(n, a.ndim) for n in v] for v in (given, wanted))
+    axes_from, wanted = (v if isinstance(v, tuple | list) else (v,) for v in (source, destination))
+    froms, tos = ([axis_of(n, a.ndim) for n in v] for v in (axes_from, wanted))
     for axes in (froms, tos):
         _once(axes)
     moving = dict(zip(tos, froms, strict=True))
@@ -166,9 +165,9 @@ def moveaxis(a: TracedArray, source: Any, destination: Any) -> TracedArray:
 @implements(np.expand_dims)
 def expand_dims(a: TracedArray, axis: Any) -> TracedArray:
     """np.expand_dims."""
-    given = axis if isinstance(axis, tuple | list) else (axis,)
-    rank = a.ndim + len(given)
-    new = [axis_of(n, rank) for n in given]
+    positions = axis if isinstance(axis, tuple | list) else (axis,)
+    rank = a.ndim + len(positions)
+    new = [axis_of(n, rank) for n in positions]
     _once(new)
     old = iter(range(a.ndim))
     shape = [1 if n in new else a.shape[next(old)] for n in range(rank)]
@@ -181,9 +180,9 @@ def squeeze(a: TracedArray, axis: Any = None) -> TracedArray:
     if axis is None:
         gone = {n for n, e in enumerate(a.shape) if e == 1}
     else:
-        given = [axis_of(n, a.ndim) for n in (axis if isinstance(axis, tuple) else (axis,))]
-        _once(given)
-        gone = set(given)
+        dropped = [axis_of(n, a.ndim) for n in (axis if isinstance(axis, tuple) else (axis,))]
+        _once(dropped)
+        gone = set(dropped)
     if any(a.shape[n] != 1 for n in gone):
         raise ValueError("cannot select an axis to squeeze out which has size not equal to one")
     kept = [n for n in range(a.ndim) if n not in gone]
@@ -215,8 +214,8 @@ def broadcast_arrays(*args: Any, subok: bool = False) -> tuple[TracedArray, ...]
 @implements(np.flip)
 def flip(m: TracedArray, axis: Any = None) -> TracedArray:
     """np.flip."""
-    given = range(m.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    turned = [axis_of(n, m.ndim) for n in given]
+    flipped = range(m.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    turned = [axis_of(n, m.ndim) for n in flipped]
     _once(turned)
     return m[tuple(slice(None, None, -1 if n in turned else 1) for n in range(m.ndim))]
 
@@ -343,27 +342,40 @@ def _filled(a: Any, value: Any, dtype: Any, shape: Any) -> TracedArray:
 
 @implements(np.zeros_like, np.empty_like)
 def zeros_like(
-    a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None,
+    a: Any,
+    dtype: Any = None,
+    order: str = "K",
+    subok: bool = True,
+    shape: Any = None,
     device: None = None,
-) -> TracedArray:  # fmt: skip
+) -> TracedArray:
     """np.zeros_like, and np.empty_like, whose elements are 0 here."""
     return _filled(a, 0, dtype, shape)
 
 
 @implements(np.ones_like)
 def ones_like(
-    a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None,
+    a: Any,
+    dtype: Any = None,
+    order: str = "K",
+    subok: bool = True,
+    shape: Any = None,
     device: None = None,
-) -> TracedArray:  # fmt: skip
+) -> TracedArray:
     """np.ones_like."""
     return _filled(a, 1, dtype, shape)
 
 
 @implements(np.full_like)
 def full_like(
-    a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: bool = True,
-    shape: Any = None, device: None = None,
-) -> TracedArray:  # fmt: skip
+    a: Any,
+    fill_value: Any,
+    dtype: Any = None,
+    order: str = "K",
+    subok: bool = True,
+    shape: Any = None,
+    device: None = None,
+) -> TracedArray:
     """np.full_like, of a number or of what broadcasts."""
     return _filled(a, fill_value, dtype, shape)
 

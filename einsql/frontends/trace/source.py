@@ -1,4 +1,4 @@
-"""Where the user's program is: the line that an error is about, and names of variables."""
+"""Inspects the user's frames: the line for an error message, and names of variables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _library(frame: FrameType) -> bool:
 
 
 MODULE: ContextVar[bool] = ContextVar("module", default=False)
-"""Whether a module's graph is played, whose operators know their lines themselves."""
+"""Whether a module's graph is interpreted; its operators know their own lines."""
 
 
 def place() -> str:
@@ -48,12 +48,12 @@ def place() -> str:
 
 
 def untraceable(what: str, hint: str) -> NotSupportedError:
-    """The error for what cannot be traced, at the user's line."""
+    """The error for an operation that cannot be traced, at the user's line."""
     return NotSupportedError(f"{what} cannot be traced{place()}", hint=hint)
 
 
 def assigned() -> tuple[str, ...]:
-    """The variables to which the user's line assigns what it is just computing.
+    """The variables to which the user's line assigns the current result.
 
     What a function returns at once is assigned by who calls it.
     """
@@ -68,23 +68,23 @@ def assigned() -> tuple[str, ...]:
 @lru_cache(maxsize=256)
 def _names_after(code: CodeType) -> dict[int, tuple[str, ...]]:
     """The variables that get the result of each instruction, by its offset."""
-    found: dict[int, tuple[str, ...]] = {}
+    targets_at: dict[int, tuple[str, ...]] = {}
     every = list(dis.get_instructions(code))
     instructions = [i for i in every if i.opname not in _PASSED]
     for at, i in enumerate(instructions[:-1]):
         after = instructions[at + 1]
         if after.opname in _STORES:
-            found[i.offset] = (str(after.argval),)
+            targets_at[i.offset] = (str(after.argval),)
         elif after.opname == "RETURN_VALUE":
-            found[i.offset] = (_RETURNED,)
+            targets_at[i.offset] = (_RETURNED,)
         elif after.opname == "UNPACK_SEQUENCE":
             targets = instructions[at + 2 : at + 2 + int(after.argval)]
             if all(t.opname in _STORES for t in targets):
-                found[i.offset] = tuple(str(t.argval) for t in targets)
+                targets_at[i.offset] = tuple(str(t.argval) for t in targets)
     for i, after in pairwise(every):
-        if i.opname == "PRECALL" and after.offset in found:  # Python 3.11 calls there at times
-            found[i.offset] = found[after.offset]
-    return found
+        if i.opname == "PRECALL" and after.offset in targets_at:  # Python 3.11 calls there at times
+            targets_at[i.offset] = targets_at[after.offset]
+    return targets_at
 
 
 _RETURNED = ""

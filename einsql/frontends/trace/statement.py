@@ -1,4 +1,4 @@
-"""A traced program as SQL: which arrays are WITH names, what they are called, and the text.
+"""Writes a traced program as SQL: chooses the parts of WITH, their names, and the text.
 
 Arrays that are reduced, read more than once or named by the user become WITH names; transposes,
 slices and element-wise operations in between are written where they are read.
@@ -10,10 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einsql.frontends.trace.expressions import (
-    Affine,
-    Apply,
-    Expr,
-    Read,
     label,
     labels,
     parts,
@@ -22,8 +18,9 @@ from einsql.frontends.trace.expressions import (
     size,
     substituted,
 )
+from einsql.frontends.trace.nodes import Affine, Apply, Expr, Read, Step
 from einsql.frontends.trace.select import Body, Names, Select
-from einsql.frontends.trace.steps import Graph, Step, simple
+from einsql.frontends.trace.steps import Graph, simple
 from einsql.frontends.trace.text import name_text
 
 LONGEST = 24
@@ -94,7 +91,7 @@ class _Writer:
     # ---- which arrays are tables
 
     def _inlined(self, e: Expr) -> Expr | None:
-        """What stands for reading an array that is no table."""
+        """The expression inlined for a read of an array that is no table."""
         if not isinstance(e, Read) or e.step in self.kept:
             return None
         return substituted(self.exprs[e.step], [rewrite(i, self._inlined) for i in e.index])
@@ -120,36 +117,36 @@ class _Writer:
         """True if a reader reads an element at several of its points."""
         assert reader.expr is not None
         wide = {n for n, e in enumerate(reader.extents) if e > 1}
-        found = [r for r in reads(reader.expr) if r.step is s]
-        return any(wide - {n for i in r.index for n in labels(i)} for r in found)
+        own_reads = [r for r in reads(reader.expr) if r.step is s]
+        return any(wide - {n for i in r.index for n in labels(i)} for r in own_reads)
 
     def _aggregate(self, s: Step) -> Read | None:
         """The reduction of which a map makes its elements, where nothing else reads it."""
-        found = reads(self.exprs[s])
-        if s.how is not None or not found or any(r != found[0] for r in found):
+        read = reads(self.exprs[s])
+        if s.how is not None or not read or any(r != read[0] for r in read):
             return None
-        r = found[0]
+        r = read[0]
         source = r.step
         if source.how in (None, "ARG_MAX") or source.name is not None or source in self.outputs:
             return None
         at = [i.label for i in r.index if isinstance(i, Affine) and i.label is not None]
-        whole = [n for n, e in enumerate(s.shape) if e != 1]
-        if sorted(at) != whole or len(at) != sum(e != 1 for e in source.shape):
+        axes = [n for n, e in enumerate(s.shape) if e != 1]
+        if sorted(at) != axes or len(at) != sum(e != 1 for e in source.shape):
             return None
         through = {s, *self._between(source, s)}
         return r if all(x in through for x in self.readers[source]) else None
 
     def _between(self, source: Step, s: Step) -> list[Step]:
         """Arrays between two that are no tables and that only the second one reads."""
-        found: list[Step] = []
+        between: list[Step] = []
         waiting = [x for x in self.readers[source] if x is not s]
         while waiting:
             x = waiting.pop()
-            if x in self.kept or x in self.outputs or x in found:
+            if x in self.kept or x in self.outputs or x in between:
                 continue
-            found.append(x)
+            between.append(x)
             waiting += [y for y in self.readers[x] if y is not s]
-        return found if all(set(self.readers[x]) <= {s, *found} for x in found) else []
+        return between if all(set(self.readers[x]) <= {s, *between} for x in between) else []
 
     # ---- the text
 
@@ -189,8 +186,9 @@ class _Writer:
         """The SELECT of a result that is a table, or made of tables."""
         if body is None or o.expr is None:
             own = [label(n) for n in range(len(o.shape))]
-            settled = Read(o, tuple(x if e != 1 else Affine((), 0)
-                                    for x, e in zip(own, o.shape, strict=True)))  # fmt: skip
+            settled = Read(
+                o, tuple(x if e != 1 else Affine((), 0) for x, e in zip(own, o.shape, strict=True))
+            )
             body = Body(o.shape, _keys(o.shape), settled)
         return Select(body, self.names).text()
 
@@ -205,7 +203,7 @@ class _Writer:
 
     def _reads(self, output: Step) -> set[Step]:
         """The tables that a result is computed from; itself where others read it."""
-        found: set[Step] = {output} if self.readers[output] and output in self.texts else set()
+        tables: set[Step] = {output} if self.readers[output] and output in self.texts else set()
         waiting = [output]
         seen = {output}
         while waiting:
@@ -214,7 +212,7 @@ class _Writer:
                 if r.step not in seen:
                     seen.add(r.step)
                     waiting.append(r.step)
-        return found | (seen - {output})
+        return tables | (seen - {output})
 
     def _body(self, s: Step) -> Body:
         expr = self.exprs[s]
@@ -230,17 +228,17 @@ class _Writer:
         return Body(source.extents, keys, self.exprs[source], source.how, finish, place)
 
     def _keys(self, s: Step, select: Select) -> None:
-        """Remembers what the keys of an array are called."""
+        """Records the names of an array's keys."""
         names = iter(select.keys)
         self.names.keys[s] = [next(names) if e != 1 else None for e in s.shape]
 
     def _name(self, s: Step) -> None:
         wanted = s.name or self._shown_as(s) or self._invented(s)
-        found, n = wanted, 2
-        while found.lower() in self.names.taken:
-            found, n = f"{wanted}_{n}", n + 1
-        self.names.taken.add(found.lower())
-        self.names.of[s] = found
+        name, n = wanted, 2
+        while name.lower() in self.names.taken:
+            name, n = f"{wanted}_{n}", n + 1
+        self.names.taken.add(name.lower())
+        self.names.of[s] = name
 
     def _shown_as(self, s: Step) -> str | None:
         """The name of the one transpose or slice that shows it."""
@@ -255,7 +253,7 @@ class _Writer:
         return None
 
     def _invented(self, s: Step) -> str:
-        """A name by what is computed of what."""
+        """A name made of the operation and its operands."""
         aggregate = self._aggregate(s)
         if aggregate is not None:
             s = aggregate.step
@@ -272,18 +270,29 @@ class _Writer:
 
 
 _AGGREGATES = {
-    "SUM": "sum", "AVG": "mean", "MAX": "max", "MIN": "min", "PRODUCT": "product",
-    "BOOL_OR": "any", "BOOL_AND": "all", "ARG_MAX": "argmax", "VAR_POP": "var",
-}  # fmt: skip
+    "SUM": "sum",
+    "AVG": "mean",
+    "MAX": "max",
+    "MIN": "min",
+    "PRODUCT": "product",
+    "BOOL_OR": "any",
+    "BOOL_AND": "all",
+    "ARG_MAX": "argmax",
+    "VAR_POP": "var",
+}
 
 
 def _does(expr: Expr) -> str:
-    """A word for what an expression does."""
+    """A word for the operation of an expression."""
     if isinstance(expr, Read):
         gathers = any(isinstance(p, Read) for i in expr.index for p in parts(i))
         return "rows" if gathers else "axes"
-    found = next((p.fn for p in parts(expr) if isinstance(p, Apply) and p.fn != "cast"), "")
-    return found if found.isidentifier() and found not in ("if", "and", "or", "not") else "map"
+    function = next((p.fn for p in parts(expr) if isinstance(p, Apply) and p.fn != "cast"), "")
+    return (
+        function
+        if function.isidentifier() and function not in ("if", "and", "or", "not")
+        else "map"
+    )
 
 
 def _reachable(outputs: Sequence[Step]) -> list[Step]:
@@ -305,11 +314,11 @@ def _keys(shape: Sequence[int]) -> tuple[int, ...]:
 def _filled(keys: Sequence[str | None]) -> tuple[str, ...]:
     """Names for every axis, those that nothing reads too."""
     taken = {k for k in keys if k is not None}
-    found: list[str] = []
+    names: list[str] = []
     for n, k in enumerate(keys):
         name = k or f"d{n}"
         while k is None and name in taken:
             name += "_"
         taken.add(name)
-        found.append(name)
-    return tuple(found)
+        names.append(name)
+    return tuple(names)

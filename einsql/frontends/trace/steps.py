@@ -1,45 +1,15 @@
-"""The arrays of a traced program: tensors that it is given, and steps that compute others."""
+"""The graph of a traced program: its tensors, and the steps that compute other arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
 
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.frontends.trace.expressions import ZERO, Affine, Expr, Read, label, reads, substituted
-
-
-@dataclass(eq=False, slots=True)
-class Step:
-    """An array: a tensor, or what an expression is at each point of its axes.
-
-    Attributes:
-        number: Steps are numbered as they are made, so sources come first.
-        extents: Of the labels: the axes', then those that are reduced over.
-        expr: What an element is; None of a tensor.
-        how: The reduction over the labels behind the axes', as SQL's aggregate; None of a map.
-        name: What the user calls it.
-        dims: Names of the axes of a tensor, as far as the user has given them.
-        drops: Whether points that lie outside of what is read count for nothing.
-    """
-
-    number: int
-    shape: tuple[int, ...]
-    dtype: DType
-    extents: tuple[int, ...]
-    expr: Expr | None = None
-    how: str | None = None
-    name: str | None = None
-    dims: tuple[str, ...] | None = None
-    drops: bool = False
-
-    @property
-    def points(self) -> int:
-        """How often the expression is evaluated."""
-        return prod(self.extents)
+from einsql.frontends.trace.expressions import ZERO, label, reads, substituted
+from einsql.frontends.trace.nodes import Affine, Expr, Read, Step
 
 
 @dataclass
@@ -64,15 +34,19 @@ class Graph:
         return step
 
     def tensor(
-        self, name: str, array: object, shape: Sequence[int], dtype: DType,
+        self,
+        name: str,
+        array: object,
+        shape: Sequence[int],
+        dtype: DType,
         dims: tuple[str, ...] | None = None,
-    ) -> Step:  # fmt: skip
+    ) -> Step:
         """An array that is given."""
-        made, n = name, 1
-        while made.lower() in {t.lower() for t in self.tensors}:
-            made, n = f"{name}_{n + 1}", n + 1
-        step = Step(len(self.steps), tuple(shape), dtype, tuple(shape), name=made, dims=dims)
-        self.tensors[made] = step, array
+        unique, n = name, 1
+        while unique.lower() in {t.lower() for t in self.tensors}:
+            unique, n = f"{name}_{n + 1}", n + 1
+        step = Step(len(self.steps), tuple(shape), dtype, tuple(shape), name=unique, dims=dims)
+        self.tensors[unique] = step, array
         return self._add(step)
 
     def constant(self, name: str, array: np.ndarray, dtype: DType) -> Step:
@@ -85,20 +59,31 @@ class Graph:
         return known[2]
 
     def map(self, shape: Sequence[int], expr: Expr) -> Step:
-        """What an expression over the axes is at each point."""
+        """The array of an expression's values at each point of the axes."""
         return self._step(tuple(shape), len(shape), expr, None, False)
 
     def reduce(
-        self, extents: Sequence[int], rank: int, how: str, expr: Expr, dtype: DType | None = None,
-        *, drops: bool = False,
-    ) -> Step:  # fmt: skip
+        self,
+        extents: Sequence[int],
+        rank: int,
+        how: str,
+        expr: Expr,
+        dtype: DType | None = None,
+        *,
+        drops: bool = False,
+    ) -> Step:
         """The reduction of an expression over the labels behind the first `rank`."""
         return self._step(tuple(extents), rank, expr, how, drops, dtype)
 
     def _step(
-        self, extents: tuple[int, ...], rank: int, expr: Expr, how: str | None, drops: bool,
+        self,
+        extents: tuple[int, ...],
+        rank: int,
+        expr: Expr,
+        how: str | None,
+        drops: bool,
         dtype: DType | None = None,
-    ) -> Step:  # fmt: skip
+    ) -> Step:
         expr = _settled(expr, extents)
         if how is None and _is_identity(expr, extents):
             assert isinstance(expr, Read)
@@ -107,8 +92,8 @@ class Graph:
         key = extents, rank, expr, how, drops, dtype
         if key not in self._known:
             shape, number = extents[:rank], len(self.steps)
-            made = Step(number, shape, dtype, extents, expr, how, drops=drops)
-            self._known[key] = self._add(made)
+            step = Step(number, shape, dtype, extents, expr, how, drops=drops)
+            self._known[key] = self._add(step)
         return self._known[key]
 
 
@@ -116,8 +101,8 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
     """True if two arrays of one type hold the same, NaN and the signs of zeros included."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    whole = f"i{a.dtype.itemsize}"
-    return np.array_equal(a.view(whole), b.view(whole))
+    integers = f"i{a.dtype.itemsize}"
+    return np.array_equal(a.view(integers), b.view(integers))
 
 
 def _settled(expr: Expr, extents: tuple[int, ...]) -> Expr:
@@ -149,5 +134,5 @@ def simple(step: Step) -> bool:
 
 
 def sources(step: Step) -> list[Step]:
-    """What a step reads, each once."""
+    """The steps that a step reads, each once."""
     return [] if step.expr is None else list(dict.fromkeys(r.step for r in reads(step.expr)))

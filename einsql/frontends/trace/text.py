@@ -11,7 +11,7 @@ from sqlglot.dialects.duckdb import DuckDB
 
 from einsql.core.quoting import in_quotes
 from einsql.core.schema import DType
-from einsql.frontends.trace.expressions import Affine, Apply, Expr, Literal, Read
+from einsql.frontends.trace.nodes import Affine, Apply, Expr, Literal, Read
 
 _BINARY = {
     "or": ("OR", 1), "and": ("AND", 2), "eq": ("=", 4), "ne": ("<>", 4), "lt": ("<", 4),
@@ -22,7 +22,7 @@ _FLIPPED = {"lt": ">", "le": ">=", "eq": "=", "ne": "<>"}
 _NAMED = {"ln": "LN", "mod": "%", "greatest": "GREATEST", "least": "LEAST"}
 _ATOM, _NEGATED, _NOT, _MEMBER = 10, 8, 3, 9
 _ADAPTING = {*_BINARY, "greatest", "least", "pow", "atan2"}
-"""Functions at whose calls a bare number takes the type of what it meets."""
+"""Functions in whose calls a bare number takes the type of the other argument."""
 
 
 def name_text(name: str) -> str:
@@ -44,9 +44,11 @@ class Printer:
     """
 
     def __init__(
-        self, labels: Mapping[int, str], values: Callable[[Read], str],
+        self,
+        labels: Mapping[int, str],
+        values: Callable[[Read], str],
         special: Mapping[Expr, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.labels = labels
         self.values = values
         self.special = dict(special or {})

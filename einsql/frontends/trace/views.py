@@ -1,4 +1,4 @@
-"""Which arrays show the same elements, and what changing some of them makes of the others.
+"""Views: arrays that share elements, and how a write to one changes the others.
 
 NumPy's slices and transposes are views: what is written through one shows in all. Here an array
 that is written is a new step in the place of the old one, under a condition on keys where only
@@ -11,14 +11,12 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from einsql.errors import ProgrammingError
 from einsql.frontends.trace.elementwise import choose
 from einsql.frontends.trace.expressions import (
     ZERO,
-    Affine,
-    Expr,
     apply,
     bounds,
     index,
@@ -27,11 +25,24 @@ from einsql.frontends.trace.expressions import (
     scaled,
     substituted,
 )
+from einsql.frontends.trace.nodes import Affine, Expr, Step
 from einsql.frontends.trace.source import place, untraceable
-from einsql.frontends.trace.steps import Graph, Step, read
+from einsql.frontends.trace.steps import Graph, read
 
-if TYPE_CHECKING:
-    from einsql.frontends.trace.array import TracedArray
+
+class Viewer(Protocol):
+    """An array that shows a buffer through a view; `TracedArray` is the one there is."""
+
+    graph: Graph
+    shape: tuple[int, ...]
+    view: View
+
+    @property
+    def step(self) -> Step:
+        """The array as it is now, with all that was written through other views."""
+
+    def show(self, view: View, step: Step) -> None:
+        """Makes the array show other elements."""
 
 
 @dataclass(eq=False)
@@ -46,7 +57,7 @@ class Buffer:
 
     step: Step
     given: bool = False
-    shown: list[weakref.ref[TracedArray]] = field(default_factory=list)
+    shown: list[weakref.ref[Viewer]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -76,8 +87,8 @@ def whole(step: Step, given: bool = False) -> View:
     return View(Buffer(step, given), tuple(label(n) for n in range(len(step.shape))))
 
 
-def write(target: TracedArray, new: Step) -> None:
-    """Changes an array's elements, and with them what others show.
+def write(target: Viewer, new: Step) -> None:
+    """Changes an array's elements, and thereby all views of them.
 
     Args:
         target: The array.
@@ -116,7 +127,7 @@ def _overwritten(
     graph: Graph, old: Step, places: Sequence[Expr], shape: Sequence[int], new: Step
 ) -> Step:
     """An array with another one written at the places that a view shows."""
-    found: list[Expr] = [ZERO] * len(shape)
+    sources: list[Expr] = [ZERO] * len(shape)
     tests: list[Expr] = []
     for n, (at, extent) in enumerate(zip(places, old.shape, strict=True)):
         assert isinstance(at, Affine)
@@ -138,18 +149,18 @@ def _overwritten(
             by = index(abs(step))
             tests.append(apply("eq", apply("mod", far, by), index(0)))
             far = apply("idiv", far, by)
-        found[m] = _held(far, shape[m], low > 0, high < extent - 1, sign)
-    value = read(new, found)
+        sources[m] = _held(far, shape[m], low > 0, high < extent - 1, sign)
+    value = read(new, sources)
     if tests:
         kept = read(old, [label(n) for n in range(len(old.shape))])
         value = choose(reduce(lambda a, b: apply("and", a, b), tests), value, kept)
-    made = graph.map(old.shape, value)
-    made.name = made.name or old.name
-    return made
+    merged = graph.map(old.shape, value)
+    merged.name = merged.name or old.name
+    return merged
 
 
 def _held(e: Expr, extent: int, before: bool, after: bool, sign: int) -> Expr:
-    """An index held within an axis, at points before and after those that it is read at."""
+    """An index clamped to an axis, at points before and after those that read it."""
     below, above = (before, after) if sign > 0 else (after, before)
     if above:
         e = apply("least", e, index(extent - 1))

@@ -1,1 +1,12 @@
 """Predicted costs of placed programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from einsql.core.moved import moved_attribute
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return moved_attribute(__name__, name)

@@ -20,8 +20,9 @@ from einsql.sql.binder.dml import Insertion, LiteralRow
 from einsql.sql.parser.positions import position
 from einsql.sql.scope.relation import Relation
 from einsql.sql.typing.typed_expr import convert
+from einsql.storage.array_ownership import distinct
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import PlacedFields, distinct
+from einsql.storage.relation import PlacedFields
 from einsql.storage.results.result import Result, ResultColumn
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from einsql.sql.binder.dml import Target
 from einsql.sql.parser.positions import locate
 from einsql.sql.parser.sqlglot_trees import changing
 from einsql.sql.typing.typed_expr import Typed
+from einsql.storage.array_ownership import distinct
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import Fields, PlacedFields, Relation, Term, count, distinct
+from einsql.storage.relation import Fields, PlacedFields, Relation, Term, count
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context

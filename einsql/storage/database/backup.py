@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from einsql.core.quoting import in_quotes, literal
 from einsql.errors import OperationalError
+from einsql.storage.array_ownership import distinct
 from einsql.storage.database import rows
 from einsql.storage.database.directory import Directory
 from einsql.storage.database.memory import Database, State
@@ -21,7 +22,7 @@ from einsql.storage.duckdb.copy_database import copy_database
 from einsql.storage.duckdb.failures import translated
 from einsql.storage.files.drafts import part_name, synchronise, writing
 from einsql.storage.objects import Damaged, Object, Tensor, damage
-from einsql.storage.relation import DistantFields, distinct
+from einsql.storage.relation import DistantFields
 
 Tick = Callable[[float], None]
 """Called with the fraction done; raises to cancel."""
@@ -156,10 +157,14 @@ def _storage(source: Database, duck: Duck) -> list[str]:
 
 
 def _copy_tables(
-    source: Database, duck: Duck, one_commit: Callable[[], AbstractContextManager[State]],
-    attached: str, part: str, tick: Tick,
-) -> tuple[State, str, _Progress]:  # fmt: skip
-    """Copies what DuckDB holds, and gives the copy's catalog an identity of its own.
+    source: Database,
+    duck: Duck,
+    one_commit: Callable[[], AbstractContextManager[State]],
+    attached: str,
+    part: str,
+    tick: Tick,
+) -> tuple[State, str, _Progress]:
+    """Copies DuckDB's objects, and gives the copy's catalog an identity of its own.
 
     Returns:
         What the commit holds, the identity, and how much is done.

@@ -1,4 +1,4 @@
-"""Objects of the catalog's rows: what is damaged becomes an object that says so."""
+"""Reads objects from catalog rows; a damaged row becomes a `Damaged` object."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KINDS = ("tensor", "view", "macro")
 _MOST = 2**62
 """Keys, sizes and offsets are smaller."""
 _LARGEST = 2**58
-"""Elements: NumPy describes no larger array, also where one stored element stands for all."""
+"""Elements: NumPy describes no larger array, even where one stored element is repeated."""
 
 
 def object_of(row: Row, directory: Directory, define: Define) -> Object:
@@ -35,14 +35,14 @@ def object_of(row: Row, directory: Directory, define: Define) -> Object:
             raise ValueError(row.fault)
         if row.kind not in _KINDS:
             raise ValueError(f"its kind is {row.kind!r}, which this einsql does not know")
-        told = _of(dict, json.loads(row.told))
+        description = _of(dict, json.loads(row.told))
         if row.kind == "tensor":
-            made: Object = _tensor(told, directory)
+            stored: Object = _tensor(description, directory)
         else:
-            made = define(row.kind, row.name, _of(str, told["text"]))
-        if made.name.lower() != row.name:
-            raise ValueError(f"its row defines {made.name!r}")
-        return made
+            stored = define(row.kind, row.name, _of(str, description["text"]))
+        if stored.name.lower() != row.name:
+            raise ValueError(f"its row defines {stored.name!r}")
+        return stored
     except Error as error:
         return _damaged(row, error.reason)
     except KeyError as error:
@@ -87,23 +87,24 @@ def _whole(value: object, least: int = 0) -> int:
     return number
 
 
-def _tensor(told: Mapping[str, Any], directory: Directory) -> Tensor:
-    name = _of(str, told["name"])
+def _tensor(description: Mapping[str, Any], directory: Directory) -> Tensor:
+    name = _of(str, description["name"])
     keys = tuple(
-        Key(_of(str, n), _whole(lo, -_MOST), _whole(hi, -_MOST)) for n, lo, hi in told["keys"]
+        Key(_of(str, n), _whole(lo, -_MOST), _whole(hi, -_MOST))
+        for n, lo, hi in description["keys"]
     )
-    schema = Schema(keys, tuple(Field(_of(str, n), DType(t)) for n, t in told["fields"]))
-    layout = _layout(told["payload"])
+    schema = Schema(keys, tuple(Field(_of(str, n), DType(t)) for n, t in description["fields"]))
+    layout = _layout(description["payload"])
     _check(layout, schema)
     if schema.size > _LARGEST:
         raise ValueError(f"it would have {schema.size:,} elements")
-    columns = tuple(_of(str, c) for c in told["columns"])
+    columns = tuple(_of(str, c) for c in description["columns"])
     named = [*(k.name for k in keys), *(f.name for f in schema.fields)]
     shown = {*(k.name for k in keys), *(f.name for f in schema.values)}
     if len({*named}) != len(named) or {*columns} != shown or len(columns) != len(shown):
         raise ValueError("its columns are not its keys and values")
-    order = tuple(map(_whole, told["order"]))
-    partition = told["partition"]
+    order = tuple(map(_whole, description["order"]))
+    partition = description["partition"]
     if partition is not None:
         partition = tuple(_whole(n, 1) for n in partition)
     every = list(range(len(keys)))
@@ -111,9 +112,14 @@ def _tensor(told: Mapping[str, Any], directory: Directory) -> Tensor:
         raise ValueError("its PARTITION BY does not name each key once")
     if partition is not None and len(partition) != len(keys):
         raise ValueError("its PARTITION BY has not one number for each key")
-    held = directory.fields(layout, schema, name)
+    fields = directory.fields(layout, schema, name)
     return Tensor(
-        name, Relation(schema, held), columns, partition, order, _default(told["default"])
+        name=name,
+        relation=Relation(schema, fields),
+        columns=columns,
+        partition=partition,
+        order=order,
+        default=_default(description["default"]),
     )
 
 
@@ -123,8 +129,8 @@ def _default(value: object) -> Any:
     return float.fromhex(_of(str, value))
 
 
-def _layout(told: Mapping[str, Any]) -> Layout:
-    layout = Layout.read(told)
+def _layout(description: Mapping[str, Any]) -> Layout:
+    layout = Layout.read(description)
     for number in (layout.size, layout.sums, layout.count, layout.frame):
         _whole(number, -_MOST)
     for part in layout.parts:
@@ -149,7 +155,7 @@ def _check(layout: Layout, schema: Schema) -> None:
     count = 0
     for part in layout.parts:
         extents = zip(part.shape, schema.shape, strict=True)
-        if any(stored not in (1, whole) for stored, whole in extents) or part.first != count:
+        if any(stored not in (1, extent) for stored, extent in extents) or part.first != count:
             raise ValueError(f"the payload has no {part.name} of that shape")
         nbytes = prod(part.shape) * schema.dtype(part.name).numpy.itemsize
         places.append((part.offset, nbytes))

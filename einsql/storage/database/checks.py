@@ -50,10 +50,10 @@ class Sums:
             data = data[len(rest) :]
             if self._length == CHUNK:
                 self.finish()
-        whole = len(data) // CHUNK * CHUNK
-        self.found += checksums([data[n : n + CHUNK] for n in range(0, whole, CHUNK)])
-        if whole < len(data):
-            self._open, self._length = zlib.crc32(data[whole:]), len(data) - whole
+        full_chunks = len(data) // CHUNK * CHUNK
+        self.found += checksums([data[n : n + CHUNK] for n in range(0, full_chunks, CHUNK)])
+        if full_chunks < len(data):
+            self._open, self._length = zlib.crc32(data[full_chunks:]), len(data) - full_chunks
 
     def finish(self) -> None:
         """The bytes end here."""
@@ -76,7 +76,7 @@ def chunks_of(shape: Sequence[int], itemsize: int, box: np.ndarray) -> np.ndarra
     if not prod(int(hi) - int(lo) for lo, hi in box):
         return np.zeros(0, np.int64)
     steps = [itemsize * prod(shape[n + 1 :]) for n in range(len(shape))]
-    # Rows that are shorter than a chunk are taken with what lies between them.
+    # Rows shorter than a chunk are verified together with the bytes between them.
     apart = sum(step >= CHUNK for step in steps)
     if all(tuple(pair) == (0, extent) for pair, extent in zip(box, shape, strict=True)):
         apart = 0

@@ -1,4 +1,4 @@
-"""The payload directory of a database: its files, whom they belong to, and what is swept."""
+"""The payload directory of a database: its owner, its files and their garbage collection."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ class Directory:
         marker = os.path.join(self.path, MARKER)
         try:
             with open_regular(marker) as file:
-                found = file.read(_LONGEST).decode("ascii").strip()
+                owner = file.read(_LONGEST).decode("ascii").strip()
         except FileNotFoundError:
-            found = None
+            owner = None
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or error
             raise OperationalError(f"'{marker}' cannot be read: {why}", hint=hint) from None
-        strange = found is None and (needed or any(not _OURS.fullmatch(n) for n in self._names()))
-        if strange or found not in (None, identity):
+        strange = owner is None and (needed or any(not _OURS.fullmatch(n) for n in self._names()))
+        if strange or owner not in (None, identity):
             raise OperationalError(
                 f"'{self.path}' does not belong to '{self._database}'",
                 hint=f"{hint} A directory that is left over can be moved away.",
@@ -118,7 +118,7 @@ class Directory:
 
     def write(
         self, tensor: Tensor, version: int, pending: set[str], tick: Progress = ignore
-    ) -> Layout:  # fmt: skip
+    ) -> Layout:
         """Writes a tensor's payload; it is on the disk once the directory is synced, too.
 
         Args:
@@ -183,10 +183,10 @@ class Directory:
                 the names.
         """
         with suppress(OSError):
-            found = [n for n in self._names() if _OURS.fullmatch(n)]
+            present = [n for n in self._names() if _OURS.fullmatch(n)]
             names = kept()
             if names is not None:
-                self.remove([n for n in found if n not in names])
+                self.remove([n for n in present if n not in names])
 
     def strays(
         self, kept: Callable[[], Collection[str] | None], leaving: Collection[str]
@@ -197,11 +197,13 @@ class Directory:
             kept: As in `sweep`.
             leaving: Names of the files that wait.
         """
-        found = [n for n in self._names() if _OURS.fullmatch(n)] if os.path.isdir(self.path) else []
+        present = (
+            [n for n in self._names() if _OURS.fullmatch(n)] if os.path.isdir(self.path) else []
+        )
         names = kept()
         if names is None:
             return []
-        paths = [os.path.join(self.path, n) for n in sorted({*found} - {*names} - {*leaving})]
+        paths = [os.path.join(self.path, n) for n in sorted({*present} - {*names} - {*leaving})]
         return [path for path in paths if os.path.lexists(path)]  # others finish theirs meanwhile
 
     def _names(self) -> list[str]:

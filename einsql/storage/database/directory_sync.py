@@ -1,4 +1,4 @@
-"""The names of DuckDB's files: forced to the disk where DuckDB itself does not.
+"""Syncs the directory entries of DuckDB's files where DuckDB itself does not.
 
 DuckDB forces what its files hold to the disk, and not the directory that has their names. After
 a power loss a log that it has made may be nameless, and one that it has removed may be back.

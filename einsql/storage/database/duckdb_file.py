@@ -1,4 +1,4 @@
-"""The DuckDB file of a database: made whole, opened, and its errors as einsql's."""
+"""The DuckDB file of a database: created atomically, opened, its errors translated."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_empty(path: str, real: str) -> None:
 
 
 _BESIDE = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
-"""Ends of the names of what DuckDB opens."""
+"""Suffixes of the files that DuckDB opens."""
 
 
 def check_kinds(path: str, real: str) -> None:
@@ -63,7 +63,7 @@ def open_duckdb(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnect
     Raises:
         OperationalError: Another process has it, or DuckDB cannot open it.
     """
-    import duckdb  # only who has a file or tables needs it
+    import duckdb  # needed for database files and tables only
 
     try:
         return duckdb.connect(_spelled(real), read_only=read_only)
@@ -112,6 +112,6 @@ def translating(path: str, what: str) -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error of DuckDB's says, without its kind."""
+    """The message of a DuckDB error without its kind."""
     lines = str(error).splitlines() or [type(error).__name__]
     return re.sub(r"^[\w ]+ Error: ", "", lines[0])

@@ -1,4 +1,4 @@
-"""What an exported database holds of einsql: a manifest and a file for each tensor.
+"""The manifest of an exported database, which lists a file for each tensor.
 
 The manifest is JSON. It lists the objects as the catalog of a database file does: of a tensor all
 that it is but its elements, of a view or macro the text. The elements are in Arrow files, written
@@ -86,7 +86,12 @@ def read_objects(folder: str, define: Define) -> list[Object]:
             manifest = json.load(file)
         version = int(manifest["format"])
         listed = [
-            Row(str(o["name"]), _VERSION, str(o["kind"]), json.dumps(o["definition"]))
+            Row(
+                name=str(o["name"]),
+                version=_VERSION,
+                kind=str(o["kind"]),
+                told=json.dumps(o["definition"]),
+            )
             for o in (manifest["objects"] if version == rows.FORMAT else ())
         ]
     except OSError as error:

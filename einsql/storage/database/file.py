@@ -14,7 +14,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from einsql.core import forks
 from einsql.errors import Error, OperationalError
-from einsql.storage.database import rows
+from einsql.storage.database import integrity_check, rows
 from einsql.storage.database.catalog_reader import Define, object_of, payloads_of
 from einsql.storage.database.directory import Directory
 from einsql.storage.database.directory_sync import Names
@@ -171,7 +171,7 @@ class FileDatabase(Database):
             self.lose(error.reason)
 
     def lose(self, reason: str) -> None:
-        """After a failed fsync the system may have dropped what was to be written.
+        """After a failed fsync the system may have dropped unwritten pages.
 
         So the file is not used any more: what it holds is known once it is opened again.
 
@@ -204,12 +204,12 @@ class FileDatabase(Database):
             if self._identity is None and not self.read_only:
                 self._directory.check("", False)
                 with translating(self.path, "cannot be written"), self._cursor() as con:
-                    # It is there already if who made it was interrupted.
+                    # It exists already if an earlier attempt was interrupted.
                     known = rows.identity_of(con, self._home, self.path, False)
                     self._identity = known or rows.create(con, self._home)
 
     def commit(self, base: State, written: Written, duck: Duck) -> State:
-        """Makes what a transaction did the newest state; see `Database.commit`.
+        """Commits the changes of a transaction; see `Database.commit`.
 
         Raises:
             OperationalError: Another transaction changed the same objects first, or a payload
@@ -235,7 +235,7 @@ class FileDatabase(Database):
                     self._sweep()
 
     def _write(self, written: Written, layouts: dict[str, Layout]) -> None:
-        """Writes payloads; nobody waits meanwhile."""
+        """Writes payloads; other sessions need not wait for it."""
         if not written:
             return
         with self.lock:
@@ -265,9 +265,9 @@ class FileDatabase(Database):
 
     def _commit(
         self, base: State, written: Written, layouts: dict[str, Layout], duck: Duck
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Commits rows and tables in one transaction of DuckDB."""
-        made: dict[str, Row] = {}
+        new_rows: dict[str, Row] = {}
         version = self.state.generation + 1
         try:
             if not duck.in_transaction:
@@ -276,14 +276,14 @@ class FileDatabase(Database):
             for low, item in written.items():
                 rows.delete(duck.execute, self._home, low, self._rows.get(low))
                 if item is not None:
-                    assert not isinstance(item, Damaged)  # nobody puts one
-                    made[low] = row = rows.row_of(item, version, layouts.get(low))
+                    assert not isinstance(item, Damaged)  # no statement writes one
+                    new_rows[low] = row = rows.row_of(item, version, layouts.get(low))
                     rows.insert(duck.execute, self._home, row)
             self._doubtful = True  # an interrupt may come between the commit and the state
             duck.commit()
             if written:
                 kept = {k: r for k, r in self._rows.items() if k not in written}
-                self._follow_rows({**kept, **made})
+                self._follow_rows({**kept, **new_rows})
             self._doubtful = False
         except BaseException as error:
             if duck.in_transaction:
@@ -298,7 +298,7 @@ class FileDatabase(Database):
             ) from error
 
     def _settle(self) -> None:
-        """A commit has failed, or somebody has interrupted it: the file says what is true.
+        """Rereads the file after a commit failed or was interrupted.
 
         Raises:
             OperationalError: It cannot be read any more.
@@ -313,27 +313,27 @@ class FileDatabase(Database):
     def _reread(self) -> None:
         """Reads the newest commit from the file."""
         with self._cursor() as con:
-            found = rows.read(con, self._home)
-        if found != self._rows or not self.state.generation:
-            self._follow_rows(found)
+            stored_rows = rows.read(con, self._home)
+        if stored_rows != self._rows or not self.state.generation:
+            self._follow_rows(stored_rows)
 
-    def _follow_rows(self, found: dict[str, Row]) -> None:
-        """The next state; what has not changed stays the same object."""
+    def _follow_rows(self, stored_rows: dict[str, Row]) -> None:
+        """The next state, in which unchanged objects stay identical."""
         objects: dict[str, Object] = {}
         before = self.state.objects
-        for low, row in found.items():
+        for low, row in stored_rows.items():
             if self._rows.get(low) == row:
                 objects[low] = before[low]
                 continue
             objects[low] = item = object_of(row, self._directory, self._define)
             if isinstance(item, Tensor) and isinstance(item.relation.fields, StoredFields):
                 self._held[id(item.relation.fields)] = item.relation.fields
-        newest = max((r.version for r in found.values()), default=0)
+        newest = max((r.version for r in stored_rows.values()), default=0)
         # In this order: rows that came first would hide from `_reread` that the state is old.
         self.state = State(objects, max(self.state.generation + 1, newest))
-        self._rows = found
+        self._rows = stored_rows
 
-    # ---- files that nobody needs any more
+    # ---- unused files
 
     def _sweep(self) -> None:
         """Removes what is in no newest catalog and not still to be opened by a snapshot.
@@ -363,15 +363,13 @@ class FileDatabase(Database):
         return {fields.layout.file for fields in self._held.values() if not fields.here}
 
     def inspect(self, tick: Callable[[float], None]) -> list[Finding]:
-        """Reads the newest commit from the disk, every payload of it, and says what is wrong.
+        """Verifies the newest commit on the disk, with every payload.
 
         Others may commit meanwhile, and nothing is changed.
 
         Args:
             tick: Told the fraction done; raises to cancel.
         """
-        from einsql.storage.database import integrity_check  # few sessions need it
-
         try:
             with self.lock:
                 objects = self._stored_objects()
@@ -380,13 +378,13 @@ class FileDatabase(Database):
             return [
                 integrity_check.Finding(self.path, f"cannot be read: {reason_of(error)}", remedy)
             ]
-        found = list(integrity_check.findings(objects, self._is_current, tick))
+        findings = list(integrity_check.findings(objects, self._is_current, tick))
         with self.lock:
             strays = self._directory.strays(self._kept, self._leaving)
-        return [*found, *map(integrity_check.stray, strays)]
+        return [*findings, *map(integrity_check.stray, strays)]
 
     def _stored_objects(self) -> dict[str, Object]:
-        """What the file's newest commit has, read again; under the lock."""
+        """The objects of the file's newest commit, reread; under the lock."""
         if self._identity is None:
             return {}
         with self._cursor() as con:
@@ -403,7 +401,7 @@ class FileDatabase(Database):
         return self.state.objects.get(low) is item
 
     def vacuum(self) -> None:
-        """Removes files that nobody needs, and lets DuckDB do the same in its file.
+        """Removes unused payload files, and makes DuckDB reclaim space in its own file.
 
         DuckDB's part is left to its own time while transactions of other connections run.
 

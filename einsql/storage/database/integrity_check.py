@@ -1,4 +1,4 @@
-"""PRAGMA integrity_check: reads all that a database file and its payload directory hold."""
+"""PRAGMA integrity_check: verifies a database file and its payload directory completely."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def findings(
     is_current: Callable[[str, Object], bool],
     tick: Callable[[float], None],
 ) -> Iterator[Finding]:
-    """What is wrong with the objects of a commit: rows, definitions and payloads.
+    """Checks the objects of a commit: rows, definitions and payloads.
 
     Args:
         objects: By their names in small letters.
-        is_current: Whether a name still means an object: who commits meanwhile removes payloads.
+        is_current: Whether a name still means an object: later commits remove payloads.
         tick: Told the fraction done; raises to cancel.
     """
     total = 1 + sum(map(_work, objects.values()))
@@ -112,9 +112,9 @@ def _of_definition(item: Definition) -> Iterator[Finding]:
 
 
 def _of_payload(stored: StoredFields, schema: Schema, step: Callable[[int], None]) -> Iterator[str]:
-    """What is wrong with a payload, which is read, not mapped: a failing disk ends no process."""
+    """The faults of a payload. It is read, not mapped: a failing disk raises no SIGBUS then."""
     try:
-        # A pipe of that name would not be opened before somebody writes to it.
+        # Opening a FIFO of that name would block until it has a writer.
         handle = os.open(stored.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         yield f"its payload '{stored.path}' is missing"
@@ -134,12 +134,12 @@ def _of_payload(stored: StoredFields, schema: Schema, step: Callable[[int], None
 def _of_bytes(
     handle: int, stored: StoredFields, schema: Schema, step: Callable[[int], None]
 ) -> Iterator[str]:
-    layout, found = stored.layout, os.fstat(handle)
-    if not stat.S_ISREG(found.st_mode):
+    layout, status = stored.layout, os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
         yield "it is no regular file"
         return
-    if found.st_size != layout.size:
-        yield f"it has {found.st_size:,} bytes, and should have {layout.size:,}"
+    if status.st_size != layout.size:
+        yield f"it has {status.st_size:,} bytes, and should have {layout.size:,}"
         return
     if frame_of(layout, schema, lambda lo, hi: _read(handle, lo, hi)) != layout.frame:
         yield "the checksum of its frame is wrong"
@@ -165,10 +165,10 @@ def _wrong_tiles(
     for start in range(0, nbytes, _AT_ONCE * CHUNK):
         end = min(nbytes, start + _AT_ONCE * CHUNK)
         data = memoryview(_read(handle, part.offset + start, part.offset + end))
-        found = checksums([data[n : n + CHUNK] for n in range(0, len(data), CHUNK)])
+        actual = checksums([data[n : n + CHUNK] for n in range(0, len(data), CHUNK)])
         first = start // CHUNK
         wrong += [
-            first + n for n, crc in enumerate(found) if crc != int(sums[part.first + first + n])
+            first + n for n, crc in enumerate(actual) if crc != int(sums[part.first + first + n])
         ]
         step(end - start)
     return wrong

@@ -15,6 +15,7 @@ from einsql.core import forks
 from einsql.errors import OperationalError
 from einsql.storage.database.directory_sync import Names
 from einsql.storage.duckdb.guarded_connection import Access
+from einsql.storage.memory.temp_directory import default_directory
 from einsql.storage.objects import Object
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """What a database holds after a commit.
+    """The content of a database after a commit.
 
     Attributes:
         objects: By their names in small letters; never changed.
@@ -38,7 +39,7 @@ class State:
 
 
 Written = Mapping[str, Object | None]
-"""What a transaction has put under names in small letters; None where it has removed one."""
+"""The objects that a transaction wrote, by lower-case name; None for a removed one."""
 
 
 class Database:
@@ -99,9 +100,7 @@ class Database:
         with self.lock:
             self.refuse_inherited()
             if self._root is None:
-                import duckdb  # only who has tables needs it
-
-                from einsql.storage.memory.budget import default_directory  # as above
+                import duckdb  # loaded for databases with tables only
 
                 # Its own default is the working directory.
                 where = os.path.join(default_directory(None), self.scratch)
@@ -128,10 +127,10 @@ class Database:
             return min(self._limits.values(), default=None)
 
     def touch(self, duck: Duck) -> None:
-        """Has DuckDB take its snapshot now; in memory nobody else commits."""
+        """Makes DuckDB take its snapshot now; in memory no other session commits."""
 
     def lose(self, reason: str) -> None:
-        """What DuckDB or the disk has done with the last write is unknown.
+        """Gives the database up, as the outcome of the last write is unknown.
 
         Raises:
             OperationalError: The database is in a file, and is closed.
@@ -217,21 +216,21 @@ class Database:
         Raises:
             OperationalError: They would have it.
         """
-        made = {k for k, item in written.items() if item is not None and k not in base.objects}
-        if not made and not duck.names_changed:
+        created = {k for k, item in written.items() if item is not None and k not in base.objects}
+        if not created and not duck.names_changed:
             return
         mine, others = duck.names(), self._tables(duck)
         after = {**self.state.objects, **written}
         objects = {low for low, item in after.items() if item is not None}
         both = others & set(base.objects)  # DuckDB alone has made these
-        for low in sorted((mine & objects | (others - duck.dropped) & made) - both):
+        for low in sorted((mine & objects | (others - duck.dropped) & created) - both):
             raise OperationalError(
                 f'"{low}" would be the name of a table and of something else',
                 hint="What was there first has it; the transaction is rolled back.",
             )
 
     def _tables(self, duck: Duck) -> set[str]:
-        """Names of tables that are committed; in memory nobody else makes any."""
+        """Names of committed tables; in memory no other session creates any."""
         return set()
 
     def _follow(self, written: Written) -> State:
@@ -256,7 +255,7 @@ class Database:
         return []
 
     def vacuum(self) -> None:
-        """Gives up what nobody needs any more; in memory that happens by itself."""
+        """Frees unused storage; nothing to do in memory."""
 
     def join(self, session: object) -> None:
         """A session uses the database from now on."""

@@ -48,9 +48,9 @@ def open_database(path: str, read_only: bool, define: Define) -> tuple[FileDatab
                     hint=f"Give read_only={known.read_only}, or close the other connections.",
                 )
             return known, ticket
-        _files[real] = found = FileDatabase(path, read_only, define)
-        found.join(ticket)
-        return found, ticket
+        _files[real] = database = FileDatabase(path, read_only, define)
+        database.join(ticket)
+        return database, ticket
 
 
 class _Ticket:

@@ -17,11 +17,12 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.core.schema import Schema
+from einsql.storage.array_ownership import distinct
 from einsql.storage.database.checks import CHUNK, Sums
 from einsql.storage.files.arrow import MOST, element_type, tensor_row
 from einsql.storage.files.drafts import write_all
 from einsql.storage.files.holes import Holes, room
-from einsql.storage.relation import Fields, PlacedFields, arrow_metadata, distinct
+from einsql.storage.relation import Fields, PlacedFields, arrow_metadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,12 +37,12 @@ Progress = Callable[[int], None]
 
 
 def ignore(nbytes: int) -> None:
-    """The progress of what nobody watches."""
+    """Ignores progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where the elements of a field lie.
+    """The place of a field's elements in the file.
 
     Attributes:
         name: The field.
@@ -58,7 +59,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the catalog says of a payload.
+    """The description of a payload in the catalog.
 
     Attributes:
         file: Its name in the payload directory.
@@ -81,10 +82,10 @@ class Layout:
         return asdict(self)
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> Layout:
+    def read(cls, description: Mapping[str, Any]) -> Layout:
         """From JSON."""
-        parts = tuple(Part(**{**p, "shape": tuple(p["shape"])}) for p in told["parts"])
-        return cls(**{**told, "parts": parts})
+        parts = tuple(Part(**{**p, "shape": tuple(p["shape"])}) for p in description["parts"])
+        return cls(**{**description, "parts": parts})
 
 
 def tile_text(part: Part, schema: Schema, chunk: int) -> str:
@@ -106,7 +107,7 @@ def tile_text(part: Part, schema: Schema, chunk: int) -> str:
 
 def write_payload(
     file: IO[bytes], name: str, schema: Schema, fields: Fields, tick: Progress = ignore
-) -> Layout:  # fmt: skip
+) -> Layout:
     """Writes a tensor's fields.
 
     Args:
@@ -136,16 +137,16 @@ def write_payload(
                 sums[field].feed(data)
                 ends[field] += len(data)
                 tick(len(data))
-    parts, found = [], list[int]()
+    parts, checks = [], list[int]()
     for field, shape in shapes.items():
         sums[field].finish()
-        parts.append(Part(field, starts[field], shape, len(found)))
-        found += sums[field].found
-    write_all(file.fileno(), np.array(found, "<u4").view(np.uint8).data, at)
+        parts.append(Part(field, starts[field], shape, len(checks)))
+        checks += sums[field].found
+    write_all(file.fileno(), np.array(checks, "<u4").view(np.uint8).data, at)
     size = os.fstat(file.fileno()).st_size
-    layout = Layout(name, size, tuple(parts), at, len(found), 0)
+    layout = Layout(file=name, size=size, parts=tuple(parts), sums=at, count=len(checks), frame=0)
     frame = frame_of(layout, schema, lambda lo, hi: os.pread(file.fileno(), hi - lo, lo))
-    return Layout(name, size, tuple(parts), at, len(found), frame)
+    return Layout(file=name, size=size, parts=tuple(parts), sums=at, count=len(checks), frame=frame)
 
 
 def frame_of(layout: Layout, schema: Schema, read: Any) -> int:
@@ -179,15 +180,15 @@ def _begin(
     ]
     columns.append((SUMS, pa.uint32(), (many,), None))
     bodies, arrays, kinds = [], [], []
-    for name, element, shape, told in columns:
+    for name, element, shape, metadata in columns:
         bodies.append(room(max(64, prod(shape) * element.bit_width // 8)))
         arrays.append(_column(element, shape, bodies[-1]))
-        kinds.append(pa.field(name, arrays[-1].type, metadata=told))
+        kinds.append(pa.field(name, arrays[-1].type, metadata=metadata))
     sink = Holes(file, bodies)
     options = pa.ipc.IpcWriteOptions(allow_64bit=True)
-    made = pa.schema(kinds)
-    with pa.ipc.new_file(pa.PythonFile(sink, "w"), made, options=options) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=made))
+    arrow_schema = pa.schema(kinds)
+    with pa.ipc.new_file(pa.PythonFile(sink, "w"), arrow_schema, options=options) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema))
     file.flush()
     starts = [sink.starts.get(b.address, 0) for b in bodies]
     return dict(zip(sizes, starts[:-1], strict=True)), starts[-1]
@@ -207,7 +208,7 @@ def _column(element: pa.DataType, shape: tuple[int, ...], body: pa.Buffer) -> pa
 
 
 def _fetched(schema: Schema, fields: PlacedFields) -> Iterator[Fields]:
-    """Fields that lie at sites, a piece at a time, in C order."""
+    """Fetches remote fields piece by piece, in C order."""
     names = [f.name for f in schema.fields]
     row = max(f.dtype.numpy.itemsize for f in schema.fields)
 
@@ -224,13 +225,13 @@ def _fetched(schema: Schema, fields: PlacedFields) -> Iterator[Fields]:
             piece[axis] = at, min(at + step, hi)
             yield from pieces(piece)
 
-    whole = np.array([(k.lo, k.hi) for k in schema.keys], np.int64).reshape(-1, 2)
-    for box in pieces(whole):
+    bounds = np.array([(k.lo, k.hi) for k in schema.keys], np.int64).reshape(-1, 2)
+    for box in pieces(bounds):
         yield fields.part(names, box)
 
 
 def _ordered(array: np.ndarray) -> Iterator[memoryview]:
-    """An array's bytes in C order; what lies otherwise is copied by slabs."""
+    """An array's bytes in C order; an array in another order is copied in slabs."""
     if array.flags.c_contiguous or array.nbytes <= SLAB:
         stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         data = stored.reshape(-1).view(np.uint8).data

@@ -100,7 +100,7 @@ def insert(execute: Execute, home: str, row: Row) -> None:
 
 def identity_of(
     con: duckdb.DuckDBPyConnection, home: str, path: str, read_only: bool
-) -> str | None:  # fmt: skip
+) -> str | None:
     """Whose catalog a file has, None if it has none; an older format is made a new one.
 
     Every result is read to its end: until then DuckDB keeps the transaction of a SELECT open, and
@@ -131,7 +131,7 @@ def identity_of(
 
 def _migrate(
     con: duckdb.DuckDBPyConnection, home: str, path: str, version: int, read_only: bool
-) -> None:  # fmt: skip
+) -> None:
     missing = [n for n in range(version, FORMAT) if n not in MIGRATIONS]
     if read_only or missing:
         raise OperationalError(
@@ -157,7 +157,7 @@ def read(con: duckdb.DuckDBPyConnection, home: str) -> dict[str, Row]:
 
 
 def _name(stored: Stored) -> str:
-    """What an object is called, which DROP can name whatever its row holds."""
+    """The name of an object, which DROP can use whatever the row contains."""
     name = stored[0]
     if isinstance(name, str) and name not in ("", "()"):
         return name.lower()
@@ -166,22 +166,29 @@ def _name(stored: Stored) -> str:
 
 def _row(name: str, group: list[Stored]) -> Row:
     """The row of a name."""
-    called, version, kind, told = group[0]
+    called, version, kind, description = group[0]
     if len(group) > 1:
         fault = f"the catalog has {len(group)} rows of this name"
     elif called != name:
         fault = f"the name in its row is {called!r}"
     elif not isinstance(kind, str):
         fault = "its row has no kind"
-    elif not isinstance(told, str):
+    elif not isinstance(description, str):
         fault = "its row does not say what it is"
     elif isinstance(version, int | None) and 0 <= (version or 0) < _NEWEST:
-        return Row(name, version or 0, kind, told)
+        return Row(name=name, version=version or 0, kind=kind, told=description)
     else:
         fault = f"its row has the version {version}"
     kinds = {str(row[2] or "") for row in group}
     rest = "\n".join(str(row[3] or "") for row in group)
-    return Row(name, 0, kinds.pop() if len(kinds) == 1 else "", rest, fault, tuple(group))
+    return Row(
+        name=name,
+        version=0,
+        kind=kinds.pop() if len(kinds) == 1 else "",
+        told=rest,
+        fault=fault,
+        stored=tuple(group),
+    )
 
 
 def delete(
@@ -199,34 +206,35 @@ def delete(
     if row is None or not row.fault:
         execute(f"{where} = ?", [name])
         return
-    for called, _, kind, told in row.stored:
+    for called, _, kind, description in row.stored:
         rest = (
             "IS NOT DISTINCT FROM ? AND kind IS NOT DISTINCT FROM ? AND told IS NOT DISTINCT FROM ?"
         )
-        execute(f"{where} {rest}", [called, kind, told])
+        execute(f"{where} {rest}", [called, kind, description])
 
 
 def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Row:
     """The row of an object."""
     name = item.name.lower()
     if isinstance(item, Definition):
-        told: dict[str, Any] = {"text": item.text}
-        return Row(name, version, item.kind, json.dumps(told))
+        description: dict[str, Any] = {"text": item.text}
+        return Row(name=name, version=version, kind=item.kind, told=json.dumps(description))
     assert layout is not None
     schema = item.relation.schema
     default = item.default
-    told = {
+    description = {
         "name": item.name,
         "keys": [(k.name, k.lo, k.hi) for k in schema.keys],
         "fields": [(f.name, f.dtype.value) for f in schema.fields],
         "columns": item.columns,
         "partition": item.partition,
         "order": item.order,
-        "default": default if default is None or isinstance(default, bool | int) else
-        float(default).hex(),
+        "default": default
+        if default is None or isinstance(default, bool | int)
+        else float(default).hex(),
         "payload": layout.told(),
-    }  # fmt: skip
-    return Row(name, version, "tensor", json.dumps(told))
+    }
+    return Row(name=name, version=version, kind="tensor", told=json.dumps(description))
 
 
 def payload_of(item: Object | None) -> str | None:

@@ -203,8 +203,8 @@ class StoredFields(DistantFields):
         for part in layout.parts:
             dtype = self._schema.dtype(part.name).numpy
             stored = np.ndarray(part.shape, dtype, memory, part.offset)
-            whole = stored.shape == self._schema.shape
-            arrays[part.name] = stored if whole else np.broadcast_to(stored, self._schema.shape)
+            is_full = stored.shape == self._schema.shape
+            arrays[part.name] = stored if is_full else np.broadcast_to(stored, self._schema.shape)
             count = -(-prod(part.shape) * dtype.itemsize // CHUNK)
             self._data[part.name] = stored.reshape(-1).view(np.uint8).data
             self._known[part.name] = np.zeros(count, np.bool_)
@@ -226,8 +226,8 @@ class StoredFields(DistantFields):
         wanted = wanted[~known[wanted]]
         if len(wanted):
             data = self._data[part.name]
-            found = checksums([data[n * CHUNK : (n + 1) * CHUNK] for n in wanted.tolist()])
-            right = self._sums[part.first + wanted] == np.array(found, np.uint32)
+            actual = checksums([data[n * CHUNK : (n + 1) * CHUNK] for n in wanted.tolist()])
+            right = self._sums[part.first + wanted] == np.array(actual, np.uint32)
             if not right.all():
                 raise self._wrong(part, int(wanted[~right][0]))
             known[wanted] = True

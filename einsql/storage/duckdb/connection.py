@@ -40,13 +40,13 @@ def names(con: duckdb.DuckDBPyConnection, database: str) -> set[str]:
         Error: DuckDB cannot say.
     """
     with translated(""):
-        found = con.execute(
+        query = con.execute(
             "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = $1 "
             "AND schema_name = 'main' UNION SELECT lower(view_name) FROM duckdb_views() "
             "WHERE database_name = $1 AND schema_name = 'main' AND NOT internal",
             [database],
         )
-        return {row[0] for row in found.fetchall()}
+        return {row[0] for row in query.fetchall()}
 
 
 class Duck:
@@ -113,7 +113,7 @@ class Duck:
 
     @property
     def database(self) -> str:
-        """What DuckDB calls the session's own database, whatever USE says."""
+        """DuckDB's name for the session's own database, whatever USE selects."""
         _ = self.con
         return self._name
 
@@ -285,8 +285,8 @@ class Duck:
         def over_arrow(values: Any) -> Any:
             column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
             mask = column.is_null().to_numpy(zero_copy_only=False)
-            found = function(column.fill_null(0.0).to_numpy(zero_copy_only=False))
-            return pa.array(found, type=pa.float64(), mask=mask)
+            computed = function(column.fill_null(0.0).to_numpy(zero_copy_only=False))
+            return pa.array(computed, type=pa.float64(), mask=mask)
 
         import duckdb  # it is open
 
@@ -326,19 +326,19 @@ class Duck:
         """True if a table or view of DuckDB has the name."""
         if self._holds_nothing:
             return False
-        found = self.execute(
+        matches = self.execute(
             f"SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = lower(?) AND {_REACHED} "
             "UNION ALL SELECT 1 FROM duckdb_views() WHERE lower(view_name) = lower(?) "
             f"AND {_REACHED} AND NOT internal",
             [name, self.database, name, self.database],
         )
-        return bool(found)
+        return bool(matches)
 
     def is_registered(self, name: str) -> bool:
         """True if a temporary table of the name was made of rows of Python's."""
-        found = "SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = ? AND temporary"
+        query = "SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = ? AND temporary"
         low = name.lower()
-        return low in self.registered and bool(self.execute(found, [low]))
+        return low in self.registered and bool(self.execute(query, [low]))
 
     def columns(self, name: str) -> list[tuple[str, str]]:
         """The columns of a table with their types, as DuckDB writes these.
@@ -348,8 +348,8 @@ class Duck:
         """
         with translated(""):
             quoted = name.replace('"', '""')
-            found = self.con.sql(f'FROM "{quoted}"')
-            return [(c, str(t)) for c, t in zip(found.columns, found.types, strict=True)]
+            relation = self.con.sql(f'FROM "{quoted}"')
+            return [(c, str(t)) for c, t in zip(relation.columns, relation.types, strict=True)]
 
     def rows(self, name: str) -> int:
         """How many rows a table has."""
@@ -450,7 +450,7 @@ class Duck:
         """
         con, begun, done = self.con, threading.Event(), threading.Event()
         given_up, gate = threading.Event(), threading.Lock()
-        found: list[T] = []
+        returned: list[T] = []
         failed: list[BaseException] = []
 
         def worker() -> None:
@@ -459,7 +459,7 @@ class Duck:
                     return
                 begun.set()
             try:
-                found.append(work())
+                returned.append(work())
             except BaseException as error:
                 failed.append(error)
             finally:
@@ -479,7 +479,7 @@ class Duck:
         if failed:
             raise failed[0]
         self._persist()
-        return found[0]
+        return returned[0]
 
     def close(self) -> None:
         """Closes the connection."""

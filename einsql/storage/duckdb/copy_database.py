@@ -1,4 +1,4 @@
-"""What DuckDB holds in one database, copied to another one that is attached and empty."""
+"""Copies DuckDB's objects in one database to another, which is attached and empty."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def _tables(duck: Duck, database: str) -> list[Name]:
 
 def _columns(duck: Duck, database: str, name: Name) -> list[str]:
     """The columns that are stored."""
-    found = duck.execute(
+    columns = duck.execute(
         "SELECT column_name FROM duckdb_columns() WHERE database_name = ? AND schema_name = ? "
         "AND table_name = ? AND NOT is_generated ORDER BY column_index",
         [database, *name],
     )
-    return [column for (column,) in found]
+    return [column for (column,) in columns]
 
 
 def _ordered(names: Iterable[Name], references: dict[Name, list[Reference]]) -> Iterator[Name]:

@@ -1,4 +1,4 @@
-"""SQL text as DuckDB's own tokenizer reads it, for checks that must not read it differently."""
+"""Tokens of SQL from DuckDB's own tokenizer, for checks that must agree with DuckDB."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def statements(sql: str) -> list[list[Lexeme]]:
         OperationalError: The text has a character that DuckDB may read as a blank and its
             tokenizer does not.
     """
-    import duckdb  # who asks has a connection
+    import duckdb  # loaded already: the caller has a connection
 
     encoded = sql.encode()
     marks = duckdb.tokenize(sql)
@@ -94,12 +94,12 @@ def _string(text: str) -> str | None:
 
 
 def pairs(tokens: Sequence[Lexeme]) -> dict[int, int]:
-    """Where each parenthesis, bracket and brace that is open is closed."""
-    found: dict[int, int] = {}
+    """The position of the closing parenthesis, bracket or brace by that of the opening one."""
+    closing: dict[int, int] = {}
     open_: list[int] = []
     for n, token in enumerate(tokens):
         if token.text in ("(", "[", "{"):
             open_.append(n)
         elif token.text in (")", "]", "}") and open_:
-            found[open_.pop()] = n
-    return found
+            closing[open_.pop()] = n
+    return closing

@@ -14,16 +14,16 @@ from einsql import errors
 _LINE = re.compile(r"\n*LINE (\d+): (.*)\n( *)\^.*", re.DOTALL)
 _HEAD = re.compile(r"^(?:[A-Z][\w ]*?)(?: Error)?: ")
 _READING = re.compile(r"\n*^ *file = ([^\n]*)\n.*", re.DOTALL | re.MULTILINE)
-"""What DuckDB says of a CSV file that it could not read: its name and every option."""
+"""DuckDB's message about an unreadable CSV file: its name and every option."""
 _ADVICE = re.compile(r"\n(?:Possible (?:fixes|solutions)|The search space used was):.*", re.DOTALL)
 _LITERAL = re.compile(r"'((?:[^']++|'')*+)'")
 _FILE = re.compile(r"(?i)\.(csv|tsv|txt|parquet|json|jsonl|ndjson|xlsx|db|duckdb)(\.(gz|zst))?$")
 _OF_FILES = re.compile(r"CSV|JSON|Parquet|parquet|file|File|magic bytes|UTF-?8")
 _STACK = re.compile(r"\n+(?:Stack Trace:|This error signals an assertion failure).*", re.DOTALL)
 _INVALID = "database has been invalidated"
-"""What DuckDB says to every statement after an error inside it."""
+"""DuckDB's reply to every statement after a fatal internal error."""
 _IN_CALLBACK = re.compile(r"(?:failed: |^)KeyboardInterrupt:?\s*$", re.MULTILINE)
-"""How DuckDB ends what it says of Ctrl-C in Python code that it has called."""
+"""The end of DuckDB's message about Ctrl-C in a Python function that it called."""
 _SHOWN = 300
 """Characters of a line of a message: DuckDB repeats what a file holds."""
 
@@ -34,16 +34,16 @@ def translated(sql: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = foreign(error, sql)
-        if told is None and type(error) is RuntimeError:  # DuckDB has no class for some errors
-            told = translate(error, sql)
-        if told is None:
+        ours = foreign(error, sql)
+        if ours is None and type(error) is RuntimeError:  # DuckDB has no class for some errors
+            ours = translate(error, sql)
+        if ours is None:
             raise
-        raise told from None
+        raise ours from None
 
 
 def foreign(error: BaseException, sql: str = "") -> BaseException | None:
-    """What an exception of DuckDB's or Arrow's is in einsql; None for any other one.
+    """Translates an exception of DuckDB or Arrow; None for any other one.
 
     Args:
         error: The exception.
@@ -62,9 +62,9 @@ def foreign(error: BaseException, sql: str = "") -> BaseException | None:
         (arrow.ArrowNotImplementedError, errors.NotSupportedError),
         (arrow.ArrowInvalid, errors.DataError),
     )
-    made = next((ours for theirs, ours in kinds if isinstance(error, theirs)), None)
+    error_class = next((ours for theirs, ours in kinds if isinstance(error, theirs)), None)
     lines = str(error).splitlines() or [type(error).__name__]
-    return (made or errors.OperationalError)(_shortened(lines[0]))
+    return (error_class or errors.OperationalError)(_shortened(lines[0]))
 
 
 def is_stopped(error: BaseException) -> bool:
@@ -76,7 +76,7 @@ def is_stopped(error: BaseException) -> bool:
 
 
 def _stopped() -> BaseException:
-    """What the handler of SIGINT would have raised; a handler of the user's is not known."""
+    """The exception of the default SIGINT handler; a user's own handler is not known."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         return KeyboardInterrupt()
     return errors.InterruptedError("The statement was cancelled")
@@ -103,7 +103,7 @@ def translate(error: Any, sql: str) -> errors.Error:
         (duckdb.ProgrammingError, errors.ProgrammingError),
         (UnicodeDecodeError, errors.OperationalError),
     )
-    made = next((ours for theirs, ours in kinds if isinstance(error, theirs)), None)
+    error_class = next((ours for theirs, ours in kinds if isinstance(error, theirs)), None)
     message = str(error)
     if isinstance(error, UnicodeDecodeError):
         message = error.object.decode(errors="replace")
@@ -121,23 +121,26 @@ def translate(error: Any, sql: str) -> errors.Error:
         hint = "enable_external_access is off, and stays off in this session."
     named = None
     if not isinstance(error, _unrelated()):
-        text, told = f"{reason} {hint}", reading[1] if reading else None
+        text, path_read = f"{reason} {hint}", reading[1] if reading else None
         surely = type(error) in _sure() or _OF_FILES.search(text) is not None
-        named = _file(text, sql, told, surely)
+        named = _file(text, sql, path_read, surely)
     if named is not None:
         name, at = named
         position = at if position is None else position
         if name not in reason:
             reason = f"'{name}' cannot be read: {reason}"
-        if made in (None, errors.ProgrammingError, errors.InternalError):
-            made = errors.OperationalError  # what a file holds is no mistake in the text
+        if error_class in (None, errors.ProgrammingError, errors.InternalError):
+            error_class = errors.OperationalError  # what a file holds is no mistake in the text
     if _INVALID in reason:
-        made, reason = errors.OperationalError, "DuckDB has given this database up after an error"
+        error_class, reason = (
+            errors.OperationalError,
+            "DuckDB has given this database up after an error",
+        )
         hint = (
             "Close every connection to it and open it again: a file holds its last commit. In "
             "memory its tables are lost; COPY can still write the tensors to files."
         )
-    return (made or errors.DatabaseError)(reason, hint=hint, position=position)
+    return (error_class or errors.DatabaseError)(reason, hint=hint, position=position)
 
 
 def is_given_up(error: Exception) -> bool:
@@ -150,9 +153,12 @@ def _sure() -> tuple[type, ...]:
     import duckdb  # as above
 
     return (
-        duckdb.Error, duckdb.IOException, duckdb.InternalException, RuntimeError,
+        duckdb.Error,
+        duckdb.IOException,
+        duckdb.InternalException,
+        RuntimeError,
         UnicodeDecodeError,
-    )  # fmt: skip
+    )
 
 
 def _unrelated() -> tuple[type, ...]:
@@ -160,9 +166,13 @@ def _unrelated() -> tuple[type, ...]:
     import duckdb  # as above
 
     return (
-        duckdb.InterruptException, duckdb.CatalogException, duckdb.BinderException,
-        duckdb.ParserException, duckdb.ConstraintException, duckdb.TransactionException,
-    )  # fmt: skip
+        duckdb.InterruptException,
+        duckdb.CatalogException,
+        duckdb.BinderException,
+        duckdb.ParserException,
+        duckdb.ConstraintException,
+        duckdb.TransactionException,
+    )
 
 
 def _shortened(line: str) -> str:
@@ -170,14 +180,14 @@ def _shortened(line: str) -> str:
 
 
 def _file(
-    message: str, sql: str, told: str | None, surely: bool
-) -> tuple[str, int | None] | None:  # fmt: skip
+    message: str, sql: str, path_read: str | None, surely: bool
+) -> tuple[str, int | None] | None:
     """The file that a message is about, and where its name, or a pattern, is in the text.
 
     Args:
         message: What DuckDB says.
         sql: The text that it ran.
-        told: Which one DuckDB says it is.
+        path_read: Which one DuckDB says it is.
         surely: Whether the message is about a file, if there is one.
     """
     written = {
@@ -186,11 +196,11 @@ def _file(
         if _FILE.search(m[1]) or "*" in m[1]
     }
     for name, at in written.items():
-        if name == told or name in message:
+        if name == path_read or name in message:
             return name, at
     first = next(iter(written.values()), None)
-    if told is not None:
-        return told, first
+    if path_read is not None:
+        return path_read, first
     if written and surely:
         return "' or '".join(written), first
     return None
@@ -198,8 +208,8 @@ def _file(
 
 def place(message: str, sql: str) -> int | None:
     """The offset in a text that DuckDB points at."""
-    found = _LINE.search(message)
-    if found is None:
+    match = _LINE.search(message)
+    if match is None:
         return None
-    column = len(found[3]) - len(f"LINE {found[1]}: ")
-    return errors.pointed_at(sql, int(found[1]), found[2], column)
+    column = len(match[3]) - len(f"LINE {match[1]}: ")
+    return errors.pointed_at(sql, int(match[1]), match[2], column)

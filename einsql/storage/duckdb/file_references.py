@@ -1,4 +1,4 @@
-"""What a statement of DuckDB's would read or write as files, found in its tokens.
+"""The files that a DuckDB statement would read or write, found in its tokens.
 
 Whatever is not known to be harmless counts as a file's name: functions that are not listed, texts
 where a relation may stand, names with a dot that may be a file's.
@@ -91,7 +91,7 @@ _SETTINGS = frozenset(
         "default_transaction_invalidation_policy",
     }
 )  # fmt: skip
-"""What SET may change, beside settings that are numbers."""
+"""Settings that SET may change, in addition to numeric ones."""
 _OPENERS = frozenset(
     {
         "FROM", "JOIN", "VALUES", "AS", "ON", "USING", "SELECT", "WHERE", "AND", "OR", "NOT",
@@ -113,7 +113,7 @@ _BEFORE_VALUES = frozenset({"SELECT", "WHERE", "HAVING"})
 
 @dataclass
 class Targets:
-    """What a statement names.
+    """The names and paths in a statement.
 
     Attributes:
         paths: Paths and patterns, each with its offset.
@@ -128,10 +128,12 @@ class Targets:
 
 
 def targets(
-    tokens: Sequence[Lexeme], functions: AbstractSet[str], numbers: AbstractSet[str],
+    tokens: Sequence[Lexeme],
+    functions: AbstractSet[str],
+    numbers: AbstractSet[str],
     whole: bool = True,
-) -> Targets:  # fmt: skip
-    """What a statement, or the body of a macro, would read or write.
+) -> Targets:
+    """The references of a statement, or of the body of a macro.
 
     Args:
         tokens: Its tokens.
@@ -142,13 +144,15 @@ def targets(
     Raises:
         OperationalError: It does what is off, or a path in it is no constant.
     """
-    found = Targets()
+    references = Targets()
     if not whole or [t.word for t in tokens[:2]] not in _UNREAD:
-        found.names = {name for t in tokens for name in (t.name, (t.string or "").lower()) if name}
+        references.names = {
+            name for t in tokens for name in (t.name, (t.string or "").lower()) if name
+        }
     if whole:
-        _Head(tokens, found, numbers).read(0)
-    _Body(tokens, found, functions).read()
-    return found
+        _Head(tokens, references, numbers).read(0)
+    _Body(tokens, references, functions).read()
+    return references
 
 
 def refused(what: str, at: int | None, hint: str = "") -> OperationalError:
@@ -292,7 +296,7 @@ class _Body:
 
     def _places(self) -> list[bool]:
         """For each token whether a relation may stand there."""
-        found: list[bool] = []
+        allowed: list[bool] = []
         frames = [True]
         change, from_seen = "", False
         for n, token in enumerate(self.tokens):
@@ -309,12 +313,12 @@ class _Body:
                 first = before is None or before.text == "("
                 inserted = bool(change) and len(frames) == 1 and not from_seen
                 frames[-1] &= not (first or inserted)
-            found.append(frames[-1])
+            allowed.append(frames[-1])
             if token.text in ("(", "[", "{"):
                 frames.append(frames[-1] and token.text == "(" and self._inherits(before))
             elif token.text in (")", "]", "}") and len(frames) > 1:
                 frames.pop()
-        return found
+        return allowed
 
     def _inherits(self, before: Lexeme | None) -> bool:
         """True if relations may stand in a parenthesis where they may before it."""
@@ -361,9 +365,7 @@ class _Body:
         elif name not in _HARMLESS and not name.startswith(_HARMLESS_KINDS):
             raise refused(f"{name}() may reach files", start)
 
-    def _arguments(
-        self, first: int, close: int
-    ) -> tuple[Sequence[Lexeme], list[Sequence[Lexeme]]]:  # fmt: skip
+    def _arguments(self, first: int, close: int) -> tuple[Sequence[Lexeme], list[Sequence[Lexeme]]]:
         """The first argument of a call, and the others that have names."""
         parts, start, depth = [], first, 0
         for n in range(first, close):
@@ -396,7 +398,7 @@ class _Body:
 
 
 def _listed(part: Sequence[Lexeme]) -> Iterator[Sequence[Lexeme]]:
-    """What a list holds that is written out, or what stands alone."""
+    """The entries of a list literal, or a single argument."""
     if part and part[0].word == "ARRAY":
         part = part[1:]
     if not part or part[0].text != "[":

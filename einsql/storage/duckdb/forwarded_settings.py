@@ -14,7 +14,7 @@ SETTINGS = (
     "SET python_enable_replacements = false",
     "SET enable_progress_bar = false",
 )
-"""What a connection is set to when it is opened, beside what the session passes on."""
+"""Settings of every new connection, in addition to those that the session forwards."""
 
 
 def passed_on(settings: Settings, limit: int | None, scratch: str = "duckdb") -> list[str]:

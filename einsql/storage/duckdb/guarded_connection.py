@@ -175,10 +175,10 @@ class Checked:
         return frozenset(name for (name,) in self._con.execute(query).fetchall())
 
     def _texts(self, query: str) -> Texts:
-        found: Texts = {}
+        texts: Texts = {}
         for name, text in self._con.execute(query).fetchall():
-            found.setdefault(name, set()).add(text or "")
-        return found
+            texts.setdefault(name, set()).add(text or "")
+        return texts
 
     def _refuse(
         self, text: str, seen: set[str], depth: int, defined: Texts, whole: bool = True
@@ -199,17 +199,17 @@ class Checked:
         if depth > _DEEPEST:
             raise refused(f"Definitions nest deeper than {_DEEPEST}", None)
         for tokens in statements(text):
-            found = targets(tokens, self._functions, self._numbers, whole)
+            references = targets(tokens, self._functions, self._numbers, whole)
             changing |= any(token.word in _CHANGING for token in tokens)
-            for path, at in found.paths:
+            for path, at in references.paths:
                 if not self._own.may_search(path):
                     raise refused(f"'{path}' is in no directory that is allowed", at)
                 if self._own.reached(path):
                     raise refused(f"'{path}' reaches the database's own files", at)
-            used: list[_Used] = [(query, at, "", True) for query, at in found.queries]
-            used += _used(defined, found.names, seen, False)
+            used: list[_Used] = [(query, at, "", True) for query, at in references.queries]
+            used += _used(defined, references.names, seen, False)
             if any(token.word == "EXECUTE" for token in tokens):
-                used += _used(self._texts(_PREPARED), found.names, seen, True)
+                used += _used(self._texts(_PREPARED), references.names, seen, True)
             for inner, place, where, is_whole in used:
                 try:
                     changing |= self._refuse(inner, seen, depth + 1, defined, is_whole)

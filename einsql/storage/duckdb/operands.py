@@ -20,7 +20,7 @@ ROW = ".row"
 """The key, which no column shows; no column of DuckDB's is found under it."""
 
 MOST = 2**28
-"""Rows of a table that are held at once; DuckDB streams longer ones."""
+"""The most rows of a table read as a tensor; DuckDB streams longer ones."""
 
 _TYPES = {d.value: d for d in DType if not d.is_short}
 
@@ -63,8 +63,8 @@ class Tables:
             return None
         columns = self.duck.columns(name)
         others = {c.lower() for c, kind in columns if kind not in _TYPES}
-        told = self.named.all & others or (others if self.named.starred else set())
-        self.outside |= {f"{name}.{c}" for c in told}
+        unsupported = self.named.all & others or (others if self.named.starred else set())
+        self.outside |= {f"{name}.{c}" for c in unsupported}
         if others and (self.named.starred or others & self.named.bare):
             return None
         wanted = {
@@ -82,8 +82,8 @@ class Tables:
     def again(self, name: str, schema: Schema) -> Relation | None:
         """The columns of a table that a plan reads, or None if they are others now."""
         wanted = {f.name: f.dtype for f in schema.fields if not is_flag(f.name)}
-        found = read(self.duck, name, wanted, self.tick)
-        return found if found.schema == schema else None
+        relation = read(self.duck, name, wanted, self.tick)
+        return relation if relation.schema == schema else None
 
     def mismatch(self, at: int | None) -> NotSupportedError:
         """The error for the columns of types that tensors lack."""

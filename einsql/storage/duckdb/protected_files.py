@@ -10,13 +10,13 @@ from functools import cached_property
 from urllib.parse import unquote
 
 _FOLDERS = (".tmp", ".tensors")
-"""What follows a database's name in those of its directories."""
+"""Suffixes of the directories of a database."""
 _LOG = ".wal"
-"""What follows it in the names of DuckDB's log, its checkpoint and its recovery."""
+"""The suffix of DuckDB's log; those of its checkpoint and recovery files begin with it."""
 _BESIDE = (_LOG, f"{_LOG}.checkpoint", f"{_LOG}.recovery", *_FOLDERS)
-"""What DuckDB appends to the name of a database that it attaches."""
+"""Suffixes that DuckDB appends to the name of a database that it attaches."""
 _DRAFT = "tmp_"
-"""What COPY TO puts before the name of a file that is not complete."""
+"""The prefix of incomplete files of COPY TO."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://localhost(?=/)|//)?")
 _MAGIC = re.compile(r"[*?\[\\]")
 
@@ -46,7 +46,7 @@ class OwnFiles:
     allowed: Sequence[str] = ()
 
     def reached(self, path: str) -> bool:
-        """True if a path is one of the files, lies in or is above one of their directories.
+        """True if a path is one of the files, or inside or above one of their directories.
 
         So is one whose drafts, logs or matches would be, if it is a pattern.
         """
@@ -62,7 +62,7 @@ class OwnFiles:
         return not _MAGIC.search(path) or any(map(self._is_allowed, self._spellings(path)))
 
     def _spellings(self, path: str) -> Iterator[str]:
-        """What a path may mean: without its scheme, in the home directory, and so on."""
+        """The paths a text may denote: without its scheme, in the home directory, and so on."""
         plain = {path, unquote(path), path.replace("\\", "/")}
         plain |= {_SCHEME.sub("", p, count=1) for p in plain}
         for spelled in plain:
@@ -81,7 +81,7 @@ class OwnFiles:
         return any(self._named(p) for p in (path, drafts, *(path + b for b in _BESIDE)))
 
     def _named(self, path: str) -> bool:
-        """True if a path is one of the files, there or not, or lies in one of the directories."""
+        """True if a path is one of the files, existing or not, or inside their directories."""
         identity = _identity(path)
         if identity is not None and identity in self._identities:
             return True
@@ -109,17 +109,17 @@ class OwnFiles:
     @cached_property
     def _names(self) -> dict[Identity | None, set[str]]:
         """The names of the files and directories in each directory, in small letters."""
-        found: dict[Identity | None, set[str]] = {}
+        names: dict[Identity | None, set[str]] = {}
         for path in (*self.databases, *self.folders):
             parent, name = os.path.split(os.path.realpath(path))
-            found.setdefault(_identity(parent), set()).add(name.casefold())
-        return found
+            names.setdefault(_identity(parent), set()).add(name.casefold())
+        return names
 
     @cached_property
     def _identities(self) -> set[Identity]:
         """Of the files and directories that are there."""
         paths = [*self.folders, *(d + b for d in self.databases for b in ("", *_BESIDE))]
-        return {found for found in map(_identity, paths) if found is not None}
+        return {identity for identity in map(_identity, paths) if identity is not None}
 
     @cached_property
     def _above(self) -> set[Identity | None]:
@@ -186,18 +186,18 @@ def _static(pattern: str) -> tuple[str, list[str]]:
 
 def _expression(part: str) -> str:
     """A regular expression for a part of a pattern, in small letters; a set is any character."""
-    found, at = "", 0
+    pattern, at = "", 0
     while at < len(part):
         character = part[at]
         close = part.find("]", at + 2) if character == "[" else -1
         if character == "*" or (character == "[" and close < 0):
-            found += ".*"
+            pattern += ".*"
         elif character in "?[\\":
-            found += "."
+            pattern += "."
         else:
-            found += re.escape(character.casefold())
+            pattern += re.escape(character.casefold())
         at = close + 1 if close >= 0 else at + 1 + (character == "\\")
-    return found
+    return pattern
 
 
 def _identity(path: str) -> Identity | None:

@@ -19,7 +19,7 @@ _REST = re.compile(r"(?:[A() ]|and)*")
 
 @dataclass(frozen=True)
 class Condition:
-    """What is known of a condition on rows.
+    """The bounds that follow from a condition on rows.
 
     Attributes:
         box: int64 (keys, 2), keys outside of which do not meet it.

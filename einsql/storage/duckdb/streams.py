@@ -62,16 +62,16 @@ class Rows:
             for name, c in zip(self.names, self.result.columns, strict=True)
             if c.key is not None
         }
-        whole = np.array([(k.lo, k.hi) for k in keys], np.int64).reshape(-1, 2)
-        found = understood(where, whole, shown, self.names)
+        bounds = np.array([(k.lo, k.hi) for k in keys], np.int64).reshape(-1, 2)
+        condition = understood(where, bounds, shown, self.names)
         wanted = list(self.names) if columns is None else list(columns)
-        made = wanted
-        if not found.exact:
-            known = found.columns
+        read_names = wanted
+        if not condition.exact:
+            known = condition.columns
             others = [n for n in self.names if n not in wanted]
-            made = wanted + [n for n in others if known is None or n in known]
-        batches = self._batches([schema.get_field_index(n) for n in made], found.box)
-        if not found.exact:
+            read_names = wanted + [n for n in others if known is None or n in known]
+        batches = self._batches([schema.get_field_index(n) for n in read_names], condition.box)
+        if not condition.exact:
             tables = (pa.Table.from_batches([b]).filter(where) for b in batches)
             batches = (b for t in tables for b in t.select(wanted).to_batches())
         own = pa.schema([schema.field(n) for n in wanted])
@@ -96,19 +96,19 @@ class Rows:
                 mask = None
                 if c.key is not None:
                     axis = next(n for n, k in enumerate(keys) if k.name == c.key)
-                    found = _key(here, axis)
+                    array = _key(here, axis)
                 else:
                     assert c.field is not None
-                    found = loaded(values[c.field][at], c.dtype).reshape(-1)
+                    array = loaded(values[c.field][at], c.dtype).reshape(-1)
                     known = flags.get(valid(c.field))
                     mask = None if known is None else ~known[at].reshape(-1)
                 if present is not None and not present.all():
-                    found = found[present]
+                    array = array[present]
                     mask = None if mask is None else mask[present]
                 dtype = _shown(c.dtype)
                 if dtype is not c.dtype:
-                    found = found.astype(np.float32)
-                columns.append(pa.array(found, type=arrow_type(dtype), mask=mask))
+                    array = array.astype(np.float32)
+                columns.append(pa.array(array, type=arrow_type(dtype), mask=mask))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -161,9 +161,9 @@ def _source() -> type[Any]:
 
 
 def stream(result: Result, names: tuple[str, ...]) -> object:
-    """What DuckDB reads a result from.
+    """The object through which DuckDB scans a result.
 
-    What lies at other sites is brought here first: DuckDB must not wait for ranks.
+    Remote fields are fetched first: DuckDB must not wait for ranks.
     """
     if isinstance(result.fields, PlacedFields):
         return _table(result).rename_columns(list(names))
@@ -183,8 +183,10 @@ def _table(result: Result) -> pa.Table:
 
     table = result.arrow()
     types = [arrow_type(_shown(c.dtype)) for c in result.columns]
-    return pa.table([a.cast(t) for a, t in zip(table.columns, types, strict=True)], names=[
-        f"c{n}" for n in range(len(types))])  # fmt: skip
+    return pa.table(
+        [a.cast(t) for a, t in zip(table.columns, types, strict=True)],
+        names=[f"c{n}" for n in range(len(types))],
+    )
 
 
 def _shown(dtype: DType) -> DType:

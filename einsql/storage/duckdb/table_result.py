@@ -93,7 +93,7 @@ class TableResult(Keyless):
         import pyarrow as pa  # only boundaries need it
 
         self._check_names()
-        found = {}
+        arrays = {}
         for name, kind, column in zip(self.names, self.types, self.arrow().columns, strict=True):
             values = column.combine_chunks()
             if values.null_count and fill is not None:
@@ -106,8 +106,8 @@ class TableResult(Keyless):
                 array = values.fill_null(0).to_numpy(zero_copy_only=False)
             else:
                 array = values.to_numpy(zero_copy_only=False)
-            found[name] = np.ma.masked_array(array, mask) if mask.any() else array
-        return found
+            arrays[name] = np.ma.masked_array(array, mask) if mask.any() else array
+        return arrays
 
 
 @dataclass(frozen=True)

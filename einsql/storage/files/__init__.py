@@ -18,19 +18,20 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.errors import OperationalError
-from einsql.storage.files import arrow, gguf, npy, npz, safetensors
+from einsql.storage.files import arrow, delimited, gguf, npy, npz, parquet, safetensors, zarr
+from einsql.storage.files.delimited import Delimited
 from einsql.storage.files.drafts import Begin, Draft, abandon, commit, drafted, write_box
 from einsql.storage.files.fields import FileFields, FilePart
 from einsql.storage.files.globs import matching
 from einsql.storage.files.mapped import Found, Mapped, refusing
+from einsql.storage.files.matrix_market import Matrix
+from einsql.storage.files.rows import Rows, Several
 from einsql.storage.files.tensor import Content, Description, FileTensor, Pieces, whole
 from einsql.storage.files.writing import Column, write_in_place, write_npz
 from einsql.storage.out_of_memory import Room
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from einsql.storage.files.rows import Rows
 
 __all__ = [
     "READABLE",
@@ -60,7 +61,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a statement says of a file beside its name.
+    """The options of a file in a statement.
 
     Attributes:
         suffix: Of the format, if the file's own does not tell it.
@@ -82,15 +83,11 @@ def _mapped(find: Callable[[Mapped, str | None], Content]) -> _Open:
 
 
 def _parquet(path: str, member: str | None, memory: Room | None) -> tuple[Found, Content]:
-    from einsql.storage.files import parquet  # pyarrow takes 60 ms
-
     file = Found(path, memory=memory)
     return file, parquet.find(file, parquet.opened(file), member)
 
 
 def _zarr(path: str, member: str | None, memory: Room | None) -> tuple[Found, Content]:
-    from einsql.storage.files import zarr  # an extra
-
     return zarr.find(path, member, memory)
 
 
@@ -106,11 +103,13 @@ _READERS: dict[str, _Open] = {
 }
 """Formats of arrays."""
 _BEGINNINGS: dict[str, Begin] = {
-    ".npy": npy.begin, ".safetensors": safetensors.begin, ".arrow": arrow.begin
-}  # fmt: skip
-"""What writes everything but the elements; formats have it whose elements lie as they are."""
+    ".npy": npy.begin,
+    ".safetensors": safetensors.begin,
+    ".arrow": arrow.begin,
+}
+"""Writers of everything but the elements, for formats that store elements uncompressed."""
 _TEXTS = {".csv": ",", ".tsv": "\t"}
-"""CSV, and what stands between its columns."""
+"""Delimited formats, and the delimiter of each."""
 _ROWS = (*_TEXTS, ".mtx", ".parquet", ".arrow")
 """Formats of element rows; the last two may hold tensors instead."""
 READABLE = (*_READERS, *_TEXTS, ".mtx")
@@ -119,7 +118,7 @@ READABLE = (*_READERS, *_TEXTS, ".mtx")
 
 def open_tensor(
     path: str, member: str | None = None, suffix: str | None = None, memory: Room | None = None
-) -> FileTensor:  # fmt: skip
+) -> FileTensor:
     """Opens a tensor in a file; no element is read where the format allows to map them.
 
     What is mapped: .npy, .safetensors, members of an .npz that are not compressed, columns of
@@ -143,7 +142,7 @@ def open_tensor(
 
 def open_data(
     path: str, member: str | None = None, form: Form | None = None, memory: Room | None = None
-) -> FileTensor | Rows:  # fmt: skip
+) -> FileTensor | Rows:
     """Opens what a file holds, or the rows of all files that a pattern matches.
 
     Args:
@@ -161,16 +160,14 @@ def open_data(
     with refusing(path):
         if names == [path]:
             return _rows(path, kind, form, memory) or open_tensor(path, member, kind, memory)
-        from einsql.storage.files.rows import Several  # as rows
-
-        found = [_rows(name, kind, form, memory) for name in names]
-        held = [rows for rows in found if rows is not None]
-        if len(held) < len(found):
+        sources = [_rows(name, kind, form, memory) for name in names]
+        row_sources = [rows for rows in sources if rows is not None]
+        if len(row_sources) < len(sources):
             raise OperationalError(
                 f"'{path}' is a pattern, and it matches files of arrays",
                 hint="A pattern names files of element rows, as .csv and .parquet hold.",
             )
-        return Several(held)
+        return Several(row_sources)
 
 
 def _rows(path: str, kind: str, form: Form, memory: Room | None) -> Rows | None:
@@ -178,15 +175,9 @@ def _rows(path: str, kind: str, form: Form, memory: Room | None) -> Rows | None:
     if kind not in _ROWS:
         return None
     if kind in _TEXTS:
-        from einsql.storage.files.delimited import Delimited  # as below
-
         return Delimited(path, form.delimiter or _TEXTS[kind], form.header)
     if kind == ".mtx":
-        from einsql.storage.files.matrix_market import Matrix  # as below
-
         return Matrix(path)
-    from einsql.storage.files import parquet  # pyarrow takes 60 ms
-
     return parquet.rows_of(Found(path, memory=memory), is_parquet=kind == ".parquet")
 
 
@@ -196,13 +187,13 @@ def reopen(description: Description) -> FileTensor:
     Raises:
         OperationalError: As `open_tensor`, or the file is not the one that was described.
     """
-    found = open_tensor(description.path, description.member, description.suffix)
-    if found.description != description:
+    tensor = open_tensor(description.path, description.member, description.suffix)
+    if tensor.description != description:
         raise OperationalError(
             f"'{description.path}' has changed while a statement used it",
             hint="Run the statement again.",
         )
-    return found
+    return tensor
 
 
 def read(path: str, member: str | None = None) -> np.ndarray:
@@ -233,14 +224,10 @@ def write(path: str, array: np.ndarray, name: str) -> None:
 
 
 def _write_parquet(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> None:
-    from einsql.storage.files import parquet  # as above
-
     parquet.write_tensors(path, shape, columns)
 
 
 def _write_zarr(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> None:
-    from einsql.storage.files import zarr  # an extra
-
     zarr.write(path, shape, columns)
 
 
@@ -274,9 +261,7 @@ def write_arrays(
     _WRITERS[_known(path, suffix, "writes", _WRITERS)](path, shape, columns)
 
 
-def write_rows(
-    path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], form: Form
-) -> int:  # fmt: skip
+def write_rows(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], form: Form) -> int:
     """Writes element rows into a .csv, .tsv, .parquet or .arrow file, whole or not at all.
 
     Returns:
@@ -285,8 +270,6 @@ def write_rows(
     Raises:
         OperationalError: The file cannot be written.
     """
-    from einsql.storage.files import delimited, parquet  # as above
-
     kind = _known(path, form.suffix, "writes", (*_TEXTS, ".parquet", ".arrow"))
     if kind in _TEXTS:
         between = form.delimiter or _TEXTS[kind]
@@ -313,8 +296,8 @@ def create(path: str, dtype: DType, shape: tuple[int, ...], name: str = "val") -
             f"'{path}' cannot be written by several processes",
             hint=f"They write {_listed(_BEGINNINGS)} files.",
         )
-    (made,) = drafted(path, [(name, dtype)], shape, _BEGINNINGS[suffix])
-    return made
+    (draft,) = drafted(path, [(name, dtype)], shape, _BEGINNINGS[suffix])
+    return draft
 
 
 def may_hold_rows(suffix: str) -> bool:
@@ -333,13 +316,13 @@ def suffix_of(path: str) -> str:
 
 
 def _known(path: str, suffix: str | None, does: str, known: Iterable[Any]) -> str:
-    found = suffix or suffix_of(path)
-    if found not in known:
+    kind = suffix or suffix_of(path)
+    if kind not in known:
         raise OperationalError(
             f"'{path}' is no tensor file einsql {does}",
             hint=f"It {does} {_listed(known)} files.",
         )
-    return found
+    return kind
 
 
 def _listed(names: Iterable[str]) -> str:

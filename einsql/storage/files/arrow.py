@@ -38,7 +38,7 @@ _TYPES = {
     "double": DType.DOUBLE,
 }
 _STAND_INS = {DType.BOOLEAN: "uint8", DType.BFLOAT16: "uint16"}
-"""Arrow's types of columns whose metadata say what they stand for."""
+"""Arrow types of columns whose metadata name the element type."""
 _HINT = (
     "It reads columns of fixed-shape tensors: one row, or tiles with their numbers in int64 "
     "columns. pyarrow.FixedShapeTensorArray.from_numpy_ndarray(array[None]) makes one row."
@@ -49,7 +49,7 @@ Tile = tuple[tuple[int, ...], np.ndarray]
 
 
 def find(file: Mapped, member: str | None) -> Content:
-    """What an .arrow file holds in a column; a compressed one is read as a whole.
+    """Finds a column of an .arrow file; a compressed one is read as a whole.
 
     Raises:
         OperationalError: The file is damaged, has no such column, is a table without
@@ -83,7 +83,9 @@ def find(file: Mapped, member: str | None) -> Content:
     if len(tiles) == 1 and not numbers:
         return single(name, dtype, tiles[0][1])
     boxes, shape = boxes_of(file, [place for place, _ in tiles], tiles[0][1].shape if tiles else ())
-    return Content(name, dtype, shape, boxes, tuple(array for _, array in tiles))
+    return Content(
+        member=name, dtype=dtype, shape=shape, boxes=boxes, tiles=tuple(array for _, array in tiles)
+    )
 
 
 def columns(file: Found, schema: pa.Schema, member: str | None) -> tuple[str, list[str]]:
@@ -112,9 +114,9 @@ def dtype_of(file: Found, field: pa.Field) -> DType:
         OperationalError: It is no tensor type.
     """
     kind = str(field.type.value_type)
-    told = (field.metadata or {}).items()
+    metadata = (field.metadata or {}).items()
     for dtype, stands in _STAND_INS.items():
-        if kind == stands and (arrow_metadata(dtype) or {}).items() <= told:
+        if kind == stands and (arrow_metadata(dtype) or {}).items() <= metadata:
             return dtype
     if kind not in _TYPES:
         raise file.no_type(f"Arrow's {kind}")
@@ -141,11 +143,11 @@ def _arrays(
         raise file.refusal("holds NULL, which is no element of a tensor")
     size = prod(shape) * dtype.numpy.itemsize
     *_, elements = rows.buffers()
-    held = 0 if elements is None else elements.size
-    if held < len(rows) * size or rows.type.list_size != prod(shape):
+    nbytes = 0 if elements is None else elements.size
+    if nbytes < len(rows) * size or rows.type.list_size != prod(shape):
         raise file.refusal("is damaged: a column has not the size of its shape")
-    start = elements.address - memory.address if held else 0
-    mapped = 0 <= start <= memory.size - held
+    start = elements.address - memory.address if nbytes else 0
+    mapped = 0 <= start <= memory.size - nbytes
     for row in range(len(rows)):
         if mapped:
             array = file.view(start + row * size, dtype.numpy, shape)
@@ -194,7 +196,7 @@ def boxes_of(
 
 def begin(
     file: IO[bytes], arrays: Sequence[tuple[str, DType]], shape: tuple[int, ...]
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """Writes a file with a single row but for its elements, and leaves room for them.
 
     Returns:

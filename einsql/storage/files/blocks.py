@@ -1,4 +1,4 @@
-"""Where an Arrow file's batches are, and how large they are once they are decompressed.
+"""Checks the batches of an Arrow file: their offsets and decompressed sizes.
 
 pyarrow reads a batch as often as the footer says, and allocates what a compressed buffer says
 of its own size. https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format; tables of
@@ -113,7 +113,7 @@ def _blocks(footer: bytes, number: int) -> np.ndarray:
 
 
 def _field(text: bytes, table: int, number: int) -> int:
-    """Where a field of a table is; 0 if it is absent."""
+    """The offset of a field of a table; 0 if it is absent."""
     (back,) = struct.unpack_from("<i", text, table)
     fields = table - back
     if table <= 0 or fields < 0:
@@ -125,7 +125,7 @@ def _field(text: bytes, table: int, number: int) -> int:
 
 
 def _table(text: bytes, table: int, number: int) -> int:
-    """Where the table in a field is."""
+    """The offset of the table in a field."""
     field = _field(text, table, number)
     if not field:
         raise ValueError("its metadata are wrong")

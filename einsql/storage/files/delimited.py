@@ -68,10 +68,12 @@ class Delimited(Rows):
             ),
             csv.ParseOptions(delimiter=self._delimiter),
             csv.ConvertOptions(
-                column_types=dict(types), include_columns=list(types), null_values=_NULL,
+                column_types=dict(types),
+                include_columns=list(types),
+                null_values=_NULL,
                 quoted_strings_can_be_null=False,
             ),
-        )  # fmt: skip
+        )
 
     def _batches(self, wanted: Mapping[str, DType]) -> Iterator[tuple[float, pa.RecordBatch]]:
         import pyarrow as pa  # as above
@@ -91,15 +93,15 @@ class Delimited(Rows):
             raise self._told(error, wanted) from None
 
     def _told(self, error: Exception, wanted: Mapping[str, DType]) -> Exception:
-        """What pyarrow says of a value that its column cannot hold, as einsql says it."""
-        found = _INVALID.match(str(error))
-        if found is None:
+        """Translates pyarrow's error of a value that does not fit its column."""
+        match = _INVALID.match(str(error))
+        if match is None:
             return error
-        name = list(self.columns)[int(found[1])]
+        name = list(self.columns)[int(match[1])]
         kind = wanted[name].value if name in wanted else "number"
-        row = f" in its row {int(found[2]) - self._header}" if found[2] else ""
+        row = f" in its row {int(match[2]) - self._header}" if match[2] else ""
         return DataError(
-            f"'{self.file.path}' has what is no {kind} for {name},{row}: {found[3][:300]}",
+            f"'{self.file.path}' has what is no {kind} for {name},{row}: {match[3][:300]}",
             hint=f"FROM '{self.file.path}' reads it as a table, and CAST converts.",
         )
 
@@ -116,9 +118,9 @@ def write_rows(
     from pyarrow import csv
 
     # Arrow has no short floats in CSV; as FLOAT they are exact.
-    plain = pa.schema([
-        pa.field(f.name, pa.float32() if pa.types.is_float16(f.type) else f.type) for f in schema
-    ])  # fmt: skip
+    plain = pa.schema(
+        [pa.field(f.name, pa.float32() if pa.types.is_float16(f.type) else f.type) for f in schema]
+    )
     options = csv.WriteOptions(include_header=header, delimiter=delimiter)
     rows = 0
     with part_file(path) as file, csv.CSVWriter(file, plain, write_options=options) as writer:

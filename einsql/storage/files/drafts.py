@@ -32,7 +32,7 @@ Begin = Callable[[IO[bytes], Sequence[tuple[str, DType]], tuple[int, ...]], list
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A file that is being written, as it is told to other processes.
+    """A description of an unfinished file for other processes.
 
     Attributes:
         path: The target, absolute.

@@ -65,14 +65,14 @@ class _Header:
         """The next bytes."""
         if size > self._file.size - self.at:
             raise self._file.refusal("is truncated or damaged: its header is not complete")
-        found = self._file.memory[self.at : self.at + size]
+        taken = self._file.memory[self.at : self.at + size]
         self.at += size
-        return found
+        return taken
 
     def number(self, kind: str = "Q") -> int:
         """The next number, of a kind that `struct` knows."""
-        (found,) = struct.unpack(f"<{kind}", self.take(struct.calcsize(kind)))
-        return int(found)
+        (number,) = struct.unpack(f"<{kind}", self.take(struct.calcsize(kind)))
+        return int(number)
 
     def text(self) -> str:
         """The next name."""
@@ -85,7 +85,7 @@ class _Header:
             raise self._file.refusal(f"is damaged: a name is no text: {error}") from None
 
     def skip(self, kind: int, depth: int = 0) -> int | None:
-        """Passes over a metadata value; one of uint32 is told."""
+        """Skips a metadata value; returns it if it is a uint32."""
         if kind == _STRING:
             self.past(self.number())
         elif kind == _ARRAY and depth < _NESTED:
@@ -133,7 +133,7 @@ class _Header:
 
 
 def find(file: Mapped, member: str | None) -> Content:
-    """What a GGUF file holds under a name.
+    """Finds a tensor of a GGUF file by its name.
 
     Raises:
         OperationalError: The file is damaged, has no such member, or its type needs the
@@ -169,9 +169,9 @@ def _entries(file: Mapped) -> tuple[dict[str, _Entry], int]:
     alignment = 32
     for _ in range(values):
         key = header.text()
-        told = header.skip(header.number("I"))
+        setting = header.skip(header.number("I"))
         if key == "general.alignment":
-            alignment = told or 0
+            alignment = setting or 0
     if not 0 < alignment <= 2**20:
         raise file.refusal(f"is damaged: its alignment is {alignment}")
     entries: dict[str, _Entry] = {}

@@ -1,4 +1,4 @@
-"""Patterns that name several files."""
+"""Glob patterns: the files that a path names."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def matching(path: str) -> list[str]:
         ProgrammingError: A link leads elsewhere.
     """
     with refusing(path):
-        found = named(path)
-        if found == [path]:
-            return found
-        if not found:
+        names = named(path)
+        if names == [path]:
+            return names
+        if not names:
             raise OperationalError(f"No file matches '{path}'")
         root = os.path.realpath(_fixed(path))
-        for name in found:
+        for name in names:
             if os.path.commonpath([root, os.path.realpath(name)]) != root:
                 raise ProgrammingError(  # DuckDB, which would follow it, does not try then
                     f"'{name}' matches '{path}' and is a link that leads out of '{root}'",
                     hint="A pattern does not follow such links; name the file itself.",
                 )
-    return found
+    return names
 
 
 def named(path: str) -> list[str]:

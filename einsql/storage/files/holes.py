@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def room(nbytes: int) -> pa.Buffer:
-    """A buffer that stands for so many bytes that are written later.
+    """A placeholder buffer for bytes that are written later.
 
     It is never touched, so it takes no memory; only its address is wanted.
     """
@@ -52,4 +52,4 @@ class Holes:
         """Nothing; the file is flushed when it is complete."""
 
     def close(self) -> None:
-        """Nothing; who opened the file closes it."""
+        """Does nothing; the opener closes the file."""

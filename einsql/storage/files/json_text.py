@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 MOST = 2**19
-"""Commas and brackets: a short text may stand for lists that take gigabytes."""
+"""Commas and brackets: a short text may describe lists that take gigabytes."""
 
 
 def parsed(text: str, *, strict: bool = False) -> Any:
-    """What a text says.
+    """Parses a JSON text.
 
     Args:
         text: JSON.
@@ -29,10 +29,10 @@ def parsed(text: str, *, strict: bool = False) -> Any:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise ValueError("a name is given twice")
-    return found
+    return mapping
 
 
 def _refuse(name: str) -> None:

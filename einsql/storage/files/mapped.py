@@ -104,10 +104,10 @@ class Found:
         Raises:
             OperationalError: There is none.
         """
-        found = DType.of(dtype)
-        if found is None:
+        tensor_dtype = DType.of(dtype)
+        if tensor_dtype is None:
             raise self.no_type(str(dtype))
-        return found
+        return tensor_dtype
 
     def no_type(self, name: str) -> OperationalError:
         """An error saying that elements of this kind are no tensor's."""

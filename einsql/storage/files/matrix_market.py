@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from einsql.core.bfloat16 import stored
 from einsql.core.schema import DType
 from einsql.errors import DataError, NotSupportedError
 from einsql.storage.files.drafts import part_file
@@ -107,22 +108,20 @@ class Matrix(Rows):
         self._check_type(wanted["val"])
         with refusing(self.file.path), damaged(self.file):
             self.file.check_current()
-            found = self._listed() if self.sparse else self._dense()
-            for read, rows, columns, values in found:
+            parts = self._listed() if self.sparse else self._dense()
+            for read, rows, columns, values in parts:
                 yield {"d0": rows, "d1": columns, "val": self._as(values, wanted["val"])}
                 tick(min(1.0, read / self.file.size))
             self.file.check_current()
 
     def _check_type(self, wanted: DType) -> None:
-        whole = self.columns["val"] is DType.BIGINT
-        if not (wanted.is_float or whole):
+        integral = self.columns["val"] is DType.BIGINT
+        if not (wanted.is_float or integral):
             raise DataError(
                 f"'{self.file.path}' holds real numbers, but its value is {wanted.value}"
             )
 
     def _as(self, values: np.ndarray, wanted: DType) -> np.ndarray:
-        from einsql.core.bfloat16 import stored
-
         if not wanted.is_float:
             lo, hi = (0, 1) if wanted is DType.BOOLEAN else wanted.range
             if len(values) and (values.min() < lo or values.max() > hi):
@@ -137,14 +136,14 @@ class Matrix(Rows):
         """Listed elements."""
         assert self.extents is not None
         most, left = np.array(self.extents)[:, None], self._entries
-        for read, (rows, columns, *given) in self._numbers():
+        for read, (rows, columns, *listed) in self._numbers():
             left -= len(rows)
             if left < 0:
                 raise self.file.refusal("is damaged: it has more elements than it says")
             at = np.stack([rows, columns])
             if (at < 1).any() or (at > most).any():
                 raise self.file.refusal("is damaged: it has an element outside of its shape")
-            values = given[0] if given else np.ones(len(rows), np.int64)
+            values = listed[0] if listed else np.ones(len(rows), np.int64)
             yield self._with_mirrored(read, rows - 1, columns - 1, values)
         if left:
             raise self.file.refusal(f"is truncated: {left} of {self._entries} elements are missing")
@@ -229,9 +228,12 @@ def _plain(block: bytes) -> bytes:
 
 
 def write_rows(
-    path: str, dtype: DType, shape: Sequence[int], listed: int | None,
+    path: str,
+    dtype: DType,
+    shape: Sequence[int],
+    listed: int | None,
     batches: Iterator[pa.RecordBatch],
-) -> int:  # fmt: skip
+) -> int:
     """Writes a matrix and tells how many elements.
 
     Args:
@@ -293,4 +295,4 @@ class _Kept:
         """Nothing."""
 
     def close(self) -> None:
-        """Nothing; who opened the file closes it."""
+        """Does nothing; the opener closes the file."""

@@ -47,9 +47,9 @@ def header(file: Mapped, text: IO[bytes]) -> tuple[np.dtype, tuple[int, ...], bo
     if len(written) < length or not length:
         raise file.refusal("is truncated: its header is not complete")
     try:
-        found = ast.literal_eval(written.decode("utf-8" if version == b"\x03\x00" else "latin1"))
-        kind, fortran, shape = found["descr"], found["fortran_order"], found["shape"]
-        known = len(found) == 3
+        fields = ast.literal_eval(written.decode("utf-8" if version == b"\x03\x00" else "latin1"))
+        kind, fortran, shape = fields["descr"], fields["fortran_order"], fields["shape"]
+        known = len(fields) == 3
     except Exception:  # Python evaluates the header, so a wrong one raises anything
         known = False
     sound = (
@@ -76,7 +76,7 @@ def _dtype(file: Mapped, kind: object) -> np.dtype:
 
 
 def find(file: Mapped, member: str | None) -> Content:
-    """What a .npy file holds.
+    """Finds the array of a .npy file.
 
     Raises:
         OperationalError: It is damaged, or its array has no name but one is asked for.
@@ -119,7 +119,7 @@ def check_type(dtype: DType) -> None:
 
 
 def write_header(file: IO[bytes], dtype: DType, shape: tuple[int, ...]) -> None:
-    """Writes what stands before the elements, which follow in C order.
+    """Writes the header; the elements follow in C order.
 
     Raises:
         NotSupportedError: NumPy has no such type.
@@ -132,7 +132,7 @@ def write_header(file: IO[bytes], dtype: DType, shape: tuple[int, ...]) -> None:
 
 def begin(
     file: IO[bytes], arrays: Sequence[tuple[str, DType]], shape: tuple[int, ...]
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """Writes a header, and makes room for the elements; the name is not used.
 
     Returns:

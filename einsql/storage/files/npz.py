@@ -23,7 +23,7 @@ _LOCAL = 30
 
 
 def find(file: Mapped, member: str | None) -> Content:
-    """What an .npz archive holds under a name; a compressed array is read as a whole.
+    """Finds an array of an .npz archive; a compressed one is read as a whole.
 
     Raises:
         OperationalError: The archive is damaged or has no such member.
@@ -111,6 +111,6 @@ def _inflated(file: Mapped, info: zipfile.ZipInfo, head: int, size: int, tick: T
 
 
 def _data(file: Mapped, offset: int) -> int:
-    """Where a member's bytes begin: behind its own header, which zipfile has checked."""
+    """The offset of a member's bytes, behind its local header, which zipfile has checked."""
     lengths = file.memory[offset + _LOCAL - 4 : offset + _LOCAL]
     return offset + _LOCAL + sum(int.from_bytes(lengths[n : n + 2], "little") for n in (0, 2))

@@ -55,14 +55,14 @@ def holds_tensors(file: Found) -> bool:
         OperationalError: It is none, or damaged.
     """
     known = (file.absolute, file.size, file.mtime_ns)
-    found = _told.get(known)
-    if found is None:
-        found = _holds_tensors(file)
+    answer = _told.get(known)
+    if answer is None:
+        answer = _holds_tensors(file)
         if time.time_ns() - file.mtime_ns > _RECENT:  # else one more change may have its time
             if len(_told) >= _MOST_TOLD:
                 _told.clear()
-            _told[known] = found
-    return found
+            _told[known] = answer
+    return answer
 
 
 def _holds_tensors(file: Found) -> bool:
@@ -91,9 +91,13 @@ def opened(file: Found) -> pq.ParquetFile:
             raise file.refusal(f"is damaged: its footer cannot have {length} bytes")
     with damaged(file):
         return parquet.ParquetFile(
-            file.path, pre_buffer=False, buffer_size=_STREAM, page_checksum_verification=True,
-            thrift_string_size_limit=_STRINGS, thrift_container_size_limit=_CONTAINERS,
-        )  # fmt: skip
+            file.path,
+            pre_buffer=False,
+            buffer_size=_STREAM,
+            page_checksum_verification=True,
+            thrift_string_size_limit=_STRINGS,
+            thrift_container_size_limit=_CONTAINERS,
+        )
 
 
 def opened_arrow(file: Found) -> pa.ipc.RecordBatchFileReader:
@@ -187,9 +191,14 @@ def find(file: Found, reader: pq.ParquetFile, member: str | None) -> Content:
 
 
 def _whole(
-    file: Found, reader: pq.ParquetFile, name: str, dtype: DType, shape: tuple[int, ...],
-    boxes: np.ndarray | None, tick: Tick,
-) -> np.ndarray:  # fmt: skip
+    file: Found,
+    reader: pq.ParquetFile,
+    name: str,
+    dtype: DType,
+    shape: tuple[int, ...],
+    boxes: np.ndarray | None,
+    tick: Tick,
+) -> np.ndarray:
     """All tiles of a column, put together."""
     result, row = np.empty(shape, dtype.numpy), 0
     if not result.size:
@@ -227,10 +236,10 @@ def write_tensors(path: str, shape: tuple[int, ...], columns: Sequence[Column]) 
     for column in columns:
         size = prod(shape)
         arrow.check_size(size)
-        whole = np.empty(shape, column.dtype.numpy)
+        tensor = np.empty(shape, column.dtype.numpy)
         for box, array in column.bytewise():
-            whole[tuple(slice(lo, hi) for lo, hi in box.tolist())] = array
-        cells.append(arrow.cell(column.name, column.dtype, shape, pa.py_buffer(whole)))
+            tensor[tuple(slice(lo, hi) for lo, hi in box.tolist())] = array
+        cells.append(arrow.cell(column.name, column.dtype, shape, pa.py_buffer(tensor)))
     schema = pa.schema([f for f, _ in cells])
     with part_file(path) as file, parquet.ParquetWriter(file, schema, **_OPTIONS) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays([c for _, c in cells], schema=schema))
@@ -248,16 +257,16 @@ def write_rows(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) 
     import pyarrow as pa  # as above
     from pyarrow import parquet
 
-    rows, held = 0, []
+    rows, group = 0, []
     with part_file(path) as file, parquet.ParquetWriter(file, schema, **_OPTIONS) as writer:
         for batch in batches:
-            held.append(batch)
+            group.append(batch)
             rows += batch.num_rows
-            if sum(b.num_rows for b in held) >= _GROUP:
-                writer.write_table(pa.Table.from_batches(held, schema))
-                held = []
-        if held:
-            writer.write_table(pa.Table.from_batches(held, schema))
+            if sum(b.num_rows for b in group) >= _GROUP:
+                writer.write_table(pa.Table.from_batches(group, schema))
+                group = []
+        if group:
+            writer.write_table(pa.Table.from_batches(group, schema))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Where the pages of a Parquet file are, and how large they are once they are decompressed.
+"""Checks the pages of a Parquet file: their offsets and decompressed sizes.
 
 pyarrow allocates what a page's header says, ends the process at some footers when it is asked for
 a column's metadata, and DuckDB gives up its whole database at pages beyond the file. So both are
@@ -49,7 +49,7 @@ def chunks(file: Found) -> list[Chunk]:
         length = int.from_bytes(data.read(4), "little")
         data.seek(max(0, file.size - _END - length))
         footer = data.read(length)
-    found = []
+    pages = []
     try:
         for group in Compact(footer).structure(_FOOTER).get(4, []):
             for column in group.get(1, []):
@@ -59,10 +59,10 @@ def chunks(file: Found) -> list[Chunk]:
                 size = facts[_SIZE]
                 if min(*starts, size, facts[_VALUES]) < 0 or max(*starts, size) > file.size:
                     raise file.refusal(f"is damaged: {path} lies beyond it")
-                found.append(Chunk(path, min(s for s in (*starts, file.size) if s), size))
+                pages.append(Chunk(path, min(s for s in (*starts, file.size) if s), size))
     except (IndexError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise file.refusal(f"is truncated or damaged: its footer is wrong: {error}") from error
-    return found
+    return pages
 
 
 def check_pages(file: Found, columns: Collection[str]) -> None:

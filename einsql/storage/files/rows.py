@@ -27,12 +27,18 @@ _INTEGERS = {
     "uint64": DType.BIGINT,
 }  # fmt: skip
 _OTHERS = {
-    "bool": DType.BOOLEAN, "halffloat": DType.HALF, "float": DType.FLOAT, "double": DType.DOUBLE
-}  # fmt: skip
+    "bool": DType.BOOLEAN,
+    "halffloat": DType.HALF,
+    "float": DType.FLOAT,
+    "double": DType.DOUBLE,
+}
 _WIDENED = {
-    (DType.HALF, DType.FLOAT), (DType.HALF, DType.DOUBLE), (DType.FLOAT, DType.DOUBLE),
-    (DType.FLOAT, DType.BFLOAT16), (DType.HALF, DType.BFLOAT16),
-}  # fmt: skip
+    (DType.HALF, DType.FLOAT),
+    (DType.HALF, DType.DOUBLE),
+    (DType.FLOAT, DType.DOUBLE),
+    (DType.FLOAT, DType.BFLOAT16),
+    (DType.HALF, DType.BFLOAT16),
+}
 """From which type of float to which other one; BFLOAT16 takes what it holds exactly."""
 
 
@@ -87,11 +93,11 @@ class Rows(ABC):
                 f"'{path}' has NULL for {name}, in its row {row}",
                 hint="A tensor holds no NULL; leave the row out, or write a value.",
             )
-        held = type_of(column.type)
-        if not _fits(held, wanted):
+        stored = type_of(column.type)
+        if not _fits(stored, wanted):
             raise DataError(f"'{path}' holds {column.type} in {name}, but it is {wanted.value}")
-        if wanted is DType.BFLOAT16 or (wanted is DType.HALF and held is DType.DOUBLE):
-            return self._rounded(column.to_numpy(zero_copy_only=False), name, wanted, held)
+        if wanted is DType.BFLOAT16 or (wanted is DType.HALF and stored is DType.DOUBLE):
+            return self._rounded(column.to_numpy(zero_copy_only=False), name, wanted, stored)
         try:
             cast = column.cast(pa.from_numpy_dtype(wanted.numpy))
         except pa.ArrowInvalid as error:
@@ -101,14 +107,14 @@ class Rows(ABC):
         return np.asarray(cast.to_numpy(zero_copy_only=False))
 
     def _rounded(
-        self, values: np.ndarray, name: str, wanted: DType, held: DType | None
-    ) -> np.ndarray:  # fmt: skip
+        self, values: np.ndarray, name: str, wanted: DType, stored: DType | None
+    ) -> np.ndarray:
         """Short floats: of text, which is DOUBLE here, the nearest; else only what is exact."""
         if wanted is DType.HALF:
             with np.errstate(over="ignore"):
                 return values.astype(np.float16)
         bits = narrow(values)
-        if held is not DType.DOUBLE and not np.array_equal(widen(bits), values, equal_nan=True):
+        if stored is not DType.DOUBLE and not np.array_equal(widen(bits), values, equal_nan=True):
             raise DataError(f"'{self.file.path}' holds in {name} what BFLOAT16 cannot hold exactly")
         return bits
 
@@ -131,13 +137,15 @@ def columns_of(file: Found, schema: pa.Schema) -> dict[str, DType | None]:
     return {f.name: type_of(f.type) for f in schema}
 
 
-def _fits(held: DType | None, wanted: DType) -> bool:
-    if held is None:
+def _fits(stored: DType | None, wanted: DType) -> bool:
+    if stored is None:
         return False
-    if held.is_integer and wanted.is_integer:
+    if stored.is_integer and wanted.is_integer:
         return True  # each value is looked at
     return (
-        held is wanted or (held, wanted) in _WIDENED or (held is DType.DOUBLE and wanted.is_short)
+        stored is wanted
+        or (stored, wanted) in _WIDENED
+        or (stored is DType.DOUBLE and wanted.is_short)
     )
 
 

@@ -36,7 +36,7 @@ _TYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What a header says of a tensor; offsets count from the header's end, in bytes."""
+    """The header entry of a tensor; offsets count from the header's end, in bytes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class _Entry:
 
 
 def find(file: Mapped, member: str | None) -> Content:
-    """What a .safetensors file holds under a name.
+    """Finds a tensor of a .safetensors file by its name.
 
     Raises:
         OperationalError: The file is damaged, has no such member, or the member's type is
@@ -53,7 +53,7 @@ def find(file: Mapped, member: str | None) -> Content:
     """
     header, start = _header(file)
     _check_metadata(file, header.pop(_METADATA, {}))
-    entries = {name: _entry(file, name, told) for name, told in header.items()}
+    entries = {name: _entry(file, name, description) for name, description in header.items()}
     _check_ranges(file, entries, start)
     return picked(
         file, list(entries), member, lambda name: _content(file, name, entries[name], start)
@@ -91,9 +91,9 @@ def _check_metadata(file: Mapped, metadata: object) -> None:
         raise file.refusal(f"is damaged: its {_METADATA} are no texts")
 
 
-def _entry(file: Mapped, name: str, told: object) -> _Entry:
+def _entry(file: Mapped, name: str, description: object) -> _Entry:
     """An entry of the header, its shape compared with its size."""
-    match told:
+    match description:
         case {"dtype": str(kind), "shape": list(shape), "data_offsets": [lo, hi], **rest}:
             sound = not rest and all(type(n) is int for n in (*shape, lo, hi))
         case _:
@@ -120,7 +120,7 @@ def _check_ranges(file: Mapped, entries: Mapping[str, _Entry], start: int) -> No
 
 def begin(
     file: IO[bytes], arrays: Sequence[tuple[str, DType]], shape: tuple[int, ...]
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """Writes the header of a file with tensors of one shape, and makes room for their elements.
 
     Returns:
@@ -139,9 +139,7 @@ def begin(
     # The widest come first, so that each begins at a multiple of its elements' size.
     for name, dtype in sorted(arrays, key=lambda a: -a[1].numpy.itemsize):
         start, end = end, end + prod(shape) * dtype.numpy.itemsize
-        entries[name] = {
-            "dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]
-        }  # fmt: skip
+        entries[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # the elements begin at a multiple of 8
     file.write(len(text).to_bytes(8, "little") + text)

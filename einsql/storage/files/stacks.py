@@ -32,13 +32,13 @@ def picked(
         return content(pick(file, names, member))
     before, after = (re.escape(part) for part in member.split("*"))
     matches = (re.fullmatch(f"{before}(0|[1-9][0-9]*){after}", name) for name in names)
-    found = {int(m[1]): m[0] for m in matches if m is not None}
-    if not found:
+    by_layer = {int(m[1]): m[0] for m in matches if m is not None}
+    if not by_layer:
         return content(pick(file, names, member))  # which says what there is
-    missing = next((n for n in range(len(found)) if n not in found), None)
+    missing = next((n for n in range(len(by_layer)) if n not in by_layer), None)
     if missing is not None:
         raise file.refusal(f"has no array '{member.replace('*', str(missing))}'")
-    layers = [content(found[n]) for n in range(len(found))]
+    layers = [content(by_layer[n]) for n in range(len(by_layer))]
     kinds = {(c.dtype, c.shape) for c in layers}
     if len(kinds) > 1:
         raise file.refusal(

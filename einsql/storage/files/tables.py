@@ -1,4 +1,4 @@
-"""Which files are tables where FROM names them."""
+"""Decides which files FROM reads as tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import numpy as np
 
 from einsql.errors import OperationalError
-from einsql.storage.files import suffix_of
+from einsql.storage.files import parquet, suffix_of
 from einsql.storage.files.delimited import COLUMNS
 from einsql.storage.files.globs import named
 from einsql.storage.files.mapped import Found, refusing
@@ -16,9 +16,9 @@ _JSON = (".json", ".jsonl", ".ndjson")
 _AHEAD, _LINE = 2**22, 2_000_000
 """Bytes of a CSV file that are looked at, and of a line: DuckDB's own limit."""
 _BETWEEN = (b",", b";", b"\t", b"|")
-"""What parts columns."""
+"""Characters that delimit columns."""
 _TEXTS = (".csv", ".tsv", *_JSON)
-"""Text with rows, whoever wrote it."""
+"""Formats of text with rows."""
 _PACKED = (".gz", ".zst")
 
 
@@ -77,9 +77,7 @@ def is_table(path: str) -> bool:
     if "://" in path:
         return True
     with refusing(path):
-        found = named(path)
-        if not found:
+        names = named(path)
+        if not names:
             raise OperationalError(f"No file matches '{path}'")
-        from einsql.storage.files import parquet  # pyarrow takes 60 ms
-
-        return not parquet.holds_tensors(Found(found[0]))
+        return not parquet.holds_tensors(Found(names[0]))

@@ -30,7 +30,7 @@ Box = np.ndarray | Sequence[slice]
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """What a format says of a range of bytes: their CRC-32."""
+    """The CRC-32 of a range of bytes, as the file gives it."""
 
     offset: int
     size: int
@@ -39,7 +39,7 @@ class Checksum:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Content:
-    """Where a tensor is in a file.
+    """The place of a tensor in a file.
 
     Attributes:
         member: Its name, in formats that have names.
@@ -65,23 +65,41 @@ class Content:
 
 
 def unmapped(
-    member: str | None, dtype: DType, shape: tuple[int, ...], *,
+    member: str | None,
+    dtype: DType,
+    shape: tuple[int, ...],
+    *,
     whole: Callable[[Tick], np.ndarray] | None = None,
     parts: Callable[[np.ndarray], Pieces] | None = None,
-) -> Content:  # fmt: skip
-    """A tensor whose elements do not lie in the file as they are: one of both makes them."""
-    return Content(member, dtype, shape, np.empty((0, 0, 2)), (), whole=whole, parts=parts)
+) -> Content:
+    """A tensor that cannot be mapped; `parts` or `whole` decodes its elements."""
+    return Content(
+        member=member,
+        dtype=dtype,
+        shape=shape,
+        boxes=np.empty((0, 0, 2)),
+        tiles=(),
+        whole=whole,
+        parts=parts,
+    )
 
 
 def no_tick(fraction: float) -> None:
-    """For whoever is neither shown progress nor interrupted."""
+    """Ignores progress and never cancels."""
 
 
 def single(
     member: str | None, dtype: DType, array: np.ndarray, checksum: Checksum | None = None
 ) -> Content:
     """A tensor that is one array."""
-    return Content(member, dtype, array.shape, whole(array.shape)[None], (array,), checksum)
+    return Content(
+        member=member,
+        dtype=dtype,
+        shape=array.shape,
+        boxes=whole(array.shape)[None],
+        tiles=(array,),
+        checksum=checksum,
+    )
 
 
 def whole(shape: Sequence[int]) -> np.ndarray:
@@ -117,7 +135,7 @@ def slices(box: np.ndarray) -> tuple[slice, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A tensor in a file, as it is told to other processes; `files.reopen` opens it.
+    """A description of a tensor in a file for other processes; `files.reopen` opens it.
 
     Attributes:
         path: Absolute.
@@ -164,12 +182,17 @@ class FileTensor:
 
     @property
     def description(self) -> Description:
-        """What another process needs to open the same tensor."""
-        found, file = self._content, self._file
+        """The description by which another process opens the same tensor."""
+        content, file = self._content, self._file
         return Description(
-            file.absolute, found.member, self.dtype, self.shape, file.size, file.mtime_ns,
-            self._suffix,
-        )  # fmt: skip
+            path=file.absolute,
+            member=content.member,
+            dtype=self.dtype,
+            shape=self.shape,
+            size=file.size,
+            mtime_ns=file.mtime_ns,
+            suffix=self._suffix,
+        )
 
     def read(self, box: Box, tick: Tick = no_tick) -> np.ndarray:
         """A copy of a box: aligned, contiguous, in the machine's byte order.
@@ -205,17 +228,17 @@ class FileTensor:
 
     def _pieces(self, wanted: np.ndarray, tick: Tick) -> Pieces:
         """The elements of a box, a part at a time."""
-        found = self._content
-        if found.parts is not None:
-            yield from found.parts(wanted)
+        content = self._content
+        if content.parts is not None:
+            yield from content.parts(wanted)
             return
-        tiles, where = found.tiles, found.boxes
-        if found.whole is not None:
+        tiles, where = content.tiles, content.boxes
+        if content.whole is not None:
             tiles, where = (self._whole(tick),), whole(self.shape)[None]
         most = max(1, AT_ONCE // self.dtype.numpy.itemsize)
         shared = boxes.common(where, wanted)
         for n in np.flatnonzero((shared[..., 0] < shared[..., 1]).all(axis=-1)):
-            turned = tiles[n].flags.f_contiguous  # columns lie together: copied by columns
+            turned = tiles[n].flags.f_contiguous  # Fortran order: copied by columns
             for part in boxes.runs(shared[n][::-1] if turned else shared[n], most):
                 box = part[::-1] if turned else part
                 yield box, tiles[n][slices(box - where[n][:, :1])]
@@ -230,11 +253,11 @@ class FileTensor:
 
     @property
     def array(self) -> np.ndarray:
-        """As `loaded`, for whoever shows no progress."""
+        """As `loaded`, without progress."""
         return self.loaded(no_tick)
 
     def loaded(self, tick: Tick) -> np.ndarray:
-        """The whole tensor, read-only and mapped where it lies in the file as in memory.
+        """The whole tensor, read-only; mapped if the file has its memory layout.
 
         Whoever hands out what is computed from it copies what is still mapped: reading a
         page that the file no longer has kills the process.
@@ -242,15 +265,15 @@ class FileTensor:
         Raises:
             OperationalError: As `read`.
         """
-        found = self._content
-        if found.whole is not None:
+        content = self._content
+        if content.whole is not None:
             with refusing(self._file.path):
                 self._file.check_current()
-                made = self._whole(tick)
-                self._check_booleans(made)
+                array = self._whole(tick)
+                self._check_booleans(array)
                 self._file.check_current()
-            return made
-        tile = found.tiles[0] if len(found.tiles) == 1 else None
+            return array
+        tile = content.tiles[0] if len(content.tiles) == 1 else None
         if tile is None or not (tile.flags.aligned and tile.dtype.isnative):
             with self._file.lending(self.nbytes):
                 return self.read(whole(self.shape), tick)
@@ -265,12 +288,12 @@ class FileTensor:
         if wanted is None:
             return
         assert isinstance(self._file, Mapped)
-        found, end = 0, wanted.offset + wanted.size
+        crc, end = 0, wanted.offset + wanted.size
         with memoryview(self._file.memory) as memory:
             for start in range(wanted.offset, end, AT_ONCE):
                 tick(0.0)
-                found = zlib.crc32(memory[start : min(end, start + AT_ONCE)], found)
-        if found != wanted.crc:
+                crc = zlib.crc32(memory[start : min(end, start + AT_ONCE)], crc)
+        if crc != wanted.crc:
             raise self._file.refusal("is damaged: its checksum is wrong")
 
     def _check_booleans(self, array: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Arrays into files of every format that has arrays: whole files or none."""
+"""Writes arrays to files of every array format; a failed write leaves no file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Column:
 def write_in_place(
     path: str, shape: tuple[int, ...], columns: Sequence[Column], begin: Begin
 ) -> None:
-    """Writes a file whose elements lie at places that are known beforehand.
+    """Writes a file in which the offsets of elements are known beforehand.
 
     Raises:
         OperationalError: It cannot be written.

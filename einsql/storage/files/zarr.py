@@ -50,7 +50,7 @@ _CHUNK = 2**22
 
 
 def find(path: str, member: str | None, memory: Room | None = None) -> tuple[Found, Content]:
-    """What a store holds under a name; a store that is an array has no names.
+    """Finds an array of a store by its name; a store that is an array has no names.
 
     Raises:
         OperationalError: It is no store, damaged, has no such array, leads out of its folder,
@@ -99,10 +99,10 @@ def _node(file: Found, group: str) -> Mapping[str, Any]:
         written = text.read(LONGEST + 1)
     if len(written) > LONGEST:
         raise file.refusal(f"is damaged: {key} has more than {LONGEST} bytes")
-    found = parsed(written.decode("utf-8"))
-    if not isinstance(found, dict) or found.get("zarr_format") != 3:
+    metadata = parsed(written.decode("utf-8"))
+    if not isinstance(metadata, dict) or metadata.get("zarr_format") != 3:
         raise file.refusal(f"is damaged: {key} describes nothing of Zarr's version 3")
-    return found
+    return metadata
 
 
 def _arrays(file: Found, group: str, depth: int = 0) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -163,12 +163,12 @@ def _content(file: Found, name: str | None, node: Mapping[str, Any]) -> Content:
                 if known is None:
                     yield box, np.asarray(array[slices(box)])
                     continue
-                found = np.full(boxes.extents(box), array.fill_value, dtype.numpy)
+                block = np.full(boxes.extents(box), array.fill_value, dtype.numpy)
                 inside = ((known >= some[:, 0]) & (known < some[:, 1])).all(axis=1)
                 for cell in known[inside]:
                     one = boxes.common(np.stack([cell, cell + 1], axis=-1) * step, box)
-                    found[slices(one - box[:, :1])] = array[slices(one)]
-                yield box, found
+                    block[slices(one - box[:, :1])] = array[slices(one)]
+                yield box, block
 
     return unmapped(name, dtype, tuple(shape), parts=parts)
 
@@ -176,7 +176,7 @@ def _content(file: Found, name: str | None, node: Mapping[str, Any]) -> Content:
 def _present(file: Found, name: str | None, axes: int) -> np.ndarray | None:
     """Which chunks have a file, int64 (chunks, axes); None if a link makes that unsure."""
     root = os.path.join(file.absolute, name or "")
-    found: list[list[int]] = []
+    positions: list[list[int]] = []
     for folder, folders, names in os.walk(root):
         if any(os.path.islink(os.path.join(folder, f)) for f in folders):
             return None
@@ -184,9 +184,9 @@ def _present(file: Found, name: str | None, axes: int) -> np.ndarray | None:
         for entry in names:
             numbers = [*before, *_NUMBER.findall(entry)][-axes:]
             if len(numbers) == axes:
-                found.append([int(n) for n in numbers])
+                positions.append([int(n) for n in numbers])
     with damaged(file):
-        return np.array(found, np.int64).reshape(-1, axes)
+        return np.array(positions, np.int64).reshape(-1, axes)
 
 
 def _check_codecs(file: Found, codecs: object, chunks: Sequence[int], depth: int = 0) -> None:
@@ -260,12 +260,17 @@ def write(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> None:
 
 def _write(zarr: Any, part: str, name: str | None, shape: tuple[int, ...], column: Column) -> None:
     most = max(1, _CHUNK // column.dtype.numpy.itemsize)
-    whole = np.array([(0, n) for n in shape], np.int64).reshape(-1, 2)
-    first = next(boxes.runs(whole, most), np.ones((len(shape), 2), np.int64) * [0, 1])
+    bounds = np.array([(0, n) for n in shape], np.int64).reshape(-1, 2)
+    first = next(boxes.runs(bounds, most), np.ones((len(shape), 2), np.int64) * [0, 1])
     array = zarr.create_array(
-        part, name=name, shape=shape, dtype=column.dtype.numpy, zarr_format=3,
-        chunks=tuple(boxes.extents(first).tolist()), fill_value=0,
-    )  # fmt: skip
+        part,
+        name=name,
+        shape=shape,
+        dtype=column.dtype.numpy,
+        zarr_format=3,
+        chunks=tuple(boxes.extents(first).tolist()),
+        fill_value=0,
+    )
     for box, piece in column.pieces(most):  # each one is a chunk
         array[slices(box)] = piece
 

@@ -1,4 +1,4 @@
-"""What zarr reads through here: files of one store, and chunks no larger than they say.
+"""Checked stores and codecs for zarr: files of one store, chunks of the declared size.
 
 Imported only when a store is opened, for zarr is an extra.
 """
@@ -25,7 +25,7 @@ CHECKED = ("gzip", "zstd", "blosc")
 
 
 class ConfinedStore(LocalStore):
-    """A folder of which nothing is read that lies outside, is no file or is too long."""
+    """A folder store that refuses links leading out of it, irregular files and long ones."""
 
     most = 2**24
     """Bytes of a file that is read as a whole."""
@@ -69,8 +69,8 @@ def checked_file(root: str, key: str) -> None:
     Raises:
         ValueError: It is a link that leads outside, or no regular file.
     """
-    whole, path = os.path.realpath(root), os.path.realpath(os.path.join(root, key))
-    if os.path.commonpath([whole, path]) != whole:
+    store, path = os.path.realpath(root), os.path.realpath(os.path.join(root, key))
+    if os.path.commonpath([store, path]) != store:
         raise ValueError(f"{key} is a link that leads out of the store")
     try:
         status = os.stat(path)
@@ -88,10 +88,10 @@ def _most(spec: ArraySpec) -> int:
 
 def _bounded(stream: Any, spec: ArraySpec) -> Buffer:
     most = _most(spec)
-    found = stream.read(most + 1)
-    if len(found) > most:
+    chunk = stream.read(most + 1)
+    if len(chunk) > most:
         raise ValueError(f"a chunk inflates to more than {most} bytes")
-    return spec.prototype.buffer.from_bytes(found)
+    return spec.prototype.buffer.from_bytes(chunk)
 
 
 class CheckedGzip(GzipCodec):
@@ -113,9 +113,9 @@ class CheckedBlosc(BloscCodec):
     """Blosc that looks at the sizes in the header first."""
 
     def _decode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
-        held = chunk_bytes.to_bytes()
-        size, block, compressed = (int.from_bytes(held[n : n + 4], "little") for n in (4, 8, 12))
-        if len(held) < 16 or compressed != len(held):
+        packed = chunk_bytes.to_bytes()
+        size, block, compressed = (int.from_bytes(packed[n : n + 4], "little") for n in (4, 8, 12))
+        if len(packed) < 16 or compressed != len(packed):
             raise ValueError("a chunk of Blosc is cut short, or damaged")
         if size > _most(chunk_spec) or block > max(size, 2**16):
             raise ValueError(f"a chunk inflates to {size} bytes")

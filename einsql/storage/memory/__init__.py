@@ -1,4 +1,4 @@
-"""A session's memory: what statements may take of it, and where the rest goes."""
+"""The memory of a session: its budget, and the temporary files for the rest."""
 
 from einsql.storage.memory.budget import Memory
 from einsql.storage.memory.spill_files import sweep

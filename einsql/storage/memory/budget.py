@@ -1,4 +1,4 @@
-"""What a session may take of memory, and what it has.
+"""The memory budget of a session: its limit, its use, and spilling to files.
 
 A statement that surely fits runs as if there were no limit; the others run by `within`.
 """
@@ -16,11 +16,11 @@ import numpy as np
 
 from einsql.core import buffer_pool
 from einsql.core.settings import Settings
-from einsql.storage.array_ownership import owner
+from einsql.storage.array_ownership import distinct, owner
 from einsql.storage.memory.spill_files import Space, is_mapped, sweep
-from einsql.storage.objects import Object, Tensor
+from einsql.storage.memory.spillable import Spillable
+from einsql.storage.memory.temp_directory import default_directory
 from einsql.storage.out_of_memory import NOTICED, available
-from einsql.storage.relation import distinct
 
 Fields = Mapping[str, np.ndarray]
 
@@ -35,8 +35,8 @@ HELD = 4
 LEAST = 4
 """The part of the limit that a statement has in any case, whatever is stored."""
 
-States = Callable[[], Iterable[Mapping[str, Object]]]
-"""What names mean, in every state of a database that somebody may still see."""
+States = Callable[[], Iterable[Mapping[str, Spillable]]]
+"""Gives the objects by name in every state of a database that a session may still read."""
 
 
 class Memory:
@@ -49,7 +49,7 @@ class Memory:
 
     def __init__(
         self, settings: Settings, states: States = lambda: (), database: str | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Nothing is taken yet.
 
         Args:
@@ -106,10 +106,7 @@ class Memory:
     def stored(self) -> int:
         """Bytes of stored tensors that are in memory and in no file."""
         return anonymous(
-            item.relation.fields
-            for objects in self._states()
-            for item in objects.values()
-            if isinstance(item, Tensor) and not item.borrowed
+            stored.owned_fields for objects in self._states() for stored in objects.values()
         )
 
     @property
@@ -122,7 +119,7 @@ class Memory:
         return most if free is None else max(1, min(most, free))
 
     def allows(self, nbytes: int) -> bool:
-        """True if a statement may take so many bytes; blocks that nobody uses go if it may not."""
+        """True if a statement may take so many bytes; frees pooled blocks if need be."""
         if nbytes + buffer_pool.KEPT <= self.room:
             return True
         buffer_pool.release()
@@ -149,28 +146,28 @@ class Memory:
         if is_mapped(owner(array)):
             return array
         few = distinct(array)
-        made = self.space.empty(few.shape, few.dtype)
-        made[...] = few
-        made.flags.writeable = array.flags.writeable
-        return made if made.shape == array.shape else np.broadcast_to(made, array.shape)
+        spilled = self.space.empty(few.shape, few.dtype)
+        spilled[...] = few
+        spilled.flags.writeable = array.flags.writeable
+        return spilled if spilled.shape == array.shape else np.broadcast_to(spilled, array.shape)
 
     def copied(self, array: np.ndarray) -> np.ndarray:
         """A copy of an array, in a file if it does not fit."""
         few = distinct(array)
         with self.lending():
-            made = buffer_pool.empty(few.shape, few.dtype)
-        made[...] = few
-        return made if made.shape == array.shape else np.broadcast_to(made, array.shape)
+            copy = buffer_pool.empty(few.shape, few.dtype)
+        copy[...] = few
+        return copy if copy.shape == array.shape else np.broadcast_to(copy, array.shape)
 
 
 @contextmanager
 def _lending(space: Space, most: int) -> Iterator[None]:
-    held = [0]
+    lent = [0]
 
     def lend(nbytes: int) -> np.ndarray:
-        if held[0] + nbytes > most:
+        if lent[0] + nbytes > most:
             return space.block(nbytes)[:nbytes]
-        held[0] += nbytes
+        lent[0] += nbytes
         return np.empty(nbytes, np.uint8)
 
     with buffer_pool.lending(lend):
@@ -185,52 +182,20 @@ def anonymous(several: Iterable[Any], foreign: Iterable[int] = ()) -> int:
         foreign: Ids of owners of memory that are not counted.
     """
     skipped = set(foreign)
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for fields in several:
         if type(fields) is not dict:
             continue
         for array in fields.values():
-            held = owner(array)
-            if id(held) not in skipped and not is_mapped(held):
-                nbytes = held.nbytes if isinstance(held, np.ndarray) else distinct(array).nbytes
-                found[id(held)] = nbytes
-    return sum(found.values())
-
-
-def default_directory(database: str | None) -> str:
-    """Where temporary files go unless told: beside the database, or where the system has them."""
-    return _system_directory() if database is None else f"{database}.tmp"
-
-
-@cache
-def _system_directory() -> str:
-    """The system's directory for temporary files, one on a disk where there is a choice."""
-    import tempfile  # it tries by writing, which few statements need
-
-    found, other = tempfile.gettempdir(), "/var/tmp"
-    chosen = any(name in os.environ for name in ("TMPDIR", "TEMP", "TMP"))
-    if not chosen and in_memory(found) and not in_memory(other) and os.access(other, os.W_OK):
-        return other
-    return found
-
-
-def in_memory(directory: str) -> bool:
-    """True for a directory whose files are memory, as far as the system tells."""
-    path, mounts = os.path.realpath(directory), {}
-    try:
-        with open("/proc/mounts", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                _, place, kind, *_ = line.split()
-                mounts[place] = kind
-    except (OSError, ValueError):
-        return False
-    while path not in mounts and path != os.path.dirname(path):
-        path = os.path.dirname(path)
-    return mounts.get(path) in ("tmpfs", "ramfs")
+            base = owner(array)
+            if id(base) not in skipped and not is_mapped(base):
+                nbytes = base.nbytes if isinstance(base, np.ndarray) else distinct(array).nbytes
+                sizes[id(base)] = nbytes
+    return sum(sizes.values())
 
 
 def trim() -> None:
-    """Gives memory that nobody uses back to the system, as far as the C library does."""
+    """Returns free memory to the system, as far as the C library can."""
     give_back = _trimming()
     if give_back is not None:
         give_back(0)
@@ -239,8 +204,8 @@ def trim() -> None:
 @cache
 def _trimming() -> Callable[[int], int] | None:
     try:
-        found = ctypes.CDLL(None).malloc_trim
+        malloc_trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):
         return None
-    found.argtypes, found.restype = [ctypes.c_size_t], ctypes.c_int
-    return lambda kept: int(found(kept))
+    malloc_trim.argtypes, malloc_trim.restype = [ctypes.c_size_t], ctypes.c_int
+    return lambda kept: int(malloc_trim(kept))

@@ -1,4 +1,4 @@
-"""Temporary files that stand for memory: mapped, and without a name where that can be.
+"""Temporary files in place of memory: mapped, and unnamed where the system allows.
 
 A file that has lost its name, or never had one, goes with the last array that shows it, and
 with its process, however that ends. Its pages belong to the system's file cache: it writes
@@ -28,7 +28,7 @@ MOST_OF_DISK = 0.9
 """The part of what is free on a disk that files may take unless told."""
 _PREFIX, _SUFFIX = "einsql-", ".tmp"
 _OPEN_FILES = "/proc/self/fd"
-"""Where Linux lists the open files; other systems have another list, or none."""
+"""The directory in which Linux lists open files; other systems have another one or none."""
 _FIXED = 0x10
 """Linux's MAP_FIXED, which the module `mmap` does not have."""
 _File = tuple[int, int]
@@ -127,7 +127,7 @@ class Space:
             file = self._opened(directory)
         try:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file, 0, nbytes)  # a full disk is told of now, not by SIGBUS
+                os.posix_fallocate(file, 0, nbytes)  # a full disk raises now, not SIGBUS later
             else:
                 os.ftruncate(file, nbytes)
             status = os.fstat(file)
@@ -158,15 +158,15 @@ class Space:
         self._files.pop(key, None)
         with self._lock:
             self.used -= nbytes
-            made, empty = self._made, self.used == 0
+            directory, empty = self._made, self.used == 0
             if empty:
                 self._made = None
-        if empty and made is not None:
-            _remove(made)
+        if empty and directory is not None:
+            _remove(directory)
 
 
 def _make_private(shown: Sequence[tuple[mmap.mmap, _File]]) -> None:
-    """Maps files anew, at the same places, so that nobody else sees what is written there.
+    """Remaps files privately at the same addresses, so that writes stay in this process.
 
     A child of a fork shares mapped files with its parent: it would change the parent's results.
 
@@ -197,10 +197,10 @@ def sweep(directory: str) -> None:
     The directory goes too if nothing else is in it. Files of processes that run stay.
     """
     try:
-        found = list(Path(directory).glob(f"{_PREFIX}*{_SUFFIX}"))
+        paths = list(Path(directory).glob(f"{_PREFIX}*{_SUFFIX}"))
     except OSError:
         return
-    for path in found:
+    for path in paths:
         owner = path.name.removeprefix(_PREFIX).split("-")[0]
         if not (owner.isdigit() and _runs(int(owner))):
             with suppress(OSError):  # another user's stays
@@ -230,7 +230,7 @@ def _remove(directory: str) -> None:
     try:
         os.rmdir(directory)
     except OSError:
-        return  # somebody else uses it, or has removed it
+        return  # in use, or removed already
 
 
 def _free(directory: str) -> int | None:

@@ -13,8 +13,9 @@ from einsql.core.boxes import runs
 from einsql.core.schema import PRESENT, DType, Key, Schema, valid
 from einsql.errors import InterfaceError
 from einsql.ir.functions.casts import cast_array
+from einsql.storage.array_ownership import distinct
 from einsql.storage.out_of_memory import enough_memory
-from einsql.storage.relation import Fields, PlacedFields, Term, count, count_true, distinct
+from einsql.storage.relation import Fields, PlacedFields, Term, count, count_true
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 65536
 
 PIECE = 2**22
-"""Bytes that are fetched at once from where a result lies."""
+"""Bytes that are fetched at once from a remote result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Result:
         return None if self._count(name) == self.schema.size else self.fields[name]
 
     def _count(self, flag: str) -> int:
-        """Where a flag is true; everywhere if it is missing."""
+        """How many keys have a true flag; all of them if the flag is missing."""
         return count(self.fields, Term(flag)) if flag in self.fields else self.schema.size
 
     def __len__(self) -> int:
@@ -112,7 +113,7 @@ class Result:
         return replace(self, schema=schema, fields={n: self.fields[n][at] for n in names})
 
     def cropped(self, box: np.ndarray) -> Result:
-        """The result over a box of keys, where it lies.
+        """The result over a box of keys, without a fetch.
 
         Args:
             box: int64 (keys, 2), within the bounds.
@@ -149,8 +150,12 @@ class Result:
                 f"The keys {', '.join(self.hidden)} are not selected, so rows are a bag",
                 hint="Select them, or aggregate them away.",
             )
-        order = [self.schema.keys.index(k) for c in self.columns for k in self.schema.keys
-                 if k.name == c.key]  # fmt: skip
+        order = [
+            self.schema.keys.index(k)
+            for c in self.columns
+            for k in self.schema.keys
+            if k.name == c.key
+        ]
         if not values:
             raise InterfaceError("The result has keys only", hint="Select a value, or use rows.")
         names = [c.name for c in values]
@@ -169,8 +174,8 @@ class Result:
         if known is not None:
             holes = known if holes is None else holes & known
         if holes is None:
-            found = self.fields[column.field]
-            return found.view(column.dtype.numpy) if as_stored else loaded(found, column.dtype)
+            array = self.fields[column.field]
+            return array.view(column.dtype.numpy) if as_stored else loaded(array, column.dtype)
         if fill is None:
             lacking = holes.size - count_true(holes)
             raise InterfaceError(
@@ -187,10 +192,11 @@ class Result:
         """Rows in SELECT's column order, ordered by key, as Python values."""
         with enough_memory:
             for piece in self._pieces():
-                for columns in piece._chunks():
+                for columns in piece.column_chunks():
                     yield from zip(*columns, strict=True)
 
-    def _chunks(self) -> Iterator[list[list[Any]]]:
+    def column_chunks(self) -> Iterator[list[list[Any]]]:
+        """The columns of some rows at a time, as Python values; None for NULL."""
         for index in self._positions():
             columns = []
             for c in self.columns:
@@ -234,11 +240,13 @@ class Result:
     def table(self) -> Iterator[tuple[DType, np.ndarray, np.ndarray | None]]:
         """Type, values in its carrier and NULL-free mask of each column over all rows."""
         parts = list(self._positions())
-        whole = tuple(np.concatenate(p) for p in zip(*parts, strict=True)) if parts else (
-            tuple(np.empty(0, np.int64) for _ in self.schema.keys or (0,))
-        )  # fmt: skip
+        positions = (
+            tuple(np.concatenate(p) for p in zip(*parts, strict=True))
+            if parts
+            else (tuple(np.empty(0, np.int64) for _ in self.schema.keys or (0,)))
+        )
         for c in self.columns:
-            yield (c.dtype, *self._column(c, whole))
+            yield (c.dtype, *self._column(c, positions))
 
     # ---- Arrow
 
@@ -271,13 +279,15 @@ class Result:
 
 def _filler(fill: Any, column: ResultColumn) -> np.ndarray:
     """A fill value in a column's type; floats are rounded, nothing else is."""
-    given = np.asarray(fill)
-    if given.ndim == 0 and given.dtype.kind in "biuf":
+    filling = np.asarray(fill)
+    if filling.ndim == 0 and filling.dtype.kind in "biuf":
         with np.errstate(all="ignore"):
             plain = not column.dtype.is_float
-            made = given.astype(column.dtype.numpy) if plain else cast_array(given, column.dtype)
-        if column.dtype.is_float or made == given:
-            return made
+            filler = (
+                filling.astype(column.dtype.numpy) if plain else cast_array(filling, column.dtype)
+            )
+        if column.dtype.is_float or filler == filling:
+            return filler
     raise InterfaceError(f"{column.name} is {column.dtype.value}, which cannot hold {fill!r}")
 
 

@@ -1,4 +1,4 @@
-"""What results without keys share: rows with named and typed columns."""
+"""The base class of results without keys: rows with named and typed columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Keyless:
     names: tuple[str, ...]
     types: tuple[str, ...]
     _no_keys: ClassVar[tuple[str, str]]
-    """What there is instead of keys, and what would work instead."""
+    """For errors: what the result has instead of keys, and a hint."""
 
     @property
     def description(self) -> tuple[tuple[Any, ...], ...]:

@@ -52,14 +52,14 @@ class RowsResult(Keyless):
             InterfaceError: Two columns have the same name.
         """
         self._check_names()
-        found = {}
+        arrays = {}
         for n, name in enumerate(self.names):
             values = [row[n] for row in self.content]
             missing = np.array([v is None for v in values], np.bool_)
             if missing.any():
                 stand = 0 if fill is None else fill
                 array = np.array([stand if v is None else v for v in values])
-                found[name] = array if fill is not None else np.ma.masked_array(array, missing)
+                arrays[name] = array if fill is not None else np.ma.masked_array(array, missing)
             else:
-                found[name] = np.array(values)
-        return found
+                arrays[name] = np.array(values)
+        return arrays

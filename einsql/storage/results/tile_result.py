@@ -74,10 +74,10 @@ class TileResult:
                 error.reason, hint=f"{error.hint} Or fetch rows: each has its keys and its array."
             ) from None
         if len(self.blocks) == 1:
-            (whole,) = self.blocks.values()
+            (tensor,) = self.blocks.values()
         else:
-            whole = assemble(self.node, self.blocks)
-        return loaded(whole, self.node.schema.dtype)
+            tensor = assemble(self.node, self.blocks)
+        return loaded(tensor, self.node.schema.dtype)
 
     def tensor(self) -> Result:
         """The tensor the blocks are parts of as a result over elements.
@@ -95,10 +95,10 @@ class TileResult:
         shown = [ResultColumn(k.name, DType.BIGINT, k.name, None) for k in keys]
         schema = Schema(keys, (Field(value, dtype),))
         return Result(
-            schema,
-            tensor_fields(self.node, self.blocks, schema),
-            (*shown, ResultColumn(value, dtype, None, value)),
-            (),
+            schema=schema,
+            fields=tensor_fields(self.node, self.blocks, schema),
+            columns=(*shown, ResultColumn(value, dtype, None, value)),
+            hidden=(),
         )
 
     def arrow(self) -> pa.Table:
@@ -120,7 +120,7 @@ class TileResult:
 
 
 def tensor_fields(node: Node, blocks: Mapping[KeyTuple, np.ndarray], schema: Schema) -> Fields:
-    """The tensor that blocks are parts of, where they lie if they can stay there.
+    """The tensor that blocks are parts of; it stays remote if it can.
 
     Args:
         node: The relation.
@@ -158,6 +158,6 @@ def _arrays(arrays: list[np.ndarray], dtype: DType) -> pa.Array:
         values = pa.array(flat.view(np.uint8) if flat.dtype == np.bool_ else flat, stored)
         storage = pa.FixedSizeListArray.from_arrays(values, int(np.prod(shape)))
         return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(stored, shape), storage)
-    made = [{"shape": list(a.shape), "data": a.reshape(-1)} for a in arrays]
+    structs = [{"shape": list(a.shape), "data": a.reshape(-1)} for a in arrays]
     form = pa.struct([("shape", pa.list_(pa.int64())), ("data", pa.list_(kind))])
-    return pa.array(made, form)
+    return pa.array(structs, form)

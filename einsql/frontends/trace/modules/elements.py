@@ -10,8 +10,9 @@ import numpy as np
 
 from einsql.frontends.trace.array import apply_, combine
 from einsql.frontends.trace.elementwise import DEFINITIONS, B, sigmoid
-from einsql.frontends.trace.expressions import Expr, apply, cast
+from einsql.frontends.trace.expressions import apply, cast
 from einsql.frontends.trace.modules.registry import axes, numpy_dtype, operator
+from einsql.frontends.trace.nodes import Expr
 from einsql.frontends.trace.source import untraceable
 
 Array = Any
@@ -84,8 +85,8 @@ def div(x: Array, y: Array, rounding_mode: str | None = None) -> Array:
     """X / y, rounded if that is asked for."""
     if rounding_mode == "floor":
         return np.floor_divide(x, y)
-    found = np.divide(x, y)
-    return np.trunc(found) if rounding_mode == "trunc" else found
+    quotient = np.divide(x, y)
+    return np.trunc(quotient) if rounding_mode == "trunc" else quotient
 
 
 @operator("rsqrt", elementwise=True)
@@ -230,13 +231,13 @@ operator("min")(_extreme(np.min, np.argmin))
 
 @operator("argmax")
 def argmax(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    """Where the greatest element is."""
+    """The index of the greatest element."""
     return np.argmax(x, axis=dim, keepdims=keepdim)
 
 
 @operator("argmin")
 def argmin(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    """Where the least element is."""
+    """The index of the least element."""
     return np.argmin(x, axis=dim, keepdims=keepdim)
 
 
@@ -298,7 +299,7 @@ def softmax(x: Array, dim: int, *_: Any, dtype: Any = None) -> Array:
 
 @operator("_safe_softmax")
 def safe_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
-    """Softmax in which what is all -inf gives 0."""
+    """Softmax that gives 0 for rows of -inf."""
     x = _typed(x, dtype)
     top = np.maximum(np.max(x, axis=dim, keepdims=True), np.finfo(x.dtype).min)
     e = np.exp(x - top)
@@ -318,8 +319,8 @@ def logsumexp(x: Array, dim: Any, keepdim: bool = False) -> Array:
     """The logarithm of the sum of exponentials."""
     top = np.max(x, axis=axes(dim), keepdims=True)
     top = np.where(np.isinf(top), 0, top)  # of infinite ones the difference would be NaN
-    found = np.log(np.sum(np.exp(x - top), axis=axes(dim), keepdims=True)) + top
-    return found if keepdim else np.squeeze(found, axis=axes(dim))
+    logarithm = np.log(np.sum(np.exp(x - top), axis=axes(dim), keepdims=True)) + top
+    return logarithm if keepdim else np.squeeze(logarithm, axis=axes(dim))
 
 
 @operator("linalg_vector_norm", "norm")

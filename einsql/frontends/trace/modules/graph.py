@@ -1,4 +1,4 @@
-"""Plays the graph that torch.export makes of a module."""
+"""Interprets the graph that torch.export makes of a module."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _TABLES = (elements, layers, places, windows)  # they fill OPERATORS
 _LEAVES = "torch.nn.modules."
 _CASTS = {"to", "_to_copy", "type_as"}
 _SHORT = {"torch.float16": DType.HALF, "torch.bfloat16": DType.BFLOAT16}
-"""To these a module's own casts round; what else is of two bytes is computed as float32."""
+"""Types to which a module's own casts round; other two-byte floats are computed as float32."""
 
 
 def run_module(module: Any, args: Sequence[Any], traced: Sequence[Any], graph: Graph) -> Any:
-    """What a module does with traced arguments.
+    """Traces a module over traced arguments.
 
     Args:
         module: A torch.nn.Module, which is traced in evaluation as it is.
@@ -40,15 +40,19 @@ def run_module(module: Any, args: Sequence[Any], traced: Sequence[Any], graph: G
     Raises:
         NotSupportedError: torch.export refuses it, or an operator has no meaning here.
     """
-    import torch  # for who has modules
+    import torch  # imported only to trace modules
 
-    given = tuple(a if isinstance(a, torch.Tensor) or not _is_array(a)
-                  else torch.from_numpy(np.ascontiguousarray(a)) for a in args)  # fmt: skip
+    tensors = tuple(
+        a
+        if isinstance(a, torch.Tensor) or not _is_array(a)
+        else torch.from_numpy(np.ascontiguousarray(a))
+        for a in args
+    )
     graph.silent = True
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, about PyTorch
-            exported = torch.export.export(module, given)
+            exported = torch.export.export(module, tensors)
             if _unknown(exported.graph_module) or _writes(exported.graph_module):
                 exported = exported.run_decompositions({})
             if _unknown(exported.graph_module):
@@ -65,10 +69,10 @@ def run_module(module: Any, args: Sequence[Any], traced: Sequence[Any], graph: G
     values = _values(exported, traced, graph)
     played = MODULE.set(True)
     try:
-        found = _play(exported.graph_module, values, graph)
+        outputs = _play(exported.graph_module, values, graph)
     finally:
         MODULE.reset(played)
-    return torch.utils._pytree.tree_unflatten(list(found), exported.call_spec.out_spec)
+    return torch.utils._pytree.tree_unflatten(list(outputs), exported.call_spec.out_spec)
 
 
 def _is_array(value: Any) -> bool:
@@ -85,9 +89,7 @@ def _operator(target: Any) -> str:
 
 def _unknown(module: Any) -> bool:
     calls = [n.target for n in module.graph.nodes if n.op == "call_function"]
-    return any(
-        t is not python_operator.getitem and _operator(t) not in OPERATORS for t in calls
-    )  # fmt: skip
+    return any(t is not python_operator.getitem and _operator(t) not in OPERATORS for t in calls)
 
 
 def _writes(module: Any) -> bool:
@@ -97,7 +99,7 @@ def _writes(module: Any) -> bool:
 
 
 def _refuse_changes(exported: Any) -> None:
-    """Refuses modules that change what they are given, or what they keep."""
+    """Refuses modules that change their arguments or their state."""
     from torch.export.graph_signature import OutputKind
 
     for spec in exported.graph_signature.output_specs:
@@ -113,27 +115,27 @@ def _refuse_changes(exported: Any) -> None:
 
 
 def _values(exported: Any, traced: Sequence[Any], graph: Graph) -> list[Any]:
-    """What stands for each placeholder: parameters, buffers, constants and arguments."""
+    """The value of each placeholder: a parameter, buffer, constant or argument."""
     from torch.export.graph_signature import InputKind
 
-    given = iter(_tensors(traced))
-    found: list[Any] = []
+    arguments = iter(_tensors(traced))
+    inputs: list[Any] = []
     for spec in exported.graph_signature.input_specs:
         if spec.kind is InputKind.USER_INPUT:
-            found.append(next(given))
+            inputs.append(next(arguments))
         elif spec.kind is InputKind.PARAMETER:
-            found.append(_parameter(exported.state_dict[spec.target], spec.target, graph))
+            inputs.append(_parameter(exported.state_dict[spec.target], spec.target, graph))
         elif spec.kind is InputKind.BUFFER and spec.target in exported.state_dict:
-            found.append(_buffer(exported.state_dict[spec.target], spec.target, graph))
+            inputs.append(_buffer(exported.state_dict[spec.target], spec.target, graph))
         elif spec.target in exported.constants:
-            found.append(_buffer(exported.constants[spec.target], spec.target, graph))
+            inputs.append(_buffer(exported.constants[spec.target], spec.target, graph))
         else:
             raise NotSupportedError(f"{spec.target} is no tensor")
-    return found
+    return inputs
 
 
 def _tensors(value: Any) -> list[Any]:
-    """What lies in arguments, in PyTorch's order."""
+    """The tensors in nested arguments, in PyTorch's order."""
     if isinstance(value, list | tuple):
         return [x for v in value for x in _tensors(v)]
     if isinstance(value, dict):
@@ -149,9 +151,9 @@ def _name(path: str) -> str:
 def _parameter(tensor: Any, path: str, graph: Graph) -> TracedArray:
     """A parameter as a tensor of the program, sharing its memory."""
     array = as_numpy(tensor)
-    held = array_relation(array)
-    (field,) = held.schema.values
-    return TracedArray(graph, graph.tensor(_name(path), array, held.schema.shape, field.dtype))
+    relation = array_relation(array)
+    (field,) = relation.schema.values
+    return TracedArray(graph, graph.tensor(_name(path), array, relation.schema.shape, field.dtype))
 
 
 def _buffer(tensor: Any, path: str, graph: Graph) -> TracedArray:
@@ -163,52 +165,52 @@ def _buffer(tensor: Any, path: str, graph: Graph) -> TracedArray:
 
 
 def _play(module: Any, values: Sequence[Any], graph: Graph) -> Sequence[Any]:
-    """Calls the operators of a graph in order; what it gives."""
-    held: dict[Any, Any] = {}
+    """Calls the operators of a graph in order, and returns its outputs."""
+    computed: dict[Any, Any] = {}
     waiting = iter(values)
     for node in module.graph.nodes:
         if node.op == "placeholder":
-            held[node] = next(waiting)
+            computed[node] = next(waiting)
         elif node.op == "get_attr":
-            held[node] = getattr(module, node.target)
+            computed[node] = getattr(module, node.target)
         elif node.op == "call_function":
-            args, options = _arguments(node.args, held), _arguments(node.kwargs, held)
-            held[node] = _called(node, args, options, graph)
+            args, options = _arguments(node.args, computed), _arguments(node.kwargs, computed)
+            computed[node] = _called(node, args, options, graph)
         elif node.op == "output":
-            found = _arguments(node.args[0], held)
-            return found if isinstance(found, list | tuple) else [found]
+            outputs = _arguments(node.args[0], computed)
+            return outputs if isinstance(outputs, list | tuple) else [outputs]
     raise ProgrammingError("The module's graph gives nothing")
 
 
-def _arguments(value: Any, held: dict[Any, Any]) -> Any:
+def _arguments(value: Any, computed: dict[Any, Any]) -> Any:
     if isinstance(value, list | tuple):
-        return [_arguments(v, held) for v in value]
+        return [_arguments(v, computed) for v in value]
     if isinstance(value, dict):
-        return {k: _arguments(v, held) for k, v in value.items()}
-    return held.get(value, value) if hasattr(value, "op") else value
+        return {k: _arguments(v, computed) for k, v in value.items()}
+    return computed.get(value, value) if hasattr(value, "op") else value
 
 
 def _called(node: Any, args: Any, options: Any, graph: Graph) -> Any:
     if node.target is python_operator.getitem:
-        found = args[0][args[1]]
-        if found is None and node.users:
+        output = args[0][args[1]]
+        if output is None and node.users:
             raise NotSupportedError(
                 f"The result {args[1]} of {node.args[0].target} cannot be traced{_where(node)}",
                 hint="Its first result can; compute what else is needed from that.",
             )
-        return found
+        return output
     name = _operator(node.target)
     if name == "wrap_with_set_grad_enabled":
         return _play(args[1], args[2:], graph)
-    made = OPERATORS.get(name)
-    if made is None:
+    operator = OPERATORS.get(name)
+    if operator is None:
         raise NotSupportedError(
             f"The operator {node.target} cannot be traced{_where(node)}", hint=way_out(name)
         )
     try:
         if name in ELEMENTWISE:
             args = _met(args)
-        found = made(*args, **options)
+        output = operator(*args, **options)
     except Error as error:
         raise type(error)(
             f"{node.target}: {error.reason}{_where(node)}", hint=error.hint
@@ -217,7 +219,7 @@ def _called(node: Any, args: Any, options: Any, graph: Graph) -> Any:
         raise NotSupportedError(
             f"{node.target} cannot be traced: {error}{_where(node)}", hint=way_out(name)
         ) from error
-    return _settled(node, found)
+    return _settled(node, output)
 
 
 def _met(args: Sequence[Any]) -> list[Any]:
@@ -234,21 +236,21 @@ def _met(args: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _settled(node: Any, found: Any) -> Any:
+def _settled(node: Any, output: Any) -> Any:
     """The result in the type the graph says, under the name of the module that gives it."""
     expected = node.meta.get("val")
-    if isinstance(found, np.generic):
-        found = np.asarray(found)
-    if isinstance(found, TracedArray | np.ndarray) and hasattr(expected, "dtype"):
+    if isinstance(output, np.generic):
+        output = np.asarray(output)
+    if isinstance(output, TracedArray | np.ndarray) and hasattr(expected, "dtype"):
         short = _SHORT.get(str(expected.dtype))
-        if short and isinstance(found, TracedArray) and _operator(node.target) in _CASTS:
-            found = found.astype(short.numpy)
+        if short and isinstance(output, TracedArray) and _operator(node.target) in _CASTS:
+            output = output.astype(short.numpy)
         dtype = numpy_dtype(expected.dtype)
-        if found.dtype != dtype and found.dtype.kind in "fib":
-            found = found.astype(dtype)
-    if isinstance(found, TracedArray) and found.step.name is None:
-        found.step.name = _module(node)
-    return found
+        if output.dtype != dtype and output.dtype.kind in "fib":
+            output = output.astype(dtype)
+    if isinstance(output, TracedArray) and output.step.name is None:
+        output.step.name = _module(node)
+    return output
 
 
 def _module(node: Any) -> str | None:
@@ -264,13 +266,13 @@ def _where(node: Any) -> str:
     """The layer that an operator belongs to, and the user's line that calls it."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path, kind = (str(stack[-1][0]), str(stack[-1][1]).rpartition(".")[2]) if stack else ("", "")
-    found = f" in the layer {path}, a {kind}" if path else ""
+    layer = f" in the layer {path}, a {kind}" if path else ""
     frames = re.findall(_FRAME, str(node.meta.get("stack_trace") or ""))
     own = [f for f in frames if "/torch/" not in f[0]] or frames
     if own:
         file, line, function, text = own[-1]
-        found += f" (line {line} of {os.path.basename(file)}, in {function}: {text.strip()})"
-    return found
+        layer += f" (line {line} of {os.path.basename(file)}, in {function}: {text.strip()})"
+    return layer
 
 
 _FRAME = re.compile(r'File "([^"]*)", line (\d+), in (\S+)\n(.*)')

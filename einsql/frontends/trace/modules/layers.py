@@ -18,8 +18,8 @@ Array = Any
 @operator("linear")
 def linear(x: Array, weight: Array, bias: Array = None) -> Array:
     """X · weightᵀ + bias."""
-    found = np.matmul(x, np.swapaxes(weight, 0, 1)) if weight.ndim > 1 else np.matmul(x, weight)
-    return found if bias is None else found + bias
+    product = np.matmul(x, np.swapaxes(weight, 0, 1)) if weight.ndim > 1 else np.matmul(x, weight)
+    return product if bias is None else product + bias
 
 
 @operator("mm", "bmm", "matmul", "mv", "dot")
@@ -31,9 +31,9 @@ def product(x: Array, y: Array) -> Array:
 @operator("addmm", "baddbmm", "addmv")
 def addmm(c: Array, x: Array, y: Array, beta: float = 1, alpha: float = 1) -> Array:
     """Beta · c + alpha · x · y."""
-    found = np.matmul(x, y)
-    found = found if alpha == 1 else found * alpha
-    return found if beta == 0 else found + (c if beta == 1 else c * beta)
+    product = np.matmul(x, y)
+    product = product if alpha == 1 else product * alpha
+    return product if beta == 0 else product + (c if beta == 1 else c * beta)
 
 
 @operator("outer", "ger")
@@ -50,9 +50,15 @@ def einsum(expression: str, arrays: Sequence[Array], **_: Any) -> Array:
 
 @operator("scaled_dot_product_attention")
 def attention(
-    q: Array, k: Array, v: Array, mask: Array = None, dropout: float = 0.0, causal: bool = False,
-    scale: float | None = None, enable_gqa: bool = False,
-) -> Array:  # fmt: skip
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Array:
     """softmax(q kᵀ · scale + mask) v."""
     if dropout:
         raise untraceable("Dropout in training", "Give dropout_p=0.")
@@ -75,20 +81,24 @@ def attention(
 
 @operator("layer_norm")
 def layer_norm(
-    x: Array, shape: Sequence[int], weight: Array = None, bias: Array = None, eps: float = 1e-5,
+    x: Array,
+    shape: Sequence[int],
+    weight: Array = None,
+    bias: Array = None,
+    eps: float = 1e-5,
     *_: Any,
-) -> Array:  # fmt: skip
+) -> Array:
     """Rows with mean 0 and variance 1, times a weight, plus a bias."""
     along = tuple(range(x.ndim - len(shape), x.ndim))
     away = x - np.mean(x, axis=along, keepdims=True)
-    found = away / np.sqrt(np.mean(away * away, axis=along, keepdims=True) + eps)
-    found = found if weight is None else found * weight
-    return found if bias is None else found + bias
+    rows = away / np.sqrt(np.mean(away * away, axis=along, keepdims=True) + eps)
+    rows = rows if weight is None else rows * weight
+    return rows if bias is None else rows + bias
 
 
 @operator("native_layer_norm")
 def native_layer_norm(*args: Any) -> tuple[Array, None, None]:
-    """As layer_norm; what training needs beside it is not there."""
+    """As layer_norm, without the statistics that training needs."""
     return layer_norm(*args), None, None
 
 
@@ -99,8 +109,8 @@ def rms_norm(
     """Rows over the root of their mean square, times a weight."""
     along = tuple(range(x.ndim - len(shape), x.ndim))
     least = float(np.finfo(x.dtype).eps) if eps is None else eps
-    found = x / np.sqrt(np.mean(x * x, axis=along, keepdims=True) + least)
-    return found if weight is None else found * weight
+    rows = x / np.sqrt(np.mean(x * x, axis=along, keepdims=True) + least)
+    return rows if weight is None else rows * weight
 
 
 def channels(x: Array, values: Array) -> Array:
@@ -110,7 +120,7 @@ def channels(x: Array, values: Array) -> Array:
 
 @operator("batch_norm", "_native_batch_norm_legit_no_training")
 def batch_norm(x: Array, weight: Array, bias: Array, mean: Array, var: Array, *rest: Any) -> Any:
-    """Channels shifted and scaled by what was learned."""
+    """Channels shifted and scaled by learned parameters."""
     training = len(rest) > 2 and rest[0] is True
     if mean is None:
         raise untraceable(
@@ -120,10 +130,10 @@ def batch_norm(x: Array, weight: Array, bias: Array, mean: Array, var: Array, *r
     if training:
         raise untraceable("Batch normalisation in training", "Call module.eval() before.")
     eps = next(r for r in rest[::-1] if isinstance(r, float))
-    found = (x - channels(x, mean)) / np.sqrt(channels(x, var) + eps)
-    found = found if weight is None else found * channels(x, weight)
-    found = found if bias is None else found + channels(x, bias)
-    return found if len(rest) > 2 else (found, None, None)
+    normed = (x - channels(x, mean)) / np.sqrt(channels(x, var) + eps)
+    normed = normed if weight is None else normed * channels(x, weight)
+    normed = normed if bias is None else normed + channels(x, bias)
+    return normed if len(rest) > 2 else (normed, None, None)
 
 
 @operator("_native_batch_norm_legit")
@@ -135,9 +145,9 @@ def instance_norm(
         raise untraceable("Batch normalisation in training", "Call module.eval() before.")
     along = (0, *range(2, x.ndim))
     away = x - np.mean(x, axis=along, keepdims=True)
-    found = away / np.sqrt(np.mean(away * away, axis=along, keepdims=True) + eps)
-    found = found if weight is None else found * channels(x, weight)
-    return (found if bias is None else found + channels(x, bias)), None, None
+    normed = away / np.sqrt(np.mean(away * away, axis=along, keepdims=True) + eps)
+    normed = normed if weight is None else normed * channels(x, weight)
+    return (normed if bias is None else normed + channels(x, bias)), None, None
 
 
 @operator("group_norm")
@@ -146,24 +156,24 @@ def group_norm(
 ) -> Array:
     """Groups of channels with mean 0 and variance 1."""
     parts = np.reshape(x, (x.shape[0], groups, -1))
-    found = np.reshape(layer_norm(parts, parts.shape[-1:], eps=eps), x.shape)
-    found = found if weight is None else found * channels(x, weight)
-    return found if bias is None else found + channels(x, bias)
+    normed = np.reshape(layer_norm(parts, parts.shape[-1:], eps=eps), x.shape)
+    normed = normed if weight is None else normed * channels(x, weight)
+    return normed if bias is None else normed + channels(x, bias)
 
 
 @operator("native_group_norm")
 def native_group_norm(
     x: Array, weight: Array, bias: Array, n: int, channels: int, size: int, groups: int, eps: float
 ) -> tuple[Array, None, None]:
-    """As group_norm; what training needs beside it is not there."""
+    """As group_norm, without the statistics that training needs."""
     return group_norm(x, groups, weight, bias, eps), None, None
 
 
 @operator("bilinear")
 def bilinear(x: Array, y: Array, weight: Array, bias: Array = None) -> Array:
     """Products of both arguments' rows with a matrix for each output."""
-    found = np.einsum("...i,oij,...j->...o", x, weight, y)
-    return found if bias is None else found + bias
+    product = np.einsum("...i,oij,...j->...o", x, weight, y)
+    return product if bias is None else product + bias
 
 
 @operator("nll_loss", "nll_loss_nd")
@@ -181,9 +191,13 @@ def nll_loss(
 
 @operator("cross_entropy_loss")
 def cross_entropy(
-    x: Array, target: Array, weight: Array = None, reduction: int = 1, ignore_index: int = -100,
+    x: Array,
+    target: Array,
+    weight: Array = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
     label_smoothing: float = 0.0,
-) -> Array:  # fmt: skip
+) -> Array:
     """nll_loss of log_softmax."""
     if label_smoothing:
         raise untraceable("A loss with label_smoothing", "Mix the targets before.")

@@ -20,8 +20,8 @@ Array = Any
 @operator("view", "reshape", "_unsafe_view", "unsafe_view")
 def view(x: Array, *shape: Any) -> Array:
     """The elements in another shape."""
-    given = shape[0] if isinstance(shape[0], list | tuple) else shape
-    return np.reshape(x, tuple(given))
+    extents = shape[0] if isinstance(shape[0], list | tuple) else shape
+    return np.reshape(x, tuple(extents))
 
 
 @operator("flatten")
@@ -74,8 +74,8 @@ def unsqueeze(x: Array, dim: int) -> Array:
 @operator("squeeze")
 def squeeze(x: Array, dim: Any = None) -> Array:
     """Without axes of one element; others stay."""
-    given = range(rank(x)) if dim is None else dim if isinstance(dim, list | tuple) else [dim]
-    return np.squeeze(x, tuple(d % rank(x) for d in given if x.shape[d] == 1))
+    axes = range(rank(x)) if dim is None else dim if isinstance(dim, list | tuple) else [dim]
+    return np.squeeze(x, tuple(d % rank(x) for d in axes if x.shape[d] == 1))
 
 
 @operator("expand")
@@ -294,8 +294,12 @@ def index_put(x: Array, indices: Sequence[Any], value: Array, accumulate: bool =
 def gather(x: Array, dim: int, indices: Array, **_: Any) -> Array:
     """Along one axis an element for each index."""
     if x.shape != indices.shape:
-        x = x[tuple(slice(None) if n == dim % x.ndim else slice(0, e)
-                    for n, e in enumerate(indices.shape))]  # fmt: skip
+        x = x[
+            tuple(
+                slice(None) if n == dim % x.ndim else slice(0, e)
+                for n, e in enumerate(indices.shape)
+            )
+        ]
     return np.take_along_axis(x, indices, axis=dim)
 
 
@@ -315,8 +319,8 @@ def _dtype(dtype: Any, otherwise: Any) -> np.dtype:
 @operator("arange")
 def arange(*ends: Any, dtype: Any = None, **_: Any) -> np.ndarray:
     """Numbers one after the other."""
-    whole = all(isinstance(e, int) for e in ends)
-    return np.arange(*ends, dtype=_dtype(dtype, np.int64 if whole else np.float32))
+    integral = all(isinstance(e, int) for e in ends)
+    return np.arange(*ends, dtype=_dtype(dtype, np.int64 if integral else np.float32))
 
 
 @operator("full")
@@ -387,9 +391,19 @@ def eye(n: int, m: int | None = None, dtype: Any = None, **_: Any) -> np.ndarray
 
 
 @operator(
-    "clone", "detach", "alias", "contiguous", "lift_fresh_copy", "lift_fresh", "detach_",
-    "_assert_tensor_metadata", "positive", "unsafe_split", "requires_grad_", "identity",
-)  # fmt: skip
+    "clone",
+    "detach",
+    "alias",
+    "contiguous",
+    "lift_fresh_copy",
+    "lift_fresh",
+    "detach_",
+    "_assert_tensor_metadata",
+    "positive",
+    "unsafe_split",
+    "requires_grad_",
+    "identity",
+)
 def same(x: Array, *_: Any, **__: Any) -> Array:
     """The array: in evaluation these change nothing."""
     return x

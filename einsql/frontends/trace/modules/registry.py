@@ -10,7 +10,7 @@ import numpy as np
 from einsql.frontends.trace.array import TracedArray
 
 OPERATORS: dict[str, Callable[..., Any]] = {}
-"""What stands for each operator, by its name without overload; arguments are ATen's."""
+"""Implementations by operator name without overload; they take ATen's arguments."""
 
 ELEMENTWISE: set[str] = set()
 """Operators whose tensors meet at a common type first."""
@@ -19,19 +19,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def operator(*names: str, elementwise: bool = False) -> Callable[[F], F]:
-    """Makes a function stand for operators."""
+    """Registers the implementation of operators."""
 
-    def register(made: F) -> F:
-        OPERATORS.update(dict.fromkeys(names, made))
+    def register(function: F) -> F:
+        OPERATORS.update(dict.fromkeys(names, function))
         if elementwise:
             ELEMENTWISE.update(names)
-        return made
+        return function
 
     return register
 
 
 def numpy_dtype(dtype: Any) -> np.dtype:
-    """NumPy's dtype of PyTorch's; what has two bytes is computed as float32."""
+    """NumPy's dtype of PyTorch's; two-byte floats are computed as float32."""
     name = str(dtype).removeprefix("torch.")
     return np.dtype("float32" if name in ("float16", "bfloat16") else name)
 

@@ -11,9 +11,10 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.frontends.trace.array import TracedArray, graph_of, lifted
 from einsql.frontends.trace.elementwise import met
-from einsql.frontends.trace.expressions import Affine, Expr, apply, cast, label, plus, scaled
+from einsql.frontends.trace.expressions import apply, cast, label, plus, scaled
 from einsql.frontends.trace.modules.layers import channels
 from einsql.frontends.trace.modules.registry import operator
+from einsql.frontends.trace.nodes import Affine, Expr
 from einsql.frontends.trace.source import untraceable
 from einsql.frontends.trace.steps import read
 
@@ -21,16 +22,21 @@ Array = Any
 
 
 def _several(value: Any, many: int) -> list[int]:
-    given = list(value) if isinstance(value, list | tuple) else [value]
-    return given * many if len(given) == 1 else given
+    numbers = list(value) if isinstance(value, list | tuple) else [value]
+    return numbers * many if len(numbers) == 1 else numbers
 
 
 @operator("conv1d", "conv2d", "conv3d")
 def convolution(
-    x: Array, weight: Array, bias: Array = None, stride: Any = 1, padding: Any = 0,
-    dilation: Any = 1, groups: int = 1,
-) -> Array:  # fmt: skip
-    """Sums of products over windows; what lies outside counts as 0."""
+    x: Array,
+    weight: Array,
+    bias: Array = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Array:
+    """Sums of products over windows; elements outside the array count as 0."""
     many = weight.ndim - 2
     steps, gaps = _several(stride, many), _several(dilation, many)
     if padding == "same":
@@ -61,8 +67,8 @@ def convolution(
     left = cast(read(x.step, [label(0), channel, *at]), dtype)
     right = cast(read(weight.step, [number, label(inner), *window]), dtype)
     step = graph.reduce(extents, inner, "SUM", apply("mul", left, right), drops=any(edges))
-    found = np.reshape(TracedArray(graph, step), (x.shape[0], -1, *sizes))
-    return found if bias is None else found + channels(found, bias)
+    sums = np.reshape(TracedArray(graph, step), (x.shape[0], -1, *sizes))
+    return sums if bias is None else sums + channels(sums, bias)
 
 
 class _Windows:
@@ -74,9 +80,13 @@ class _Windows:
     """
 
     def __init__(
-        self, extents: Sequence[int], sides: Sequence[int], steps: Sequence[int],
-        edges: Sequence[int], gaps: Sequence[int],
-    ) -> None:  # fmt: skip
+        self,
+        extents: Sequence[int],
+        sides: Sequence[int],
+        steps: Sequence[int],
+        edges: Sequence[int],
+        gaps: Sequence[int],
+    ) -> None:
         self.sizes: list[int] = []
         self.reach = True
         for e, k, s, p, g in zip(extents, sides, steps, edges, gaps, strict=True):
@@ -94,18 +104,26 @@ def _bordered(x: Array, edges: Sequence[int], value: float) -> Array:
 def _widened(x: Array, sides: Sequence[tuple[int, int]], value: float = 0) -> Array:
     """The array with borders of its last axes, from which negative ones are cut off."""
     before = x.ndim - len(sides)
-    kept = [slice(max(0, -a), e - max(0, -b))
-            for e, (a, b) in zip(x.shape[before:], sides, strict=True)]  # fmt: skip
+    kept = [
+        slice(max(0, -a), e - max(0, -b)) for e, (a, b) in zip(x.shape[before:], sides, strict=True)
+    ]
     widths = [(0, 0)] * before + [(max(0, a), max(0, b)) for a, b in sides]
-    found: Array = np.pad(x[(..., *kept)], widths, constant_values=value)
-    return found
+    padded: Array = np.pad(x[(..., *kept)], widths, constant_values=value)
+    return padded
 
 
 @operator("convolution")
 def aten_convolution(
-    x: Array, weight: Array, bias: Array, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, output_padding: Any, groups: int,
-) -> Array:  # fmt: skip
+    x: Array,
+    weight: Array,
+    bias: Array,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Array:
     """A convolution as decomposed graphs have it."""
     if transposed:
         return transposed_convolution(
@@ -116,9 +134,15 @@ def aten_convolution(
 
 @operator("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def transposed_convolution(
-    x: Array, weight: Array, bias: Array = None, stride: Any = 1, padding: Any = 0,
-    output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
-) -> Array:  # fmt: skip
+    x: Array,
+    weight: Array,
+    bias: Array = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Array:
     """The convolution of an array between whose elements are zeros, with windows turned around."""
     many = weight.ndim - 2
     steps, edges, more, gaps = (
@@ -140,14 +164,17 @@ def _apart(x: Array, axis: int, step: int) -> Array:
     """The array with zeros between the elements along an axis."""
     if step == 1 or x.shape[axis] == 1:
         return x
-    wide = np.pad(np.expand_dims(x, axis + 1), [(0, 0)] * (axis + 1) + [(0, step - 1)]
-                  + [(0, 0)] * (x.ndim - axis - 1))  # fmt: skip
-    found = np.reshape(wide, (*x.shape[:axis], x.shape[axis] * step, *x.shape[axis + 1 :]))
-    return found[(*[slice(None)] * axis, slice(0, (x.shape[axis] - 1) * step + 1))]
+    wide = np.pad(
+        np.expand_dims(x, axis + 1),
+        [(0, 0)] * (axis + 1) + [(0, step - 1)] + [(0, 0)] * (x.ndim - axis - 1),
+    )
+    spread = np.reshape(wide, (*x.shape[:axis], x.shape[axis] * step, *x.shape[axis + 1 :]))
+    return spread[(*[slice(None)] * axis, slice(0, (x.shape[axis] - 1) * step + 1))]
 
 
-def _pooled(x: Array, size: Any, stride: Any, padding: Any, dilation: Any, how: str,
-            ceil_mode: bool = False) -> Array:  # fmt: skip
+def _pooled(
+    x: Array, size: Any, stride: Any, padding: Any, dilation: Any, how: str, ceil_mode: bool = False
+) -> Array:
     """An aggregate over windows of the last axes."""
     many = len(size) if isinstance(size, list | tuple) else 2
     sides, edges, gaps = (_several(v, many) for v in (size, padding, dilation))
@@ -171,8 +198,14 @@ def _pooled(x: Array, size: Any, stride: Any, padding: Any, dilation: Any, how: 
 
 
 @operator("max_pool2d", "max_pool1d", "max_pool3d")
-def max_pool(x: Array, size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-             ceil_mode: bool = False) -> Array:  # fmt: skip
+def max_pool(
+    x: Array,
+    size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Array:
     """The greatest elements of windows."""
     return _pooled(x, size, stride, padding, dilation, "MAX", ceil_mode)
 
@@ -184,21 +217,28 @@ def max_pool_with_indices(*args: Any) -> tuple[Array, None]:
 
 
 @operator("avg_pool2d", "avg_pool1d")
-def avg_pool(x: Array, size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-             count_include_pad: bool = True, divisor: int | None = None) -> Array:  # fmt: skip
-    """The means of windows; what lies outside counts as 0."""
+def avg_pool(
+    x: Array,
+    size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor: int | None = None,
+) -> Array:
+    """The means of windows; elements outside the array count as 0."""
     many = len(size) if isinstance(size, list | tuple) else 2
     sides, edges = _several(size, many), _several(padding, many)
-    found = _pooled(x, size, stride, padding, 1, "SUM", ceil_mode)
+    means = _pooled(x, size, stride, padding, 1, "SUM", ceil_mode)
     if divisor or count_include_pad or not any(edges):
-        return found / (divisor or math.prod(sides))
+        return means / (divisor or math.prod(sides))
     steps = sides if stride in (None, [], ()) else _several(stride, many)
     for n, (k, s, p) in enumerate(zip(sides, steps, edges, strict=True)):
         extent, axis = x.shape[x.ndim - many + n], x.ndim - many + n
-        first = np.arange(found.shape[axis]) * s - p
+        first = np.arange(means.shape[axis]) * s - p
         inside = np.minimum(first + k, extent) - np.maximum(first, 0)
-        found = found / inside.astype(np.float32).reshape(-1, *[1] * (many - n - 1))
-    return found
+        means = means / inside.astype(np.float32).reshape(-1, *[1] * (many - n - 1))
+    return means
 
 
 @operator("adaptive_avg_pool2d", "adaptive_avg_pool1d", "_adaptive_avg_pool2d")

@@ -1,0 +1,38 @@
+"""The directory of temporary files, when temp_directory is not set."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+
+def default_directory(database: str | None) -> str:
+    """The default of temp_directory: beside the database, else the system's directory."""
+    return _system_directory() if database is None else f"{database}.tmp"
+
+
+@cache
+def _system_directory() -> str:
+    """The system's directory for temporary files, one on a disk where there is a choice."""
+    import tempfile  # finding the directory writes a file; few statements need it
+
+    temp, other = tempfile.gettempdir(), "/var/tmp"
+    chosen = any(name in os.environ for name in ("TMPDIR", "TEMP", "TMP"))
+    if not chosen and in_memory(temp) and not in_memory(other) and os.access(other, os.W_OK):
+        return other
+    return temp
+
+
+def in_memory(directory: str) -> bool:
+    """True for a directory whose files are memory, as far as the system tells."""
+    path, mounts = os.path.realpath(directory), {}
+    try:
+        with open("/proc/mounts", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                _, place, kind, *_ = line.split()
+                mounts[place] = kind
+    except (OSError, ValueError):
+        return False
+    while path not in mounts and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return mounts.get(path) in ("tmpfs", "ramfs")
