@@ -4,108 +4,32 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from einsql.core.fp_errors import Ignored
+from einsql.engine.program_writer import write_program
+from einsql.engine.spilling_executor import peak, run_within
+from einsql.engine.step import (
+    Compile,
+    Fields,
+    FindGroups,
+    Group,
+    Measure,
+    Run,
+    Runner,
+    Step,
+    Tick,
+)
 from einsql.ir.einsum.graph import EinSum, Input, Node, children, walk
 from einsql.storage.out_of_memory import require
 
 if TYPE_CHECKING:
     from einsql.storage.memory import Memory
 
-Fields = Mapping[str, np.ndarray]
-Tick = Callable[[float], None]
-Runner = Callable[[Sequence[Fields], Tick], dict[str, np.ndarray]]
-Compile = Callable[[EinSum], tuple[str, Runner]]
-"""What the session hands in from the kernels: a node to its kernel's name and runner."""
-
-
-Run = Callable[[Mapping[str, Fields], Tick], Sequence[Fields]]
-"""What all steps of a program do, as one function."""
-
 REPEATED = 2
 """The run at whose beginning a program is taken to be one that is repeated, and written out."""
-
-
-class Group(Protocol):
-    """Nodes that run together: what passes between them is never there as a whole."""
-
-    @property
-    def nodes(self) -> tuple[EinSum, ...]:
-        """The nodes, producers first; no other node lies between them."""
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        """What they read from outside, each once."""
-
-    @property
-    def results(self) -> tuple[EinSum, ...]:
-        """Those that something else reads."""
-
-    @property
-    def detail(self) -> str:
-        """How they run, for EXPLAIN."""
-
-    def run(self, operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
-        """Runs the nodes on the fields of their sources; returns those of their results."""
-
-
-FindGroups = Callable[[Sequence[Node]], Sequence[Group]]
-"""What the session hands in from the kernels: which nodes of a graph run together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One node, or several that run together.
-
-    Attributes:
-        nodes: The nodes, with their numbers among all nodes that are no inputs.
-        kernel: What runs them.
-        run: Runs them; returns the fields of each result.
-        sources: Where their operands lie.
-        targets: Where their results go.
-        free: What is dead afterwards.
-        nbytes: Bytes of the results; a view takes none.
-        detail: How several run together.
-        runner: What `run` calls for one node.
-    """
-
-    nodes: tuple[tuple[int, EinSum], ...]
-    kernel: str
-    run: Callable[[Sequence[Fields], Tick], Sequence[Fields]]
-    sources: tuple[int, ...]
-    targets: tuple[int, ...]
-    free: tuple[int, ...]
-    nbytes: int
-    detail: str = ""
-    runner: Runner | None = None
-
-    @property
-    def points(self) -> int:
-        """Points of all nodes."""
-        return sum(node.points for _, node in self.nodes)
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """What one step took.
-
-    Attributes:
-        seconds: From its begin to its end.
-        nbytes: Bytes of its results.
-        spilled: Those among them that went to files.
-        boxes: In how many boxes it ran.
-    """
-
-    seconds: float
-    nbytes: int
-    spilled: int = 0
-    boxes: int = 1
 
 
 class Program:
@@ -163,8 +87,6 @@ class Program:
         if memory is None:
             self._peak = max((s.nbytes for s in self.steps), default=0)
         elif not self._sure:
-            from einsql.engine.spilling_executor import peak  # for large statements only
-
             self._peak = peak(self.steps, (slot for slot, _ in self.inputs))
             self._sure = self._peak <= memory.sure
 
@@ -195,8 +117,6 @@ class Program:
         if self._runs < REPEATED:
             self._runs += 1
             if self._runs == REPEATED:
-                from einsql.engine.program_writer import write_program  # for what is repeated only
-
                 self._written = write_program(self.inputs, self.steps, self.roots, _Part)
         if self._written is not None:
             return self._written(inputs, tick)
@@ -246,11 +166,9 @@ class Program:
     def _within(
         self, inputs: Mapping[str, Fields], tick: Tick
     ) -> tuple[Sequence[Fields], list[Measure]]:  # fmt: skip
-        from einsql.engine.spilling_executor import run_within  # as in `__init__`
-
         assert self._memory is not None  # else nothing exceeds it
-        given = {slot: inputs[name] for slot, name in self.inputs}
-        return run_within(self, self._memory, self._compile, given, tick)
+        fields = {slot: inputs[name] for slot, name in self.inputs}
+        return run_within(self.steps, self.roots, self._memory, self._compile, fields, tick)
 
 
 class _Part:

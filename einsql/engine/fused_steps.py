@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from einsql.engine.cell import cell_node, is_relative
-from einsql.engine.executor import Group, Tick
+from einsql.engine.step import Group, Tick
 from einsql.ir.einsum.flops import flops_at_point
 from einsql.ir.einsum.graph import EinSum, Input, Node, Operand
 from einsql.ir.spmd.program import Local, Program, Together, with_state

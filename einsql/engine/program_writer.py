@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
-
-import numpy as np
+from collections.abc import Callable, Sequence
 
 from einsql.core.source_writer import Laid, Page, Shown, Taken, bare_of, write_of
-
-if TYPE_CHECKING:
-    from einsql.engine.executor import Step
-
-Fields = Mapping[str, np.ndarray]
-Tick = Callable[[float], None]
-Run = Callable[[Mapping[str, Fields], Tick], Sequence[Fields]]
+from einsql.engine.step import Run, Step, Tick
 
 LARGE = 2**16
 """Points of steps after which progress is told, which also asks whether to go on."""

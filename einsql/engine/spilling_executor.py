@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from einsql.core.units import data_size
-from einsql.engine.executor import Compile, Fields, Measure, Program, Step, Tick
 from einsql.engine.node_slicing import Cut, Footprint, cut
 from einsql.engine.partial_merge import Total
+from einsql.engine.step import Compile, Fields, Measure, Step, Tick
 from einsql.errors import OperationalError
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.spmd.program import with_state
@@ -24,13 +24,18 @@ from einsql.storage.memory.spill_files import is_mapped
 
 
 def run_within(
-    program: Program, memory: Memory, compile_node: Compile, inputs: Mapping[int, Fields],
+    steps: Sequence[Step],
+    roots: Sequence[int],
+    memory: Memory,
+    compile_node: Compile,
+    inputs: Mapping[int, Fields],
     tick: Tick,
-) -> tuple[Sequence[Fields], list[Measure]]:  # fmt: skip
-    """Runs a program that takes more than a statement may.
+) -> tuple[Sequence[Fields], list[Measure]]:
+    """Runs the steps of a program that takes more memory than a statement may.
 
     Args:
-        program: The program.
+        steps: The steps, in order.
+        roots: The slots of the results.
         memory: What it may take.
         compile_node: Makes the kernels of boxes.
         inputs: The fields that are given, by their slots.
@@ -44,11 +49,11 @@ def run_within(
             there is no room for temporary files.
     """
     run = _Within(memory, compile_node, inputs, tick)
-    for step in program.steps:  # what cannot fit is refused before hours have gone
+    for step in steps:  # what cannot fit is refused before hours have gone
         if step.nbytes > run.room // HELD:
             memory.space.require(step.nbytes)
-    measures = [run.step(s, n, len(program.steps)) for n, s in enumerate(program.steps)]
-    return [run.held[root] for root in program.roots], measures
+    measures = [run.step(s, n, len(steps)) for n, s in enumerate(steps)]
+    return [run.held[root] for root in roots], measures
 
 
 class _Within:

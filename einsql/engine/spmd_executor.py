@@ -15,9 +15,9 @@ import numpy as np
 from einsql.core.schema import Schema
 from einsql.engine.cell import cell_node
 from einsql.engine.exchange import Held, Index, Moving, cut_of, paste, slices
-from einsql.engine.executor import Compile, Runner, Tick
 from einsql.engine.fused_steps import Fused, Join, postponed
 from einsql.engine.partial_merge import Total
+from einsql.engine.step import Compile, Runner, Tick
 from einsql.engine.streaming_exchange import (
     WINDOW,
     Part,

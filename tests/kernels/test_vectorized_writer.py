@@ -22,7 +22,7 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
 )
-from einsql.kernels.dispatch.kernel import Fields, Runner
+from einsql.kernels.kernel import Fields, Runner
 from einsql.kernels.vectorized import vector
 from einsql.kernels.vectorized.program_writer import compile_straight
 from einsql.kernels.vectorized.vector import compile_vector

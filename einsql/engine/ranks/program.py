@@ -172,7 +172,7 @@ class RankFields(PlacedFields):
             cluster, lease, self.schema, self.tiles, self.sites, self.names, None, self.title
         )
 
-    def within(self, box: np.ndarray, windows: Sequence[int]) -> RankPart:
+    def within(self, box: np.ndarray, windows: Sequence[int]) -> RankPart[RankFields]:
         """A part, of which nothing is moved yet.
 
         Args:
@@ -383,7 +383,7 @@ class AtRanks(ABC):
         return found
 
     def _part(
-        self, step: Load, part: RankPart, kept: list[Callable[[], None]], tick: Tick
+        self, step: Load, part: RankPart[RankFields], kept: list[Callable[[], None]], tick: Tick
     ) -> Sequence[Source]:  # fmt: skip
         """Where each rank gets its tiles of a part of what lies at ranks from."""
         cluster, whole = self._cluster, part.whole

@@ -10,25 +10,50 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from einsql.core.boxes import volumes
 from einsql.core.schema import Schema
+from einsql.engine.ranks.messages import Kept
 from einsql.ir.layout import Tiles
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import DistantFields, Fields
 
 if TYPE_CHECKING:
-    from einsql.engine.ranks.program import RankFields
     from einsql.storage.files import FilePart
 
 SMALL = 2**22
 """Keys of a relation of which every rank may have all."""
 
 
-class RankPart(DistantFields):
+class RankTensor(Protocol):
+    """Fields on ranks, as far as a part of them needs to know."""
+
+    @property
+    def schema(self) -> Schema:
+        """Keys and fields."""
+
+    @property
+    def sites(self) -> int:
+        """How many sites there are."""
+
+    def part(self, names: Sequence[str], box: np.ndarray) -> dict[str, np.ndarray]:
+        """Fetches some fields over a box of keys."""
+
+    def version(self, tiles: Tiles, sites: int) -> Kept | None:
+        """The handle of exactly these tiles if the ranks keep them."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __len__(self) -> int: ...
+
+
+TensorT = TypeVar("TensorT", bound=RankTensor)
+
+
+class RankPart(DistantFields, Generic[TensorT]):
     """A box of fields that lie at ranks.
 
     Attributes:
@@ -37,7 +62,7 @@ class RankPart(DistantFields):
         windows: Numbers of the keys that the part counts from 0, wherever the box begins.
     """
 
-    def __init__(self, whole: RankFields, box: np.ndarray, windows: Sequence[int]) -> None:
+    def __init__(self, whole: TensorT, box: np.ndarray, windows: Sequence[int]) -> None:
         self.whole = whole
         self.box = box
         self.windows = windows
@@ -117,7 +142,7 @@ class Within:
     at: tuple[slice | None, ...]
 
 
-def lasting(part: RankPart | DealtPart, tiles: Tiles) -> Within | None:
+def lasting(part: RankPart[Any] | DealtPart, tiles: Tiles) -> Within | None:
     """Tiles of the whole that have what tiles of any such part need, if they may be kept.
 
     Args:
@@ -139,7 +164,7 @@ def lasting(part: RankPart | DealtPart, tiles: Tiles) -> Within | None:
     return Within(found, tuple(at))
 
 
-def moving(part: RankPart | FilePart, tiles: Tiles) -> Tiles:
+def moving(part: RankPart[Any] | FilePart, tiles: Tiles) -> Tiles:
     """The wanted tiles of a part by the keys of the whole."""
     boxes = tiles.boxes.copy()
     for n in part.windows:

@@ -12,8 +12,8 @@ from itertools import chain
 import numpy as np
 
 from einsql.engine.exchange import Held
-from einsql.engine.executor import Compile, Runner, Tick
 from einsql.engine.spmd_executor import Loading, SiteMeasure
+from einsql.engine.step import Compile, Runner, Tick
 from einsql.engine.tra.site_executor import run_sites
 from einsql.engine.transport import Transport
 from einsql.ir.einsum.graph import EinSum

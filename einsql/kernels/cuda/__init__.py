@@ -6,8 +6,8 @@ or the generated grid of `generated.py` and `source.py`. `memory.py`, `slabs.py`
 say what is on the device, and what happens where it does not fit.
 """
 
-from einsql.kernels.cuda.device import device
 from einsql.kernels.cuda.memory import Handle, Memory
 from einsql.kernels.cuda.operators import compile_on_device
+from einsql.kernels.cuda.process_device import device
 
 __all__ = ["Handle", "Memory", "compile_on_device", "device"]

@@ -16,8 +16,8 @@ from einsql.kernels.cuda.products import compile_product
 from einsql.kernels.cuda.shortage import is_shortage, with_room
 from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
 from einsql.kernels.cuda.tiles import LEAST, compile_tiles
-from einsql.kernels.dispatch.kernel import Tick, silent
-from einsql.kernels.dispatch.registry import compile_node
+from einsql.kernels.kernel import Tick, silent
+from einsql.kernels.registry import compile_node
 from einsql.kernels.vectorized.views import plan_views
 
 Handles = Mapping[str, Handle]

@@ -13,10 +13,10 @@ from einsql.core.buffer_pool import empty
 from einsql.core.schema import PRESENT
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import EinSum, Node, Operand
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
 from einsql.kernels.groups.driver import external, write
 from einsql.kernels.groups.places import Driver, Given, Source, Strided
 from einsql.kernels.groups.plan import Plan, work
+from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.loops.expressions import FAR
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
 

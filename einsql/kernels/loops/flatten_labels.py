@@ -15,7 +15,7 @@ import numpy as np
 
 from einsql.core.schema import Key, Schema
 from einsql.ir.einsum.graph import Axis, EinSum, Input, Label, Operand, exprs, subexpressions
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
 
 Runs = tuple[tuple[str, ...], ...]
 """Labels in their order; those of one run become one."""

@@ -34,7 +34,7 @@ from einsql.ir.einsum.graph import (
     rewrite,
     subexpressions,
 )
-from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.runtime import thread_pool
 
 PIECE = 2**18

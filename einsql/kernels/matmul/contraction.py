@@ -16,7 +16,7 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.core.source_writer import Laid, Page
 from einsql.ir.einsum.graph import Call, EinSum, Output, Value
-from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.matmul.match import Factor, Product, is_safe_scale, product_of
 from einsql.kernels.vectorized.sums import (
     LONGEST,

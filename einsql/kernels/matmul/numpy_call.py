@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul.long_sums import Product, dots, multiply_long
+from einsql.kernels.matmul.product_views import ProductViews
 from einsql.kernels.runtime import blas
-
-if TYPE_CHECKING:
-    from einsql.kernels.matmul.multiply import Plan
 
 Multiply = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
 
 
-def at_once(plan: Plan) -> Multiply:
+def at_once(plan: ProductViews) -> Multiply:
     """All of it by one call, its views known before."""
     stack = plan.extents[: plan.free]
     if plan.layout.left.copied or plan.layout.right.copied:
         return plan.by_piece
-    work, shape, turn = plan.product.work, plan.shape, unless_same(plan.turn)
+    work, shape, turn = plan.dtype, plan.shape, unless_same(plan.turn)
     arranged = unless_same(plan.arranged)
     (order_a, shape_a), (order_b, shape_b) = (r.whole() for r in plan.reads)
     turn_a, turn_b = unless_same(order_a), unless_same(order_b)
@@ -55,9 +52,9 @@ def at_once(plan: Plan) -> Multiply:
     return run
 
 
-def _vectors_at_once(plan: Plan) -> Multiply:
+def _vectors_at_once(plan: ProductViews) -> Multiply:
     """Inner products, where calls of NumPy take longer than sums."""
-    stack, work = tuple(plan.extents[: plan.free]), plan.product.work
+    stack, work = tuple(plan.extents[: plan.free]), plan.dtype
     turns, shapes = [], []
     for read in plan.reads:
         order, whole = read.whole()

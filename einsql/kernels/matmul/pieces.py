@@ -17,6 +17,8 @@ COPIES = 6e8
 """Elements that one thread copies in another order in a second."""
 SPREAD = 4e-4
 """Seconds from which threads are worth starting."""
+LITTLE = 1.2e-3
+"""Seconds on one thread up to which BLAS's own threads are faster."""
 LONG = 4e-3
 """Seconds from which there are more pieces than threads, so that a slow thread has fewer."""
 MOST = 5e-2

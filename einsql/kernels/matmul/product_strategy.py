@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul.unpacked_tiles import Direct
 from einsql.kernels.vectorized.sums import add_up
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from einsql.core.source_writer import Laid, Page
 from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Value, conj, conjuncts
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick, Written
+from einsql.kernels.kernel import Fields, Runner, Tick, Written
 
 KEPT = 64
 """Ranges whose kernels are kept."""

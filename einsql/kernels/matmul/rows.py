@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul.layout import Labels
 from einsql.kernels.matmul.long_sums import TERMS
 from einsql.kernels.matmul.pieces import SPREAD, Work, cut, slices, wanted

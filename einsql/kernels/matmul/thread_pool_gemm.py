@@ -202,7 +202,7 @@ def _dots_row(
 
 def _lanes(size: int) -> int:
     """Elements of a register."""
-    from einsql.kernels.packed.machine import machine  # imports Numba
+    from einsql.kernels.runtime.cpu_features import machine  # imports Numba
 
     return machine().width // size
 

@@ -16,7 +16,7 @@ from math import ceil
 
 import numpy as np
 
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
 
 PIECE = 2**27
@@ -57,7 +57,7 @@ def tile_for(m: int, n: int, size: int) -> Tile:
 @cached
 def _registers() -> tuple[int, int]:
     """Bytes and number of the machine's vector registers."""
-    from einsql.kernels.packed.machine import machine  # imports Numba
+    from einsql.kernels.runtime.cpu_features import machine  # imports Numba
 
     return machine().width, machine().registers
 

@@ -15,7 +15,7 @@ import numpy as np
 from einsql.core.buffer_pool import empty
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, Call, Const, Expr, Label, Output, Value
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul.layout import Labels
 from einsql.kernels.matmul.multiply import Multiplied
 from einsql.kernels.matmul.pieces import COPIES, cut, slices, wanted

@@ -11,7 +11,7 @@ from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, Output, Value, conj, subexpressions
 from einsql.ir.functions import SCALARS
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.packed.factors import FactorProduct, factors_of
 from einsql.kernels.packed.functions import Range
 from einsql.kernels.packed.layout import (
@@ -24,11 +24,11 @@ from einsql.kernels.packed.layout import (
     find_layout,
     label_cube,
 )
-from einsql.kernels.packed.machine import machine
 from einsql.kernels.packed.pieces import Scratch, cut, flatten, scan
 from einsql.kernels.packed.source import Leaf, Program, Variant, generate
 from einsql.kernels.packed.terms import Columns, Ranges, compares
 from einsql.kernels.runtime import compile_cache, thread_pool
+from einsql.kernels.runtime.cpu_features import machine
 from einsql.kernels.vectorized.sums import RunningSum
 
 LONGEST = 2**17

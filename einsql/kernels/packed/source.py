@@ -13,8 +13,8 @@ from einsql.ir.einsum.graph import Call, Const, Expr, Label, Output, Value
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.loops.expressions import CARRIERS, cast_text, typed
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
-from einsql.kernels.packed.machine import Machine
 from einsql.kernels.packed.terms import Columns, is_slow, kind_of, spell
+from einsql.kernels.runtime.cpu_features import Machine
 
 SIZES = {"i8": 1, "i32": 4, "f32": 4, "i64": 8, "f64": 8}
 NUMPY = {"i8": "int8", "i32": "int32", "i64": "int64", "f32": "float32", "f64": "float64"}

@@ -26,7 +26,7 @@ from typing import Any
 from einsql.core import forks
 from einsql.core.file_ownership import CHECKED, private_directory, read_private
 from einsql.errors import InternalError
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 
 Kernel = Callable[..., Any]
 

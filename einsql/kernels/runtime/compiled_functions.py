@@ -348,7 +348,7 @@ def quotient(_: Any, a: Any, by: Any, inverse: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        from einsql.kernels.packed.machine import machine  # which reads Numba's settings
+        from einsql.kernels.runtime.cpu_features import machine  # which reads Numba's settings
 
         a, by, inverse = (Num(builder, x) for x in args)
         if not machine().fma:

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from einsql.core import forks
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.ir.einsum.graph import EinSum, Output, Value
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.segments.rows import Rows, inside, is_presence, numbering, rows_of
 from einsql.kernels.vectorized.views import window

@@ -21,7 +21,7 @@ from einsql.ir.einsum.graph import (
     renumber,
     subexpressions,
 )
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.vectorized.vector import compile_vector
 from einsql.kernels.vectorized.views import VIEWS
 

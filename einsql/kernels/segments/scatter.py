@@ -16,7 +16,7 @@ import numpy as np
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import Output
 from einsql.ir.functions import REDUCTIONS
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.segments.source import is_compensated, running
 from einsql.kernels.vectorized.partial_merge import merge

@@ -23,7 +23,7 @@ from einsql.ir.einsum.graph import (
     renumber,
     subexpressions,
 )
-from einsql.kernels.dispatch.kernel import Runner, silent
+from einsql.kernels.kernel import Runner, silent
 from einsql.kernels.sparse.match import Side
 
 Condition = Callable[[np.ndarray], np.ndarray]

@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul.layout import Labels
 from einsql.kernels.matmul.long_sums import ADDED, TERMS
 from einsql.kernels.matmul.multiply import Multiplied

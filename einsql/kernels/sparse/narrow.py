@@ -10,7 +10,7 @@ import numpy as np
 from einsql.core.schema import Key, Schema
 from einsql.core.sparse_matrix import Sparse
 from einsql.ir.einsum.graph import EinSum, Input, Operand
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
 
 
 def narrowed(node: EinSum) -> EinSum | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.core.sparse_matrix import Compressed
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul.copying import spread_copy
 from einsql.kernels.runtime import thread_pool
 from einsql.kernels.sparse.tiles import Grid, share

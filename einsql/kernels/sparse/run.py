@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from einsql.ir.einsum.graph import EinSum
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.sparse.match import Joined, find
 from einsql.kernels.sparse.sides import Compile
 from einsql.kernels.sparse.stored import Sums, over_stored

@@ -10,7 +10,7 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Operand, Output, Value, operands_of, renumber
-from einsql.kernels.dispatch.kernel import Fields, Runner, silent
+from einsql.kernels.kernel import Fields, Runner, silent
 from einsql.kernels.matmul.match import Factor
 from einsql.kernels.sparse.match import Joined, Side
 from einsql.kernels.vectorized.sums import accurate_sum

@@ -9,7 +9,7 @@ import numpy as np
 
 from einsql.core.sparse_matrix import Compressed, Sparse
 from einsql.ir.einsum.graph import TRUE, EinSum, Input
-from einsql.kernels.dispatch.kernel import Fields, Tick
+from einsql.kernels.kernel import Fields, Tick
 from einsql.kernels.sparse.conditions import Condition, condition_of, split
 from einsql.kernels.sparse.match import Joined, Side, counts_pairs
 from einsql.kernels.sparse.narrow import spans_of

@@ -9,7 +9,7 @@ from math import inf, prod
 import numpy as np
 
 from einsql.ir.einsum.graph import TRUE, EinSum
-from einsql.kernels.dispatch.kernel import Fields, Tick
+from einsql.kernels.kernel import Fields, Tick
 from einsql.kernels.matmul.pieces import FLOPS
 from einsql.kernels.runtime import thread_pool
 from einsql.kernels.sparse.match import Joined, counts_pairs

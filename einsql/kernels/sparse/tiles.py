@@ -10,7 +10,7 @@ from math import ceil
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.kernels.dispatch.kernel import Tick, silent
+from einsql.kernels.kernel import Tick, silent
 from einsql.kernels.matmul.copying import contiguous
 from einsql.kernels.runtime import blas, thread_pool
 

@@ -9,7 +9,7 @@ import numpy as np
 from einsql.core.buffer_pool import empty
 from einsql.core.source_writer import Laid, Page
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Value
-from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.vectorized.views import is_plain, spread, write_view
 
 LARGEST = 1 << 24

@@ -33,7 +33,7 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.intervals import never_overflows
 from einsql.ir.functions import REDUCTIONS, SCALARS, Failure
 from einsql.ir.functions.casts import cast_array, cast_failure
-from einsql.kernels.dispatch.kernel import Runner
+from einsql.kernels.kernel import Runner
 from einsql.kernels.vectorized.reductions import UFUNCS, running_type
 from einsql.kernels.vectorized.scalar import refuse
 from einsql.kernels.vectorized.sums import CHAIN, add_up

@@ -14,7 +14,7 @@ import numpy as np
 from einsql.core.source_writer import Laid, Page, write_of
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.spmd.program import always, beside
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
 
 Compile = Callable[[EinSum], tuple[str, Runner]]
 

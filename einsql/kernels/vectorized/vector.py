@@ -21,7 +21,7 @@ from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Label, Operand, Output, Value, subexpressions
 from einsql.ir.functions import REDUCTIONS
 from einsql.ir.functions.casts import cast_array
-from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.vectorized.program_writer import (
     Domain,
     Indexed,

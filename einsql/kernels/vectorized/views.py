@@ -11,7 +11,7 @@ import numpy as np
 from einsql.core.bfloat16 import stored
 from einsql.core.source_writer import Laid, Page
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Operand, Output, Value
-from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick, Written
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, Written
 
 View = Callable[[np.ndarray], np.ndarray]
 

@@ -24,7 +24,7 @@ from einsql.ir.einsum.graph import (
     rewrite,
 )
 from einsql.ir.einsum.intervals import can_raise
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick, Written
+from einsql.kernels.kernel import Fields, Runner, Tick, Written
 
 Look = Callable[[np.ndarray], np.ndarray]
 

@@ -11,7 +11,7 @@ from einsql.core.schema import DType
 from einsql.core.source_writer import Laid, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
-from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick, Written
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, Written
 from einsql.kernels.loops.half_precision import match_floats, stores_short
 from einsql.kernels.loops.loop_nest import may_raise
 from einsql.kernels.matmul.contraction import (
