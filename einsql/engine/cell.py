@@ -12,9 +12,12 @@ from einsql.ir.einsum.graph import Axis, EinSum, Input, Operand, exprs, labels_o
 
 
 def cell_node(
-    node: EinSum, labels: Sequence[str], cell: np.ndarray, boxes: Sequence[np.ndarray],
+    node: EinSum,
+    labels: Sequence[str],
+    cell: np.ndarray,
+    boxes: Sequence[np.ndarray],
     shifted: bool | None = None,
-) -> EinSum:  # fmt: skip
+) -> EinSum:
     """The node over one cell, reading tiles instead of whole relations.
 
     Args:

@@ -112,7 +112,7 @@ class Moving:
 
     def exchange(
         self, number: int, step: Exchange, held: Mapping[int, Held], transport: Transport
-    ) -> Held:  # fmt: skip
+    ) -> Held:
         """Cuts what is at hand, and sends each owned tile's share of every other tile."""
         need, base = step.tiles, step.sources[0]
         does = self._exchanging.get(number)
@@ -129,9 +129,14 @@ class Moving:
         return whole
 
     def _gather(
-        self, number: int, step: Exchange, moves: Moves, whole: Held, held: Mapping[int, Held],
+        self,
+        number: int,
+        step: Exchange,
+        moves: Moves,
+        whole: Held,
+        held: Mapping[int, Held],
         transport: Transport,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Puts tiles together of their shares of others."""
         places: dict[int, Arrays] = {}
         need, base = step.tiles, step.sources[0]
@@ -292,9 +297,7 @@ def slices(box: np.ndarray | Sequence[Sequence[int]], origin: np.ndarray | Seque
     return (*along, ...)
 
 
-def paste(
-    fields: dict[str, np.ndarray], at: np.ndarray, arrays: Arrays, box: np.ndarray
-) -> None:  # fmt: skip
+def paste(fields: dict[str, np.ndarray], at: np.ndarray, arrays: Arrays, box: np.ndarray) -> None:
     """Puts a piece into its tile; a piece that is the whole tile is taken as it is.
 
     Args:

@@ -47,9 +47,13 @@ class Program:
     """
 
     def __init__(
-        self, root: Node, compile_node: Compile, find_groups: FindGroups | None = None,
-        memory: Memory | None = None, more: Sequence[Node] = (),
-    ) -> None:  # fmt: skip
+        self,
+        root: Node,
+        compile_node: Compile,
+        find_groups: FindGroups | None = None,
+        memory: Memory | None = None,
+        more: Sequence[Node] = (),
+    ) -> None:
         roots = (root, *more)
         nodes = walk(*roots)
         slots = {id(node): n for n, node in enumerate(nodes)}
@@ -165,7 +169,7 @@ class Program:
 
     def _within(
         self, inputs: Mapping[str, Fields], tick: Tick
-    ) -> tuple[Sequence[Fields], list[Measure]]:  # fmt: skip
+    ) -> tuple[Sequence[Fields], list[Measure]]:
         assert self._memory is not None  # else nothing exceeds it
         fields = {slot: inputs[name] for slot, name in self.inputs}
         return run_within(self.steps, self.roots, self._memory, self._compile, fields, tick)
@@ -192,7 +196,7 @@ class _Part:
 
 def _shows(
     inputs: Sequence[tuple[int, str]], steps: Sequence[Step], roots: Sequence[int]
-) -> tuple[str, ...]:  # fmt: skip
+) -> tuple[str, ...]:
     """The inputs that roots show: through views alone, for other kernels make new arrays."""
     seen = {slot: {name} for slot, name in inputs}
     for step in steps:
@@ -232,18 +236,28 @@ def _in_order(nodes: Sequence[Node], groups: Sequence[Group]) -> list[EinSum | G
 
 
 def _single(
-    node: EinSum, kernel: str, runner: Runner, slots: Mapping[int, int],
-    numbers: Mapping[int, int], free: Sequence[int],
-) -> Step:  # fmt: skip
+    node: EinSum,
+    kernel: str,
+    runner: Runner,
+    slots: Mapping[int, int],
+    numbers: Mapping[int, int],
+    free: Sequence[int],
+) -> Step:
     def run(operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
         return (runner(operands, tick),)
 
     sources = tuple(slots[id(s)] for s in children(node))
     nbytes = 0 if kernel.endswith("view") else _nbytes(node)
     return Step(
-        ((numbers[id(node)], node),), kernel, run, sources, (slots[id(node)],), tuple(free), nbytes,
+        ((numbers[id(node)], node),),
+        kernel,
+        run,
+        sources,
+        (slots[id(node)],),
+        tuple(free),
+        nbytes,
         runner=runner,
-    )  # fmt: skip
+    )
 
 
 def _together(

@@ -112,8 +112,9 @@ def scheduled(routes: Routes, ranks: np.ndarray, nodes: np.ndarray, here: int) -
     carried = crossing[once]
     stands = crossing[first[which]]
     serves: defaultdict[int, list[int]] = defaultdict(list)
-    for n, by in zip(crossing[ends[crossing]].tolist(), stands[ends[crossing]].tolist(),
-                     strict=True):  # fmt: skip
+    for n, by in zip(
+        crossing[ends[crossing]].tolist(), stands[ends[crossing]].tolist(), strict=True
+    ):
         serves[by].append(n)
     collectives, taken = _collectives(routes, carried, out, into, nodes)
     mine = carried[ends[carried]]

@@ -144,9 +144,14 @@ class _Flight:
     """
 
     def __init__(
-        self, fabric: Fabric, schedule: Schedule, routes: Routes, cut: Cut, room: Room | None,
+        self,
+        fabric: Fabric,
+        schedule: Schedule,
+        routes: Routes,
+        cut: Cut,
+        room: Room | None,
         window: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Gets everything ready that may fail."""
         here = fabric.comm.rank
         self._fabric, self._schedule, self._routes = fabric, schedule, routes

@@ -96,9 +96,7 @@ class Footprint:
             total += keys * self._fields
         return total
 
-    def _all_reads(
-        self, operands: Sequence[Mapping[str, np.ndarray]] | None
-    ) -> Iterator[Read]:  # fmt: skip
+    def _all_reads(self, operands: Sequence[Mapping[str, np.ndarray]] | None) -> Iterator[Read]:
         node = self.node
         wide = any(o.dtype not in _NARROW for o in node.outputs)
         fields: dict[int, set[str]] = {}

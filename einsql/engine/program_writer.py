@@ -15,9 +15,11 @@ TIMES = 8
 
 
 def write_program(
-    inputs: Sequence[tuple[int, str]], steps: Sequence[Step], roots: Sequence[int],
+    inputs: Sequence[tuple[int, str]],
+    steps: Sequence[Step],
+    roots: Sequence[int],
     part: Callable[[Tick, int], Tick],
-) -> Run | None:  # fmt: skip
+) -> Run | None:
     """A function that does what the steps do, or None where that would not be shorter.
 
     Floating-point conditions are ignored by who calls it.

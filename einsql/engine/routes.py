@@ -31,9 +31,7 @@ class Moves:
     boxes: np.ndarray
 
 
-def gathering(
-    have: Tiles, need: Tiles, gathered: np.ndarray, sites: int, schema: Schema
-) -> Moves:  # fmt: skip
+def gathering(have: Tiles, need: Tiles, gathered: np.ndarray, sites: int, schema: Schema) -> Moves:
     """The shares that tiles have of others which are put together from them.
 
     Each group of sites serves its own; who has a copy asks nobody.
@@ -86,6 +84,6 @@ def completing(local: Local, step: Complete, schema: Schema) -> list[Moves]:
 
 def _routes(
     sources: np.ndarray, targets: np.ndarray, boxes: np.ndarray, schema: Schema, pieces: np.ndarray
-) -> Routes:  # fmt: skip
+) -> Routes:
     dtypes = {f.name: f.dtype.numpy for f in schema.fields}
     return Routes(sources, targets, extents(boxes), dtypes, pieces)

@@ -61,7 +61,7 @@ class _Within:
 
     def __init__(
         self, memory: Memory, compile_node: Compile, inputs: Mapping[int, Fields], tick: Tick
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.memory = memory
         self.compile = compile_node
         self.tick = tick
@@ -116,7 +116,7 @@ class _Within:
 
     def _in_boxes(
         self, found: Cut, operands: Sequence[Fields], tick: Tick
-    ) -> dict[str, np.ndarray]:  # fmt: skip
+    ) -> dict[str, np.ndarray]:
         """A node's result, box by box."""
         node, done = found.node, 0
         reduces = found.reduces

@@ -96,7 +96,7 @@ class SiteProgram:
 
     def __init__(
         self, program: Program, schema: Schema, compile_node: Compile, join: Join | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         if join is None:
             program = replace(program, together=())
         self.program = program
@@ -145,9 +145,7 @@ class SiteProgram:
         held, measure = self.execute(LocalTransport(self.program.sites), load, tick)
         return self._assembled(held), measure
 
-    def execute(
-        self, transport: Transport, load: Loading, tick: Tick
-    ) -> tuple[Held, SiteMeasure]:  # fmt: skip
+    def execute(self, transport: Transport, load: Loading, tick: Tick) -> tuple[Held, SiteMeasure]:
         """Runs every step at the transport's own sites.
 
         Args:
@@ -202,9 +200,14 @@ class SiteProgram:
     # ---- the steps
 
     def _local(
-        self, number: int, step: Local, held: dict[int, Held], transport: Transport, tick: Tick,
+        self,
+        number: int,
+        step: Local,
+        held: dict[int, Held],
+        transport: Transport,
+        tick: Tick,
         measure: SiteMeasure,
-    ) -> Held:  # fmt: skip
+    ) -> Held:
         made: Held = {}
         for n in self._moving.owned(number, step.tiles, transport):
             cell = self._cell(number, step, n)
@@ -213,9 +216,13 @@ class SiteProgram:
         return made
 
     def _run_cell(
-        self, cell: _Cell, number: int, operands: Sequence[Arrays], tick: Tick,
+        self,
+        cell: _Cell,
+        number: int,
+        operands: Sequence[Arrays],
+        tick: Tick,
         measure: SiteMeasure,
-    ) -> dict[str, np.ndarray]:  # fmt: skip
+    ) -> dict[str, np.ndarray]:
         """Runs a local step on one cell."""
         start = time.perf_counter()
         made = dict(cell.runner(operands, lambda done: tick(number / len(self.program.steps))))
@@ -240,9 +247,13 @@ class SiteProgram:
         return found
 
     def _together(
-        self, fused: Fused, held: dict[int, Held], transport: Transport, tick: Tick,
+        self,
+        fused: Fused,
+        held: dict[int, Held],
+        transport: Transport,
+        tick: Tick,
         measure: SiteMeasure,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Runs local steps together, and what hands on their tiles."""
         steps, number = self.program.steps, fused.last
         last = steps[number]
@@ -296,9 +307,14 @@ class SiteProgram:
         return self._streams[number]
 
     def _streamed(
-        self, stream: Stream, step: Local, held: dict[int, Held], transport: Transport,
-        tick: Tick, measure: SiteMeasure,
-    ) -> Held:  # fmt: skip
+        self,
+        stream: Stream,
+        step: Local,
+        held: dict[int, Held],
+        transport: Transport,
+        tick: Tick,
+        measure: SiteMeasure,
+    ) -> Held:
         """Runs a local step on pieces of an operand as they arrive."""
         steps, number = self.program.steps, self._streaming[stream.exchange]
         node = with_state(step.node)
@@ -355,8 +371,11 @@ class SiteProgram:
         share it.
         """
         local = cell_node(node, step.labels, cell, boxes)
-        key = (number, tuple((a.lo, a.hi) for a in local.axes),
-               tuple(k for o in local.operands for k in o.source.schema.keys))  # fmt: skip
+        key = (
+            number,
+            tuple((a.lo, a.hi) for a in local.axes),
+            tuple(k for o in local.operands for k in o.source.schema.keys),
+        )
         if key not in self._runners:
             self._runners[key] = self._compile(local)[1], local.points
         return self._runners[key]

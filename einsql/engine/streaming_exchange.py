@@ -207,9 +207,7 @@ def _depth(shares: list[Share]) -> float:
     return float(np.mean(points))
 
 
-def within(
-    labels: tuple[str, ...], box: np.ndarray, step: Local, domain: np.ndarray
-) -> np.ndarray:  # fmt: skip
+def within(labels: tuple[str, ...], box: np.ndarray, step: Local, domain: np.ndarray) -> np.ndarray:
     """The part of an operand's tile that a part of a cell reads.
 
     Args:

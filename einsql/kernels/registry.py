@@ -12,6 +12,7 @@ from einsql.core.source_writer import Laid, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, Written
+from einsql.kernels.loops.generated import compile_loops
 from einsql.kernels.loops.half_precision import match_floats, stores_short
 from einsql.kernels.loops.loop_nest import may_raise
 from einsql.kernels.matmul.contraction import (
@@ -24,10 +25,12 @@ from einsql.kernels.matmul.contraction import (
     is_plain_sum,
     is_streamed,
 )
+from einsql.kernels.matmul.ranged import over_ranges, without_limits
 from einsql.kernels.vectorized.numpy_map import MAPS
 from einsql.kernels.vectorized.rare_extremes import compile_seldom
 from einsql.kernels.vectorized.vector import VECTOR, is_gather
 from einsql.kernels.vectorized.views import VIEWS
+from einsql.kernels.windows import as_windows, compile_windows, is_window_product
 
 SMALL = 1 << 16
 """Points × outputs below which interpreting beats compiling, which costs 0.3 s."""
@@ -41,8 +44,6 @@ A call that may raise counts five times, for the branches it brings.
 
 
 def _match_loops(node: EinSum) -> Runner | None:
-    from einsql.kernels.loops.generated import compile_loops  # Numba takes 0.25 s to import
-
     return compile_loops(node) if _length(node) <= LONGEST else None
 
 
@@ -87,8 +88,6 @@ def _match_segments(node: EinSum) -> Runner | None:
 def _match_windows(node: EinSum) -> Runner | None:
     if not _computes_labels(node):
         return None
-    from einsql.kernels.windows import compile_windows
-
     return compile_windows(node)
 
 
@@ -116,8 +115,17 @@ PACKED = Kernel(
 LOOPS = Kernel("loops", "any node, by compiled loops that fuse everything", _match_loops)
 
 KERNELS: tuple[Kernel, ...] = (
-    VIEWS, SPARSE, CONTRACTION, WINDOWS, GATHER, SEGMENTS, PACKED, MAPS, VECTOR, LOOPS,
-)  # fmt: skip
+    VIEWS,
+    SPARSE,
+    CONTRACTION,
+    WINDOWS,
+    GATHER,
+    SEGMENTS,
+    PACKED,
+    MAPS,
+    VECTOR,
+    LOOPS,
+)
 """Every kernel, the cheapest first."""
 
 _SHORT = frozenset({VIEWS.name, GATHER.name, VECTOR.name, LOOPS.name})
@@ -160,11 +168,6 @@ def _ranged(node: EinSum, jit: str) -> tuple[str, Runner] | None:
     """Sums of products over ranges that scalars end, beside what else the node computes."""
     if node.guard == TRUE or not any(not o.labels for o in node.operands):
         return None
-    from einsql.kernels.matmul.ranged import (  # few nodes have such guards
-        over_ranges,
-        without_limits,
-    )
-
     found = without_limits(node)
     if found is None or found[0].guard != TRUE:
         return None
@@ -204,8 +207,6 @@ def _windows(node: EinSum, output: Output) -> bool:
     """True if an output is a sum of products of an operand read through computed labels."""
     if not _computes_labels(node):
         return False
-    from einsql.kernels.windows import is_window_product
-
     return is_window_product(node, output)
 
 
@@ -235,8 +236,6 @@ def _compile_whole(node: EinSum, jit: str) -> tuple[str, Runner]:
     contraction = UNCOMPILED if jit == "never" else CONTRACTION
     windows = None
     if _computes_labels(node):
-        from einsql.kernels.windows import as_windows
-
         windows = as_windows(node)
     if windows is None:
         gather = replace(GATHER, match=lambda node: _match_gather(node, jit))

@@ -31,7 +31,7 @@ class RankBlocks(PlacedBlocks):
 
     def __init__(
         self, cluster: Cluster, lease: Lease, schema: PhysicalSchema, run: RunKernel
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Describes what ranks hold.
 
         Args:

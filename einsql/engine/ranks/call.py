@@ -64,10 +64,14 @@ class Call:
     """
 
     def __init__(
-        self, job: Processes, number: int, commands: Mapping[int, Command],
-        tick: Tick | None = None, interrupted: Callable[[], None] = lambda: None,
+        self,
+        job: Processes,
+        number: int,
+        commands: Mapping[int, Command],
+        tick: Tick | None = None,
+        interrupted: Callable[[], None] = lambda: None,
         into: Mapping[int, Sequence[np.ndarray]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Prepares it.
 
         Args:

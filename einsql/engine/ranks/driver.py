@@ -128,9 +128,11 @@ class Cluster:
         return self.call(dict.fromkeys(range(self.ranks), command), tick)
 
     def call(
-        self, commands: Mapping[int, Command], tick: Tick | None = None,
+        self,
+        commands: Mapping[int, Command],
+        tick: Tick | None = None,
         into: Mapping[int, Sequence[np.ndarray]] | None = None,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[Any]:
         """Tells some ranks what to do and waits for all of their answers.
 
         Args:

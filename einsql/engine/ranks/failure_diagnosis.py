@@ -83,9 +83,12 @@ class Loss:
 
 
 def loss(
-    ended: Sequence[Ended], left: Sequence[Ended], ordered: bool, reports: Sequence[Report] = (),
+    ended: Sequence[Ended],
+    left: Sequence[Ended],
+    ordered: bool,
+    reports: Sequence[Report] = (),
     launcher: Loss | None = None,
-) -> Loss:  # fmt: skip
+) -> Loss:
     """Says which rank ended first, or all that may have been it.
 
     Args:

@@ -46,7 +46,7 @@ class Unread(Exception):  # noqa: N818 - it carries an error to those who wait f
 
 def send(
     connection: Connection, message: object, wanted: Callable[[], bool] = lambda: True
-) -> bool:  # fmt: skip
+) -> bool:
     """Sends a message.
 
     Args:
@@ -77,9 +77,10 @@ def send(
 
 
 def receive(
-    connection: Connection, glance: Callable[[], None] = lambda: None,
+    connection: Connection,
+    glance: Callable[[], None] = lambda: None,
     into: Sequence[np.ndarray] = (),
-) -> Any:  # fmt: skip
+) -> Any:
     """Waits for a message; its arrays are writable and their own.
 
     Args:

@@ -44,9 +44,12 @@ class Job(Processes):
     """Ranks started by mpiexec."""
 
     def __init__(
-        self, ranks: int, launcher: str | None = None, host: str | None = None,
+        self,
+        ranks: int,
+        launcher: str | None = None,
+        host: str | None = None,
         check: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Starts the ranks and waits until all have reported.
 
         Args:
@@ -77,9 +80,12 @@ class Job(Processes):
             self._command = [*command, *program]
             self._process = subprocess.Popen(
                 self._command,
-                stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-                env=environment, start_new_session=True,  # Ctrl-C is for this process alone
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for this process alone
+            )
             # Whoever waits for it reaps it, however idle the session is when it ends.
             threading.Thread(target=self._process.wait, name="einsql mpiexec", daemon=True).start()
             try:

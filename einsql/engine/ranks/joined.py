@@ -162,9 +162,11 @@ class Joined(Processes):
             self.ordered = meeting.address.startswith("@")
             comm.bcast((meeting.address, meeting.key))
             self._thread = threading.Thread(
-                target=_work, args=(comm, meeting.address, meeting.key),
-                name="einsql rank 0", daemon=True,
-            )  # fmt: skip
+                target=_work,
+                args=(comm, meeting.address, meeting.key),
+                name="einsql rank 0",
+                daemon=True,
+            )
             self._thread.start()
             try:
                 self._gather(meeting, comm.size, check)

@@ -40,9 +40,16 @@ class RankFields(PlacedFields):
     """Fields of a relation whose tiles lie at ranks; one is fetched when it is asked for."""
 
     def __init__(
-        self, cluster: Cluster, lease: Lease, schema: Schema, tiles: Tiles, sites: int,
-        names: Mapping[str, str] | None = None, origin: Fields | None = None, title: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        cluster: Cluster,
+        lease: Lease,
+        schema: Schema,
+        tiles: Tiles,
+        sites: int,
+        names: Mapping[str, str] | None = None,
+        origin: Fields | None = None,
+        title: str = "",
+    ) -> None:
         """Describes what ranks hold.
 
         Args:
@@ -136,9 +143,15 @@ class RankFields(PlacedFields):
             return self
         boxes = self.tiles.boxes + np.array(moved, np.int64).reshape(-1, 1)
         found = RankFields(
-            self.cluster, self.lease, schema, Tiles(self.tiles.sites, boxes, self.tiles.copies),
-            self.sites, self.names, None, self.title,
-        )  # fmt: skip
+            self.cluster,
+            self.lease,
+            schema,
+            Tiles(self.tiles.sites, boxes, self.tiles.copies),
+            self.sites,
+            self.names,
+            None,
+            self.title,
+        )
         found.small = self.small
         return found
 
@@ -328,7 +341,7 @@ class AtRanks(ABC):
 
     def _sources(
         self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
-    ) -> Sequence[Source]:  # fmt: skip
+    ) -> Sequence[Source]:
         """Where each rank gets its tiles of an input from."""
         cluster, tiles = self._cluster, step.tiles
         if isinstance(fields, FilePart):
@@ -347,7 +360,7 @@ class AtRanks(ABC):
 
     def _placed(
         self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
-    ) -> Sequence[Kept | Sent]:  # fmt: skip
+    ) -> Sequence[Kept | Sent]:
         """Where each rank gets its tiles of what lies at ranks or in this process from."""
         cluster, tiles = self._cluster, step.tiles
         placed = isinstance(fields, RankFields) and fields.cluster is cluster
@@ -384,7 +397,7 @@ class AtRanks(ABC):
 
     def _part(
         self, step: Load, part: RankPart[RankFields], kept: list[Callable[[], None]], tick: Tick
-    ) -> Sequence[Source]:  # fmt: skip
+    ) -> Sequence[Source]:
         """Where each rank gets its tiles of a part of what lies at ranks from."""
         cluster, whole = self._cluster, part.whole
         there = whole.cluster is cluster and whole.sites == self.program.sites
@@ -404,7 +417,7 @@ class RankProgram(AtRanks):
 
     def __init__(
         self, cluster: Cluster, program: Program, schema: Schema, jit: str, keep: Keep
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Makes it ready; the ranks hear of it when it runs.
 
         Args:

@@ -187,9 +187,11 @@ class Rank:
             if isinstance(command, Ship):
                 compile_one = partial(compile_node, jit=command.jit)
                 self._programs[command.plan] = SiteProgram(
-                    command.program, command.schema, compile_one,
+                    command.program,
+                    command.schema,
+                    compile_one,
                     partial(join, compile_node=compile_one),
-                )  # fmt: skip
+                )
                 return Done(order.number)
             if isinstance(command, ShipBlocks):
                 self._programs[command.plan] = BlockProgram(
@@ -244,9 +246,12 @@ class Rank:
         return answer
 
     def _run(
-        self, command: Run, program: SiteProgram | BlockProgram, transport: RankTransport,
+        self,
+        command: Run,
+        program: SiteProgram | BlockProgram,
+        transport: RankTransport,
         tick: Callable[[float], None],
-    ) -> tuple[Held, SiteMeasure]:  # fmt: skip
+    ) -> tuple[Held, SiteMeasure]:
         loaded = 0
 
         def load(number: int, _: Load, tiles: Sequence[int]) -> Held:

@@ -184,9 +184,11 @@ class _Desk:
             self._drop(selector, next(iter(self._callers)))
 
     def _listen(
-        self, selector: selectors.BaseSelector, number: int,
+        self,
+        selector: selectors.BaseSelector,
+        number: int,
         note: Callable[[Connection, Started], None],
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Hears a caller; true if it is a rank, which has been noted."""
         caller = self._callers[number]
         talk = caller.talk

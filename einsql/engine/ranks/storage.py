@@ -121,9 +121,15 @@ def load(cluster: Cluster, handle: Handle, sources: Sequence[Read], tick: Tick) 
 
 
 def paste(
-    cluster: Cluster, handle: Handle, made: Handle, names: Mapping[str, str], tiles: Tiles,
-    sites: int, box: np.ndarray, values: Mapping[str, np.ndarray],
-) -> None:  # fmt: skip
+    cluster: Cluster,
+    handle: Handle,
+    made: Handle,
+    names: Mapping[str, str],
+    tiles: Tiles,
+    sites: int,
+    box: np.ndarray,
+    values: Mapping[str, np.ndarray],
+) -> None:
     """Lets ranks make tiles of kept ones, with new values in a box of keys.
 
     Args:
@@ -156,9 +162,14 @@ def paste(
 
 
 def write(
-    cluster: Cluster, held: Holders, name: str, draft: files.Draft, axes: tuple[int, ...],
-    origin: np.ndarray, tick: Tick,
-) -> None:  # fmt: skip
+    cluster: Cluster,
+    held: Holders,
+    name: str,
+    draft: files.Draft,
+    axes: tuple[int, ...],
+    origin: np.ndarray,
+    tick: Tick,
+) -> None:
     """Lets every rank write its tiles into a draft.
 
     Args:

@@ -10,9 +10,12 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 THREADS = (
-    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
     "NUMBA_NUM_THREADS",
-)  # fmt: skip
+)
 
 
 def limited(environment: MutableMapping[str, str], share: int) -> None:

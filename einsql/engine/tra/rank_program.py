@@ -42,9 +42,7 @@ class BlockProgram:
         self._compile = compile_node
         self._runners: dict[object, Runner] = {}
 
-    def execute(
-        self, transport: Transport, load: Loading, tick: Tick
-    ) -> tuple[Held, SiteMeasure]:  # fmt: skip
+    def execute(self, transport: Transport, load: Loading, tick: Tick) -> tuple[Held, SiteMeasure]:
         """Runs the plan at the transport's own sites.
 
         Args:

@@ -226,9 +226,11 @@ def _recut(node: Repartition, held: dict[int, AtSite], transport: Transport) -> 
 
 
 def _routes(
-    ends: Sequence[tuple[int, int]], shapes: Sequence[tuple[int, ...]], schema: PhysicalSchema,
+    ends: Sequence[tuple[int, int]],
+    shapes: Sequence[tuple[int, ...]],
+    schema: PhysicalSchema,
     pieces: Iterable[Hashable],
-) -> Routes:  # fmt: skip
+) -> Routes:
     """What moves, in the order in which the transfers are listed; equal pieces are the same."""
     sites = np.array(ends, np.int64).reshape(-1, 2)
     rank = len(shapes[0]) if shapes else 0

@@ -38,7 +38,7 @@ Read = Callable[[Scan, KeyTuple], np.ndarray]
 
 def local_pairs(
     node: Node, wanted: Held, site: int, operands: Sequence[AtSite], read: Read, run: RunKernel
-) -> Iterator[tuple[Part, np.ndarray]]:  # fmt: skip
+) -> Iterator[tuple[Part, np.ndarray]]:
     """What a site makes of its own arrays; of a join or map only the wanted keys."""
     if isinstance(node, Scan):
         for key, n in node.schema.at(site):

@@ -23,9 +23,9 @@ from einsql.kernels.vectorized.views import plan_views
 Handles = Mapping[str, Handle]
 Runner = Callable[[Sequence[Handles], Tick], dict[str, Handle]]
 
-TYPES = frozenset(DType(x) for x in (
-    "BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "FLOAT", "DOUBLE"
-))  # fmt: skip
+TYPES = frozenset(
+    DType(x) for x in ("BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "FLOAT", "DOUBLE")
+)
 """What kernels of devices compute with; the processor's take the others."""
 TEMPORARY = 2
 """How many times its own bytes an array may take while it is used: operands may be copied
@@ -33,9 +33,13 @@ into another order, running values are as wide as DOUBLE."""
 
 
 def compile_on_device(
-    node: EinSum, memory: Memory, precision: str = "float32", jit: str = "auto",
-    least: int = LEAST, limit: int | None = None,
-) -> tuple[str, Runner]:  # fmt: skip
+    node: EinSum,
+    memory: Memory,
+    precision: str = "float32",
+    jit: str = "auto",
+    least: int = LEAST,
+    limit: int | None = None,
+) -> tuple[str, Runner]:
     """Chooses a kernel of the device for a node.
 
     Args:
@@ -63,7 +67,7 @@ def compile_on_device(
 
 def _compute(
     node: EinSum, memory: Memory, precision: str, least: int
-) -> tuple[str, Compute | None]:  # fmt: skip
+) -> tuple[str, Compute | None]:
     product = compile_product(node, memory.device, precision)
     if product is not None:
         return "cuda gemm", product
@@ -122,9 +126,15 @@ class _Operator:
     """A node with a kernel of the device."""
 
     def __init__(
-        self, node: EinSum, memory: Memory, compute: Compute, precision: str, jit: str, least: int,
+        self,
+        node: EinSum,
+        memory: Memory,
+        compute: Compute,
+        precision: str,
+        jit: str,
+        least: int,
         limit: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.node, self.memory, self.compute = node, memory, compute
         self.precision, self.jit, self.least = precision, jit, least
         most = memory.device.memory
@@ -202,9 +212,9 @@ class _Operator:
                 if last is None or last[0] != cut:  # the same part as before is still there
                     held[n] = cut, {x: self.memory.given(a[cut]) for x, a in host[n].items()}
             operands = [fields for _, fields in filter(None, held)]
-            run = compile_on_device(
-                part, self.memory, self.precision, self.jit, self.least, limit
-            )[1]  # fmt: skip
+            run = compile_on_device(part, self.memory, self.precision, self.jit, self.least, limit)[
+                1
+            ]
             made = run(operands, silent)
             into = tuple(
                 slice(slab[k][0] - node.axis(k).lo, slab[k][1] - node.axis(k).lo)

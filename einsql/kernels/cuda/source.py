@@ -170,8 +170,10 @@ class CudaWriter(Writer):
             tied = f"(not {loses} and {new} < s{n})"
             return [
                 f"if {other[2]} and (not f{n} or {wins} or {tied}):",
-                f"    s{n} = {new}", f"    m{n} = {other[1]}", f"    f{n} = True",
-            ]  # fmt: skip
+                f"    s{n} = {new}",
+                f"    m{n} = {other[1]}",
+                f"    f{n} = True",
+            ]
         if entry.monoid in ("and", "or"):
             return [f"s{n} = s{n} {_BITS[entry.monoid]} {new}"]
         lines = []
@@ -248,8 +250,9 @@ class CudaWriter(Writer):
             ends = "bounds[segment]", "bounds[segment + 1]"
             if self.team > 1:
                 start = f"{ends[0]} + {first}"
-                heads = [(f"for q in range({start}, {ends[1]}, splits * {self.team}):", digits,
-                          last)]  # fmt: skip
+                heads = [
+                    (f"for q in range({start}, {ends[1]}, splits * {self.team}):", digits, last)
+                ]
             else:
                 heads = [(f"for q in range({ends[0]}, {ends[1]}):", digits, last)]
         elif self.team > 1:

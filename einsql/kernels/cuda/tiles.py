@@ -76,15 +76,18 @@ def compile_tiles(node: EinSum, device: Device, least: int = LEAST) -> Compute |
 
 def _sides(node: EinSum) -> _Sides | None:
     if (
-        len(node.outputs) != 1 or node.guard != TRUE or any(a.define for a in node.axes)
-        or node.outputs[0].reduction is None or any(a.extent == 0 for a in node.axes)
-    ):  # fmt: skip
+        len(node.outputs) != 1
+        or node.guard != TRUE
+        or any(a.define for a in node.axes)
+        or node.outputs[0].reduction is None
+        or any(a.extent == 0 for a in node.axes)
+    ):
         return None
     output = node.outputs[0]
     roots: tuple[Expr, ...] = (*output.args, output.where)
-    values = list(dict.fromkeys(
-        e for root in roots for e in subexpressions(root) if isinstance(e, Value)
-    ))  # fmt: skip
+    values = list(
+        dict.fromkeys(e for root in roots for e in subexpressions(root) if isinstance(e, Value))
+    )
     if len(values) != 2 or values[0].operand == values[1].operand:
         return None
     a, b = (set(node.operands[v.operand].labels) for v in values)
@@ -92,10 +95,11 @@ def _sides(node: EinSum) -> _Sides | None:
         return None
     keys = node.keys
     groups = (
-        tuple(x for x in keys if x in a & b), tuple(x for x in keys if x in a - b),
+        tuple(x for x in keys if x in a & b),
+        tuple(x for x in keys if x in a - b),
         tuple(x for x in keys if x in b - a),
         tuple(x.label for x in node.axes if x.label not in keys),
-    )  # fmt: skip
+    )
     if not all(groups[1:]) or not set(groups[3]) <= a & b:
         return None
     named = {x for root in roots for x in labels_of(root)}
@@ -253,7 +257,7 @@ class _Tiles:
             f"                u[r] = left[y, ty * {rows} + r]",
             f"            for c in range({cols}):",
             f"                v[c] = right[y, tx + c * {over}]",
-        ]  # fmt: skip
+        ]
         place = [f"i_ = first_m + ty * {rows} + r", f"j_ = first_n + tx + c * {over}"]
         one = ["u_ = u[r]", "v_ = v[c]", *place]
         one += [f"{c} = {read(held[c], d)}" for c, d, _ in state]

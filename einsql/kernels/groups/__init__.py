@@ -38,9 +38,7 @@ def find_groups(roots: Sequence[Node], compile_node: Compile) -> list[Group]:
     return [Group(p, compile_node) for p in plans(nodes, roots, heavy, LEAST)]
 
 
-def join(
-    nodes: Sequence[EinSum], visible: Sequence[bool], compile_node: Compile
-) -> Group | None:  # fmt: skip
+def join(nodes: Sequence[EinSum], visible: Sequence[bool], compile_node: Compile) -> Group | None:
     """Chosen nodes as a group, or None if they do not run together.
 
     Args:
@@ -48,8 +46,6 @@ def join(
         visible: For each whether something else reads it.
         compile_node: How a node runs by itself, where a group has to run otherwise.
     """
-    from einsql.kernels.groups.group import Group  # as in `find_groups`
-    from einsql.kernels.groups.plan import make_plan
+    from einsql.kernels.groups.group import make_group  # as in `find_groups`
 
-    plan = make_plan(nodes, visible)
-    return None if plan is None else Group(plan, compile_node)
+    return make_group(nodes, visible, compile_node)

@@ -69,9 +69,15 @@ def rescale(values: Any, step: int, rows: int, wide: int, factors: Any) -> None:
 
 @part
 def finish(
-    extremes: Any, factors: Any, totals: Any,
-    found: Any, step: int, sums: Any, between: int, rows: int,
-) -> None:  # fmt: skip
+    extremes: Any,
+    factors: Any,
+    totals: Any,
+    found: Any,
+    step: int,
+    sums: Any,
+    between: int,
+    rows: int,
+) -> None:
     """Writes the greatest x and the sums of whole rows."""
     for r in range(rows):
         n = np.uintp(r)

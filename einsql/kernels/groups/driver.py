@@ -324,9 +324,13 @@ class _Writer(Online):
         return addresses
 
     def run(
-        self, at: int, m: Member, addresses: Sequence[str],
-        limits: tuple[str, str] | None, outer: tuple[str, str] | None,
-    ) -> None:  # fmt: skip
+        self,
+        at: int,
+        m: Member,
+        addresses: Sequence[str],
+        limits: tuple[str, str] | None,
+        outer: tuple[str, str] | None,
+    ) -> None:
         """Calls a node's kernel on a strip; beyond its limits a result within the row is 0."""
         nest, program = self.plan.nests[at], self.programs[at]
         assert nest is not None

@@ -15,7 +15,7 @@ from einsql.errors import DataError
 from einsql.ir.einsum.graph import EinSum, Node, Operand
 from einsql.kernels.groups.driver import external, write
 from einsql.kernels.groups.places import Driver, Given, Source, Strided
-from einsql.kernels.groups.plan import Plan, work
+from einsql.kernels.groups.plan import Plan, make_plan, work
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.loops.expressions import FAR
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
@@ -186,6 +186,14 @@ class Group:
         return [
             (driver.blocks * n // wanted, driver.blocks * (n + 1) // wanted) for n in range(wanted)
         ]
+
+
+def make_group(
+    nodes: Sequence[EinSum], visible: Sequence[bool], compile_node: Compile
+) -> Group | None:
+    """See `einsql.kernels.groups.join`."""
+    plan = make_plan(nodes, visible)
+    return None if plan is None else Group(plan, compile_node)
 
 
 def _run(

@@ -75,9 +75,7 @@ def mask(
     return Mask(relabel(renumber(term, {n: at for at, n in enumerate(read)}), names), operands)
 
 
-def asked(
-    nodes: Sequence[EinSum], classes: Classes, visible: Sequence[bool]
-) -> list[Masks]:  # fmt: skip
+def asked(nodes: Sequence[EinSum], classes: Classes, visible: Sequence[bool]) -> list[Masks]:
     """Masks by scalars alone that hold for a node as all who read it have them.
 
     The optimizer drops such a condition from a node whose other values nobody looks at.

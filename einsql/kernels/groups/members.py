@@ -306,9 +306,13 @@ def _factors(e: Expr, dtype: DType) -> Iterator[Expr]:
 
 
 def _sides(
-    node: EinSum, own: Mapping[str, int], rows: Sequence[int], block: int,
-    left: Operand, right: Operand,
-) -> tuple[str, str] | None:  # fmt: skip
+    node: EinSum,
+    own: Mapping[str, int],
+    rows: Sequence[int],
+    block: int,
+    left: Operand,
+    right: Operand,
+) -> tuple[str, str] | None:
     """The label summed and the one of the right side that stays, each the only one."""
     if any(len(set(o.labels)) < len(o.labels) for o in (left, right)):
         return None

@@ -215,10 +215,11 @@ def _laid_out(
     ):  # long rows are better cut, by single nodes
         return None
     strips = tuple(
-        1 if parts is None and any(found[at].limits for at in stage)
+        1
+        if parts is None and any(found[at].limits for at in stage)
         else max(1, min(rows, IN_FIRST_CACHE // _stage_bytes(found, stage, classes.rows)))
         for stage in stages
-    )  # fmt: skip
+    )
     nests: list[Nest | None] = []
     buffers: list[Buffer | None] = []
     for at, m in enumerate(held):
@@ -231,9 +232,17 @@ def _laid_out(
         own = m.product is None and m.visible
         buffers.append(None if own else _buffer(m, classes.rows, held_rows, crossing[at]))
     return Plan(
-        tuple(nodes), tuple(found), classes, stages, inner, rows, strips,
-        tuple(nests), tuple(buffers), parts,
-    )  # fmt: skip
+        tuple(nodes),
+        tuple(found),
+        classes,
+        stages,
+        inner,
+        rows,
+        strips,
+        tuple(nests),
+        tuple(buffers),
+        parts,
+    )
 
 
 def _part(m: Member, parts: Parts | None) -> Member:

@@ -248,9 +248,20 @@ def _multiplier(tall: int, wide: int) -> Any:
     tile = _tile(tall, wide)
 
     def multiply(
-        left: int, step: int, rows: int, right: int, depth: int, terms: Any, columns: Any,
-        into: int, stride: int, scale: Any, panel: int, size: int, adds: int,
-    ) -> None:  # fmt: skip
+        left: int,
+        step: int,
+        rows: int,
+        right: int,
+        depth: int,
+        terms: Any,
+        columns: Any,
+        into: int,
+        stride: int,
+        scale: Any,
+        panel: int,
+        size: int,
+        adds: int,
+    ) -> None:
         """Sets a block to scale · left · right, or adds that, for some terms and panels of columns.
 
         Args:

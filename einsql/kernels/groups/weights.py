@@ -178,14 +178,17 @@ def _defer(made: list[Member], w: Weights, at: int, rows: Sequence[int], block: 
     dividing = replace(
         reader,
         node=EinSum(
-            tuple(keys), (Operand(node, node.keys), of_total), TRUE, node.keys,
+            tuple(keys),
+            (Operand(node, node.keys), of_total),
+            TRUE,
+            node.keys,
             (Output(field.name, (divided,), field.dtype),),
         ),
         own={k: reader.own[k] for k in node.keys},
         limits=frozenset(),
         masks=frozenset(),
         product=None,
-    )  # fmt: skip
+    )
     if summing.product is None or not set(of_total.labels) <= set(node.keys):
         return  # a key of one value may be summed away
     made[at], made[readers[0]] = summing, dividing

@@ -31,8 +31,11 @@ CARRIERS: dict[DType, str] = {
 }
 """The compiled type that holds a value of each type."""
 STORED = {
-    **CARRIERS, DType.BOOLEAN: "uint8", DType.HALF: "uint16", DType.BFLOAT16: "uint16",
-}  # fmt: skip
+    **CARRIERS,
+    DType.BOOLEAN: "uint8",
+    DType.HALF: "uint16",
+    DType.BFLOAT16: "uint16",
+}
 """The compiled type of a value in operands and results; a HALF or BFLOAT16 is its bits there."""
 _READ = {DType.BOOLEAN: "{0} != 0", DType.HALF: "half({0})", DType.BFLOAT16: "bfloat({0})"}
 _STORE = {DType.HALF: "to_half({0})", DType.BFLOAT16: "to_bfloat({0})"}

@@ -309,9 +309,7 @@ class _Table:
         seconds: What all of them take one thread.
     """
 
-    def __init__(
-        self, boxes: Sequence[tuple[int, Sequence[np.ndarray]]], seconds: float
-    ) -> None:  # fmt: skip
+    def __init__(self, boxes: Sequence[tuple[int, Sequence[np.ndarray]]], seconds: float) -> None:
         self.seconds = seconds
         self.ends = np.array([ends for _, (ends,) in boxes])
         parts = np.array([part for part, _ in boxes])

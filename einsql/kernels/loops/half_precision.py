@@ -35,6 +35,7 @@ from einsql.ir.einsum.graph import (
     subexpressions,
 )
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
+from einsql.kernels.loops.generated import compile_loops
 from einsql.kernels.runtime import thread_pool
 
 PIECE = 2**18
@@ -203,8 +204,6 @@ def floats(array: np.ndarray, dtype: DType, tick: Tick, compiled: bool) -> np.nd
 @lru_cache(maxsize=64)
 def _loop(dtype: DType, size: int) -> Runner:
     """A generated loop that makes FLOAT of so many elements of a type."""
-    from einsql.kernels.loops.generated import compile_loops  # Numba takes 0.25 s to import
-
     source = Input("short", Schema((Key("i", 0, size),), (Field("val", dtype),)))
     cast = Call("cast", (Value(0, "val", dtype),), DType.FLOAT)
     output = Output("val", (cast,), DType.FLOAT)

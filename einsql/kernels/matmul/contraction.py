@@ -17,7 +17,9 @@ from einsql.core.schema import DType
 from einsql.core.source_writer import Laid, Page
 from einsql.ir.einsum.graph import Call, EinSum, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.matmul.layout import Labels
 from einsql.kernels.matmul.match import Factor, Product, is_safe_scale, product_of
+from einsql.kernels.matmul.rows import by_rows
 from einsql.kernels.vectorized.sums import (
     LONGEST,
     ORDERED,
@@ -27,6 +29,7 @@ from einsql.kernels.vectorized.sums import (
     from_zero,
     write_small_sum,
 )
+from einsql.kernels.vectorized.vector import compile_vector
 from einsql.kernels.vectorized.views import View, reading, write_view
 
 Compute = Callable[[Sequence[Fields], Tick], np.ndarray]
@@ -164,9 +167,7 @@ def _compiled(node: EinSum, found: Product, compiles: bool) -> Runner:
     return ignoring(run, lines)
 
 
-def _scaled(
-    node: EinSum, found: Product, compute: Compute, finish: _Finish | None
-) -> Runner:  # fmt: skip
+def _scaled(node: EinSum, found: Product, compute: Compute, finish: _Finish | None) -> Runner:
     """Multiplies a product by scalars; where one of them is 0 or infinite, term by term."""
     output = node.outputs[0]
     each: list[Runner] = []
@@ -177,10 +178,6 @@ def _scaled(
             scale *= float(operands[s.operand][s.field])
         if not is_safe_scale(found.scale * scale, output.dtype):
             if not each:
-                from einsql.kernels.vectorized.vector import (
-                    compile_vector,  # it reads this module's sums
-                )
-
                 each.append(compile_vector(node))
             return each[0](operands, tick)
         made = compute(operands, tick)
@@ -314,9 +311,7 @@ def _pair(
     node: EinSum, found: Product, work: np.dtype, compiles: bool
 ) -> tuple[Compute, WriteArray]:
     """Reads both sides and multiplies them."""
-    from einsql.kernels.matmul.layout import Labels  # for statements with products only
-    from einsql.kernels.matmul.multiply import Multiplied
-    from einsql.kernels.matmul.rows import by_rows
+    from einsql.kernels.matmul.multiply import Multiplied  # for statements with products only
 
     extent = {a.label: a.extent for a in node.axes}
     keys = node.keys

@@ -181,9 +181,7 @@ def _side(
     return Side(batch, rows, columns, True, False)
 
 
-def _sorted(
-    group: Iterable[str], strides: Strides, extent: Mapping[str, int]
-) -> tuple[str, ...]:  # fmt: skip
+def _sorted(group: Iterable[str], strides: Strides, extent: Mapping[str, int]) -> tuple[str, ...]:
     """Labels from the slowest to the fastest in memory."""
     return tuple(sorted(group, key=lambda x: (extent[x] > 1, -strides[x])))
 
@@ -209,9 +207,7 @@ def _is_matrix(
     return (across == 1 and down >= width) or (down == 1 and across >= height)
 
 
-def _step(
-    group: Sequence[str], strides: Strides, extent: Mapping[str, int]
-) -> tuple[int, int]:  # fmt: skip
+def _step(group: Sequence[str], strides: Strides, extent: Mapping[str, int]) -> tuple[int, int]:
     """The step of a run and its extent; that of a single element is 1."""
     long = [x for x in group if extent[x] > 1]
     return (strides[long[-1]] if long else 1), prod(extent[x] for x in long)

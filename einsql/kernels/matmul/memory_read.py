@@ -46,9 +46,7 @@ class Read:
         stack = [next(sizes) if has else 1 for has in self.batch]
         return self.turn, (*stack, prod(rest[: self.rows]), prod(rest[self.rows :]))
 
-    def matrices(
-        self, array: np.ndarray, piece: Sequence[slice], work: np.dtype
-    ) -> np.ndarray:  # fmt: skip
+    def matrices(self, array: np.ndarray, piece: Sequence[slice], work: np.dtype) -> np.ndarray:
         """The stack of matrices that a piece needs."""
         part = array[tuple(piece[n] for n in self.cuts)]
         if self.side.copied:

@@ -248,7 +248,7 @@ class Plan(ProductViews):
 
     def _calls(
         self, a: np.ndarray, b: np.ndarray, parts: Sequence[int]
-    ) -> tuple[Calls | None, int]:  # fmt: skip
+    ) -> tuple[Calls | None, int]:
         """Pieces of the result as calls, for operands of these strides.
 
         Returns:
@@ -294,7 +294,7 @@ class Plan(ProductViews):
 
     def in_pieces(
         self, a: np.ndarray, b: np.ndarray, parts: Sequence[int], tick: Tick
-    ) -> np.ndarray:  # fmt: skip
+    ) -> np.ndarray:
         """Pieces of the result, on all threads."""
         made, out = self.result()
         views = self.views(a, b)
@@ -353,8 +353,11 @@ class Plan(ProductViews):
             with blas.OneThread():
                 thread_pool.run(
                     lambda n: self.multiply_piece(*views, sums[n, ...], cuts[n]),
-                    range(len(cuts)), len(cuts), tick, blas=True,
-                )  # fmt: skip
+                    range(len(cuts)),
+                    len(cuts),
+                    tick,
+                    blas=True,
+                )
             out[...] = np.add.reduce(sums, axis=0, dtype=np.float64)
             return made.transpose(self.turn)
 

@@ -106,11 +106,10 @@ class ProductViews:
 
     def matrices(
         self, a: np.ndarray, b: np.ndarray, out: np.ndarray, piece: Sequence[slice]
-    ) -> Matrices:  # fmt: skip
+    ) -> Matrices:
         """The stacks of matrices of a piece: of the operands, and of the result."""
         left, right = (
-            read.matrices(x, piece, self.dtype)
-            for read, x in zip(self.reads, (a, b), strict=True)
+            read.matrices(x, piece, self.dtype) for read, x in zip(self.reads, (a, b), strict=True)
         )
         into: tuple[Any, ...] = (*piece[: self.kept], ...)  # a view, even without axes
         part = out[into]
@@ -118,7 +117,7 @@ class ProductViews:
 
     def multiply_piece(
         self, a: np.ndarray, b: np.ndarray, out: np.ndarray, piece: Sequence[slice]
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Computes one piece of the result.
 
         Args:

@@ -155,10 +155,9 @@ def over_ranges(
         if runner is None:
             bounds = dict(zip(labels, key, strict=True))
             axes = tuple(
-                replace(a, lo=bounds[a.label][0], hi=bounds[a.label][1])
-                if a.label in bounds else a
+                replace(a, lo=bounds[a.label][0], hi=bounds[a.label][1]) if a.label in bounds else a
                 for a in node.axes
-            )  # fmt: skip
+            )
             if len(known) >= KEPT:
                 known.pop(next(iter(known)))
             runner = known[key] = compile_node(replace(node, axes=axes))

@@ -201,9 +201,7 @@ def dots(
 
 
 @intrinsic
-def add_rows(
-    _: Any, size: Any, lanes: Any, rows: Any, first: Any, down: Any, sums: Any
-) -> Any:  # fmt: skip
+def add_rows(_: Any, size: Any, lanes: Any, rows: Any, first: Any, down: Any, sums: Any) -> Any:
     """Adds neighbouring elements of some rows to each other, and to running sums in DOUBLE.
 
     Args:

@@ -76,7 +76,7 @@ def by_rows(labels: Labels, work: np.dtype) -> Callable[[np.ndarray, np.ndarray,
 
 def _einsum(
     spec: str, work: np.dtype, left: np.ndarray, right: np.ndarray, out: np.ndarray
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     return np.einsum(spec, left, right, out=out, dtype=work, casting="same_kind")
 
 

@@ -12,6 +12,7 @@ from functools import cache as cached
 import numpy as np
 
 from einsql.kernels.runtime import blas, compile_cache, thread_team
+from einsql.kernels.runtime.cpu_features import machine
 
 _TEXT = """\
 from numba import njit
@@ -80,9 +81,13 @@ class Calls:
     """
 
     def __init__(
-        self, function: int, table: np.ndarray, places: tuple[int, int, int],
-        streamed: int | None, blas: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        function: int,
+        table: np.ndarray,
+        places: tuple[int, int, int],
+        streamed: int | None,
+        blas: bool = True,
+    ) -> None:
         self.blas = blas
         self._table, self._places, self._streamed = table, places, streamed
         self._job = (*thread_team.job_of(function, table), 0, 0, 0)
@@ -147,7 +152,7 @@ def calls_for(pieces: Sequence[Matrices], whole: Matrices) -> Calls | None:
 
 def _matrix_row(
     a: np.ndarray, b: np.ndarray, out: np.ndarray, bases: Sequence[int]
-) -> list[int] | None:  # fmt: skip
+) -> list[int] | None:
     flip_a, lead_a = blas.stepped(a)
     flip_b, lead_b = blas.stepped(b)
     flip_c, lead_c = blas.stepped(out)
@@ -155,9 +160,18 @@ def _matrix_row(
         return None
     at = [x.ctypes.data - base for x, base in zip((a, b, out), bases, strict=True)]
     return [
-        flip_a, flip_b, len(a), out.shape[1], a.shape[1],
-        at[0], lead_a, at[1], lead_b, at[2], lead_c,
-    ]  # fmt: skip
+        flip_a,
+        flip_b,
+        len(a),
+        out.shape[1],
+        a.shape[1],
+        at[0],
+        lead_a,
+        at[1],
+        lead_b,
+        at[2],
+        lead_c,
+    ]
 
 
 def _vectors(piece: Matrices) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -168,7 +182,7 @@ def _vectors(piece: Matrices) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _vector_row(
     a: np.ndarray, b: np.ndarray, out: np.ndarray, bases: Sequence[int]
-) -> list[int] | None:  # fmt: skip
+) -> list[int] | None:
     matrix, x, y = _vectors((a, b, out))
     flip, lead = blas.stepped(matrix)
     size = out.itemsize
@@ -193,7 +207,7 @@ def _in_rows(pieces: Sequence[Matrices]) -> bool:
 
 def _dots_row(
     a: np.ndarray, b: np.ndarray, out: np.ndarray, bases: Sequence[int]
-) -> list[int] | None:  # fmt: skip
+) -> list[int] | None:
     matrix, _, y = _vectors((a, b, out))
     at = [v.ctypes.data - base for v, base in zip((a, b, out), bases, strict=True)]
     places = (at[1], at[0]) if out.shape[0] == 1 else (at[0], at[1])
@@ -202,8 +216,6 @@ def _dots_row(
 
 def _lanes(size: int) -> int:
     """Elements of a register."""
-    from einsql.kernels.runtime.cpu_features import machine  # imports Numba
-
     return machine().width // size
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from einsql.kernels.kernel import Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
+from einsql.kernels.runtime.cpu_features import machine
 
 PIECE = 2**27
 """Products of elements that make a piece, of some milliseconds."""
@@ -57,8 +58,6 @@ def tile_for(m: int, n: int, size: int) -> Tile:
 @cached
 def _registers() -> tuple[int, int]:
     """Bytes and number of the machine's vector registers."""
-    from einsql.kernels.runtime.cpu_features import machine  # imports Numba
-
     return machine().width, machine().registers
 
 

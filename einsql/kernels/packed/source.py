@@ -105,11 +105,21 @@ def generate(
     if slow:
         rows = SLOW_ROWS
     spec: dict[str, Any] = {
-        "rows": rows, "lanes": lanes, **packed, "consts": consts, "term": term, "where": test,
-        "reduction": running.reduction, "run": running.run, "state": running.state,
-        "ordered": running.ordered, "start": running.start, "block": running.block,
-        "tame": variant.tame, "fma": machine.fma,
-    }  # fmt: skip
+        "rows": rows,
+        "lanes": lanes,
+        **packed,
+        "consts": consts,
+        "term": term,
+        "where": test,
+        "reduction": running.reduction,
+        "run": running.run,
+        "state": running.state,
+        "ordered": running.ordered,
+        "start": running.start,
+        "block": running.block,
+        "tame": variant.tame,
+        "fma": machine.fma,
+    }
     depth = 256 if widest <= 4 else 128
     state = (running.state, *(["i64" if SIZES[running.run] == 8 else "i32"] if pair else []))
     literals = tuple(
@@ -358,8 +368,10 @@ class _Text:
     def assemble(self, body: list[str]) -> str:
         w = self.what
         names, kinds = ["p", "flag"], ["int64[::1]", "int64[::1]"]
-        unpack = ["b0, b1, m0, m1, n0, n1, terms = p[0], p[1], p[2], p[3], p[4], p[5], p[6]",
-                  "ob, om, on = p[7], p[8], p[9]"]  # fmt: skip
+        unpack = [
+            "b0, b1, m0, m1, n0, n1, terms = p[0], p[1], p[2], p[3], p[4], p[5], p[6]",
+            "ob, om, on = p[7], p[8], p[9]",
+        ]
         at = 10
         for n, leaf in enumerate(self.leaves):
             names.append(f"x{n}")
@@ -381,8 +393,11 @@ class _Text:
         names += ["o", *(f"q{n}" for n in range(len(w.consts))), "one"]
         kinds += [f"{w.out}[::1]"]
         kinds += [c.dtype.name for c in w.consts] + ["float64"]
-        unpack += [f"left = (m1 - m0 + {w.rows - 1}) // {w.rows}",
-                   f"right = (n1 - n0 + {w.lanes - 1}) // {w.lanes}", "wild = False"]  # fmt: skip
+        unpack += [
+            f"left = (m1 - m0 + {w.rows - 1}) // {w.rows}",
+            f"right = (n1 - n0 + {w.lanes - 1}) // {w.lanes}",
+            "wild = False",
+        ]
         spec = ",\n".join(f"    {name}={_spelled(value)}" for name, value in self.spec.items())
         head = f'@njit("void({", ".join(kinds)})", cache=True, nogil=True, error_model="numpy")'
         lines = [*unpack, *body, "if wild:", "    flag[0] = 1"]

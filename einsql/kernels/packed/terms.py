@@ -179,8 +179,9 @@ class Ranges:
     def _integer(self, e: Call, args: list[Range]) -> Range:
         entry = SCALARS[e.fn]
         ends = None
-        if entry.interval is not None and all(a.dtype.is_integer or a.dtype is DType.BOOLEAN
-                                              for a in e.args):  # fmt: skip
+        if entry.interval is not None and all(
+            a.dtype.is_integer or a.dtype is DType.BOOLEAN for a in e.args
+        ):
             ends = entry.interval(*((int(r.lo), int(r.hi)) for r in args))
         lo, hi = e.dtype.range
         safe = ends is not None and lo <= ends[0] and ends[1] <= hi

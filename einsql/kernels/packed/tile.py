@@ -72,8 +72,18 @@ def tile(**spec: Any) -> Any:
     """
     what = Tile(**spec)
 
-    def typed(_: Any, depth: Any, first: Any, at: Any, a: Any, b: Any, c: Any, state: Any,
-              consts: Any, one: Any) -> Any:  # fmt: skip
+    def typed(
+        _: Any,
+        depth: Any,
+        first: Any,
+        at: Any,
+        a: Any,
+        b: Any,
+        c: Any,
+        state: Any,
+        consts: Any,
+        one: Any,
+    ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             _Writer(what, builder, args).write()
             return context.get_dummy_value()

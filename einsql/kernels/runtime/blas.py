@@ -125,9 +125,7 @@ def _linked() -> ctypes.CDLL | None:
         return None
 
 
-def _blas(
-    found: ctypes.CDLL, called: str, name: str, wide: bool, count: str = ""
-) -> Blas | None:  # fmt: skip
+def _blas(found: ctypes.CDLL, called: str, name: str, wide: bool, count: str = "") -> Blas | None:
     """A library whose functions are spelled so, or None if they are not."""
     try:
         single, double = (getattr(found, name.format(f"{t}gemm")) for t in "sd")
@@ -175,10 +173,21 @@ def gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, alpha: float, beta: floa
     flip_a, lead_a = stepped(a)
     flip_b, lead_b = stepped(b)
     found.calls[out.itemsize](
-        _ROW_MAJOR, flip_a, flip_b, out.shape[0], out.shape[1], a.shape[1],
-        alpha, a.ctypes.data, lead_a, b.ctypes.data, lead_b,
-        beta, out.ctypes.data, max(out.strides[0] // out.itemsize, out.shape[1]),
-    )  # fmt: skip
+        _ROW_MAJOR,
+        flip_a,
+        flip_b,
+        out.shape[0],
+        out.shape[1],
+        a.shape[1],
+        alpha,
+        a.ctypes.data,
+        lead_a,
+        b.ctypes.data,
+        lead_b,
+        beta,
+        out.ctypes.data,
+        max(out.strides[0] // out.itemsize, out.shape[1]),
+    )
 
 
 def multiply(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:

@@ -18,6 +18,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload, register_jitable
 
 from einsql.ir.functions import numeric
+from einsql.kernels.runtime.cpu_features import machine
 from einsql.kernels.runtime.vector_values import Num
 
 Build = Callable[[Any, Any, Any, Any], Any]
@@ -348,8 +349,6 @@ def quotient(_: Any, a: Any, by: Any, inverse: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        from einsql.kernels.runtime.cpu_features import machine  # which reads Numba's settings
-
         a, by, inverse = (Num(builder, x) for x in args)
         if not machine().fma:
             return (a / by).value

@@ -163,9 +163,7 @@ class _Words:
         self.bytes = self.words.data.cast("B")
         self.ints: memoryview[int] = self.bytes.cast("q")
 
-    def lead(
-        self, kernel: _Kernel, job: tuple[int, ...], patience: int, others: int
-    ) -> int:  # fmt: skip
+    def lead(self, kernel: _Kernel, job: tuple[int, ...], patience: int, others: int) -> int:
         """Does the pieces of a job with whoever looks; returns their united results."""
         _PACK(self.bytes, 8 * _JOB, *job)
         over = 0

@@ -115,9 +115,13 @@ class _Segments:
     """A node with its plan."""
 
     def __init__(
-        self, node: EinSum, rows: Rows, segments: tuple[str, ...], reduced: tuple[Output, ...],
+        self,
+        node: EinSum,
+        rows: Rows,
+        segments: tuple[str, ...],
+        reduced: tuple[Output, ...],
         leaves: tuple[Leaf, ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.node, self.rows, self.segments = node, rows, segments
         self.reduced, self.leaves = reduced, leaves
         self.numbers_of = numbering(node, rows)
@@ -200,9 +204,13 @@ class _Segments:
         return np.diff(starts), results
 
     def reduce(
-        self, starts: np.ndarray, order: np.ndarray, given: Sequence[object],
-        results: Sequence[np.ndarray], tick: Tick,
-    ) -> bool:  # fmt: skip
+        self,
+        starts: np.ndarray,
+        order: np.ndarray,
+        given: Sequence[object],
+        results: Sequence[np.ndarray],
+        tick: Tick,
+    ) -> bool:
         """Reduces sorted rows into flat results; long segments part by part.
 
         Returns:

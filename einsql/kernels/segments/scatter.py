@@ -71,13 +71,18 @@ def scattered(
     kernel = compile_cache.load(source, tick)
     counts = np.zeros((workers, count), np.int64)
     tables = [
-        np.full((workers, count * width), REDUCTIONS[o.reduction or ""].identity(o.dtype),
-                running(o).numpy)
+        np.full(
+            (workers, count * width),
+            REDUCTIONS[o.reduction or ""].identity(o.dtype),
+            running(o).numpy,
+        )
         for o in outputs
-    ]  # fmt: skip
+    ]
     # Sums of DOUBLE have those of the last rows, of all before, and what rounding took from these.
-    parts = [[t, *(np.zeros_like(t) for _ in range(2 * is_compensated(o)))]
-             for o, t in zip(outputs, tables, strict=True)]  # fmt: skip
+    parts = [
+        [t, *(np.zeros_like(t) for _ in range(2 * is_compensated(o)))]
+        for o, t in zip(outputs, tables, strict=True)
+    ]
     edges = [rows * n // workers for n in range(workers + 1)]
     failed = np.zeros(workers, bool)
     rounds = max(1, ceil(rows * width / (workers * ROUND)))

@@ -17,8 +17,12 @@ FEW, TOGETHER = 256, 1984
 2,048 additions less 64, for the sums of threads."""
 
 _OPERATIONS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-_COMBINE = {"sum": "plus({0}, {1})", "product": "{0} * {1}", "min": "minimum({0}, {1})",
-            "max": "maximum({0}, {1})"}  # fmt: skip
+_COMBINE = {
+    "sum": "plus({0}, {1})",
+    "product": "{0} * {1}",
+    "min": "minimum({0}, {1})",
+    "max": "maximum({0}, {1})",
+}
 
 _NUMBERS = "Array(int64, 1, 'C', readonly=True)"
 
@@ -190,7 +194,7 @@ def _folded(n: int, at: str) -> list[str]:
 
 def scattering_source(
     outputs: Sequence[Output], leaves: Sequence[Leaf], sizes: tuple[int, int]
-) -> str:  # fmt: skip
+) -> str:
     """The kernel that takes rows into the running values of their segments.
 
     Its arguments are the first row and the one behind the last, the segment of each row, the

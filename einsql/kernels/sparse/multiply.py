@@ -24,9 +24,7 @@ MOST = 3e-2
 """Seconds that a piece may take."""
 
 
-def harmless(
-    a: np.ndarray, of_a: Grid, b: np.ndarray, of_b: Grid, whole: bool
-) -> bool:  # fmt: skip
+def harmless(a: np.ndarray, of_a: Grid, b: np.ndarray, of_b: Grid, whole: bool) -> bool:
     """True if zeros in the place of absent elements meet neither NaN nor infinity.
 
     Args:

@@ -100,16 +100,14 @@ def _multiplier() -> Callable[[np.ndarray, Compressed, np.ndarray, np.ndarray], 
 
         def multiply(
             starts: np.ndarray, matrix: Compressed, dense: np.ndarray, into: np.ndarray
-        ) -> None:  # fmt: skip
+        ) -> None:
             held = slice(int(starts[0]), int(starts[-1]))
             arrays = matrix.values[held], matrix.columns[held], starts - starts[0]
             into[...] = csr_array(arrays, shape=(len(into), matrix.shape[1])) @ dense
 
         return multiply
 
-    def add(
-        starts: np.ndarray, matrix: Compressed, dense: np.ndarray, into: np.ndarray
-    ) -> None:  # fmt: skip
+    def add(starts: np.ndarray, matrix: Compressed, dense: np.ndarray, into: np.ndarray) -> None:
         into[...] = 0
         (terms, width), flat = dense.shape, dense.reshape(-1)
         held = starts, matrix.columns, matrix.values, flat, into.reshape(-1)

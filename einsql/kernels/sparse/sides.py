@@ -94,9 +94,14 @@ class Reader:
     """
 
     def __init__(
-        self, node: EinSum, joined: Joined, number: int, axes: tuple[Labels, Labels, Labels],
-        gone: Labels, compile_node: Compile,
-    ) -> None:  # fmt: skip
+        self,
+        node: EinSum,
+        joined: Joined,
+        number: int,
+        axes: tuple[Labels, Labels, Labels],
+        gone: Labels,
+        compile_node: Compile,
+    ) -> None:
         side = joined.sides[number]
         extent = {a.label: a.extent for a in node.axes}
         kept = tuple(x for axis in axes for x in axis)
@@ -132,9 +137,7 @@ class Reader:
                 first = first.astype(work, copy=False) * other.astype(work, copy=False)
         return first if self.view is None else self.view(first)
 
-    def _summed(
-        self, values: np.ndarray, present: np.ndarray | None, work: np.dtype
-    ) -> np.ndarray:  # fmt: skip
+    def _summed(self, values: np.ndarray, present: np.ndarray | None, work: np.dtype) -> np.ndarray:
         if self.gone:
             if present is not None:
                 values = np.where(present, values, values.dtype.type(0))
@@ -142,9 +145,7 @@ class Reader:
         return values.reshape(self.shape)
 
 
-def presence_of(
-    node: EinSum, side: Side, order: Labels, compile_node: Compile
-) -> Presence | None:  # fmt: skip
+def presence_of(node: EinSum, side: Side, order: Labels, compile_node: Compile) -> Presence | None:
     """What tells which elements of a side are there; None if all are.
 
     Args:

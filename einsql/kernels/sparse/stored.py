@@ -85,9 +85,7 @@ class _Stored:
         return part if self.side.labels[int(fields.turned)] == by else transposed(part)
 
 
-def _stored(
-    node: EinSum, side: Side, counted: bool, compile_node: Compile
-) -> _Stored | None:  # fmt: skip
+def _stored(node: EinSum, side: Side, counted: bool, compile_node: Compile) -> _Stored | None:
     operand = node.operands[side.operand]
     if not (isinstance(operand.source, Input) and operand.source.sparse):
         return None

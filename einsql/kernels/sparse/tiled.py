@@ -63,9 +63,7 @@ def by_tiles(node: EinSum, joined: Joined, compile_node: Compile) -> Run | None:
 class _Tiled:
     """A node with its plan."""
 
-    def __init__(
-        self, node: EinSum, joined: Joined, groups: Groups, compile_node: Compile
-    ) -> None:  # fmt: skip
+    def __init__(self, node: EinSum, joined: Joined, groups: Groups, compile_node: Compile) -> None:
         self.joined = joined
         self.gone = groups.gone
         axes = (
@@ -154,7 +152,7 @@ class _Pair:
 
     def product(
         self, a: np.ndarray, b: np.ndarray, work: np.dtype, tick: Tick
-    ) -> np.ndarray | None:  # fmt: skip
+    ) -> np.ndarray | None:
         """The product of two matrices; None if an infinity or NaN meets an absent element."""
         way = self.way(work)
         if way == "a":

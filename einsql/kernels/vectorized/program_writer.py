@@ -184,9 +184,7 @@ _NAMES: dict[str, Any] = {
 
 
 class _Writer:
-    def __init__(
-        self, node: EinSum, domain: Domain, page: Page, operands: Sequence[Laid]
-    ) -> None:  # fmt: skip
+    def __init__(self, node: EinSum, domain: Domain, page: Page, operands: Sequence[Laid]) -> None:
         self.node = node
         self.domain = domain
         self.page = page
@@ -274,7 +272,7 @@ class _Writer:
 
     def call(
         self, e: Call, args: Sequence[_Var], failure: Failure | None, mask: _Var | None
-    ) -> _Var:  # fmt: skip
+    ) -> _Var:
         given = ", ".join(a.name for a in args)
         if failure is not None:
             selected = "None" if mask is None else mask.name

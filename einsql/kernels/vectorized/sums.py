@@ -13,6 +13,7 @@ import numpy as np
 
 from einsql.core.source_writer import Page
 from einsql.kernels.runtime import blas, thread_pool
+from einsql.kernels.runtime.row_sums import plane_sums, row_sums
 
 SPREAD = 2**20
 """Elements from which threads are worth starting."""
@@ -112,9 +113,7 @@ def _is_pairwise(array: np.ndarray, axes: tuple[int, ...]) -> bool:
     return len(axes) == array.ndim and array.flags.c_contiguous
 
 
-def _contiguous(
-    array: np.ndarray, gone: list[bool], compiles: bool, exact: bool
-) -> np.ndarray:  # fmt: skip
+def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool, exact: bool) -> np.ndarray:
     """Sums the axes marked `gone` of an array in C order."""
     rows = array.ndim  # the axes from here on are all summed
     while rows and gone[rows - 1]:
@@ -137,8 +136,6 @@ def _contiguous(
 def _rows(matrix: np.ndarray, compiles: bool) -> np.ndarray:
     """Sums along the rows."""
     if compiles and SHORT < matrix.shape[1] <= LONGEST:
-        from einsql.kernels.runtime.row_sums import row_sums  # for large arrays only
-
         return row_sums(matrix)
     if matrix.shape[1] <= SHORT:
         with blas.undisturbed:
@@ -161,8 +158,6 @@ def _planes(stacks: np.ndarray, compiles: bool) -> np.ndarray:
         sums = _planes(part, compiles)
         return sums + _planes(stacks[:, even:], compiles) if even < rows else sums
     if compiles and width >= WIDE:
-        from einsql.kernels.runtime.row_sums import plane_sums  # for large arrays only
-
         return plane_sums(stacks)
     if rows <= PLANES or exact:
         return np.asarray(np.add.reduce(stacks, axis=1))
