@@ -44,12 +44,12 @@ class Fabric:
     def of(cls, comm: MPI.Intracomm) -> Fabric:
         """The one of a communicator, which lasts as long as it does."""
         key = _key()
-        found = comm.Get_attr(key)
-        if found is None:
-            found = cls(comm)
-            comm.Set_attr(key, found)
-        assert isinstance(found, Fabric)
-        return found
+        fabric = comm.Get_attr(key)
+        if fabric is None:
+            fabric = cls(comm)
+            comm.Set_attr(key, fabric)
+        assert isinstance(fabric, Fabric)
+        return fabric
 
     def worst(self, status: int) -> int:
         """The greatest of what all ranks say.
@@ -79,15 +79,15 @@ class Fabric:
             return self._groups[members]
         if len(self._groups) >= GROUPS:
             _free(self._groups.popitem(last=False)[1])
-        made = None
+        group = None
         if self.comm.rank in members:
             everyone = self.comm.Get_group()
             some = everyone.Incl(members)
-            made = self.comm.Create_group(some, GROUP)
+            group = self.comm.Create_group(some, GROUP)
             some.Free()
             everyone.Free()
-        self._groups[members] = made
-        return made
+        self._groups[members] = group
+        return group
 
     def close(self) -> None:
         """Frees the groups."""

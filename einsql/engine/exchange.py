@@ -44,10 +44,10 @@ class _Taken:
     number: int
     at: Index | None
 
-    def fields(self, held: Mapping[int, Held]) -> dict[str, np.ndarray]:
+    def fields(self, tiles_of: Mapping[int, Held]) -> dict[str, np.ndarray]:
         """The wanted tile."""
-        found = held[self.step][self.number]
-        return found if self.at is None else {k: a[self.at] for k, a in found.items()}
+        fields = tiles_of[self.step][self.number]
+        return fields if self.at is None else {k: a[self.at] for k, a in fields.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,40 +101,40 @@ class Moving:
 
     def owned(self, number: int, tiles: Tiles, transport: Transport) -> list[int]:
         """The numbers of a step's tiles that lie at owned sites."""
-        found = self._owned.get(number)
-        if found is None:
+        numbers = self._owned.get(number)
+        if numbers is None:
             here = np.zeros(len(transport.sent), bool)
             here[transport.owned] = True
-            found = self._owned[number] = np.flatnonzero(here[tiles.sites]).tolist()
-        return found
+            numbers = self._owned[number] = np.flatnonzero(here[tiles.sites]).tolist()
+        return numbers
 
     # ---- exchanges
 
     def exchange(
-        self, number: int, step: Exchange, held: Mapping[int, Held], transport: Transport
+        self, number: int, step: Exchange, tiles_of: Mapping[int, Held], transport: Transport
     ) -> Held:
         """Cuts what is at hand, and sends each owned tile's share of every other tile."""
         need, base = step.tiles, step.sources[0]
         does = self._exchanging.get(number)
         if does is None:
             does = self._exchanging[number] = self._does(number, step, transport)
-        whole: Held = {t.tile: t.fields(held) for t in does.taken}
-        whole.update((n, {}) for n in does.gathered)
+        wanted: Held = {t.tile: t.fields(tiles_of) for t in does.taken}
+        wanted.update((n, {}) for n in does.gathered)
         moves = self.gathering(number, step)
         if len(moves.routes):
-            self._gather(number, step, moves, whole, held, transport)
+            self._gather(number, step, moves, wanted, tiles_of, transport)
         for n in does.gathered:
-            if not whole[n]:  # a tile without elements meets no other
-                whole[n].update(self.nothing(base, need.boxes[n]))
-        return whole
+            if not wanted[n]:  # a tile without elements meets no other
+                wanted[n].update(self.nothing(base, need.boxes[n]))
+        return wanted
 
     def _gather(
         self,
         number: int,
         step: Exchange,
         moves: Moves,
-        whole: Held,
-        held: Mapping[int, Held],
+        wanted: Held,
+        tiles_of: Mapping[int, Held],
         transport: Transport,
     ) -> None:
         """Puts tiles together of their shares of others."""
@@ -145,17 +145,17 @@ class Moving:
             piece = self._piece(number, need, moves, n)
             if piece.at is None:
                 return None  # it is taken as it is
-            if not whole[piece.tile]:
-                whole[piece.tile].update(self.nothing(base, need.boxes[piece.tile]))
-            places[n] = {k: a[piece.at] for k, a in whole[piece.tile].items()}
+            if not wanted[piece.tile]:
+                wanted[piece.tile].update(self.nothing(base, need.boxes[piece.tile]))
+            places[n] = {k: a[piece.at] for k, a in wanted[piece.tile].items()}
             return places[n]
 
-        share = self.share(number, moves, step, held)
+        share = self.share(number, moves, step, tiles_of)
         for n, arrays in transport.exchange(moves.routes, share, room):
             if arrays is places.get(n):
                 continue
             piece = self._piece(number, need, moves, n)
-            fields = whole[piece.tile]
+            fields = wanted[piece.tile]
             if not fields and piece.at is None:
                 fields.update(arrays)
             elif not (fields and piece.is_empty):  # a tile taken as it is may be read-only
@@ -180,10 +180,12 @@ class Moving:
         box, other = step.tiles.boxes[tile], self._program.steps[at].tiles.boxes[number]
         return _Taken(tile, at, number, cut_of(box, other))
 
-    def at_hand(self, step: Exchange, tile: int, held: Mapping[int, Held]) -> dict[str, np.ndarray]:
+    def at_hand(
+        self, step: Exchange, tile: int, tiles_of: Mapping[int, Held]
+    ) -> dict[str, np.ndarray]:
         """A tile that is cut from one at its site; nothing if it is put together."""
         taken = self._taken(step, tile)
-        return {} if taken is None else taken.fields(held)
+        return {} if taken is None else taken.fields(tiles_of)
 
     def gathering(self, number: int, step: Exchange) -> Moves:
         """The pieces of the tiles that are put together."""
@@ -195,7 +197,7 @@ class Moving:
             self._moves[number] = gathering(have, step.tiles, gathered, sites, schema)
         return self._moves[number]
 
-    def share(self, number: int, moves: Moves, step: Exchange, held: Mapping[int, Held]) -> Cut:
+    def share(self, number: int, moves: Moves, step: Exchange, tiles_of: Mapping[int, Held]) -> Cut:
         """Cuts what a route carries."""
         base = step.sources[0]
         have = self._program.steps[base].tiles
@@ -207,19 +209,19 @@ class Moving:
                 known = tile, cut_of(moves.boxes[n], have.boxes[tile])
                 self._shares[number, n] = known
             tile, at = known
-            fields = held[base][tile]
+            fields = tiles_of[base][tile]
             return fields if at is None else {k: a[at] for k, a in fields.items()}
 
         return share
 
     def _piece(self, number: int, need: Tiles, moves: Moves, n: int) -> _Piece:
-        found = self._pieces.get((number, n))
-        if found is None:
+        piece = self._pieces.get((number, n))
+        if piece is None:
             tile, box = int(moves.need[n]), moves.boxes[n]
             empty_ = bool((box[:, 0] >= box[:, 1]).any())
-            found = _Piece(tile, cut_of(box, need.boxes[tile]), empty_)
-            self._pieces[number, n] = found
-        return found
+            piece = _Piece(tile, cut_of(box, need.boxes[tile]), empty_)
+            self._pieces[number, n] = piece
+        return piece
 
     def nothing(self, step: int, box: np.ndarray) -> dict[str, np.ndarray]:
         """Room for a tile of the relation that a step holds."""
@@ -229,7 +231,7 @@ class Moving:
 
     # ---- completions
 
-    def complete(self, number: int, step: Complete, held: Held, transport: Transport) -> Held:
+    def complete(self, number: int, step: Complete, own: Held, transport: Transport) -> Held:
         """Sends on what a site has of a tile, until all of it is merged where it belongs."""
         local = self._program.maker(step)
         node = self.stated[step.source]
@@ -239,18 +241,18 @@ class Moving:
         parts: dict[tuple[int, int], list[Arrays]] = {}
 
         def at_site(tile: int, site: int) -> list[Arrays]:
-            found = parts.get((tile, site))
-            if found is None:
+            partials = parts.get((tile, site))
+            if partials is None:
                 members = self._members.get((number, tile, site))
                 if members is None:
                     members = self._members[number, tile, site] = _members(
                         step, local.tiles, tile, site
                     )
-                found = parts[tile, site] = [
-                    held[m] if at is None else {k: a[at] for k, a in held[m].items()}
+                partials = parts[tile, site] = [
+                    own[m] if at is None else {k: a[at] for k, a in own[m].items()}
                     for m, at in members
                 ]
-            return found
+            return partials
 
         for moves in self._rounds[number]:
             sources, targets = moves.routes.sources.tolist(), moves.routes.targets.tolist()
@@ -259,26 +261,28 @@ class Moving:
             def contribution(
                 n: int, tiles: list[int] = tiles, sources: list[int] = sources
             ) -> Arrays:
-                found = merged(node, at_site(tiles[n], sources[n]))
+                total = merged(node, at_site(tiles[n], sources[n]))
                 del parts[tiles[n], sources[n]]
-                return found
+                return total
 
             arrived = sorted(transport.exchange(moves.routes, contribution), key=itemgetter(0))
             for n, arrays in arrived:  # in this order, whichever came first
                 at_site(tiles[n], targets[n]).append(arrays)
         names = [o.name for o in local.node.outputs]
-        whole = {
+        totals = {
             n: merged(node, at_site(n, int(step.tiles.sites[n])))
             for n in self.owned(number, step.tiles, transport)
         }
-        return {n: {k: fields[k] for k in names} for n, fields in whole.items()}
+        return {n: {k: fields[k] for k in names} for n, fields in totals.items()}
 
 
-def _members(step: Complete, made: Tiles, tile: int, site: int) -> list[tuple[int, Index | None]]:
+def _members(
+    step: Complete, partial: Tiles, tile: int, site: int
+) -> list[tuple[int, Index | None]]:
     """The partial tiles at a site of which a tile is merged, and what of each."""
     members, box = step.parts[tile], step.tiles.boxes[tile]
-    there = members[made.sites[members] == site].tolist()
-    return [(m, cut_of(box, made.boxes[m])) for m in there]
+    there = members[partial.sites[members] == site].tolist()
+    return [(m, cut_of(box, partial.boxes[m])) for m in there]
 
 
 def cut_of(box: np.ndarray, of: np.ndarray) -> Index | None:

@@ -124,41 +124,41 @@ class Program:
                 self._written = write_program(self.inputs, self.steps, self.roots, _Part)
         if self._written is not None:
             return self._written(inputs, tick)
-        held: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
+        slots: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
         count = len(self._bound)
         if count == 1 and len(self.roots) == 1:
             ((run, sources, targets, _),) = self._bound
-            return (run([held[s] for s in sources], tick)[targets.index(self.root)],)
+            return (run([slots[s] for s in sources], tick)[targets.index(self.root)],)
         part = _Part(tick, count)
         for run, sources, targets, free in self._bound:
-            made = run([held[s] for s in sources], part)
+            outputs = run([slots[s] for s in sources], part)
             if len(targets) == 1:
-                held[targets[0]] = made[0]
+                slots[targets[0]] = outputs[0]
             else:
-                held.update(zip(targets, made, strict=True))
-            del made
+                slots.update(zip(targets, outputs, strict=True))
+            del outputs
             for slot in free:
-                del held[slot]
+                del slots[slot]
             part.number += 1
             part(0.0)
-        return [held[root] for root in self.roots]
+        return [slots[root] for root in self.roots]
 
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, list[Measure]]:
         """As `run`, with what each step took."""
         if not self._sure and self._exceeds():
-            found, took = self._within(inputs, tick)
-            return found[0], took
+            roots, took = self._within(inputs, tick)
+            return roots[0], took
         measures: list[Measure] = []
-        held: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
+        slots: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
         for step in self.steps:
             start = time.perf_counter()
-            made = step.run([held[s] for s in step.sources], tick)
+            outputs = step.run([slots[s] for s in step.sources], tick)
             seconds = time.perf_counter() - start
-            measures.append(Measure(seconds, sum(a.nbytes for m in made for a in m.values())))
-            held.update(zip(step.targets, made, strict=True))
+            measures.append(Measure(seconds, sum(a.nbytes for m in outputs for a in m.values())))
+            slots.update(zip(step.targets, outputs, strict=True))
             for slot in step.free:
-                del held[slot]
-        return held[self.root], measures
+                del slots[slot]
+        return slots[self.root], measures
 
     def _exceeds(self) -> bool:
         """True if it has to run box by box, or with files; without a session it is refused."""
@@ -201,8 +201,8 @@ def _shows(
     seen = {slot: {name} for slot, name in inputs}
     for step in steps:
         views = "view" in step.kernel.split("+")
-        found = set[str]().union(*(seen[s] for s in step.sources)) if views else set[str]()
-        seen.update(dict.fromkeys(step.targets, found))
+        names = set[str]().union(*(seen[s] for s in step.sources)) if views else set[str]()
+        seen.update(dict.fromkeys(step.targets, names))
     return tuple(sorted(set[str]().union(*(seen[r] for r in roots))))
 
 
@@ -218,11 +218,11 @@ def _in_order(nodes: Sequence[Node], groups: Sequence[Group]) -> list[EinSum | G
     readers: list[list[int]] = [[] for _ in works]
     for at, work in enumerate(works):
         sources: Iterable[Node] = children(work) if isinstance(work, EinSum) else work.sources
-        made = {place[id(of.get(id(s), s))] for s in sources if isinstance(s, EinSum)}
-        waits.append(made)
-        for other in made:
+        producers = {place[id(of.get(id(s), s))] for s in sources if isinstance(s, EinSum)}
+        waits.append(producers)
+        for other in producers:
             readers[other].append(at)
-    ready = [at for at, made in enumerate(waits) if not made]
+    ready = [at for at, producers in enumerate(waits) if not producers]
     heapify(ready)
     order: list[EinSum | Group] = []
     while ready:
@@ -277,9 +277,9 @@ def _together(
 
 def _bound(nodes: Sequence[Node]) -> int:
     """Bytes that a graph takes at most if its kernels do what they should; quickly found."""
-    made = sum(n.schema.size * len(n.schema.fields) for n in nodes if isinstance(n, EinSum))
+    computed = sum(n.schema.size * len(n.schema.fields) for n in nodes if isinstance(n, EinSum))
     read = sum(n.schema.size * len(n.schema.fields) for n in nodes if isinstance(n, Input))
-    return 32 * read + 64 * (os.cpu_count() or 1) * made
+    return 32 * read + 64 * (os.cpu_count() or 1) * computed
 
 
 def _nbytes(node: EinSum) -> int:

@@ -58,15 +58,15 @@ class Fused:
         self._shifted = all(map(is_relative, self._nodes))
 
     def run(
-        self, cell: int, held: Mapping[int, Mapping[int, Fields]], tick: Tick
+        self, cell: int, tiles_of: Mapping[int, Mapping[int, Fields]], tick: Tick
     ) -> tuple[Sequence[Fields], int] | None:
         """The fields of each visible step's tile, and the flops; None if it runs step by step."""
         if cell not in self._cells:
             self._cells[cell] = self._ready(cell)
-        found = self._cells[cell]
-        if found is None:
+        joined = self._cells[cell]
+        if joined is None:
             return None
-        return found.group.run([held[s][t] for s, t in found.sources], tick), found.flops
+        return joined.group.run([tiles_of[s][t] for s, t in joined.sources], tick), joined.flops
 
     def _ready(self, cell: int) -> Cell | None:
         """Joins the cell's nodes, whose operands are each other or tiles."""

@@ -158,11 +158,11 @@ def _collectives(
         root = int(out[numbers[0]])
         members = tuple(sorted({root, *into[numbers].tolist()}))
         groups[members].append((root, numbers[0]))
-    found: list[Broadcast | AllGather] = []
+    collectives: list[Broadcast | AllGather] = []
     for members, roots in groups.items():
         small = all(sizes[n] <= SMALL for _, n in roots)
         if small and sorted(r for r, _ in roots) == list(members):
-            found.append(AllGather(members, tuple(n for _, n in sorted(roots))))
+            collectives.append(AllGather(members, tuple(n for _, n in sorted(roots))))
         else:
-            found += [Broadcast(members, root, n) for root, n in roots]
-    return found, list(by_piece)
+            collectives += [Broadcast(members, root, n) for root, n in roots]
+    return collectives, list(by_piece)

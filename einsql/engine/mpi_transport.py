@@ -131,8 +131,8 @@ class RankTransport:
         if key not in routes.derived:
             nodes = self._fabric.nodes
             routes.derived[key] = scheduled(routes, self.ranks, nodes, self._comm.rank)
-        found: Schedule = routes.derived[key]
-        return found
+        schedule: Schedule = routes.derived[key]
+        return schedule
 
 
 class _Flight:
@@ -172,9 +172,9 @@ class _Flight:
                 coming.append(c.route)
         self._outgoing = {n: {k: contiguous(a) for k, a in cut(n).items()} for n in leaving}
         for n in coming:
-            given = None if room is None else room(schedule.serves[n][0])
-            fits = given is not None and all(a.flags.c_contiguous for a in given.values())
-            self._incoming[n] = given if given is not None and fits else _nothing(routes, n)
+            arrays = None if room is None else room(schedule.serves[n][0])
+            fits = arrays is not None and all(a.flags.c_contiguous for a in arrays.values())
+            self._incoming[n] = arrays if arrays is not None and fits else _nothing(routes, n)
         # Memory for what nobody takes any more; as long as all is well it is not touched.
         self._spare = np.empty(int(routes.nbytes[later].max(initial=0)), np.uint8)
         self._receiving: dict[int, list[MPI.Request]] = {}
@@ -250,12 +250,12 @@ class _Flight:
 
     def _thrown_away(self, n: int) -> Arrays:
         shape, at = self._routes.shapes[n], 0
-        found = {}
+        arrays = {}
         for k, dtype in self._routes.dtypes.items():
             nbytes = int(shape.prod()) * dtype.itemsize
-            found[k] = self._spare[at : at + nbytes]
+            arrays[k] = self._spare[at : at + nbytes]
             at += nbytes
-        return found
+        return arrays
 
     def _line_up(self, c: AllGather) -> dict[str, np.ndarray]:
         """Room for the pieces of all members one after another, by field."""

@@ -107,17 +107,17 @@ class Footprint:
         size = 8 if wide else 4
         for n, names in fields.items():
             labels = node.operands[n].labels
-            given: Mapping[str, np.ndarray] | Sparse | None = (
+            operand_fields: Mapping[str, np.ndarray] | Sparse | None = (
                 None if operands is None else operands[n]
             )
             kept = dict.fromkeys(labels)
-            if isinstance(given, Sparse):  # a box has its share of what is stored
-                whole = prod(self.extents[x] for x in kept)
-                yield Read(tuple(kept), 2 * given.matrix.nbytes / max(1, whole))
+            if isinstance(operand_fields, Sparse):  # a box has its share of what is stored
+                points = prod(self.extents[x] for x in kept)
+                yield Read(tuple(kept), 2 * operand_fields.matrix.nbytes / max(1, points))
                 continue
             far = any(x in self.derived for x in labels)
-            if given is not None:
-                arrays = [given[name] for name in names]
+            if operand_fields is not None:
+                arrays = [operand_fields[name] for name in names]
                 steps = zip(labels, *(a.strides for a in arrays), strict=True)
                 moving = {x for x, *some in steps if any(some)}
                 kept = {x: None for x in kept if x in moving}
@@ -169,8 +169,8 @@ class Cut:
         )
 
     def _pieces(self, label: str) -> int:
-        whole = self.node.axis(label).extent
-        return ceil(whole / self.extents[label]) if whole else 1
+        extent = self.node.axis(label).extent
+        return ceil(extent / self.extents[label]) if extent else 1
 
     def _bounds(self, label: str) -> list[tuple[int, int]]:
         a, step = self.node.axis(label), max(1, self.extents[label])

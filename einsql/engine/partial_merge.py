@@ -97,15 +97,16 @@ class Total:
         assert self._first is not None  # there is a part
         if not self._states:
             return {o.name: self._first[o.name] for o in self._node.outputs}
-        found = {
+        merged_fields = {
             name: array
             for o, names in self._leading
             for name, array in zip(names, self._states[o.name], strict=True)
         }
         for name in self._earlier:
-            found[name] = self._with_earlier(name, found[name])
+            merged_fields[name] = self._with_earlier(name, merged_fields[name])
         return {
-            o.name: _as(stored(found[o.name], o.dtype), o.dtype.numpy) for o in self._node.outputs
+            o.name: _as(stored(merged_fields[o.name], o.dtype), o.dtype.numpy)
+            for o in self._node.outputs
         }
 
 

@@ -41,8 +41,8 @@ def write_program(
     if not writer.written:
         return None
     shown = ", ".join(writer.laid[slot].whole for slot in roots)
-    made: Run = page.function("run(inputs, tick)", "tick(1.0)", f"return ({shown},)")
-    return made
+    function: Run = page.function("run(inputs, tick)", "tick(1.0)", f"return ({shown},)")
+    return function
 
 
 class _Writer:
@@ -107,15 +107,15 @@ class _Writer:
     def _call(self, step: Step) -> None:
         """Writes the call of a step's runner."""
         page = self.page
-        given = "".join(f"{self.laid[s].whole}, " for s in step.sources)
+        arguments = "".join(f"{self.laid[s].whole}, " for s in step.sources)
         if step.runner is not None:
             run = page.held(bare_of(step.runner), "f")
-            made = page.line(f"{run}(({given}), part)")
-            self.lay(step.targets[0], Taken(page, made, plain=True))
+            call = page.line(f"{run}(({arguments}), part)")
+            self.lay(step.targets[0], Taken(page, call, plain=True))
             return
-        made = page.line(f"{page.held(step.run, 'f')}(({given}), part)")
+        call = page.line(f"{page.held(step.run, 'f')}(({arguments}), part)")
         for n, slot in enumerate(step.targets):
-            self.lay(slot, Taken(page, page.line(f"{made}[{n}]"), plain=True))
+            self.lay(slot, Taken(page, page.line(f"{call}[{n}]"), plain=True))
 
     def _tell(self, number: int, step: Step) -> None:
         self._since, self._points = self._since + 1, self._points + step.points

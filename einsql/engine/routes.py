@@ -44,7 +44,7 @@ def gathering(have: Tiles, need: Tiles, gathered: np.ndarray, sites: int, schema
         schema: Keys and fields of the relation.
     """
     wanted, targets = need.boxes[gathered], need.sites[gathered]
-    found: list[tuple[int, np.ndarray, np.ndarray]] = []
+    overlaps: list[tuple[int, np.ndarray, np.ndarray]] = []
     for n, box in enumerate(have.boxes):
         copy, tile = divmod(n, have.once)
         shared = common(box, wanted)
@@ -55,11 +55,11 @@ def gathering(have: Tiles, need: Tiles, gathered: np.ndarray, sites: int, schema
             asked = np.where(has.any(axis=0), has.argmax(axis=0), targets * have.copies // sites)
             meeting &= asked == copy
         at = np.flatnonzero(meeting)
-        found.append((n, gathered[at], shared[at]))
-    counts = [len(at) for _, at, _ in found]
-    source = np.repeat(np.arange(len(found)), counts)
-    target = np.concatenate([at for _, at, _ in found]) if found else gathered
-    boxes = np.concatenate([b for _, _, b in found]) if found else wanted
+        overlaps.append((n, gathered[at], shared[at]))
+    counts = [len(at) for _, at, _ in overlaps]
+    source = np.repeat(np.arange(len(overlaps)), counts)
+    target = np.concatenate([at for _, at, _ in overlaps]) if overlaps else gathered
+    boxes = np.concatenate([b for _, _, b in overlaps]) if overlaps else wanted
     cuts = np.concatenate([source[:, None], boxes.reshape(len(source), 2 * boxes.shape[1])], axis=1)
     pieces = np.unique(cuts, axis=0, return_inverse=True)[1].reshape(-1)
     routes = _routes(have.sites[source], need.sites[target], boxes, schema, pieces)
@@ -74,12 +74,12 @@ def completing(local: Local, step: Complete, schema: Schema) -> list[Moves]:
         step: Which of them belong together.
         schema: Keys and fields of partial tiles, with the state that merging needs.
     """
-    found = []
+    moves = []
     for r in rounds(local, step):
         boxes = step.tiles.boxes[r.tiles]
         routes = _routes(r.sources, r.targets, boxes, schema, np.arange(len(r.tiles)))
-        found.append(Moves(routes, r.tiles, r.tiles, boxes))
-    return found
+        moves.append(Moves(routes, r.tiles, r.tiles, boxes))
+    return moves
 
 
 def _routes(

@@ -80,9 +80,9 @@ class _Within:
 
         start = time.perf_counter()
         self.boxes = 1
-        made = self._made(step, [self.held[s] for s in step.sources], part)
-        self.held.update(zip(step.targets, made, strict=True))
-        del made  # what is moved to a file now is in memory no more
+        outputs = self._made(step, [self.held[s] for s in step.sources], part)
+        self.held.update(zip(step.targets, outputs, strict=True))
+        del outputs  # what is moved to a file now is in memory no more
         for slot in step.free:
             del self.held[slot]
         self._spill(step.targets)
@@ -103,32 +103,30 @@ class _Within:
         footprint = Footprint(node, operands)
         if step.nbytes == 0 or footprint.nbytes() <= most:
             return step.run(operands, tick)
-        found = cut(footprint, most)
-        if found.nbytes > most:
+        boxes = cut(footprint, most)
+        if boxes.nbytes > most:
             raise OperationalError(
-                f"There is not enough memory: a step takes {data_size(found.nbytes)} at least, "
+                f"There is not enough memory: a step takes {data_size(boxes.nbytes)} at least, "
                 f"and has {data_size(most)} of memory_limit",
-                hint=f"SET memory_limit = '{WORKING * found.nbytes // 10**6 + 1}MB' is enough "
+                hint=f"SET memory_limit = '{WORKING * boxes.nbytes // 10**6 + 1}MB' is enough "
                 "for it, if nothing else is stored.",
             )
-        self.boxes = found.size
-        return [self._in_boxes(found, operands, tick)]
+        self.boxes = boxes.size
+        return [self._in_boxes(boxes, operands, tick)]
 
-    def _in_boxes(
-        self, found: Cut, operands: Sequence[Fields], tick: Tick
-    ) -> dict[str, np.ndarray]:
+    def _in_boxes(self, plan: Cut, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         """A node's result, box by box."""
-        node, done = found.node, 0
-        reduces = found.reduces
+        node, done = plan.node, 0
+        reduces = plan.reduces
         stated = with_state(node) if reduces else node
         results = self._allocated(node)
-        for where, boxes in found.parts():
+        for where, boxes in plan.parts():
             total = Total(stated)
             for box in boxes:
-                _, runner = self.compile(found.narrowed(stated, box))
+                _, runner = self.compile(plan.narrowed(stated, box))
 
                 def part(fraction: float, done: int = done) -> None:
-                    tick((done + fraction) / found.size)
+                    tick((done + fraction) / plan.size)
 
                 total.add(runner(operands, part))
                 done += 1
@@ -161,8 +159,8 @@ class _Within:
 
 def peak(steps: Sequence[Step], inputs: Iterable[int]) -> int:
     """Bytes that steps take when they run one after another, foreseen from their schemas."""
-    given = set(inputs)
-    held: dict[int, int] = {}
+    inputs_set = set(inputs)
+    sizes: dict[int, int] = {}
     most = 0
     for step in steps:
         if len(step.nodes) == 1:
@@ -170,11 +168,11 @@ def peak(steps: Sequence[Step], inputs: Iterable[int]) -> int:
             needed = Footprint(node).nbytes() if step.nbytes else 0
         else:
             needed = step.nbytes
-        most = max(most, sum(held.values()) + needed)
+        most = max(most, sum(sizes.values()) + needed)
         share = step.nbytes
         for target in step.targets:
-            held[target], share = share, 0  # all results of a step go with the last of them
+            sizes[target], share = share, 0  # all results of a step go with the last of them
         for slot in step.free:
-            if slot not in given:
-                held.pop(slot, None)
+            if slot not in inputs_set:
+                sizes.pop(slot, None)
     return most

@@ -133,8 +133,8 @@ class SiteProgram:
 
         def load(number: int, step: Load, tiles: Sequence[int]) -> Held:
             if number not in self._loads:
-                whole = _bounds(step.source.schema)
-                self._loads[number] = [(n, cut_of(step.tiles.boxes[n], whole)) for n in tiles]
+                bounds = _bounds(step.source.schema)
+                self._loads[number] = [(n, cut_of(step.tiles.boxes[n], bounds)) for n in tiles]
             fields = inputs[step.source.name]
             arrays = {f.name: fields[f.name] for f in step.source.schema.fields}
             return {
@@ -142,8 +142,8 @@ class SiteProgram:
                 for n, at in self._loads[number]
             }
 
-        held, measure = self.execute(LocalTransport(self.program.sites), load, tick)
-        return self._assembled(held), measure
+        tiles_made, measure = self.execute(LocalTransport(self.program.sites), load, tick)
+        return self._assembled(tiles_made), measure
 
     def execute(self, transport: Transport, load: Loading, tick: Tick) -> tuple[Held, SiteMeasure]:
         """Runs every step at the transport's own sites.
@@ -162,7 +162,7 @@ class SiteProgram:
         sites, moving = self.program.sites, self._moving
         moving.begin(transport)
         measure = SiteMeasure(seconds=[0.0] * sites, flops=[0] * sites)
-        held: dict[int, Held] = {}
+        tiles_of: dict[int, Held] = {}
         streams: dict[int, Stream] = {}
         for n, step in enumerate(self.program.steps):
             start, before = time.perf_counter(), sum(transport.sent)
@@ -170,32 +170,32 @@ class SiteProgram:
             if n in self._postponed:
                 pass
             elif isinstance(step, Load):
-                held[n] = load(n, step, moving.owned(n, step.tiles, transport))
+                tiles_of[n] = load(n, step, moving.owned(n, step.tiles, transport))
             elif isinstance(step, Exchange):
                 stream = self._stream(n, step)
                 if stream is None:
-                    held[n] = moving.exchange(n, step, held, transport)
+                    tiles_of[n] = moving.exchange(n, step, tiles_of, transport)
                 else:  # its reader does it, and needs what it reads
                     streams[self._streaming[n]] = replace(stream, released=done)
                     done = []
             elif isinstance(step, Local) and n in streams:
-                held[n] = self._streamed(streams[n], step, held, transport, tick, measure)
+                tiles_of[n] = self._streamed(streams[n], step, tiles_of, transport, tick, measure)
                 done = [*streams[n].released, *(m for m in done if m != streams[n].exchange)]
             elif n in self._fused:
-                self._together(self._fused[n], held, transport, tick, measure)
+                self._together(self._fused[n], tiles_of, transport, tick, measure)
             elif isinstance(step, Local):
-                held[n] = self._local(n, step, held, transport, tick, measure)
+                tiles_of[n] = self._local(n, step, tiles_of, transport, tick, measure)
             else:
-                held[n] = moving.complete(n, step, held[step.source], transport)
+                tiles_of[n] = moving.complete(n, step, tiles_of[step.source], transport)
             for source in done:
-                held.pop(source, None)  # what runs together may hand on nothing
+                tiles_of.pop(source, None)  # what runs together may hand on nothing
             took, nbytes = time.perf_counter() - start, sum(transport.sent) - before
             if n in streams:
                 measure.steps[streams[n].exchange].nbytes, nbytes = nbytes, 0
             measure.steps.append(StepMeasure(took, nbytes))
             tick((n + 1) / len(self.program.steps))
         measure.sent, measure.received = transport.sent, transport.received
-        return held[self.program.root], measure
+        return tiles_of[self.program.root], measure
 
     # ---- the steps
 
@@ -203,17 +203,17 @@ class SiteProgram:
         self,
         number: int,
         step: Local,
-        held: dict[int, Held],
+        tiles_of: dict[int, Held],
         transport: Transport,
         tick: Tick,
         measure: SiteMeasure,
     ) -> Held:
-        made: Held = {}
+        outputs: Held = {}
         for n in self._moving.owned(number, step.tiles, transport):
             cell = self._cell(number, step, n)
-            operands = [held[s][t] for s, t in cell.sources]
-            made[n] = self._run_cell(cell, number, operands, tick, measure)
-        return made
+            operands = [tiles_of[s][t] for s, t in cell.sources]
+            outputs[n] = self._run_cell(cell, number, operands, tick, measure)
+        return outputs
 
     def _run_cell(
         self,
@@ -225,15 +225,15 @@ class SiteProgram:
     ) -> dict[str, np.ndarray]:
         """Runs a local step on one cell."""
         start = time.perf_counter()
-        made = dict(cell.runner(operands, lambda done: tick(number / len(self.program.steps))))
+        fields = dict(cell.runner(operands, lambda done: tick(number / len(self.program.steps))))
         measure.seconds[cell.site] += time.perf_counter() - start
         measure.flops[cell.site] += cell.flops
-        return made
+        return fields
 
     def _cell(self, number: int, step: Local, n: int) -> _Cell:
         """What runs a local step on one cell."""
-        found = self._cells.get((number, n))
-        if found is None:
+        compiled = self._cells.get((number, n))
+        if compiled is None:
             node = self._stated.get(number, step.node)
             sources = tuple(
                 (s, int(pick[n])) for s, pick in zip(step.operands, step.picks, strict=True)
@@ -243,13 +243,13 @@ class SiteProgram:
             if number not in self._points:
                 self._points[number] = flops_at_point(step.node)
             flops = points * self._points[number]
-            found = self._cells[number, n] = _Cell(runner, int(step.sites[n]), sources, flops)
-        return found
+            compiled = self._cells[number, n] = _Cell(runner, int(step.sites[n]), sources, flops)
+        return compiled
 
     def _together(
         self,
         fused: Fused,
-        held: dict[int, Held],
+        tiles_of: dict[int, Held],
         transport: Transport,
         tick: Tick,
         measure: SiteMeasure,
@@ -259,40 +259,40 @@ class SiteProgram:
         last = steps[number]
         assert isinstance(last, Local)
         for n in fused.plan.steps:
-            held[n] = {}
+            tiles_of[n] = {}
         for n in self._moving.owned(number, last.tiles, transport):
             start = time.perf_counter()
-            found = fused.run(n, held, lambda done: tick(number / len(steps)))
-            if found is None:
-                self._singly(fused, n, held, tick, measure)
+            joined = fused.run(n, tiles_of, lambda done: tick(number / len(steps)))
+            if joined is None:
+                self._singly(fused, n, tiles_of, tick, measure)
                 continue
-            for at, fields in zip(fused.visible, found[0], strict=True):
-                held[at][n] = dict(fields)
+            for at, fields in zip(fused.visible, joined[0], strict=True):
+                tiles_of[at][n] = dict(fields)
             site = int(last.sites[n])
             measure.seconds[site] += time.perf_counter() - start
-            measure.flops[site] += found[1]
+            measure.flops[site] += joined[1]
         for n in fused.plan.shown:
             step = steps[n]
             assert isinstance(step, Exchange)
-            held[n] = self._moving.exchange(n, step, held, transport)
+            tiles_of[n] = self._moving.exchange(n, step, tiles_of, transport)
 
     def _singly(
-        self, fused: Fused, n: int, held: dict[int, Held], tick: Tick, measure: SiteMeasure
+        self, fused: Fused, n: int, tiles_of: dict[int, Held], tick: Tick, measure: SiteMeasure
     ) -> None:
         """Runs local steps one after another on a cell for which they do not join."""
-        made: dict[int, dict[str, np.ndarray]] = {}
+        outputs: dict[int, dict[str, np.ndarray]] = {}
         for number, edges in zip(fused.plan.steps, fused.plan.edges, strict=True):
             step = self.program.steps[number]
             assert isinstance(step, Local)
             operands = [
-                made[maker] if maker >= 0 else held[source][int(pick[n])]
+                outputs[maker] if maker >= 0 else tiles_of[source][int(pick[n])]
                 for maker, source, pick in zip(edges, step.operands, step.picks, strict=True)
             ]
-            made[number] = self._run_cell(
+            outputs[number] = self._run_cell(
                 self._cell(number, step, n), number, operands, tick, measure
             )
         for number in fused.visible:
-            held[number][n] = made[number]
+            tiles_of[number][n] = outputs[number]
 
     def _stream(self, number: int, step: Exchange) -> Stream | None:
         """How the reader of an exchange takes what arrives piece by piece, if it does."""
@@ -310,7 +310,7 @@ class SiteProgram:
         self,
         stream: Stream,
         step: Local,
-        held: dict[int, Held],
+        tiles_of: dict[int, Held],
         transport: Transport,
         tick: Tick,
         measure: SiteMeasure,
@@ -322,7 +322,7 @@ class SiteProgram:
         exchange = steps[stream.exchange]
         assert isinstance(exchange, Exchange)
         moves = self._moving.gathering(stream.exchange, exchange)
-        made: Held = {n: {} for n in self._moving.owned(number, step.tiles, transport)}
+        outputs: Held = {n: {} for n in self._moving.owned(number, step.tiles, transport)}
         totals: dict[tuple[int, Part], Total] = {}
         each = flops_at_point(step.node)
 
@@ -336,7 +336,7 @@ class SiteProgram:
                 tile, fields = box, arrays
                 if n != stream.operand:
                     tile = steps[source].tiles.boxes[pick[cell]]
-                    fields = held[source][int(pick[cell])]
+                    fields = tiles_of[source][int(pick[cell])]
                 boxes.append(within(o.labels, tile, step, share.domain))
                 inside = slices(boxes[-1], tile[:, 0])
                 operands.append({k: a[inside] for k, a in fields.items()})
@@ -346,23 +346,23 @@ class SiteProgram:
             total.add(part)
             if total.parts == stream.parts[cell][share.made]:
                 at = np.array(share.made, np.int64).reshape(-1, 2)
-                whole = totals.pop((cell, share.made)).result()
-                paste(made[cell], at, {k: whole[k] for k in names}, step.tiles.boxes[cell])
+                merged = totals.pop((cell, share.made)).result()
+                paste(outputs[cell], at, {k: merged[k] for k in names}, step.tiles.boxes[cell])
             site = int(step.sites[cell])
             measure.seconds[site] += time.perf_counter() - start
             measure.flops[site] += points * each
 
-        share_of = self._moving.share(stream.exchange, moves, exchange, held)
+        share_of = self._moving.share(stream.exchange, moves, exchange, tiles_of)
         for n, arrays in transport.exchange(moves.routes, share_of, window=WINDOW):
             for share in stream.shares.get(n, ()):
                 work(share, moves.boxes[n], arrays)
         for share in stream.at_hand:
-            if share.cell in made:
+            if share.cell in outputs:
                 tile = int(step.picks[stream.operand][share.cell])
                 box = exchange.tiles.boxes[tile]
-                fields = self._moving.at_hand(exchange, tile, held)
+                fields = self._moving.at_hand(exchange, tile, tiles_of)
                 work(share, box, fields or self._moving.nothing(exchange.sources[0], box))
-        return made
+        return outputs
 
     def _runner(
         self, number: int, node: EinSum, step: Local, cell: np.ndarray, boxes: Sequence[np.ndarray]
@@ -380,14 +380,14 @@ class SiteProgram:
             self._runners[key] = self._compile(local)[1], local.points
         return self._runners[key]
 
-    def _assembled(self, held: Held) -> Fields:
+    def _assembled(self, parts: Held) -> Fields:
         """The result from one copy of its tiles."""
         tiles = self.program.steps[self.program.root].tiles
-        whole = _bounds(self.schema)
+        bounds = _bounds(self.schema)
         fields: dict[str, np.ndarray] = {}
-        for n, part in held.items():
+        for n, part in parts.items():
             if n < tiles.once:
-                paste(fields, tiles.boxes[n], part, whole)
+                paste(fields, tiles.boxes[n], part, bounds)
         return fields
 
 

@@ -99,15 +99,15 @@ def candidates(program: Program) -> dict[int, int]:
     for n, step in enumerate(program.steps):
         for source in reads(step):
             readers[source].append(n)
-    found: dict[int, int] = {}
+    reader_of: dict[int, int] = {}
     for n, step in enumerate(program.steps):
         if not isinstance(step, Exchange) or len(readers[n]) != 1 or n == program.root:
             continue
         reader = program.steps[at := readers[n][0]]
         between = program.steps[n + 1 : at]
         if isinstance(reader, Local) and all(isinstance(s, Exchange) for s in between):
-            found[n] = at
-    return found
+            reader_of[n] = at
+    return reader_of
 
 
 def streamed(program: Program, exchange: int, reader: int, moves: Moves) -> Stream | None:
@@ -153,15 +153,15 @@ def streamed(program: Program, exchange: int, reader: int, moves: Moves) -> Stre
             if extents(share.domain).min() > 0:
                 by_route[n].append(share)
                 parts[share.made] += 1
-        whole = volumes(step.tiles.boxes[cell])
+        volume = volumes(step.tiles.boxes[cell])
         if (
             volumes(np.array(list(parts)).reshape(len(parts), len(step.node.keys), 2)).sum()
-            != whole
+            != volume
         ):
             return None
         sizes = moves.routes.nbytes[pieces[tile]]
         if max(parts.values()) > 1 and (
-            _depth(shares) < DEPTH or sizes.sum() - 2 * sizes.max() < MARGIN * whole * _width(step)
+            _depth(shares) < DEPTH or sizes.sum() - 2 * sizes.max() < MARGIN * volume * _width(step)
         ):
             return None
         parts_of[cell] = dict(parts)
@@ -177,19 +177,19 @@ def _shares(
         return None  # read through an expression
     if not cut <= set(step.node.keys) and step.node.is_elementwise:
         return None
-    found = []
+    shares = []
     for box in boxes:
         domain = step.cells[cell].copy()
         for a, label in enumerate(labels):
             if label in cut:
                 at = step.labels.index(label)
                 domain[at] = common(domain[at], box[a])
-        made = step.tiles.boxes[cell].copy()
+        box_made = step.tiles.boxes[cell].copy()
         for k, key in enumerate(step.node.keys):
             if key in cut:
-                made[k] = common(made[k], domain[step.labels.index(key)])
-        found.append(Share(cell, domain, _part(made)))
-    return found
+                box_made[k] = common(box_made[k], domain[step.labels.index(key)])
+        shares.append(Share(cell, domain, _part(box_made)))
+    return shares
 
 
 def _part(box: np.ndarray) -> Part:
@@ -216,8 +216,8 @@ def within(labels: tuple[str, ...], box: np.ndarray, step: Local, domain: np.nda
         step: The local step.
         domain: int64 (labels of the step, 2).
     """
-    found = box.copy()
+    part = box.copy()
     for a, label in enumerate(labels):
         if label in step.labels:
-            found[a] = common(box[a], domain[step.labels.index(label)])
-    return found
+            part[a] = common(box[a], domain[step.labels.index(label)])
+    return part

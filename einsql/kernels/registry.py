@@ -168,10 +168,10 @@ def _ranged(node: EinSum, jit: str) -> tuple[str, Runner] | None:
     """Sums of products over ranges that scalars end, beside what else the node computes."""
     if node.guard == TRUE or not any(not o.labels for o in node.operands):
         return None
-    found = without_limits(node)
-    if found is None or found[0].guard != TRUE:
+    split = without_limits(node)
+    if split is None or split[0].guard != TRUE:
         return None
-    bare, limits = found
+    bare, limits = split
     sums = tuple(o for o in node.outputs if is_contraction(bare, o))
     if not sums:
         return None
@@ -191,9 +191,9 @@ def _ranged(node: EinSum, jit: str) -> tuple[str, Runner] | None:
 def _of_parts(node: EinSum, jit: str) -> Callable[[EinSum], Runner]:
     """Makes runners for parts of a node's domain; a kernel that all would have is chosen once."""
     if not (_reads_sparse(node) or stores_short(node)):
-        made = compile_parts(node, jit != "never")
-        if made is not None:
-            return made
+        compiled = compile_parts(node, jit != "never")
+        if compiled is not None:
+            return compiled
     return lambda part: compile_node(part, jit)[1]
 
 
@@ -295,10 +295,10 @@ def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
     def lines(page: Page, operands: Sequence[Laid]) -> dict[str, str] | None:
         names: dict[str, str] = {}
         for write in map(write_of, runners):
-            found = None if write is None else write(page, operands)
-            if found is None:
+            written = None if write is None else write(page, operands)
+            if written is None:
                 return None
-            names |= found
+            names |= written
         return names
 
     return "+".join(dict.fromkeys(name for name, _ in parts)), Written(run, lines)

@@ -59,8 +59,8 @@ class RankBlocks(PlacedBlocks):
 
     def tensor(self, schema: Schema, cuts: Cuts) -> Fields | None:
         """The tensor they are parts of, where they lie; None if parts have to be merged first."""
-        held = self._schema.held.values()
-        if any(len(parts) > 1 for parts in held) or len({len(c) for (c,) in held}) != 1:
+        placements = self._schema.held.values()
+        if any(len(parts) > 1 for parts in placements) or len({len(c) for (c,) in placements}) != 1:
             return None
         (field,) = schema.fields
         tiles, names = tiles_of(self._schema, cuts), {field.name: VALUE}
@@ -87,24 +87,24 @@ class RankBlocks(PlacedBlocks):
             rank: Fetch(self._lease.number, (VALUE,), [(n, (...,)) for n in numbers])
             for rank, numbers in wanted.items()
         }
-        found: dict[KeyTuple, list[np.ndarray]] = {}
+        parts_of: dict[KeyTuple, list[np.ndarray]] = {}
         arrays: dict[int, np.ndarray] = {}
-        for numbers, given in zip(wanted.values(), cluster.call(commands), strict=True):
-            arrays |= zip(numbers, given, strict=True)
+        for numbers, fetched in zip(wanted.values(), cluster.call(commands), strict=True):
+            arrays |= zip(numbers, fetched, strict=True)
         for n, (key, _) in first.items():
-            found.setdefault(key, []).append(arrays[n])
+            parts_of.setdefault(key, []).append(arrays[n])
         return {
             key: reduce(lambda a, b: merged(schema.merge or "", a, b, self._run), parts)
-            for key, parts in sorted(found.items())
+            for key, parts in sorted(parts_of.items())
         }
 
 
 def _once(schema: PhysicalSchema) -> dict[int, tuple[KeyTuple, int]]:
     """The number of one copy of each array, with its key and site."""
-    found: dict[tuple[KeyTuple, int], tuple[int, int]] = {}
+    copies: dict[tuple[KeyTuple, int], tuple[int, int]] = {}
     for n, (key, part, site) in enumerate(numbered(schema)):
-        found.setdefault((key, part), (n, site))
-    return {n: (key, site) for (key, _), (n, site) in found.items()}
+        copies.setdefault((key, part), (n, site))
+    return {n: (key, site) for (key, _), (n, site) in copies.items()}
 
 
 class RankBlockProgram(AtRanks):

@@ -105,12 +105,12 @@ def loss(
     for report in reports:
         if report.aborted and (rank := _meant(report, [*ended, *left])) is not None:
             return Loss(str(rank), report.how)  # which may be the last to end
-    told = [(r, e) for r in reports if (e := _meant(r, ended)) is not None]
-    found = ended[0] if ordered or len(ended) == 1 else None
-    if found is None:
-        found = next((e for r, e in told if r.culprit), None)
-    if found is not None:
-        return Loss(str(found), next((r.how for r, e in told if e is found), "has ended"))
+    certain = [(r, e) for r in reports if (e := _meant(r, ended)) is not None]
+    first = ended[0] if ordered or len(ended) == 1 else None
+    if first is None:
+        first = next((e for r, e in certain if r.culprit), None)
+    if first is not None:
+        return Loss(str(first), next((r.how for r, e in certain if e is first), "has ended"))
     which = "which of them was the first is not known"
     return Loss(listed(ended), f"have ended ({which})", False)
 
@@ -131,11 +131,13 @@ def listed(ranks: Sequence[Ended]) -> str:
 def reports(text: str) -> list[Report]:
     """What launchers print, in the order of its worth: first of ranks that ended all others."""
     aborts = (m for pattern in _ABORTS for m in pattern.finditer(text))
-    found = [Report(int(m["rank"]), None, "has made MPI end all ranks", True, True) for m in aborts]
-    found += [
+    matches = [
+        Report(int(m["rank"]), None, "has made MPI end all ranks", True, True) for m in aborts
+    ]
+    matches += [
         Report(int(m["rank"]), None, _by(int(m["signal"]))) for m in _OPEN_MPI_SIGNAL.finditer(text)
     ]
-    found += [
+    matches += [
         Report(int(m["rank"]), None, f"has ended with status {m['status']}")
         for m in _OPEN_MPI_STATUS.finditer(text)
     ]
@@ -144,10 +146,10 @@ def reports(text: str) -> list[Report]:
         number = status & 127
         if by_signal and number in _SIGNALS:
             # Others are killed with SIGKILL, and their status may be printed for the first.
-            found.append(Report(None, pid, _by(number), number != signal.SIGKILL))
+            matches.append(Report(None, pid, _by(number), number != signal.SIGKILL))
         elif status:
-            found.append(Report(None, pid, f"has ended with status {status}"))
-    return found
+            matches.append(Report(None, pid, f"has ended with status {status}"))
+    return matches
 
 
 _ABORTS = (
@@ -177,10 +179,10 @@ def _by(number: int) -> str:
 def _meant(report: Report, ended: Sequence[Ended]) -> Ended | None:
     """The rank that a report is about, if that is certain."""
     if report.rank is not None:
-        found = [e for e in ended if e.number == report.rank]
+        candidates = [e for e in ended if e.number == report.rank]
     else:
-        found = [e for e in ended if e.started.pid == report.pid]
-    return found[0] if len(found) == 1 else None
+        candidates = [e for e in ended if e.started.pid == report.pid]
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def _brief(error: BaseException | None) -> str:

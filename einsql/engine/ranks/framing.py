@@ -120,9 +120,9 @@ def receive(
             _read(source, mark)
             if bytes(mark) == _NO_MORE:
                 raise Withdrawn
-            whole = spare if buffer is None else buffer.data[start:]
-            assert whole is not None
-            _read(source, whole[:length])
+            block = spare if buffer is None else buffer.data[start:]
+            assert block is not None
+            _read(source, block[:length])
     try:
         if reason is not None:
             raise reason
@@ -140,9 +140,9 @@ def _memory(target: np.ndarray | None, size: int) -> np.ndarray:
 
 def _copied(packed: bytearray, target: np.ndarray) -> np.ndarray:
     """What was packed, in the target if it fits there."""
-    found = _memory(target, len(packed))
-    found[:] = np.frombuffer(packed, np.uint8)
-    return found
+    array = _memory(target, len(packed))
+    array[:] = np.frombuffer(packed, np.uint8)
+    return array
 
 
 def _write(out: int, parts: list[memoryview]) -> None:

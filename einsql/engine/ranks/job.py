@@ -101,8 +101,8 @@ class Job(Processes):
         who = ""
         if self._gone():
             self._hush()
-            found = self._judged([self._known(p) for p in self._gone()])
-            who = f"; {found.who} {found.how}"
+            judged = self._judged([self._known(p) for p in self._gone()])
+            who = f"; {judged.who} {judged.how}"
         return OperationalError(
             f"The ranks have not started: {reason}{who}. {self.last_words()}",
             hint=f"The command was: {shlex.join(self._command)}",
@@ -185,7 +185,7 @@ class Job(Processes):
         super().forked(refusal)
 
 
-def launcher_of(given: str | None, ranks: int) -> list[str]:
+def launcher_of(command: str | None, ranks: int) -> list[str]:
     """The words that start ranks, up to the program.
 
     Raises:
@@ -196,15 +196,15 @@ def launcher_of(given: str | None, ranks: int) -> list[str]:
         raise OperationalError(
             "Running on MPI ranks needs mpi4py and an MPI", hint="pip install 'einsql[mpi]'."
         )
-    if given is None:
+    if command is None:
         return [_found("mpiexec"), "-n", str(ranks)]
     try:
-        words = shlex.split(given.replace("{n}", str(ranks)))
+        words = shlex.split(command.replace("{n}", str(ranks)))
     except ValueError as error:
-        raise ProgrammingError(f"mpiexec is a command, not {given}: {error}") from None
+        raise ProgrammingError(f"mpiexec is a command, not {command}: {error}") from None
     if not words:
         raise ProgrammingError("mpiexec is a command, not an empty text")
-    return [_found(words[0]), *words[1:], *([] if "{n}" in given else ["-n", str(ranks)])]
+    return [_found(words[0]), *words[1:], *([] if "{n}" in command else ["-n", str(ranks)])]
 
 
 def _found(command: str) -> str:
@@ -214,13 +214,13 @@ def _found(command: str) -> str:
         OperationalError: It is nowhere.
     """
     own = Path(sys.executable).parent / command
-    found = str(own) if own.is_file() else shutil.which(command)
-    if found is None:
+    path = str(own) if own.is_file() else shutil.which(command)
+    if path is None:
         raise OperationalError(
             f"There is no {command} that could start MPI ranks",
             hint="pip install 'einsql[mpi]' brings an mpiexec; config 'mpiexec' names another.",
         )
-    return found
+    return path
 
 
 def _scattered() -> bool:

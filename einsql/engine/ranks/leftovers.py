@@ -17,13 +17,13 @@ _NAMES = re.compile(r"(mpich_shm|sm_segment|ucx_shm|vader_segment)")
 
 def segments(pid: int | str = "self") -> set[str]:
     """Files of shared memory that a process has mapped and that still have a name."""
-    found = set()
+    paths = set()
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
         for line in maps:
             path = line.split(maxsplit=5)[-1].strip()
             if path.startswith(f"{_SHARED}/") and _NAMES.match(path[len(f"{_SHARED}/") :]):
-                found.add(path)
-    return {p for p in found if not p.endswith(" (deleted)")}
+                paths.add(path)
+    return {p for p in paths if not p.endswith(" (deleted)")}
 
 
 def unlink(paths: Iterable[str]) -> None:
@@ -35,13 +35,13 @@ def unlink(paths: Iterable[str]) -> None:
 
 def marked(mark: str) -> list[int]:
     """Processes of this user that were started with an environment that contains a text."""
-    found, wanted = [], mark.encode()
+    pids, wanted = [], mark.encode()
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError), open(f"/proc/{entry.name}/environ", "rb") as file:
                 if wanted in file.read():
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def end(mark: str, within: float = 5.0) -> None:
@@ -68,24 +68,24 @@ def forsaken(since: float) -> list[str]:
     Args:
         since: Seconds since the epoch.
     """
-    found = _unmapped(since)
-    if found:
+    unmapped = _unmapped(since)
+    if unmapped:
         time.sleep(0.2)
-        found &= _unmapped(since)
-    return sorted(found)
+        unmapped &= _unmapped(since)
+    return sorted(unmapped)
 
 
 def _unmapped(since: float) -> set[str]:
-    found = set()
+    paths = set()
     with contextlib.suppress(OSError):
         for entry in os.scandir(_SHARED):
             with contextlib.suppress(OSError):
                 facts = entry.stat()
                 own = facts.st_uid == os.getuid() and facts.st_mtime >= since
                 if own and _NAMES.match(entry.name):
-                    found.add(entry.path)
-    if found:
+                    paths.add(entry.path)
+    if paths:
         for entry in os.scandir("/proc"):
             if entry.name.isdigit():
-                found -= segments(entry.name)
-    return found
+                paths -= segments(entry.name)
+    return paths

@@ -90,11 +90,11 @@ class RankFields(PlacedFields):
         Args:
             tiles: One copy, by the fields' names here.
         """
-        whole = self._whole()
-        found: dict[str, np.ndarray] = {}
+        bounds = self._whole()
+        arrays: dict[str, np.ndarray] = {}
         for n, part in tiles.items():
-            paste(found, self.tiles.boxes[n], part, whole)
-        self.small = found
+            paste(arrays, self.tiles.boxes[n], part, bounds)
+        self.small = arrays
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -110,9 +110,9 @@ class RankFields(PlacedFields):
             names: What its fields are called here, by their names there.
             title: Its name, for messages.
         """
-        found = {new: self.names[old] for new, old in names.items()}
+        renamed = {new: self.names[old] for new, old in names.items()}
         return RankFields(
-            self.cluster, self.lease, schema, self.tiles, self.sites, found, self.origin, title
+            self.cluster, self.lease, schema, self.tiles, self.sites, renamed, self.origin, title
         )
 
     def moved(self, tiles: Tiles, tick: Tick) -> RankFields:
@@ -132,9 +132,9 @@ class RankFields(PlacedFields):
         steps = Load(source, self.tiles), Exchange((0,), absent, tiles, ())
         program = Program(self.sites, steps, 1)
         mover = RankProgram(self.cluster, program, self.schema, "never", lambda *_: None)
-        made = mover.run({source.name: self}, tick)
-        assert isinstance(made, RankFields)
-        return made
+        fields = mover.run({source.name: self}, tick)
+        assert isinstance(fields, RankFields)
+        return fields
 
     def counted(self, schema: Schema) -> RankFields:
         """See `PlacedFields.counted`."""
@@ -142,7 +142,7 @@ class RankFields(PlacedFields):
         if not any(moved):
             return self
         boxes = self.tiles.boxes + np.array(moved, np.int64).reshape(-1, 1)
-        found = RankFields(
+        fields = RankFields(
             self.cluster,
             self.lease,
             schema,
@@ -152,8 +152,8 @@ class RankFields(PlacedFields):
             None,
             self.title,
         )
-        found.small = self.small
-        return found
+        fields.small = self.small
+        return fields
 
     def cropped(self, box: np.ndarray) -> RankFields:
         """See `PlacedFields.cropped`."""
@@ -161,11 +161,18 @@ class RankFields(PlacedFields):
             return self
         boxes = common(self.tiles.boxes, box)
         boxes[..., 1] = boxes.max(axis=-1)
-        made = self.moved(Tiles(self.tiles.sites, boxes, self.tiles.copies), lambda _: None)
+        moved = self.moved(Tiles(self.tiles.sites, boxes, self.tiles.copies), lambda _: None)
         ends = zip(self.schema.keys, box.tolist(), strict=True)
         schema = Schema(tuple(Key(k.name, lo, hi) for k, (lo, hi) in ends), self.schema.fields)
         return RankFields(
-            self.cluster, made.lease, schema, made.tiles, self.sites, made.names, None, self.title
+            self.cluster,
+            moved.lease,
+            schema,
+            moved.tiles,
+            self.sites,
+            moved.names,
+            None,
+            self.title,
         )
 
     def pasted(self, box: np.ndarray, values: Mapping[str, np.ndarray]) -> RankFields | None:
@@ -238,9 +245,9 @@ class RankFields(PlacedFields):
         if self.small:
             return count_here(self.small, terms)
         while True:
-            held = self.holders()
+            holders = self.holders()
             with suppress(RanksLost):  # others may have copies
-                return count(self.cluster, held, renamed_terms(terms, held.names))
+                return count(self.cluster, holders, renamed_terms(terms, holders.names))
 
     def part(self, names: Sequence[str], box: np.ndarray) -> dict[str, np.ndarray]:
         """Some fields over a box of keys, from the ranks that have it.
@@ -256,11 +263,11 @@ class RankFields(PlacedFields):
             at = slices(box, self._whole()[:, 0])
             return {name: self.small[name][at].copy() for name in names}
         while names:
-            held = self.holders()
-            dtypes = {held.names[name]: self.schema.dtype(name).numpy for name in names}
+            holders = self.holders()
+            dtypes = {holders.names[name]: self.schema.dtype(name).numpy for name in names}
             with suppress(RanksLost):  # others may have copies
-                found = fetch(self.cluster, held, dtypes, box)
-                return {name: found[held.names[name]] for name in names}
+                arrays = fetch(self.cluster, holders, dtypes, box)
+                return {name: arrays[holders.names[name]] for name in names}
         return {}
 
     def _whole(self) -> np.ndarray:
@@ -351,12 +358,12 @@ class AtRanks(ABC):
             return reads(cluster, file, fields.name, tiles, self.program.sites)
         if isinstance(fields, RankPart):
             return self._part(step, fields, kept, tick)
-        if isinstance(fields, DealtPart) and (found := lasting(fields, tiles)) is not None:
-            load = Load(Input(fields.whole.name, fields.whole.schema), found.tiles)
+        if isinstance(fields, DealtPart) and (cut := lasting(fields, tiles)) is not None:
+            load = Load(Input(fields.whole.name, fields.whole.schema), cut.tiles)
             every = self._placed(load, fields.whole.given, kept, tick)
-            return [Slice(s, found.at) for s in every]
-        whole = fields.given if isinstance(fields, Dealt) else fields
-        return self._placed(step, whole, kept, tick)
+            return [Slice(s, cut.at) for s in every]
+        local = fields.given if isinstance(fields, Dealt) else fields
+        return self._placed(step, local, kept, tick)
 
     def _placed(
         self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
@@ -370,44 +377,44 @@ class AtRanks(ABC):
                 return [there] * cluster.ranks
             alive = fields.origin is None and cluster.knows(fields.lease)
             if alive and fields.sites == self.program.sites:
-                made = fields.moved(tiles, tick)
-                fields.add(tiles, fields.sites, made.lease)
-                return [Kept(made.lease.number, made.names)] * cluster.ranks
+                moved = fields.moved(tiles, tick)
+                fields.add(tiles, fields.sites, moved.lease)
+                return [Kept(moved.lease.number, moved.names)] * cluster.ranks
         lease = cluster.tiles()
         if isinstance(fields, RankFields) and placed:
             kept.append(partial(fields.add, tiles, self.program.sites, lease))
         elif self._dealing(step).covers:
-            found = RankFields(
+            placement = RankFields(
                 cluster, lease, step.source.schema, tiles, self.program.sites, origin=fields
             )
-            kept.append(partial(self._keep, step.source.name, fields, found))
+            kept.append(partial(self._keep, step.source.name, fields, placement))
         return [Sent(sliced(step, fields, n), lease.number) for n in self._dealing(step).numbers]
 
     def _dealing(self, step: Load) -> _Dealing:
         """Which rank gets which tiles; found out once for a step of the program."""
         ranks, tiles = self._cluster.ranks, step.tiles
-        found = self._dealt.get((id(step), ranks))
-        if found is None:
+        dealing = self._dealt.get((id(step), ranks))
+        if dealing is None:
             rank = ranks_of(tiles.sites, self.program.sites, ranks)
             numbers = [np.flatnonzero(rank == r).tolist() for r in range(ranks)]
-            found = _Dealing(numbers, covers(tiles, step.source.schema))
+            dealing = _Dealing(numbers, covers(tiles, step.source.schema))
             if id(step) in self._loads:
-                self._dealt[id(step), ranks] = found
-        return found
+                self._dealt[id(step), ranks] = dealing
+        return dealing
 
     def _part(
         self, step: Load, part: RankPart[RankFields], kept: list[Callable[[], None]], tick: Tick
     ) -> Sequence[Source]:
         """Where each rank gets its tiles of a part of what lies at ranks from."""
-        cluster, whole = self._cluster, part.whole
-        there = whole.cluster is cluster and whole.sites == self.program.sites
-        if there and (found := lasting(part, step.tiles)) is not None:
-            load = Load(Input(step.source.name, whole.schema), found.tiles)
-            return [Slice(s, found.at) for s in self._placed(load, whole, kept, tick)]
-        if there and whole.origin is None and cluster.knows(whole.lease):
-            made = whole.moved(moving(part, step.tiles), tick)
-            kept.append(partial(_forget, made.lease))  # ranks have it until they have run
-            return [Kept(made.lease.number, made.names)] * cluster.ranks
+        cluster, tensor = self._cluster, part.whole
+        there = tensor.cluster is cluster and tensor.sites == self.program.sites
+        if there and (cut := lasting(part, step.tiles)) is not None:
+            load = Load(Input(step.source.name, tensor.schema), cut.tiles)
+            return [Slice(s, cut.at) for s in self._placed(load, tensor, kept, tick)]
+        if there and tensor.origin is None and cluster.knows(tensor.lease):
+            moved = tensor.moved(moving(part, step.tiles), tick)
+            kept.append(partial(_forget, moved.lease))  # ranks have it until they have run
+            return [Kept(moved.lease.number, moved.names)] * cluster.ranks
         arrays = {name: part[name] for name in part}
         return [Sent(sliced(step, arrays, n), None) for n in self._dealing(step).numbers]
 

@@ -216,7 +216,7 @@ class Rank:
             program = self._programs[command.plan]
             transport = RankTransport(self._comm, program.sites, stops)
             with enough_memory:
-                held, measure = self._run(command, program, transport, self._tick(number, stops))
+                tiles, measure = self._run(command, program, transport, self._tick(number, stops))
             transport.agree(CANCELLED if stops() else READY)
         except Abandoned as stop:
             return Failed(number, None, stop.status == CANCELLED)
@@ -224,10 +224,10 @@ class Rank:
             return self._withdraw(transport, Failed(number, None, True))
         except BaseException as error:  # whatever it is, the others must hear of it
             return self._withdraw(transport, self._failed(number, error))
-        self._held[command.result] = compact(held)
+        self._held[command.result] = compact(tiles)
         if not isinstance(program, BlockProgram) and is_small(program.schema):
             once = program.program.steps[program.program.root].tiles.once
-            measure.tiles = {n: fields for n, fields in held.items() if n < once}
+            measure.tiles = {n: fields for n, fields in tiles.items() if n < once}
         if not command.measured:
             measure = SiteMeasure(tiles=measure.tiles)
         return Done(number, measure)
@@ -259,23 +259,23 @@ class Rank:
             source = command.loads[number]
             if isinstance(source, Slice):
                 at = tuple(slice(None) if s is None else s for s in source.at)
-                held = self._tiles(source.source, tiles)
-                return {n: {k: a[at] for k, a in held[n].items()} for n in tiles}
+                stored = self._tiles(source.source, tiles)
+                return {n: {k: a[at] for k, a in stored[n].items()} for n in tiles}
             if isinstance(source, Read):
-                found = read(source, partial(tick, 0.0))
-                loaded += nbytes(found)
-                return found
+                tiles_read = read(source, partial(tick, 0.0))
+                loaded += nbytes(tiles_read)
+                return tiles_read
             return self._tiles(source, tiles)
 
-        held, measure = program.execute(transport, load, tick)
+        tiles_made, measure = program.execute(transport, load, tick)
         measure.read = loaded
-        return held, measure
+        return tiles_made, measure
 
     def _tiles(self, source: Kept | Sent, tiles: Sequence[int]) -> Held:
         """Tiles that are kept here, or have come with the message."""
         if isinstance(source, Kept):
-            held = self._held[source.handle]
-            return {n: {new: held[n][old] for new, old in source.names.items()} for n in tiles}
+            stored = self._held[source.handle]
+            return {n: {new: stored[n][old] for new, old in source.names.items()} for n in tiles}
         if source.keep is not None:
             self._held[source.keep] = source.tiles
         return source.tiles

@@ -302,9 +302,9 @@ def _uppermost(line: socket.socket) -> socket.socket:
 
 def patience(line: Connection, seconds: float) -> None:
     """Limits how long reading from a line may wait; 0 seconds for ever."""
-    whole = int(seconds)
+    whole_seconds = int(seconds)
     with socket.socket(fileno=os.dup(line.fileno())) as end:
-        limit = struct.pack("ll", whole, int((seconds - whole) * 1e6))
+        limit = struct.pack("ll", whole_seconds, int((seconds - whole_seconds) * 1e6))
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 

@@ -23,10 +23,10 @@ def cluster(options: Mapping[str, object]) -> Cluster | None:
         OperationalError: There is no MPI, or ranks do not start.
         SystemExit: This process is a rank of the job other than 0 and has done its part.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    mpi = given.pop("mpi", None)
+    options_set = {name: value for name, value in options.items() if value is not None}
+    mpi = options_set.pop("mpi", None)
     if mpi is None:
-        for name in given:
+        for name in options_set:
             raise ProgrammingError(
                 f"{name} says how MPI ranks are started, but none are asked for",
                 hint="Give mpi a number of ranks.",
@@ -35,7 +35,7 @@ def cluster(options: Mapping[str, object]) -> Cluster | None:
     if isinstance(mpi, Cluster):
         return mpi
     texts: dict[str, str] = {}
-    for name, value in given.items():
+    for name, value in options_set.items():
         if not isinstance(value, str):
             raise ProgrammingError(f"{name} is a text, not {value!r}")
         texts[name] = value

@@ -44,9 +44,9 @@ def share_cores(comm: MPI.Intracomm) -> None:
     cores: set[int] = set().union(*neighbours.allgather(os.sched_getaffinity(0)))
     share = len(cores) // neighbours.size
     neighbours.Free()
-    given = any(os.environ.get(name) for name in THREADS[:-1])
+    chosen = any(os.environ.get(name) for name in THREADS[:-1])
     limited(os.environ, share)
-    if given:
+    if chosen:
         return
     try:
         from threadpoolctl import threadpool_limits

@@ -157,11 +157,11 @@ def lasting(part: RankPart[Any] | DealtPart, tiles: Tiles) -> Within | None:
             return None
         boxes[:, n] = key.lo, key.hi
         at[n] = slice(lo - key.lo, hi - key.lo)
-    found = Tiles(tiles.sites, boxes, tiles.copies)
-    known = isinstance(part, RankPart) and part.whole.version(found, part.whole.sites) is not None
-    if not known and int(found.volumes.sum()) > max(part.whole.schema.size, SMALL):
+    wanted = Tiles(tiles.sites, boxes, tiles.copies)
+    known = isinstance(part, RankPart) and part.whole.version(wanted, part.whole.sites) is not None
+    if not known and int(wanted.volumes.sum()) > max(part.whole.schema.size, SMALL):
         return None
-    return Within(found, tuple(at))
+    return Within(wanted, tuple(at))
 
 
 def moving(part: RankPart[Any] | FilePart, tiles: Tiles) -> Tiles:

@@ -67,17 +67,17 @@ class BlockProgram:
         def read(scan: Scan, key: KeyTuple) -> np.ndarray:
             return known[self._scans[id(scan)]][key]
 
-        def run(template: EinSum, given: Sequence[np.ndarray]) -> np.ndarray:
-            runner = self._runner(template, tuple(a.shape for a in given))
-            return np.asarray(runner([{VALUE: a} for a in given], lambda _: tick(0.0))[VALUE])
+        def run(template: EinSum, arrays: Sequence[np.ndarray]) -> np.ndarray:
+            runner = self._runner(template, tuple(a.shape for a in arrays))
+            return np.asarray(runner([{VALUE: a} for a in arrays], lambda _: tick(0.0))[VALUE])
 
-        held, measure = run_sites(self._root, read, run, transport)
-        found: Held = {
+        by_site, measure = run_sites(self._root, read, run, transport)
+        at_tiles: Held = {
             self._numbers[key, n, site]: {VALUE: array}
-            for site, own in held.items()
+            for site, own in by_site.items()
             for (key, n), array in own.items()
         }
-        return found, measure
+        return at_tiles, measure
 
     def _runner(self, template: EinSum, shapes: tuple[tuple[int, ...], ...]) -> Runner:
         if (template, shapes) not in self._runners:

@@ -59,11 +59,13 @@ def local_pairs(
 
 
 def _map(
-    node: LocalMap, wanted: Held, held: AtSite, run: RunKernel
+    node: LocalMap, wanted: Held, blocks: AtSite, run: RunKernel
 ) -> Iterator[tuple[Part, np.ndarray]]:
-    made = [(part, a) for part, array in held.items() for part, a in _emitted(node, part, array)]
-    new = renamed([key for (key, _), _ in made], node.keys)
-    for key, ((_, n), array) in zip(new, made, strict=True):
+    emitted = [
+        (part, a) for part, array in blocks.items() for part, a in _emitted(node, part, array)
+    ]
+    new = renamed([key for (key, _), _ in emitted], node.keys)
+    for key, ((_, n), array) in zip(new, emitted, strict=True):
         if key in wanted:
             yield (key, n), _chain(node.kernels, [array], run)
 
@@ -83,11 +85,11 @@ def _emitted(node: LocalMap, part: Part, array: np.ndarray) -> Iterator[tuple[Pa
 def _join(
     node: LocalJoin, wanted: Held, operands: Sequence[AtSite], run: RunKernel
 ) -> Iterator[tuple[Part, np.ndarray]]:
-    found = matches([[key for key, _ in o] for o in operands], node.keys)
-    kept = holds(node.where, [key for key, _ in found])
-    found = [match for match, on in zip(found, kept, strict=True) if on]
-    new = renamed([key for key, _ in found], node.key_map)
-    for key, (_, own) in zip(new, found, strict=True):
+    joined = matches([[key for key, _ in o] for o in operands], node.keys)
+    kept = holds(node.where, [key for key, _ in joined])
+    joined = [match for match, on in zip(joined, kept, strict=True) if on]
+    new = renamed([key for key, _ in joined], node.key_map)
+    for key, (_, own) in zip(new, joined, strict=True):
         if key in wanted:
             arrays = [o[k, 0] for o, k in zip(operands, own, strict=True)]
             yield (key, 0), _chain(node.kernels, arrays, run)
@@ -118,9 +120,9 @@ def aggregated(
         yield (group, n), _chain(node.finish, [total], run)
 
 
-def _stack(node: LocalStack, site: int, held: AtSite) -> Iterator[tuple[Part, np.ndarray]]:
+def _stack(node: LocalStack, site: int, blocks: AtSite) -> Iterator[tuple[Part, np.ndarray]]:
     groups: dict[KeyTuple, list[np.ndarray]] = {}
-    for (key, _), array in sorted(held.items(), key=lambda pair: pair[0]):
+    for (key, _), array in sorted(blocks.items(), key=lambda pair: pair[0]):
         groups.setdefault(without(key, node.key), []).append(array)
     for group, arrays in groups.items():
         if site in node.schema.held[group][0]:  # other sites hold some of the group only

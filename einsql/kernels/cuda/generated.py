@@ -98,7 +98,7 @@ class _Generated:
         sorts = list(self.sort(operands)) if self.places is not None else []
         outputs = [self.result(o) for o in node.outputs]
         numbers: list[Any] = [self.size]
-        given = [
+        inputs = [
             *(self.axes[x].extent for x in self.grid.nest.loops),
             *map(self.argument, self.program.params),
             *map(literal, self.program.constants),
@@ -106,12 +106,12 @@ class _Generated:
             *sorts,
         ]
         if self.finish is None:
-            self.launch(self.program, self.size, [*numbers, *given, *outputs])
+            self.launch(self.program, self.size, [*numbers, *inputs, *outputs])
         else:
             states = [self.state(d, v) for o in node.outputs for d, v in _states(o)]
             numbers.append(self.splits)
             work = self.size * self.splits * device.threads
-            self.launch(self.program, work, [*numbers, *given, *states])
+            self.launch(self.program, work, [*numbers, *inputs, *states])
             self.launch(self.finish, self.size, [*numbers, *states, *outputs])
         return {
             o.name: a.view(o.dtype.numpy).reshape(node.schema.shape)

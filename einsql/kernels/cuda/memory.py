@@ -141,13 +141,13 @@ class Memory:
         """A handle on an array that never changes; its copy on the device is used again."""
         key = id(array)
         with self.lock:
-            found = self._stored.get(key)
-            if found is None or found[0]() is not array:
+            entry = self._stored.get(key)
+            if entry is None or entry[0]() is not array:
                 # The entry must not keep the array alive: what is dropped has to be freed.
                 buffer = Buffer(array.shape, array.dtype, stored=True)
                 gone = weakref.ref(array, lambda _: self._stored.pop(key, None))
-                found = self._stored[key] = gone, buffer
-        return Handle(self, found[1], array.shape, array)
+                entry = self._stored[key] = gone, buffer
+        return Handle(self, entry[1], array.shape, array)
 
     def made(self, array: Array) -> Handle:
         """A handle on a result of the device's."""

@@ -112,14 +112,14 @@ def _on_processor(node: EinSum, memory: Memory, jit: str) -> tuple[str, Runner]:
 
 def _types(node: EinSum) -> set[DType]:
     """Types of the expressions and results of a node."""
-    found = (e for root in exprs(node) for e in subexpressions(root))
-    return {e.dtype for e in found} | {o.dtype for o in node.outputs}
+    expressions = (e for root in exprs(node) for e in subexpressions(root))
+    return {e.dtype for e in expressions} | {o.dtype for o in node.outputs}
 
 
 def _reads(node: EinSum) -> set[tuple[int, str]]:
     """Operand numbers and fields that a node reads."""
-    found = (e for root in exprs(node) for e in subexpressions(root))
-    return {(e.operand, e.field) for e in found if isinstance(e, Value)}
+    expressions = (e for root in exprs(node) for e in subexpressions(root))
+    return {(e.operand, e.field) for e in expressions if isinstance(e, Value)}
 
 
 class _Operator:
@@ -150,17 +150,17 @@ class _Operator:
         ]
         pieces, limit, short = self.pieces(read), self.limit, False
         try:
-            made = self.at_once(read)
+            handles = self.at_once(read)
         except Exception as error:
             if not is_shortage(error):
                 raise
-            made, short = None, True  # what libraries and other programs take is not foreseen
+            handles, short = None, True  # what libraries and other programs take is not foreseen
             # Half of what did not fit, so that every slab is smaller, and slabs of slabs end.
-            whole = dict.fromkeys(self.cuttable(), 1)
-            limit = min(limit, size(pieces, self.cuttable(), whole)) // 2
-        if made is not None:
+            uncut = dict.fromkeys(self.cuttable(), 1)
+            limit = min(limit, size(pieces, self.cuttable(), uncut)) // 2
+        if handles is not None:
             tick(1.0)
-            return made
+            return handles
         parts = plan_slabs(pieces, self.cuttable(), limit)
         if parts is None or (short and not parts):
             return _on_processor(self.node, self.memory, self.jit)[1](operands, tick)
@@ -178,8 +178,8 @@ class _Operator:
             if not self.memory.bring(handles, room, self.limit):
                 return None
             arrays = [{name: h.device() for name, h in o.items()} for o in read]
-            made = with_room(lambda: self.compute(arrays), self.memory.device.give_back)
-            return {name: self.memory.made(a) for name, a in made.items()}
+            computed = with_room(lambda: self.compute(arrays), self.memory.device.give_back)
+            return {name: self.memory.made(a) for name, a in computed.items()}
 
     def cuttable(self) -> dict[str, int]:
         """Extents of the keys that nothing computes."""
@@ -201,32 +201,32 @@ class _Operator:
         """Runs slab after slab; the result is put together in the processor's memory."""
         node = self.node
         host = [{name: h.host() for name, h in o.items()} for o in read]
-        whole = {o.name: np.empty(node.schema.shape, o.dtype.numpy) for o in node.outputs}
+        host_fields = {o.name: np.empty(node.schema.shape, o.dtype.numpy) for o in node.outputs}
         bounds = {x: (node.axis(x).lo, node.axis(x).hi) for x in parts}
         total = prod(parts.values())
-        held: list[tuple[tuple[slice, ...], Handles] | None] = [None] * len(read)
+        current: list[tuple[tuple[slice, ...], Handles] | None] = [None] * len(read)
         for number, slab in enumerate(slabs(bounds, parts)):
             part, cuts = _slab(node, slab)
             for n, cut in enumerate(cuts):
-                last = held[n]
+                last = current[n]
                 if last is None or last[0] != cut:  # the same part as before is still there
-                    held[n] = cut, {x: self.memory.given(a[cut]) for x, a in host[n].items()}
-            operands = [fields for _, fields in filter(None, held)]
+                    current[n] = cut, {x: self.memory.given(a[cut]) for x, a in host[n].items()}
+            operands = [fields for _, fields in filter(None, current)]
             run = compile_on_device(part, self.memory, self.precision, self.jit, self.least, limit)[
                 1
             ]
-            made = run(operands, silent)
+            computed = run(operands, silent)
             into = tuple(
                 slice(slab[k][0] - node.axis(k).lo, slab[k][1] - node.axis(k).lo)
                 if k in slab
                 else slice(None)
                 for k in node.keys
             )
-            for name, handle in made.items():
-                whole[name][into] = handle.host()
-            del operands, made
+            for name, handle in computed.items():
+                host_fields[name][into] = handle.host()
+            del operands, computed
             tick(min(1.0, (number + 1) / total))
-        return {name: self.memory.given(a, made=True) for name, a in whole.items()}
+        return {name: self.memory.given(a, made=True) for name, a in host_fields.items()}
 
 
 def _slab(

@@ -143,8 +143,8 @@ def floor(a: Any) -> Any:
     x = np.float64(a)
     if not abs(x) < _WHOLE:
         return x
-    whole = np.float64(np.int64(x))
-    return math.copysign(whole - 1.0 if whole > x else whole, x)
+    truncated = np.float64(np.int64(x))
+    return math.copysign(truncated - 1.0 if truncated > x else truncated, x)
 
 
 @_device
@@ -159,8 +159,8 @@ def round_away(a: Any) -> Any:
     x = np.float64(a)
     if not abs(x) < _WHOLE:
         return x
-    whole = np.float64(np.int64(abs(x)))
-    return math.copysign(whole + 1.0 if abs(x) - whole >= 0.5 else whole, x)
+    truncated = np.float64(np.int64(abs(x)))
+    return math.copysign(truncated + 1.0 if abs(x) - truncated >= 0.5 else truncated, x)
 
 
 @_device

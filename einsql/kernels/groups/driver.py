@@ -35,13 +35,13 @@ from einsql.kernels.runtime.compiled_functions import at, real
 def external(plan: Plan) -> list[Source]:
     """What the nodes read that does not lie in a buffer, as far as their expressions say."""
     number = {id(m.origin): at for at, m in enumerate(plan.members)}
-    found: list[Source] = []
+    sources: list[Source] = []
     for at, m in enumerate(plan.members):
         for operand, name in _reads(plan, at, m):
             source = number.get(id(m.node.operands[operand].source))
             if source is None or plan.buffers[source] is None:
-                found.append((at, operand, name))
-    return found
+                sources.append((at, operand, name))
+    return sources
 
 
 def _reads(plan: Plan, at: int, m: Member) -> list[tuple[int, str]]:
@@ -87,12 +87,12 @@ class _Writer(Online):
     def open_block(self) -> None:
         """Where a block begins: `x` of each class of its rows, and how many rows it has."""
         last = len(self.rows) - 1
-        whole, batch = self.param(self.plan.extent(self.plan.block)), self.param(self.out.batch)
+        all_rows, batch = self.param(self.plan.extent(self.plan.block)), self.param(self.out.batch)
         size = self.param(self.plan.rows)
         self.depth = 2
         self.emit(f"batch = block // {batch}")
         self.emit(f"x{last} = block % {batch} * {size}")
-        self.emit(f"rows = min({size}, {whole} - x{last})")
+        self.emit(f"rows = min({size}, {all_rows} - x{last})")
         self.emit("rest = batch")
         for n in reversed(range(last)):
             extent = self.param(self.plan.extent(self.rows[n]))
@@ -188,8 +188,8 @@ class _Writer(Online):
         depth, wide = (plan.held(m.own[x]) for x in labels)
         # Panels are as wide as tiles, which are at most 2 · PAD elements.
         start = f"scratch + {self.param(self.room(depth * -(-wide // (2 * PAD)) * 2 * PAD * size))}"
-        whole, parted = plan.parts is not None and plan.parts.whole, self.parted
-        self.parted = parted and not whole
+        all_rows, parted = plan.parts is not None and plan.parts.whole, self.parted
+        self.parted = parted and not all_rows
         begin, _ = self.read((at, *product.right))
         down, along = (self.step((at, *product.right), x) for x in labels)
         deep, across = (self.length(m.own[x]) for x in labels)
@@ -198,7 +198,7 @@ class _Writer(Online):
             f"pack(at({begin}, {element}), {down}, {along}, {deep}, {across}, "
             f"at({start}, {element}), {panel})"
         )
-        if whole and self.along in (m.own[x] for x in labels):
+        if all_rows and self.along in (m.own[x] for x in labels):
             row = panel if m.own[product.summed] == self.along else deep
             start = f"{start} + part * {row} * {size}"
         return start, deep
@@ -237,8 +237,8 @@ class _Writer(Online):
         if producer is None:
             return False
         m, buffer = self.plan.members[producer], self.plan.buffers[producer]
-        held = [k for k in m.node.keys if m.own[k] not in self.rows[:-1]]
-        return buffer is not None and buffer.whole and held[-1] != self.cut_of(m)
+        keys = [k for k in m.node.keys if m.own[k] not in self.rows[:-1]]
+        return buffer is not None and buffer.whole and keys[-1] != self.cut_of(m)
 
     def cut_of(self, m: Member) -> str:
         """A node's label that is cut in blocks."""
@@ -266,12 +266,12 @@ class _Writer(Online):
         self.emit(f"strip = min({step}, rows - r)")
         names: dict[frozenset[Limit], tuple[str, str]] = {}
         for limits, (inner, edges, _) in lines.items():
-            whole = self.length(inner)
-            least, most = ["0"], [whole]
+            extent = self.length(inner)
+            least, most = ["0"], [extent]
             for rises, start, slope in edges:
                 (least if rises else most).append(f"{start} + r * {slope}")
             name = f"w{len(self.out.numbers)}_{len(names)}"
-            self.emit(f"{name} = min({extreme('max', least)}, {whole})")
+            self.emit(f"{name} = min({extreme('max', least)}, {extent})")
             self.emit(f"{name}e = max({extreme('min', most)}, {name})")
             names[limits] = name, f"{name}e"
         for at, call in zip(stage, calls, strict=True):

@@ -79,8 +79,8 @@ class _Search:
         for node in heavy:
             at = self.number[id(node)]
             if not views.matches(node):
-                made = self._joined(at, self._near(at)) or _Found(frozenset((at,)), None)
-                self.of |= dict.fromkeys(made.numbers, made)
+                group = self._joined(at, self._near(at)) or _Found(frozenset((at,)), None)
+                self.of |= dict.fromkeys(group.numbers, group)
         groups = {id(f): f.plan for f in self.of.values()}
         return [plan for plan in groups.values() if plan is not None]
 
@@ -137,18 +137,18 @@ class _Search:
 
         It is also None where a part of another group lies between.
         """
-        found = {at}.union(*(f.numbers for f in parts))
-        inside, stack = sum(1 << n for n in found), list(found)
-        while stack and len(found) <= MOST:
+        closed = {at}.union(*(f.numbers for f in parts))
+        inside, stack = sum(1 << n for n in closed), list(closed)
+        while stack and len(closed) <= MOST:
             for n in self.sources[stack.pop()]:
-                if n not in found and self.reached[n] & inside:
-                    found.add(n)
+                if n not in closed and self.reached[n] & inside:
+                    closed.add(n)
                     stack.append(n)
-        if len(found) > MOST:
+        if len(closed) > MOST:
             return None
         chosen = {id(f) for f in parts}
-        others = (self.of.get(n) for n in found if n != at)
-        return None if any(f and id(f) not in chosen for f in others) else frozenset(found)
+        others = (self.of.get(n) for n in closed if n != at)
+        return None if any(f and id(f) not in chosen for f in others) else frozenset(closed)
 
     def _plan(self, numbers: frozenset[int]) -> Plan | None:
         order = sorted(numbers)

@@ -87,12 +87,12 @@ class Group:
         Raises:
             DataError: A selected element overflows, divides by zero or cannot be cast.
         """
-        given = self._given(operands)
-        strided = frozenset(k for k, a in given.arrays.items() if self._is_strided(k, a))
+        bound = self._given(operands)
+        strided = frozenset(k for k, a in bound.arrays.items() if self._is_strided(k, a))
         driver = self._drivers.get(strided)
         if driver is None:
             driver = self._drivers[strided] = write(self.plan, strided)
-        numbers = np.array([n(given) for n in driver.numbers], np.int64)
+        numbers = np.array([n(bound) for n in driver.numbers], np.int64)
         seconds = work(self.plan) * OPERATION
         bad = _run(driver, numbers, len(self.nodes), self._pieces(driver), seconds, tick)
         if bad[-1]:  # beyond a limit was NaN or infinity, which 0 times is not 0
@@ -104,7 +104,7 @@ class Group:
                 raise DataError(reasons[int(failed & -failed).bit_length() - 1])
         return [
             {
-                o.name: self._presence(at) if o.name == PRESENT else given.results[at, o.name]
+                o.name: self._presence(at) if o.name == PRESENT else bound.results[at, o.name]
                 for o in node.outputs
             }
             for at, node in enumerate(self.nodes)
@@ -113,11 +113,13 @@ class Group:
 
     def _apart(self, operands: Sequence[Fields], tick: Tick) -> list[dict[str, np.ndarray]]:
         """Runs node by node."""
-        made: dict[int, Fields] = {id(s): f for s, f in zip(self.sources, operands, strict=True)}
+        fields_of: dict[int, Fields] = {
+            id(s): f for s, f in zip(self.sources, operands, strict=True)
+        }
         results: list[dict[str, np.ndarray]] = []
         for at, (node, runner) in enumerate(zip(self.nodes, self._singly, strict=True)):
-            fields = runner([made[id(o.source)] for o in node.operands], tick)
-            made[id(node)] = fields
+            fields = runner([fields_of[id(o.source)] for o in node.operands], tick)
+            fields_of[id(node)] = fields
             if self.plan.members[at].visible:
                 results.append(fields)
         return results
@@ -126,18 +128,18 @@ class Group:
         from einsql.kernels.groups.tiles import width  # imports Numba
 
         plan = self.plan
-        made = {id(s): f for s, f in zip(self.sources, operands, strict=True)}
+        fields_of = {id(s): f for s, f in zip(self.sources, operands, strict=True)}
         results: dict[tuple[int, str], np.ndarray] = {}
         for at, m in enumerate(plan.members):
             if m.visible:
                 own = {o.name: empty(m.node.schema.shape, o.dtype.numpy) for o in m.node.outputs}
                 results |= {(at, name): array for name, array in own.items()}
-                made[id(plan.nodes[at])] = own
+                fields_of[id(plan.nodes[at])] = own
         arrays = {}
         for at, operand, name in self._external:
             m = plan.members[at]
             o = m.node.operands[operand]
-            arrays[at, operand, name] = _strided(m.node, o, name, made[id(o.source)][name])
+            arrays[at, operand, name] = _strided(m.node, o, name, fields_of[id(o.source)][name])
         panel = {
             at: width(m.node.outputs[0].dtype.numpy.itemsize, m.node.axis(m.product.wide).extent)
             for at, m in enumerate(plan.members)
@@ -145,13 +147,13 @@ class Group:
         }
         return Given(arrays, results, panel)
 
-    def _is_strided(self, source: Source, held: Strided) -> bool:
+    def _is_strided(self, source: Source, array: Strided) -> bool:
         at, operand, _ = source
         labels = self.plan.members[at].node.operands[operand].labels
         return (
             self.plan.members[at].product is None
             and bool(labels)
-            and (held.strides[labels[-1]] != 1)
+            and (array.strides[labels[-1]] != 1)
         )
 
     def _presence(self, at: int) -> np.ndarray:
@@ -224,7 +226,7 @@ def _run(
         tick(1.0)
         united: np.ndarray = np.bitwise_or.reduce([p.bad for p in places])
         return united
-    made: list[_Place] = []
+    opened: list[_Place] = []
     free: list[_Place] = []
 
     def piece(blocks: tuple[int, int]) -> None:
@@ -233,7 +235,7 @@ def _run(
             place = free.pop()
         except IndexError:
             place = _Place(driver.scratch, nodes)
-            made.append(place)
+            opened.append(place)
         kernel(*blocks, numbers, place.bad, place.address)
         if place.bad.any():
             raise _FailedError
@@ -241,7 +243,7 @@ def _run(
 
     with suppress(_FailedError):
         thread_pool.run(piece, pieces, len(pieces), tick)
-    bad: np.ndarray = np.bitwise_or.reduce([p.bad for p in made])
+    bad: np.ndarray = np.bitwise_or.reduce([p.bad for p in opened])
     return bad
 
 

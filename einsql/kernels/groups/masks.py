@@ -86,17 +86,19 @@ def asked(nodes: Sequence[EinSum], classes: Classes, visible: Sequence[bool]) ->
         visible: Whose results leave the group.
     """
     number = {id(n): at for at, n in enumerate(nodes)}
-    found: list[Masks] = [frozenset()] * len(nodes)
+    masks: list[Masks] = [frozenset()] * len(nodes)
     for at in reversed(range(len(nodes))):
         node, own = nodes[at], classes.of[at]
         kept = {own[k] for k in node.keys}
         readers = [n for n, r in enumerate(nodes) if any(o.source is node for o in r.operands)]
-        held = {m for t in conjuncts(node.guard) if (m := mask(t, node, own, number)) is not None}
-        found[at] = frozenset(m for m in held if not any(o.labels for o in m.operands))
+        own_masks = {
+            m for t in conjuncts(node.guard) if (m := mask(t, node, own, number)) is not None
+        }
+        masks[at] = frozenset(m for m in own_masks if not any(o.labels for o in m.operands))
         if readers and not visible[at]:
-            common = frozenset.intersection(*(found[n] for n in readers))
-            found[at] |= {m for m in common if m.classes <= kept}
-    return found
+            common = frozenset.intersection(*(masks[n] for n in readers))
+            masks[at] |= {m for m in common if m.classes <= kept}
+    return masks
 
 
 def masked(node: EinSum, own: Mapping[str, int], masks: Masks) -> EinSum | None:

@@ -35,12 +35,12 @@ class Online(Places):
         self.emit(f"begin({self.carried('0')}, rows)")
         for at in self.sums:
             self.emit(f"clear_rows({self.summed(at)})")
-        whole, step = self.param(plan.extent(parts.weights.along)), self.param(parts.size)
+        extent, step = self.param(plan.extent(parts.weights.along)), self.param(parts.size)
         m = plan.members[parts.weights.total]
-        first, stop = self.around(m) if m.limits else ("0", whole)
+        first, stop = self.around(m) if m.limits else ("0", extent)
         self.emit(f"for part in range({first} // {step} * {step}, {stop}, {step}):")
         self.depth += 1
-        self.emit(f"width = min({step}, {whole} - part)")
+        self.emit(f"width = min({step}, {extent} - part)")
         self.parted = True
 
     def carry(self, at: int) -> None:
@@ -56,8 +56,8 @@ class Online(Places):
         """The extremes and sums of whole rows go where they are read."""
         self.depth -= 1
         self.parted = False
-        found, total = (self.row(at, "0") for at in self.carries)
-        self.emit(f"finish({self.carried('0')}, {found}, {total}, rows)")
+        maximum, total = (self.row(at, "0") for at in self.carries)
+        self.emit(f"finish({self.carried('0')}, {maximum}, {total}, rows)")
 
     def carried(self, row: str) -> str:
         """The extremes, factors and sums from a row on."""

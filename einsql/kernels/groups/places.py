@@ -126,19 +126,19 @@ class Places:
 
     # ---- addresses
 
-    def outside(self, steps: Callable[[Given, int], int], held: Sequence[int], size: int) -> str:
+    def outside(self, steps: Callable[[Given, int], int], fixed: Sequence[int], size: int) -> str:
         """Bytes from an array's first element to that of the block, as an expression.
 
         Args:
             steps: Elements from one value of a class to the next.
-            held: The classes that the array has.
+            fixed: The classes that the array has.
             size: Bytes of an element.
         """
         terms = []
         for n, c in enumerate(self.rows):
-            if c in held:
+            if c in fixed:
                 terms.append(f"x{n} * {self.param(partial(_bytes, steps, c, size))}")
-        if self.parted and self.along in held:
+        if self.parted and self.along in fixed:
             terms.append(f"part * {self.param(partial(_bytes, steps, self.along, size))}")
         return " + ".join(terms) or "0"
 
@@ -152,15 +152,15 @@ class Places:
         if producer is not None and (buffer := self.plan.buffers[producer]) is not None:
             base = f"scratch + {self.param(self.at[producer, name])}"
             return base, self.param(buffer.row * size if buffer.whole else 0)
-        held = {m.own[x] for x in o.labels}
+        own = {m.own[x] for x in o.labels}
 
         def steps(g: Given, c: int) -> int:
             return sum(g.arrays[source].strides[x] for x in set(o.labels) if m.own[x] == c)
 
         base = self.param(lambda g: g.arrays[source].array.ctypes.data)
-        begin = f"{base} + {self.outside(steps, sorted(held), size)}"
+        begin = f"{base} + {self.outside(steps, sorted(own), size)}"
         cut = self.plan.block
-        return begin, self.param(lambda g: steps(g, cut) * size if cut in held else 0)
+        return begin, self.param(lambda g: steps(g, cut) * size if cut in own else 0)
 
     def made(self, result: Result) -> tuple[str, str]:
         """Address of what a node writes at the block's first row, and bytes between rows."""
@@ -225,13 +225,13 @@ class Places:
     def around(self, m: Member) -> tuple[str, str]:
         """First and last value of the label with limits that any row of the block has."""
         inner, lines = self.edges(m)
-        whole = self.length(inner)
-        least, most = ["0"], [whole]
+        extent = self.length(inner)
+        least, most = ["0"], [extent]
         for rises, start, slope in lines:
             ends = f"{start}, {start} + (rows - 1) * {slope}"
             (least if rises else most).append(f"{'min' if rises else 'max'}({ends})")
         name = f"z{len(self.out.numbers)}"
-        self.emit(f"{name} = min({extreme('max', least)}, {whole})")
+        self.emit(f"{name} = min({extreme('max', least)}, {extent})")
         self.emit(f"{name}e = max({extreme('min', most)}, {name})")
         return name, f"{name}e"
 

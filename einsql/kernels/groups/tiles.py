@@ -94,8 +94,8 @@ def _tile(tall: int, wide: int) -> Any:
             at = builder.phi(word)
             at.add_incoming(word(0), before)
             sums = [[builder.phi(vector) for _ in range(wide)] for _ in range(tall)]
-            for held in sums:
-                for s in held:
+            for row_sums in sums:
+                for s in row_sums:
                     s.add_incoming(zero, before)
             ahead = builder.mul(at, word(wide * BYTES))
             loads = [
@@ -107,7 +107,7 @@ def _tile(tall: int, wide: int) -> Any:
             ]
             along = builder.mul(at, word(size))
             new = []
-            for n, held in enumerate(sums):
+            for n, row_sums in enumerate(sums):
                 x = builder.load(pointer(builder.add(bases[n], along), element), align=size)
                 spread = _spread(builder, x, vector)
                 new.append(
@@ -115,13 +115,13 @@ def _tile(tall: int, wide: int) -> Any:
                         builder.fadd(
                             s, builder.fmul(spread, y, flags=("contract",)), flags=("contract",)
                         )
-                        for s, y in zip(held, loads, strict=True)
+                        for s, y in zip(row_sums, loads, strict=True)
                     ]
                 )
             following = builder.add(at, word(1))
             at.add_incoming(following, loop)
-            for held, made in zip(sums, new, strict=True):
-                for s, t in zip(held, made, strict=True):
+            for row_sums, next_sums in zip(sums, new, strict=True):
+                for s, t in zip(row_sums, next_sums, strict=True):
                     s.add_incoming(t, loop)
             builder.cbranch(builder.icmp_signed("<", following, terms), loop, after)
             builder.position_at_end(after)
@@ -135,10 +135,10 @@ def _tile(tall: int, wide: int) -> Any:
                     )
                     for m in range(wide):
                         cell = pointer(builder.add(line, word(m * BYTES)), vector)
-                        made = builder.fmul(new[n][m], scales)
+                        product = builder.fmul(new[n][m], scales)
                         if adds:
-                            made = builder.fadd(made, builder.load(cell, align=size))
-                        builder.store(made, cell, align=size)
+                            product = builder.fadd(product, builder.load(cell, align=size))
+                        builder.store(product, cell, align=size)
 
             with builder.if_else(kept) as (added, alone):
                 with added:
@@ -213,34 +213,34 @@ def clear(into: Any, first: int, stop: int) -> None:
 @part
 def not_finite(values: Any, step: int, rows: int, wide: int) -> bool:
     """True if a block has a NaN or an infinity."""
-    found = 0
+    bad = 0
     for r in range(rows):
         for n in range(wide):
             x = values[np.uintp(r * step + n)]
-            found |= x - x != 0
-    return found != 0
+            bad |= x - x != 0
+    return bad != 0
 
 
 @part
 def spoilt(values: Any, step: int, rows: int, wide: int, divisors: Any, between: int) -> bool:
     """True if a row with a finite divisor has a NaN or an infinity."""
-    found = 0
+    bad = 0
     for r in range(rows):
         divisor = divisors[np.uintp(r * between)]
         if divisor - divisor == 0:
             for n in range(wide):
                 x = values[np.uintp(r * step + n)]
-                found |= x - x != 0
-    return found != 0
+                bad |= x - x != 0
+    return bad != 0
 
 
 @part
 def any_empty(extremes: Any, step: int, rows: int) -> bool:
     """True if a row's greatest value is that of no values, -infinity."""
-    found = False
+    empty = False
     for r in range(rows):
-        found |= extremes[np.uintp(r * step)] == -np.inf
-    return found
+        empty |= extremes[np.uintp(r * step)] == -np.inf
+    return empty
 
 
 def _multiplier(tall: int, wide: int) -> Any:

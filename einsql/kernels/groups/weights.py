@@ -45,12 +45,12 @@ class Weights:
     along: int
 
 
-def find_weights(found: Sequence[Member]) -> list[Weights]:
+def find_weights(group: Sequence[Member]) -> list[Weights]:
     """The weights among the members of a group."""
-    number = {id(m.origin): at for at, m in enumerate(found)}
-    powers = {at: e for at, m in enumerate(found) if (e := _power(m)) is not None}
-    pairs = ((at, other) for at in powers for other in range(len(found)))
-    every = (_weights(found, number, powers[at], at, other) for at, other in pairs)
+    number = {id(m.origin): at for at, m in enumerate(group)}
+    powers = {at: e for at, m in enumerate(group) if (e := _power(m)) is not None}
+    pairs = ((at, other) for at in powers for other in range(len(group)))
+    every = (_weights(group, number, powers[at], at, other) for at, other in pairs)
     return [w for w in every if w is not None]
 
 
@@ -61,34 +61,34 @@ def _power(m: Member) -> Call | None:
 
 
 def _weights(
-    found: Sequence[Member], number: Mapping[int, int], read: Call, made: int, total: int
+    group: Sequence[Member], number: Mapping[int, int], read: Call, weights: int, total: int
 ) -> Weights | None:
     """The weights that a node makes and another one sums."""
-    summed = _only(found[total], "sum")
+    summed = _only(group[total], "sum")
     if not isinstance(summed, Value) or summed.dtype is not read.dtype:
         return None
-    if number.get(id(_source(found[total], summed))) != made:
+    if number.get(id(_source(group[total], summed))) != weights:
         return None
     (inside,) = read.args
     if not isinstance(inside, Call) or inside.fn != "sub" or inside.dtype is not read.dtype:
         return None
     x, m = inside.args
-    extreme = number.get(id(_source(found[made], m))) if isinstance(m, Value) else None
+    extreme = number.get(id(_source(group[weights], m))) if isinstance(m, Value) else None
     if extreme is None or not isinstance(m, Value):
         return None
-    greatest = _only(found[extreme], "max")
+    greatest = _only(group[extreme], "max")
     if greatest is None or greatest.dtype is not read.dtype:
         return None
-    if _at_classes(greatest, found[extreme]) != _at_classes(x, found[made]):
+    if _at_classes(greatest, group[extreme]) != _at_classes(x, group[weights]):
         return None
-    three = [found[at] for at in (made, extreme, total)]
+    three = [group[at] for at in (weights, extreme, total)]
     if len({frozenset(m.wide(m.own)) for m in three}) > 1 or len(set(map(_points_of, three))) > 1:
         return None
-    rows = [set(_keys(found[at])) for at in (extreme, total)]
-    gone = set(found[made].wide(found[made].own)) - rows[0]
-    if rows[0] != rows[1] or len(gone) != 1 or set(_points(found[made], m)) != rows[0]:
+    rows = [set(_keys(group[at])) for at in (extreme, total)]
+    gone = set(group[weights].wide(group[weights].own)) - rows[0]
+    if rows[0] != rows[1] or len(gone) != 1 or set(_points(group[weights], m)) != rows[0]:
         return None
-    return Weights(extreme, made, total, gone.pop())
+    return Weights(extreme, weights, total, gone.pop())
 
 
 def _at_classes(e: Expr, m: Member) -> object:
@@ -109,29 +109,29 @@ def _keys(m: Member) -> list[int]:
     return m.wide(m.node.keys)
 
 
-def deferred(found: Sequence[Member], rows: Sequence[int], block: int) -> list[Member]:
+def deferred(group: Sequence[Member], rows: Sequence[int], block: int) -> list[Member]:
     """The members with sums of divided weights divided afterwards.
 
     Args:
-        found: The members in their order.
+        group: The members in their order.
         rows: Classes of the rows.
         block: The class that is cut in blocks.
     """
-    made = list(found)
-    for w in find_weights(found):
-        for at in range(len(made)):
-            _defer(made, w, at, rows, block)
-    return made
+    rewritten = list(group)
+    for w in find_weights(group):
+        for at in range(len(rewritten)):
+            _defer(rewritten, w, at, rows, block)
+    return rewritten
 
 
-def _defer(made: list[Member], w: Weights, at: int, rows: Sequence[int], block: int) -> None:
+def _defer(rewritten: list[Member], w: Weights, at: int, rows: Sequence[int], block: int) -> None:
     """Where a member divides weights for one sum alone, lets it sum, and the sum divide."""
-    share = made[at]
+    share = rewritten[at]
     quotient = _only(share, None)
     if share.visible or not isinstance(quotient, Call) or quotient.fn != "div":
         return
     e, z = quotient.args
-    weights, total = made[w.made], made[w.total]
+    weights, total = rewritten[w.made], rewritten[w.total]
     if not isinstance(e, Value) or not isinstance(z, Value):
         return
     if _source(share, e) is not weights.origin or _source(share, z) is not total.origin:
@@ -141,11 +141,11 @@ def _defer(made: list[Member], w: Weights, at: int, rows: Sequence[int], block: 
     if _points(share, e) != _keys(weights):
         return
     readers = [
-        n for n, m in enumerate(made) if any(o.source is share.origin for o in m.node.operands)
+        n for n, m in enumerate(rewritten) if any(o.source is share.origin for o in m.node.operands)
     ]
     if len(readers) != 1:
         return
-    reader = made[readers[0]]
+    reader = rewritten[readers[0]]
     product = reader.product
     if (
         product is None
@@ -191,7 +191,7 @@ def _defer(made: list[Member], w: Weights, at: int, rows: Sequence[int], block: 
     )
     if summing.product is None or not set(of_total.labels) <= set(node.keys):
         return  # a key of one value may be summed away
-    made[at], made[readers[0]] = summing, dividing
+    rewritten[at], rewritten[readers[0]] = summing, dividing
 
 
 def _reading(node: EinSum, operand: int, terms: Operand, name: str) -> EinSum:
@@ -206,21 +206,21 @@ def _reading(node: EinSum, operand: int, terms: Operand, name: str) -> EinSum:
 
 
 def taken_in_parts(
-    found: Sequence[Member], rows: Sequence[int]
+    group: Sequence[Member], rows: Sequence[int]
 ) -> tuple[Weights, frozenset[int]] | None:
     """The weights whose rows can be taken part by part, and all nodes that run over them.
 
     That is so where every node either has the class of the terms as a key and is read for
     the same point, or runs over it and is m, z or a product Σ e · v, or does not have it.
     """
-    weights = find_weights(found)
+    weights = find_weights(group)
     if len(weights) != 1 or weights[0].along in rows:
         return None
     (w,) = weights
-    number = {id(m.origin): at for at, m in enumerate(found)}
+    number = {id(m.origin): at for at, m in enumerate(group)}
     folds: set[int] = set()
     terms: set[int] = set()
-    for at, m in enumerate(found):
+    for at, m in enumerate(group):
         reads = {number[id(o.source)] for o in m.node.operands if id(o.source) in number}
         if w.along not in m.own.values():
             continue
@@ -229,12 +229,12 @@ def taken_in_parts(
             allowed = terms | ({w.extreme} if at == w.made else set())
             if m.visible or not reads <= allowed or (w.made in reads):
                 return None
-        elif at in (w.extreme, w.total) or _sums_weights(m, found[w.made], w):
+        elif at in (w.extreme, w.total) or _sums_weights(m, group[w.made], w):
             folds.add(at)
         else:
             return None
-    held = {c for m in found for c in m.wide(m.own)} & set(rows)
-    if any(set(_keys(found[at])) != held for at in (w.extreme, w.total)):
+    row_classes = {c for m in group for c in m.wide(m.own)} & set(rows)
+    if any(set(_keys(group[at])) != row_classes for at in (w.extreme, w.total)):
         return None
     return w, frozenset(folds)
 
@@ -251,20 +251,20 @@ def _sums_weights(m: Member, weights: Member, w: Weights) -> bool:
     return m.node.operands[operand].source is weights.origin
 
 
-def masks_fit(found: Sequence[Member]) -> tuple[bool, int | None]:
+def masks_fit(group: Sequence[Member]) -> tuple[bool, int | None]:
     """Whether all that runs over masked points is weights and their sums, and their extreme.
 
     Where a row has no point its extreme is -infinity, so a group with masks has to look.
     """
-    running = [at for at, m in enumerate(found) if over(m.masks, set(_keys(m)))]
+    running = [at for at, m in enumerate(group) if over(m.masks, set(_keys(m)))]
     if not running:
         return True, None
-    weights = find_weights(found)
+    weights = find_weights(group)
     if len(weights) != 1:
         return False, None
     (w,) = weights
     known = {w.extreme, w.total}
-    known |= {at for at in running if _sums_weights(found[at], found[w.made], w)}
+    known |= {at for at in running if _sums_weights(group[at], group[w.made], w)}
     return set(running) <= known, w.extreme
 
 

@@ -265,20 +265,20 @@ class Writer(Wraps):
     def pick(self, n: int, o: Output, better: str, at: str, test: str | None) -> None:
         """Takes a point into a running pair of a value and its argument."""
         arg, new = self.converted(o.args[0], o.dtype), self.value(o.args[1])
-        run, best, found = f"s{n}{at}", f"m{n}{at}", f"f{n}{at}"
+        run, best, seen = f"s{n}{at}", f"m{n}{at}", f"f{n}{at}"
         old_arg, old = self.held(run, o.dtype), self.held(best, o.args[1].dtype)
         wins, loses = better.format(new, old), better.format(old, new)
         if self.nest.mode is Mode.ROW:  # without branches, so that rows vectorise
-            take = f"(not {found}) | {wins} | ((not {loses}) & ({arg} < {old_arg}))"
+            take = f"(not {seen}) | {wins} | ((not {loses}) & ({arg} < {old_arg}))"
             take = self.temp(take if test is None else f"{test} & ({take})")
             self.emit(f"{run} = {arg} if {take} else {run}")
             self.emit(f"{best} = {new} if {take} else {best}")
-            self.emit(f"{found} = {found} | {take}")
+            self.emit(f"{seen} = {seen} | {take}")
         else:  # with branches, which are foreseen, so that no point waits for the one before
             if self.scans(o, test):
-                self.scanned = (len(self.before[self.depth]), new, best, found)
-            self.emit(f"if {wins} or not {found} or (not {loses} and {arg} < {old_arg}):")
-            for cell, value in ((run, arg), (best, new), (found, "True")):
+                self.scanned = (len(self.before[self.depth]), new, best, seen)
+            self.emit(f"if {wins} or not {seen} or (not {loses} and {arg} < {old_arg}):")
+            for cell, value in ((run, arg), (best, new), (seen, "True")):
                 self.emit(f"    {cell} = {value}")
 
     def scans(self, o: Output, test: str | None) -> bool:

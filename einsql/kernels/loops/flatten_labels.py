@@ -110,12 +110,12 @@ def _either(
     shape: tuple[int, ...], shapes: list[tuple[int, tuple[int, ...]]], new: Runner, old: Runner
 ) -> Runner:
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
-        given = list(operands)
+        flattened = list(operands)
         for n, flat in shapes:
-            fields = given[n]
+            fields = flattened[n]
             if not all(a.flags.c_contiguous for a in fields.values()):
                 return old(operands, tick)
-            given[n] = {name: a.reshape(flat) for name, a in fields.items()}
-        return {name: a.reshape(shape) for name, a in new(given, tick).items()}
+            flattened[n] = {name: a.reshape(flat) for name, a in fields.items()}
+        return {name: a.reshape(shape) for name, a in new(flattened, tick).items()}
 
     return run

@@ -51,10 +51,10 @@ def compile_loops(node: EinSum) -> Runner:
         one whose key is computed. Element-wise outputs are 0 where no point exists. It raises
         DataError for a selected element that fails.
     """
-    found = flatten(node)
-    if found is None:
+    flattened = flatten(node)
+    if flattened is None:
         return _Loops(node).run
-    flat, either = found
+    flat, either = flattened
     otherwise = cached(lambda: _Loops(node))
     return either(_Loops(flat).run, lambda operands, tick: otherwise().run(operands, tick))
 
@@ -220,22 +220,22 @@ class _Loops:
         """The program for operands of these strides and the numbers it takes."""
         strides: list[dict[str, int]] = []
         strided = set()
-        for source, given in zip(self.sources, steps, strict=True):
+        for source, own_steps in zip(self.sources, steps, strict=True):
             size = source.dtype.itemsize
             extents = [self.axes[x].extent for x in source.labels]
             own: dict[str, int] = {}
-            for label, step, n in zip(source.labels, given, extents, strict=True):
+            for label, step, n in zip(source.labels, own_steps, extents, strict=True):
                 own[label] = own.get(label, 0) + (step // size if n > 1 else 0)
             strides.append(own)
-            if extents and extents[-1] > 1 and given[-1] != size:
+            if extents and extents[-1] > 1 and own_steps[-1] != size:
                 strided.add((source.operand, source.field))
-        found = frozenset(strided)
-        program = self.program(found)
+        strided_sources = frozenset(strided)
+        program = self.program(strided_sources)
         numbers = [0] * (2 * len(self.nest.loops))
         numbers += [self.argument(p, strides) for p in program.params]
         numbers += [bits(c) for c in program.constants]
         numbers += [0] * (len(self.sources) + sum(len(self.kinds(o)) for o in self.node.outputs))
-        return _Layout(found, program, np.array(numbers, np.int64))
+        return _Layout(strided_sources, program, np.array(numbers, np.int64))
 
     def program(self, strided: frozenset[tuple[int, str]]) -> Program:
         """The source for operands of which some are strided, written once."""
@@ -323,14 +323,14 @@ class _Table:
             numbers: Its argument, but for the boxes.
             strides: Bytes from a slice to the next of what it writes, its last numbers.
         """
-        given = np.empty((len(self.ends), len(numbers)), np.int64)
-        given[...] = numbers
-        given[:, : self.ends.shape[1]] = self.ends
+        rows = np.empty((len(self.ends), len(numbers)), np.int64)
+        rows[...] = numbers
+        rows[:, : self.ends.shape[1]] = self.ends
         if self.parts is not None:
-            given[:, len(numbers) - len(strides) :] += self.parts * np.array(strides)
+            rows[:, len(numbers) - len(strides) :] += self.parts * np.array(strides)
         return thread_team.run(
             compile_cache.address(kernel),
-            thread_team.array_rows(given),
+            thread_team.array_rows(rows),
             thread_team.at_hand(self.seconds),
         )
 
@@ -388,8 +388,8 @@ def _source(node: EinSum, operand: int, name: str) -> _Source:
     for label, key in zip(read.labels, schema.keys, strict=True):
         a = node.axis(label)
         cuts.append(slice(a.lo - key.lo, a.hi - key.lo))
-    whole = [slice(0, k.hi - k.lo) for k in schema.keys]
-    window = None if cuts == whole else tuple(cuts)
+    full = [slice(0, k.hi - k.lo) for k in schema.keys]
+    window = None if cuts == full else tuple(cuts)
     return _Source(operand, name, schema.dtype(name).numpy, read.labels, window)
 
 

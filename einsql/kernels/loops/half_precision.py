@@ -77,10 +77,10 @@ def match_floats(kernel: Kernel, node: EinSum, compiled: bool) -> Runner | None:
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         done: Done = {}
-        given = [
+        as_floats = [
             f if r is None else r.run(f, done, tick) for r, f in zip(reads, operands, strict=True)
         ]
-        fields = runner(given, tick)
+        fields = runner(as_floats, tick)
         for name, dtype in results.items():
             fields[name] = _narrowed(fields[name], dtype)
         return fields
@@ -141,20 +141,20 @@ class _Read:
     part: tuple[slice, ...]
     compiled: bool
 
-    def run(self, given: Fields, done: Done, tick: Tick) -> dict[str, np.ndarray]:
+    def run(self, fields: Fields, done: Done, tick: Tick) -> dict[str, np.ndarray]:
         """The fields; `done` has what was made for other operands, perhaps of the same arrays."""
-        made: dict[str, np.ndarray] = {}
+        converted: dict[str, np.ndarray] = {}
         for f in self.fields:
-            array = given[f.name]
+            array = fields[f.name]
             key = id(array), tuple((s.start, s.stop) for s in self.part)
             if not f.dtype.is_short:
-                made[f.name] = array[self.part]
+                converted[f.name] = array[self.part]
             elif key in done:
-                made[f.name] = done[key][1]
+                converted[f.name] = done[key][1]
             else:
-                made[f.name] = floats(array[self.part], f.dtype, tick, self.compiled)
-                done[key] = array, made[f.name]
-        return made
+                converted[f.name] = floats(array[self.part], f.dtype, tick, self.compiled)
+                done[key] = array, converted[f.name]
+        return converted
 
 
 def _read(node: EinSum, n: int, wide: EinSum, compiled: bool) -> _Read | None:

@@ -32,7 +32,7 @@ Ends = tuple[str, str]
 
 
 def scanned(
-    n: int, ends: Ends, o: Output, lines: Sequence[str], pick: int, new: str, best: str, found: str
+    n: int, ends: Ends, o: Output, lines: Sequence[str], pick: int, new: str, best: str, seen: str
 ) -> list[str]:
     """A loop that looks for an argument: strips are looked through for their extreme first.
 
@@ -44,7 +44,7 @@ def scanned(
         pick: The line from which on a point is compared.
         new: The point's value.
         best: The extreme so far.
-        found: Whether there is one.
+        seen: The variable that says whether there is one.
     """
     dtype = o.args[1].dtype
     lowest = o.reduction == "arg_min"
@@ -63,7 +63,7 @@ def scanned(
         f"    {loop}",
         *(f"        {line}" for line in lines[:pick]),
         f"        w = {update}",
-        f"    if not {found} or not {worse}:",
+        f"    if not {seen} or not {worse}:",
         f"        {loop}",
         *(f"            {line}" for line in lines),
     ]

@@ -93,14 +93,14 @@ def lay_out(labels: Labels, left: Strides, right: Strides) -> Layout:
         right: Strides of the right operand; a value that is no multiple of an element is
             given as 0, which is never read without a copy.
     """
-    found = [_laid_out(labels, left, right, k) for k in _orders_of_sum(labels, left, right)]
-    return min(found, key=lambda x: _copied(labels, x))
+    layouts = [_laid_out(labels, left, right, k) for k in _orders_of_sum(labels, left, right)]
+    return min(layouts, key=lambda x: _copied(labels, x))
 
 
 def _copied(labels: Labels, layout: Layout) -> int:
     """How many elements are copied."""
     sides = (labels.left, layout.left), (labels.right, layout.right)
-    return sum(labels.size(held) for held, side in sides if side.copied)
+    return sum(labels.size(labels_of) for labels_of, side in sides if side.copied)
 
 
 def _laid_out(labels: Labels, left: Strides, right: Strides, k: tuple[str, ...]) -> Layout:

@@ -41,8 +41,8 @@ class Read:
 
         It is one that is read where it lies.
         """
-        held = sum(self.batch)
-        sizes, rest = iter(self.shape[:held]), self.shape[held:]
+        batch_axes = sum(self.batch)
+        sizes, rest = iter(self.shape[:batch_axes]), self.shape[batch_axes:]
         stack = [next(sizes) if has else 1 for has in self.batch]
         return self.turn, (*stack, prod(rest[: self.rows]), prod(rest[self.rows :]))
 
@@ -51,9 +51,9 @@ class Read:
         part = array[tuple(piece[n] for n in self.cuts)]
         if self.side.copied:
             part = contiguous(part, work)
-        held = sum(self.batch)
-        sizes = iter(part.shape[:held])
+        batch_axes = sum(self.batch)
+        sizes = iter(part.shape[:batch_axes])
         stack = [next(sizes) if has else 1 for has in self.batch]
-        rest = part.shape[held:]
+        rest = part.shape[batch_axes:]
         part = part.reshape(*stack, prod(rest[: self.rows]), prod(rest[self.rows :]))
         return part.swapaxes(-1, -2) if self.side.flipped else part

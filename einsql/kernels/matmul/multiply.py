@@ -172,12 +172,12 @@ class Plan(ProductViews):
         form = Form(stack, self.m, self.n, self.k)
         if form.kind is None or (stack * self.m == 1 and self.work.seconds < thread_team.LONG):
             return None
-        whole = [slice(None)] * len(self.units)
+        everything = [slice(None)] * len(self.units)
 
         def matrices(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Matrices:
             views = self.views(a, b)
-            left = self.reads[0].matrices(views[0], whole, out.dtype)
-            right = self.reads[1].matrices(views[1], whole, out.dtype)
+            left = self.reads[0].matrices(views[0], everything, out.dtype)
+            right = self.reads[1].matrices(views[1], everything, out.dtype)
             return left, right, out.reshape(*out.shape[: self.free], self.m, self.n)
 
         multiply = form.multiply(*matrices(a, b, self.result()[1]))
@@ -185,9 +185,9 @@ class Plan(ProductViews):
             return None
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
-            made, out = self.result()
+            array, out = self.result()
             multiply(*matrices(a, b, out), tick)
-            return made.transpose(self.turn)
+            return array.transpose(self.turn)
 
         return run
 
@@ -201,8 +201,8 @@ class Plan(ProductViews):
             again = [p for x, p in enumerate(parts) if x not in read.cuts]
             if copied[n] and prod(again) > 1:
                 return self._copied_first(n)
-        whole = [*parts, *[1] * (len(self.units) - self.kept)]
-        return self._at_hand(lambda a, b, tick: self.in_pieces(a, b, whole, tick))
+        all_parts = [*parts, *[1] * (len(self.units) - self.kept)]
+        return self._at_hand(lambda a, b, tick: self.in_pieces(a, b, all_parts, tick))
 
     def _at_hand(self, otherwise: Multiply) -> Multiply:
         """Short work as calls that threads at hand take from each other."""
@@ -234,15 +234,15 @@ class Plan(ProductViews):
             calls, blocks = known[0]  # of two threads' that make them at once
             if calls is None:
                 return otherwise(a, b, tick)
-            made = empty((blocks, *shape) if blocks > 1 else shape, work)
+            array = empty((blocks, *shape) if blocks > 1 else shape, work)
             if calls.blas:
                 with blas.OneThread():
-                    calls.run(a, b, made, threads)
+                    calls.run(a, b, array, threads)
             else:
-                calls.run(a, b, made, threads)
+                calls.run(a, b, array, threads)
             if blocks > 1:
-                made = long_sums.add_blocks(made, 0, empty(shape, work))
-            return made if turn is None else made.transpose(turn)
+                array = long_sums.add_blocks(array, 0, empty(shape, work))
+            return array if turn is None else array.transpose(turn)
 
         return run
 
@@ -255,9 +255,9 @@ class Plan(ProductViews):
             The calls, and of how many blocks of terms each is the product: they write to an array
             with an axis of these before those of the result.
         """
-        found = self._calls_of(a, b, parts, 1)
-        if self.k <= self.terms or found is None or not found.blas:
-            return found, 1  # compiled calls take blocks of terms themselves
+        unblocked = self._calls_of(a, b, parts, 1)
+        if self.k <= self.terms or unblocked is None or not unblocked.blas:
+            return unblocked, 1  # compiled calls take blocks of terms themselves
         if min(self.m, self.n) > 1 and self.terms == long_sums.PACKED:
             return None, 1  # each block is added to the result before
         blocks = ceil(self.k / self.terms)
@@ -267,15 +267,15 @@ class Plan(ProductViews):
         self, a: np.ndarray, b: np.ndarray, parts: Sequence[int], blocks: int
     ) -> Calls | None:
         """The calls for so many blocks of terms."""
-        made = empty((blocks, *self.shape), self.dtype)
+        array = empty((blocks, *self.shape), self.dtype)
         views = self.views(a, b)
         # Nothing is copied, so the terms are one axis, or none where each sum has one.
-        whole = slices(self.extents, [*parts, *[1] * (len(self.units) - self.kept)])
+        pieces = slices(self.extents, [*parts, *[1] * (len(self.units) - self.kept)])
         terms = [slice(n * self.terms, min((n + 1) * self.terms, self.k)) for n in range(blocks)]
-        found = []
-        for part, block in product(whole, range(blocks)):
+        matrices = []
+        for part, block in product(pieces, range(blocks)):
             piece = part if blocks == 1 else (*part[:-1], terms[block])
-            out = made[block].transpose(self.arranged).reshape(self.extents[: self.kept])
+            out = array[block].transpose(self.arranged).reshape(self.extents[: self.kept])
             stacks = self.matrices(*views, out, piece)
             shape = stacks[2].shape[: self.free]
             for at in np.ndindex(shape):
@@ -284,8 +284,8 @@ class Plan(ProductViews):
                 if self.free and self.vectors and not single:
                     return None  # too small for calls of matrices
                 step = 1 if single else len(x)
-                found += [(x[n : n + step], y, z[n : n + step]) for n in range(0, len(x), step)]
-        return calls_for(found, (a, b, made))
+                matrices += [(x[n : n + step], y, z[n : n + step]) for n in range(0, len(x), step)]
+        return calls_for(matrices, (a, b, array))
 
     def on_one(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         """All of it on one thread."""
@@ -296,7 +296,7 @@ class Plan(ProductViews):
         self, a: np.ndarray, b: np.ndarray, parts: Sequence[int], tick: Tick
     ) -> np.ndarray:
         """Pieces of the result, on all threads."""
-        made, out = self.result()
+        array, out = self.result()
         views = self.views(a, b)
         with blas.OneThread():
             thread_pool.run(
@@ -306,32 +306,32 @@ class Plan(ProductViews):
                 tick,
                 blas=self.work.seconds < LITTLE or min(self.m, self.n) == 1,
             )
-        return made.transpose(self.turn)
+        return array.transpose(self.turn)
 
     def _by_blas(self) -> Multiply:
         """One piece after another, each on all threads of BLAS."""
         pieces = ceil(self.work.seconds / (thread_pool.threads() * BETWEEN))
         parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
-        whole = [*parts, *[1] * (len(self.units) - self.kept)]
+        all_parts = [*parts, *[1] * (len(self.units) - self.kept)]
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             blas.all_threads()
-            made, out = self.result()
+            array, out = self.result()
             views = self.views(a, b)
-            for done, piece in enumerate(slices(self.extents, whole), start=1):
+            for done, piece in enumerate(slices(self.extents, all_parts), start=1):
                 with blas.undisturbed:
                     self.multiply_piece(*views, out, piece)
-                tick(done / prod(whole))
+                tick(done / prod(all_parts))
             self._leave_spinning()
-            return made.transpose(self.turn)
+            return array.transpose(self.turn)
 
         def at_once(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             blas.all_threads()
-            made = self.numpy_call(a, b, tick)
+            array = self.numpy_call(a, b, tick)
             self._leave_spinning()
-            return made
+            return array
 
-        return at_once if prod(whole) == 1 else run
+        return at_once if prod(all_parts) == 1 else run
 
     def _leave_spinning(self) -> None:
         """Notes that BLAS's threads go on spinning after a product that is surely left to them."""
@@ -347,7 +347,7 @@ class Plan(ProductViews):
         cuts = list(slices(self.extents, parts))
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
-            made, out = self.result()
+            array, out = self.result()
             sums = np.empty((len(cuts), *out.shape), out.dtype)
             views = self.views(a, b)
             with blas.OneThread():
@@ -359,7 +359,7 @@ class Plan(ProductViews):
                     blas=True,
                 )
             out[...] = np.add.reduce(sums, axis=0, dtype=np.float64)
-            return made.transpose(self.turn)
+            return array.transpose(self.turn)
 
         return run
 

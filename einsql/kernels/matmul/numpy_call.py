@@ -37,8 +37,8 @@ def at_once(plan: ProductViews) -> Multiply:
     def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         left = (a if turn_a is None else a.transpose(turn_a)).reshape(shape_a)
         right = (b if turn_b is None else b.transpose(turn_b)).reshape(shape_b)
-        made = empty(shape, work)
-        out = (made if arranged is None else made.transpose(arranged)).reshape(matrix)
+        array = empty(shape, work)
+        out = (array if arranged is None else array.transpose(arranged)).reshape(matrix)
         if vectors and right.strides[-2] == work.itemsize:
             left, right = left[..., None, :], right[..., None, :, :]
             out = out[..., None, :]
@@ -47,7 +47,7 @@ def at_once(plan: ProductViews) -> Multiply:
                 product(left, right, out)
         else:
             product(left, right, out)
-        return made if turn is None else made.transpose(turn)
+        return array if turn is None else array.transpose(turn)
 
     return run
 
@@ -57,9 +57,9 @@ def _vectors_at_once(plan: ProductViews) -> Multiply:
     stack, work = tuple(plan.extents[: plan.free]), plan.dtype
     turns, shapes = [], []
     for read in plan.reads:
-        order, whole = read.whole()
+        order, read_shape = read.whole()
         turns.append(unless_same(order))
-        shapes.append((*whole[:-2], plan.k))
+        shapes.append((*read_shape[:-2], plan.k))
     (turn_a, turn_b), (shape_a, shape_b) = turns, shapes
     shape, turn, arranged = plan.shape, unless_same(plan.turn), unless_same(plan.arranged)
     plain = arranged is None and shape == stack
@@ -73,17 +73,17 @@ def _vectors_at_once(plan: ProductViews) -> Multiply:
             left = left.reshape(shape_a)
         if right.shape != shape_b:
             right = right.reshape(shape_b)
-        made = empty(shape, work)
+        array = empty(shape, work)
         if plain:
-            out = made
+            out = array
         else:
-            out = (made if arranged is None else made.transpose(arranged)).reshape(stack)
+            out = (array if arranged is None else array.transpose(arranged)).reshape(stack)
         if shared:
             with blas.undisturbed:
                 dot(left, right, out)
         else:
             dot(left, right, out)
-        return made if turn is None else made.transpose(turn)
+        return array if turn is None else array.transpose(turn)
 
     return run
 

@@ -90,10 +90,10 @@ class ProductViews:
 
     def by_piece(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         """All of it as the one piece."""
-        made, out = self.result()
+        array, out = self.result()
         with blas.undisturbed:
             self.multiply_piece(*self.views(a, b), out, [slice(None)] * len(self.units))
-        return made.transpose(self.turn)
+        return array.transpose(self.turn)
 
     def views(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The operands with one axis per unit."""
@@ -101,8 +101,8 @@ class ProductViews:
 
     def result(self) -> tuple[np.ndarray, np.ndarray]:
         """The result as it lies, and the view of it that pieces are cut from."""
-        made = empty(self.shape, self.dtype)
-        return made, made.transpose(self.arranged).reshape(self.extents[: self.kept])
+        array = empty(self.shape, self.dtype)
+        return array, array.transpose(self.arranged).reshape(self.extents[: self.kept])
 
     def matrices(
         self, a: np.ndarray, b: np.ndarray, out: np.ndarray, piece: Sequence[slice]

@@ -106,11 +106,11 @@ def without_limits(node: EinSum) -> tuple[EinSum, tuple[Limit, ...]] | None:
     limits: list[Limit] = []
     kept: list[Expr] = []
     for term in conjuncts(node.guard):
-        found = limit_of(node, term)
-        if found is None:
+        limit = limit_of(node, term)
+        if limit is None:
             kept.append(term)
         else:
-            limits.append(found)
+            limits.append(limit)
     if not limits:
         return None
     return replace(node, guard=conj(*kept)), tuple(limits)
@@ -132,16 +132,16 @@ def over_ranges(
     keys = [(node.keys.index(m.label), node.axis(m.label), m) for m in limits if m not in summed]
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
-        found = within(operands, tick)
+        fields = within(operands, tick)
         for n, axis, m in keys:
             lo, hi = m.cut(axis.lo, axis.hi, operands)
-            for name, array in found.items():
+            for name, array in fields.items():
                 beyond = slice(hi - axis.lo, None) if m.upper else slice(0, lo - axis.lo)
                 at = (slice(None),) * n
                 if array[(*at, beyond)].size:
-                    found[name] = array = array if array.flags.writeable else array.copy()
+                    fields[name] = array = array if array.flags.writeable else array.copy()
                     array[(*at, beyond)] = 0
-        return found
+        return fields
 
     def within(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         bounds = {x: ((a := node.axis(x)).lo, a.hi) for x in labels}
@@ -170,8 +170,8 @@ def over_ranges(
         for m in summed:
             m.write(page, ends[m.label], operands)
         key = "".join(f"({lo}, {hi}), " for lo, hi in ends.values())
-        given = "".join(f"{o.whole}, " for o in operands)
-        made = page.line(f"{page.held(chosen, 'f')}(({key}))(({given}), {page.tick})")
-        return {o.name: page.line(f"{made}[{o.name!r}]") for o in node.outputs}
+        arguments = "".join(f"{o.whole}, " for o in operands)
+        call = page.line(f"{page.held(chosen, 'f')}(({key}))(({arguments}), {page.tick})")
+        return {o.name: page.line(f"{call}[{o.name!r}]") for o in node.outputs}
 
     return Written(run, write)

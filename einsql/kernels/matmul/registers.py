@@ -163,8 +163,8 @@ def dots(
                 builder.store(builder.call(fma, [*both, builder.load(total)]), total)
 
         step = many * nbytes
-        whole = builder.sdiv(depth_, _INDEX(many * across))
-        with cgutils.for_range(builder, whole, intp=_INDEX) as loop:
+        blocks = builder.sdiv(depth_, _INDEX(many * across))
+        with cgutils.for_range(builder, blocks, intp=_INDEX) as loop:
             at = builder.mul(loop.index, _INDEX(step * across))
             for register in range(across):
                 add(builder.add(at, _INDEX(register * step)), register)
@@ -172,7 +172,7 @@ def dots(
                 soon = builder.add(builder.add(begin, at), ahead_)
                 for line in range(0, step * across, _LINE):
                     _bring(builder, builder.add(soon, _INDEX(line)))
-        first = builder.mul(whole, _INDEX(across))
+        first = builder.mul(blocks, _INDEX(across))
         last = builder.sdiv(depth_, _INDEX(many))
         with cgutils.for_range(builder, builder.sub(last, first), intp=_INDEX) as loop:
             add(builder.mul(builder.add(first, loop.index), _INDEX(step)), 0)
@@ -249,8 +249,8 @@ def _bring(builder: Any, address: Any) -> None:
     word = ir.IntType(32)
     place = builder.inttoptr(address, ir.IntType(8).as_pointer())
     function = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
-    found = builder.module.declare_intrinsic("llvm.prefetch", [place.type], function)
-    builder.call(found, [place, *(ir.Constant(word, n) for n in (0, 2, 1))])
+    prefetch = builder.module.declare_intrinsic("llvm.prefetch", [place.type], function)
+    builder.call(prefetch, [place, *(ir.Constant(word, n) for n in (0, 2, 1))])
 
 
 def _pointer(builder: Any, address: Any, to: Any) -> Any:

@@ -110,25 +110,25 @@ class Calls:
         thread_team.start(self._job, threads, reads, bases)
 
 
-def calls_for(pieces: Sequence[Matrices], whole: Matrices) -> Calls | None:
+def calls_for(pieces: Sequence[Matrices], arrays: Matrices) -> Calls | None:
     """The calls for pieces of a product.
 
     Args:
         pieces: Their matrices, FLOAT or DOUBLE and not empty, as they lie.
-        whole: The arrays that they are parts of.
+        arrays: The two operands and the result that they are parts of.
 
     Returns:
         The calls, or None where BLAS does not read the matrices as they lie.
     """
-    found = blas.library()
-    if found is None:
+    library = blas.library()
+    if library is None:
         return None
     turned = blas.stepped(pieces[0][2])[0] != blas.PLAIN
     if turned:  # the transposed product is in C order
         pieces = [(b.T, a.T, out.T) for a, b, out in pieces]
-        whole = whole[1], whole[0], whole[2]
-    size = whole[2].itemsize
-    bases = [x.ctypes.data for x in whole]
+        arrays = arrays[1], arrays[0], arrays[2]
+    size = arrays[2].itemsize
+    bases = [x.ctypes.data for x in arrays]
     left = pieces[0][2].shape[0] == 1  # the left operand is the vector
     named = "gemm"
     if all(1 in out.shape for _, _, out in pieces):
@@ -144,10 +144,10 @@ def calls_for(pieces: Sequence[Matrices], whole: Matrices) -> Calls | None:
         places = places[1], places[0], places[2]
     if named == "dots":
         return Calls(_dots(size), np.array(table, np.int64), places, places.index(2), blas=False)
-    address = (found.gemm if named == "gemm" else found.gemv)[size]
+    address = (library.gemm if named == "gemm" else library.gemv)[size]
     rows = np.array([[address, *row] for row in table], np.int64)
     streamed = places.index(4) if named == "gemv" else None
-    return Calls(_caller(named, size, found.wide), rows, places, streamed)
+    return Calls(_caller(named, size, library.wide), rows, places, streamed)
 
 
 def _matrix_row(

@@ -159,7 +159,7 @@ def _steps(x: np.ndarray, stack: Sequence[int]) -> list[np.ndarray]:
 
 def _sums(steps: Sequence[np.ndarray]) -> np.ndarray:
     """Every sum of one element of each, the last varying fastest."""
-    found = np.zeros(1, np.int64)
+    sums = np.zeros(1, np.int64)
     for s in steps:
-        found = (found[:, None] + s).reshape(-1)
-    return found
+        sums = (sums[:, None] + s).reshape(-1)
+    return sums

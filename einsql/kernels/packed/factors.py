@@ -143,16 +143,16 @@ def _matrices(
     """The product of a side's factors; its axes follow each other in memory as the first's do."""
     first, *rest = (np.broadcast_to(f.run(block, None), shape) for f in factors)
     order = sorted(range(len(shape)), key=lambda x: -abs(first.strides[x]))
-    made = empty(tuple(shape[x] for x in order), dtype).transpose(np.argsort(order))
+    products = empty(tuple(shape[x] for x in order), dtype).transpose(np.argsort(order))
 
     def fill(at: tuple[slice, ...]) -> None:
-        part = made[at]
+        part = products[at]
         np.copyto(part, first[at], casting="unsafe")
         for other in rest:
             np.multiply(part, other[at], out=part, casting="unsafe")
 
     _in_pieces(shape, fill)
-    return made
+    return products
 
 
 def _in_pieces(shape: tuple[int, ...], work: Callable[[tuple[slice, ...]], object]) -> None:

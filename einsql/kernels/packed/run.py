@@ -56,10 +56,10 @@ def compile_packed(node: EinSum) -> Runner | None:
         return None
     parts = []
     for o in node.outputs:
-        found = _match(node, o)
-        if found is None:
+        packed = _match(node, o)
+        if packed is None:
             return None
-        parts.append(found)
+        parts.append(packed)
     return _Packed(node, parts).run
 
 
@@ -151,10 +151,10 @@ class _Part:
             else:
                 side = self.columns.side(x) or ROWS
                 arrays[x] = label_cube(self.node, self.layout, x.name, side)
-        found = self.variant(arrays)
-        if found is None:
+        choice = self.variant(arrays)
+        if choice is None:
             return None
-        variant, most = found
+        variant, most = choice
         exact = None if self.product is None else self.product.type_for(most)
         if self.product is not None and exact is not None:
             _, view, result = self.allocate(np.dtype(np.int64))
@@ -232,8 +232,8 @@ class _Part:
             flats.append(flat)
             strides += steps
         dtype = np.dtype(np.bool_ if program.out == "boolean" else program.out)
-        whole, view, result = self.allocate(dtype)
-        flat_out, goal = whole.reshape(-1), [s // dtype.itemsize for s in view.strides]
+        array, view, result = self.allocate(dtype)
+        flat_out, goal = array.reshape(-1), [s // dtype.itemsize for s in view.strides]
         flag = np.zeros(1, np.int64)
         free: list[Scratch] = []
         parts = cut(*self.layout.sizes[:3], terms, thread_pool.threads())
@@ -255,14 +255,14 @@ class _Part:
         lay = self.layout
         natural = (*lay.batch, *lay.rows, *lay.columns)
         keys = self.node.keys
-        whole = empty(tuple(lay.extent[x] for x in keys), dtype)
-        turned = whole.transpose([keys.index(x) for x in natural])
+        array = empty(tuple(lay.extent[x] for x in keys), dtype)
+        turned = array.transpose([keys.index(x) for x in natural])
         try:
-            return whole, turned.reshape(lay.sizes[:3], copy=False), whole
+            return array, turned.reshape(lay.sizes[:3], copy=False), array
         except ValueError:
-            whole = empty(tuple(lay.extent[x] for x in natural), dtype)
-            turned = whole.transpose([natural.index(x) for x in keys])
-            return whole, whole.reshape(lay.sizes[:3]), turned
+            array = empty(tuple(lay.extent[x] for x in natural), dtype)
+            turned = array.transpose([natural.index(x) for x in keys])
+            return array, array.reshape(lay.sizes[:3]), turned
 
     def finish(self, result: np.ndarray) -> np.ndarray:
         o, lay = self.output, self.layout

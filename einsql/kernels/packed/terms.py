@@ -62,8 +62,8 @@ class Columns:
 
     def side(self, e: Expr) -> str | None:
         """The side that an expression reads alone; None if it reads both."""
-        found = (self.own(x) for x in subexpressions(e) if isinstance(x, Value | Label))
-        sides = {side for side in found if side is not None}
+        sides_read = (self.own(x) for x in subexpressions(e) if isinstance(x, Value | Label))
+        sides = {side for side in sides_read if side is not None}
         if len(sides) > 1:
             return None
         return sides.pop() if sides else ROWS
@@ -145,12 +145,12 @@ class Ranges:
 
     def of(self, e: Expr) -> Range:
         """An expression's range; notes whether it may raise, and integers beyond 32 bits."""
-        found = self.known.get(e)
-        if found is None:
-            found = self.known[e] = self._of(e)
-            if e.dtype.is_integer and not (found.lo > -(2**31) and found.hi < 2**31):
+        bounds = self.known.get(e)
+        if bounds is None:
+            bounds = self.known[e] = self._of(e)
+            if e.dtype.is_integer and not (bounds.lo > -(2**31) and bounds.hi < 2**31):
                 self.narrow = False
-        return found
+        return bounds
 
     def _of(self, e: Expr) -> Range:
         if isinstance(e, Const):

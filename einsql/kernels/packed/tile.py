@@ -142,16 +142,16 @@ class _Writer:
             for phi, value in zip(row, values, strict=True):
                 phi.add_incoming(value, blocks)
         point = self.point(k)
-        found = [self.combine(point(row), running[row]) for row in range(self.what.rows)]
+        combined = [self.combine(point(row), running[row]) for row in range(self.what.rows)]
         following = builder.add(k, ir.Constant(_WORD, 1))
         k.add_incoming(following, terms)
-        for row, values in zip(running, found, strict=True):
+        for row, values in zip(running, combined, strict=True):
             for phi, value in zip(row, values, strict=True):
                 phi.add_incoming(value, terms)
         builder.cbranch(builder.icmp_signed("<", following, stop), terms, after)
 
         builder.position_at_end(after)
-        for at, results in enumerate(found):
+        for at, results in enumerate(combined):
             self.merge(at, results, new)
         start.add_incoming(stop, after)
         new.add_incoming(ir.Constant(BIT, 0), after)

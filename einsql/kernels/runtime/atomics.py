@@ -65,8 +65,8 @@ def replace(_: Any, address: Any, old: Any, new: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = pointer(builder, args[0])
-        found = builder.cmpxchg(place, args[1], args[2], "seq_cst", "seq_cst")
-        return builder.extract_value(found, 1)
+        exchanged = builder.cmpxchg(place, args[1], args[2], "seq_cst", "seq_cst")
+        return builder.extract_value(exchanged, 1)
 
     return types.boolean(address, old, new), generate
 

@@ -86,7 +86,7 @@ def library() -> Blas | None:
     if choice == "numpy" or (choice == "auto" and not _prefers_mkl()):
         return numpys()
     try:
-        found = mkl.load()
+        mkl_library = mkl.load()
     except OSError as error:
         if choice == "auto":
             return numpys()
@@ -94,7 +94,7 @@ def library() -> Blas | None:
             f"{CHOICE} is mkl, and MKL cannot be loaded: {error}",
             hint="pip install 'einsql[mkl]' brings it; auto and numpy do without.",
         ) from error
-    return _blas(found, "MKL", "cblas_{}", True)
+    return _blas(mkl_library, "MKL", "cblas_{}", True)
 
 
 def _prefers_mkl() -> bool:
@@ -109,27 +109,31 @@ def numpys() -> Blas | None:
     if linked is None:
         return None
     for name, count, wide in _NAMES:
-        found = _blas(linked, "NumPy's", name, wide, count)
-        if found is not None:
-            return found
+        numpy_blas = _blas(linked, "NumPy's", name, wide, count)
+        if numpy_blas is not None:
+            return numpy_blas
     return None
 
 
 @cache
 def _linked() -> ctypes.CDLL | None:
     """What NumPy is linked to: symbols of all its libraries."""
-    found = importlib.import_module("numpy._core._multiarray_umath").__file__
+    path = importlib.import_module("numpy._core._multiarray_umath").__file__
     try:
-        return ctypes.CDLL(found)
+        return ctypes.CDLL(path)
     except OSError:
         return None
 
 
-def _blas(found: ctypes.CDLL, called: str, name: str, wide: bool, count: str = "") -> Blas | None:
+def _blas(
+    library_file: ctypes.CDLL, called: str, name: str, wide: bool, count: str = ""
+) -> Blas | None:
     """A library whose functions are spelled so, or None if they are not."""
     try:
-        single, double = (getattr(found, name.format(f"{t}gemm")) for t in "sd")
-        vectors = {n: getattr(found, name.format(f"{t}gemv")) for n, t in ((4, "s"), (8, "d"))}
+        single, double = (getattr(library_file, name.format(f"{t}gemm")) for t in "sd")
+        vectors = {
+            n: getattr(library_file, name.format(f"{t}gemv")) for n, t in ((4, "s"), (8, "d"))
+        }
     except AttributeError:
         return None
     size = ctypes.c_int64 if wide else ctypes.c_int32
@@ -140,8 +144,8 @@ def _blas(found: ctypes.CDLL, called: str, name: str, wide: bool, count: str = "
             scalar, ctypes.c_void_p, size, ctypes.c_void_p, size,
             scalar, ctypes.c_void_p, size,
         ]  # fmt: skip
-    setter = getattr(found, count.format("set"), None) if count else None
-    getter = getattr(found, count.format("get"), None) if count else None
+    setter = getattr(library_file, count.format("set"), None) if count else None
+    getter = getattr(library_file, count.format("get"), None) if count else None
     if setter is not None:
         setter.restype, setter.argtypes = None, [ctypes.c_int]
     calls = {4: single, 8: double}
@@ -168,11 +172,11 @@ def gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, alpha: float, beta: floa
         alpha: Factor of the product.
         beta: Factor of what is there; where it is 0, `out` may hold anything.
     """
-    found = library()
-    assert found is not None
+    blas = library()
+    assert blas is not None
     flip_a, lead_a = stepped(a)
     flip_b, lead_b = stepped(b)
-    found.calls[out.itemsize](
+    blas.calls[out.itemsize](
         _ROW_MAJOR,
         flip_a,
         flip_b,
@@ -286,11 +290,16 @@ class OneThread:
     def __enter__(self) -> None:
         global _limits, _before
         with _lock:
-            found = numpys()
-            if not _before and found is not None and found.set_threads and found.get_threads:
-                _before = found.get_threads()
+            numpy_blas = numpys()
+            if (
+                not _before
+                and numpy_blas is not None
+                and numpy_blas.set_threads
+                and numpy_blas.get_threads
+            ):
+                _before = numpy_blas.get_threads()
                 with undisturbed:
-                    found.set_threads(1)
+                    numpy_blas.set_threads(1)
             _limits += 1
 
     def __exit__(self, *_: object) -> None:
@@ -319,10 +328,10 @@ def all_threads() -> None:
     with _lock:
         if _limits or not _before:
             return
-        found = numpys()
-        if found is not None and found.set_threads is not None:
+        numpy_blas = numpys()
+        if numpy_blas is not None and numpy_blas.set_threads is not None:
             with undisturbed:
-                found.set_threads(_before)
+                numpy_blas.set_threads(_before)
         _before = 0
 
 

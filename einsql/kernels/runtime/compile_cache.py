@@ -134,8 +134,8 @@ def address(kernel: Kernel) -> int:
     known = _addresses.get(kernel)
     if known is None:
         compiled: Any = kernel
-        found = compiled.overloads[compiled.signatures[0]]
-        known = int(found.library.get_pointer_to_function(found.fndesc.llvm_func_name))
+        overload = compiled.overloads[compiled.signatures[0]]
+        known = int(overload.library.get_pointer_to_function(overload.fndesc.llvm_func_name))
         _addresses[kernel] = known
     return known
 

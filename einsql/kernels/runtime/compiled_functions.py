@@ -113,8 +113,8 @@ def _larger(builder: Any, kind: Any, a: Any, b: Any) -> Any:
 def _of_floats(name: str, builder: Any, a: Any, b: Any, flags: tuple[str, ...]) -> Any:
     """A call of an LLVM intrinsic."""
     function = ir.FunctionType(a.type, [a.type] * 2)
-    found = builder.module.declare_intrinsic(name, [a.type], function)
-    return builder.call(found, [a, b], fastmath=flags)
+    declared = builder.module.declare_intrinsic(name, [a.type], function)
+    return builder.call(declared, [a, b], fastmath=flags)
 
 
 def _highest(builder: Any, kind: Any, a: Any, b: Any) -> Any:
@@ -222,10 +222,10 @@ def _truncate_float(a: Any) -> Any:
 
 
 def _round_away_float(a: Any) -> Any:
-    whole = np.trunc(a)
-    if abs(a - whole) >= 0.5:
-        whole += math.copysign(1.0, a)
-    return math.copysign(whole, a)
+    truncated = np.trunc(a)
+    if abs(a - truncated) >= 0.5:
+        truncated += math.copysign(1.0, a)
+    return math.copysign(truncated, a)
 
 
 def _by_kind(on_integers: Callable[..., Any], on_floats: Callable[..., Any]) -> Any:
@@ -263,9 +263,9 @@ def _in_floats(build: Callable[[Num, Num], Num]) -> Any:
         narrow = builder.trunc if kind.bitwidth > 32 else builder.sext
         a, b = (x if x.type == word else narrow(x, word) for x in args)
         doubles = (Num(builder, builder.sitofp(x, ir.DoubleType())) for x in (a, b))
-        found = builder.fptosi(build(*doubles).value, word)
+        integer = builder.fptosi(build(*doubles).value, word)
         back = builder.sext if kind.bitwidth > 32 else builder.trunc
-        return found if args[0].type == word else back(found, args[0].type)
+        return integer if args[0].type == word else back(integer, args[0].type)
 
     return _binary(generate)
 
@@ -319,8 +319,8 @@ def prefetch(_: Any, address: Any) -> Any:
         word = ir.IntType(32)
         place = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
         function = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
-        found = builder.module.declare_intrinsic("llvm.prefetch", [place.type], function)
-        builder.call(found, [place, *(ir.Constant(word, n) for n in (0, 3, 1))])
+        declared = builder.module.declare_intrinsic("llvm.prefetch", [place.type], function)
+        builder.call(declared, [place, *(ir.Constant(word, n) for n in (0, 3, 1))])
         return context.get_dummy_value()
 
     return types.void(address), generate

@@ -40,15 +40,15 @@ def parts() -> list[Path]:
 
     The user's own packages count where Python imports them: not under -I, for example.
     """
-    found, users = [], [site.getuserbase()] if site.ENABLE_USER_SITE else []
+    installed, users = [], [site.getuserbase()] if site.ENABLE_USER_SITE else []
     for home in dict.fromkeys((sys.prefix, *users)):
         place = Path(home, "lib")
         for name in os.listdir(place) if place.is_dir() else ():
             match = _CORE.fullmatch(name)
             if match:
-                made = [place / f"libmkl_{part}.so.{match[1]}" for part in _PARTS]
-                found.append((int(match[1]), made))
-    return max(found, default=(0, []))[1]
+                libraries = [place / f"libmkl_{part}.so.{match[1]}" for part in _PARTS]
+                installed.append((int(match[1]), libraries))
+    return max(installed, default=(0, []))[1]
 
 
 def is_intel() -> bool:

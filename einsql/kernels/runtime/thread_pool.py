@@ -358,8 +358,8 @@ def _core() -> Callable[[], int] | None:
     """What tells the number of the core that the calling thread runs on."""
     if not hasattr(os, "sched_setaffinity"):
         return None
-    found: Callable[[], int] | None = getattr(ctypes.CDLL(None), "sched_getcpu", None)
-    return found
+    sched_getcpu: Callable[[], int] | None = getattr(ctypes.CDLL(None), "sched_getcpu", None)
+    return sched_getcpu
 
 
 def _forget() -> None:

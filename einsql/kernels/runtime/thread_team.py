@@ -311,21 +311,21 @@ def start(
     global _team
     if _team is None:
         _team = _Team()
-    found = _team.run(job, threads, reads, bases)
-    if found & _RAISED:
+    failures = _team.run(job, threads, reads, bases)
+    if failures & _RAISED:
         raise InternalError("a compiled kernel raised an exception")
-    return found
+    return failures
 
 
 def _by_interface(array: np.ndarray) -> int:
-    found: int = array.__array_interface__["data"][0]
-    return found
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _by_place(array: np.ndarray) -> int:
     """The first word of an array behind what every object has; the interface takes 2 µs."""
-    found: int = _WORD(id(array) + object.__basicsize__).value or 0
-    return found
+    address: int = _WORD(id(array) + object.__basicsize__).value or 0
+    return address
 
 
 _WORD = ctypes.c_void_p.from_address

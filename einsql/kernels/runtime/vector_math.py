@@ -163,8 +163,8 @@ def _reduce(x: Num, f: Format, biases: int = 1) -> tuple[Num, Num, Num]:
     """
     offset = x.held(f.round + biases * f.bias)
     rounded = x.times_plus(x.held(1 / math.log(2)), offset)
-    whole = rounded - offset
-    r = whole.times_plus(x.held(-f.ln2[1]), whole.times_plus(x.held(-f.ln2[0]), x))
+    multiple = rounded - offset
+    r = multiple.times_plus(x.held(-f.ln2[1]), multiple.times_plus(x.held(-f.ln2[0]), x))
     return rounded.bits(), r, r * r * r.polynomial(f.expm1)
 
 

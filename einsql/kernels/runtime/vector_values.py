@@ -138,13 +138,13 @@ class Num:
     def looked_up(self, name: str, table: tuple[float, ...]) -> Num:
         """The element of a table of doubles, named for good, at this integer, no vector."""
         module, kind = self.builder.module, ir.ArrayType(ir.DoubleType(), len(table))
-        held = module.globals.get(name)
-        if held is None:
-            held = ir.GlobalVariable(module, kind, name)
-            held.linkage, held.global_constant = "internal", True
-            held.initializer = ir.Constant(kind, table)
+        constant = module.globals.get(name)
+        if constant is None:
+            constant = ir.GlobalVariable(module, kind, name)
+            constant.linkage, constant.global_constant = "internal", True
+            constant.initializer = ir.Constant(kind, table)
         start = ir.Constant(ir.IntType(32), 0)
-        place = self.builder.gep(held, [start, self.value], inbounds=True)
+        place = self.builder.gep(constant, [start, self.value], inbounds=True)
         return Num(self.builder, self.builder.load(place))
 
     def either(self, then: Num, other: Num) -> Num:
@@ -182,10 +182,10 @@ class Num:
         module = self.builder.module
         if isinstance(kind, ir.VectorType):  # llvmlite knows no names over vectors
             full = f"{name}.v{kind.count}{self._element.intrinsic_name}"
-            found = module.globals.get(full) or ir.Function(module, function, full)
+            callee = module.globals.get(full) or ir.Function(module, function, full)
         else:
-            found = module.declare_intrinsic(name, [kind], function)
-        return Num(self.builder, self.builder.call(found, args))
+            callee = module.declare_intrinsic(name, [kind], function)
+        return Num(self.builder, self.builder.call(callee, args))
 
     def _value(self, other: Num | float) -> Any:
         return other.value if isinstance(other, Num) else self.literal(other).value

@@ -70,10 +70,10 @@ class _Copy:
         out = empty((*table.shape[:at], len(numbers), *table.shape[at + 1 :]), table.dtype)
         if compiled and at == 0 and table[:1].flags.c_contiguous:
             kernel, size = compile_cache.load(SOURCE, tick), out.nbytes // max(1, len(out))
-            given = len(table), table.ctypes.data, table.strides[0], out.ctypes.data, size
+            table_args = len(table), table.ctypes.data, table.strides[0], out.ctypes.data, size
 
             def work(piece: slice) -> None:
-                kernel(numbers, piece.start, piece.stop, *given)
+                kernel(numbers, piece.start, piece.stop, *table_args)
         elif at == 0 and table.flags.c_contiguous:
 
             def work(piece: slice) -> None:
@@ -108,10 +108,10 @@ def compile_gather(node: EinSum, may_compile: bool = True) -> Runner | None:
     copies: dict[str, _Copy] = {}
     for o in node.outputs:
         if o.name not in flags:
-            found = _copy(node, rows, o)
-            if found is None:
+            row_copy = _copy(node, rows, o)
+            if row_copy is None:
                 return None
-            copies[o.name] = found
+            copies[o.name] = row_copy
     if not copies:
         return None
     numbers_of, shape = numbering(node, rows), node.schema.shape

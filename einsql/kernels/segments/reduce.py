@@ -136,12 +136,12 @@ class _Segments:
         numbers = self.numbers_of(operands, tick)
         at = self.places(numbers)
         sources = [self.source(x, operands, numbers) for x in self.leaves]
-        given = [y for x in sources for y in (x.numbers, x.step, x.flat)]
+        arguments = [y for x in sources for y in (x.numbers, x.step, x.flat)]
         scatter = pays(len(at), self.count, self.width if self.reduced else 1)
-        found = (self.scattered if scatter else self.sorted)(at, given, tick)
-        if found is None:  # whole numbers beyond 64 bits
+        reduced = (self.scattered if scatter else self.sorted)(at, arguments, tick)
+        if reduced is None:  # whole numbers beyond 64 bits
             return compile_vector(self.node)(operands, tick)
-        counts, results = found
+        counts, results = reduced
         fields: dict[str, np.ndarray] = {}
         for o in self.node.outputs:
             if _is_count(o):
@@ -185,21 +185,21 @@ class _Segments:
             at = np.where(missing, -1, at)
         return np.ascontiguousarray(np.broadcast_to(at, (rows,)))
 
-    def scattered(self, at: np.ndarray, given: Sequence[object], tick: Tick) -> Found | None:
+    def scattered(self, at: np.ndarray, arguments: Sequence[object], tick: Tick) -> Found | None:
         """Adds rows where they belong."""
         sizes = self.count, self.width if self.reduced else 1
 
         if self.text is None:
             self.text = scattering_source(self.reduced, self.leaves, sizes)
-        return scattered(self.text, self.reduced, at, sizes, given, tick)
+        return scattered(self.text, self.reduced, at, sizes, arguments, tick)
 
-    def sorted(self, at: np.ndarray, given: Sequence[object], tick: Tick) -> Found | None:
+    def sorted(self, at: np.ndarray, arguments: Sequence[object], tick: Tick) -> Found | None:
         """Sorts rows by segment, and reduces segments in parallel."""
         starts, order = np.zeros(self.count + 1, np.int64), np.empty(len(at), np.int64)
         if compile_cache.load(ORDER, tick)(at, self.count, starts, order):
             order = np.arange(len(at))
         results = [empty((self.count * self.width,), o.dtype.numpy) for o in self.reduced]
-        if self.reduced and not self.reduce(starts, order, given, results, tick):
+        if self.reduced and not self.reduce(starts, order, arguments, results, tick):
             return None
         return np.diff(starts), results
 
@@ -207,7 +207,7 @@ class _Segments:
         self,
         starts: np.ndarray,
         order: np.ndarray,
-        given: Sequence[object],
+        arguments: Sequence[object],
         results: Sequence[np.ndarray],
         tick: Tick,
     ) -> bool:
@@ -237,7 +237,7 @@ class _Segments:
 
         def work(job: _Job) -> None:
             kernel, lo, hi, edges, into = job
-            if kernel(lo, hi, edges, order, width, *given, *into):
+            if kernel(lo, hi, edges, order, width, *arguments, *into):
                 failed.append(lo)
 
         thread_pool.run(work, jobs, len(jobs), tick)
@@ -280,8 +280,8 @@ class _Segments:
         labels = [operand.labels[n] for n in parts[0]]
         if len(labels) == 1 and labels[0] in numbers:
             lo = self.node.axis(labels[0]).lo
-            found = numbers[labels[0]]
-            return _Source(found - lo if lo else found, width, flat)
+            positions = numbers[labels[0]]
+            return _Source(positions - lo if lo else positions, width, flat)
         extents = [self.node.axis(x).extent for x in self.rows.labels]
         at = np.zeros(1, np.int64)
         for x in labels:

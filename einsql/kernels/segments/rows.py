@@ -72,11 +72,11 @@ def numbering(node: EinSum, rows: Rows) -> Callable[[Sequence[Fields], Tick], Nu
     parts = [_number(node, rows, a) for a in rows.derived]
 
     def numbers(operands: Sequence[Fields], tick: Tick) -> Numbers:
-        found: Numbers = {}
+        by_label: Numbers = {}
         for axis, (run, used) in zip(rows.derived, parts, strict=True):
             result = run([operands[n] for n in used], tick)[axis.label]
-            found[axis.label] = np.ascontiguousarray(result, np.int64).reshape(-1)
-        return found
+            by_label[axis.label] = np.ascontiguousarray(result, np.int64).reshape(-1)
+        return by_label
 
     return numbers
 

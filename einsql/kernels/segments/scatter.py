@@ -47,7 +47,7 @@ def scattered(
     outputs: Sequence[Output],
     at: np.ndarray,
     sizes: tuple[int, int],
-    given: Sequence[object],
+    arguments: Sequence[object],
     tick: Tick,
 ) -> tuple[np.ndarray, list[np.ndarray]] | None:
     """Reduces rows.
@@ -57,7 +57,7 @@ def scattered(
         outputs: What is reduced.
         at: The segment of each row; rows of none there is are left out.
         sizes: How many segments there are, and values of a row.
-        given: Arguments of what the outputs read.
+        arguments: Arguments of what the outputs read.
         tick: Told the fraction done.
 
     Returns:
@@ -95,7 +95,7 @@ def scattered(
     def work(piece: tuple[int, int, int]) -> None:
         n, first, last = piece
         own = [t[n] for of in parts for t in of]
-        failed[n] |= kernel(first, last, at, count, width, *given, counts[n], *own)
+        failed[n] |= kernel(first, last, at, count, width, *arguments, counts[n], *own)
 
     for turn in range(rounds):
         thread_pool.run(work, pieces(turn), workers, partial(_tell, tick, turn, rounds))

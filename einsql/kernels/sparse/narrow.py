@@ -28,14 +28,14 @@ def over_parts(node: EinSum, run: Runner) -> Runner:
     }
 
     def over(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
-        given = list(operands)
+        narrowed_operands = list(operands)
         for n, spans in parts.items():
-            fields = given[n]
+            fields = narrowed_operands[n]
             if isinstance(fields, Sparse):
-                given[n] = fields.narrowed(spans)
+                narrowed_operands[n] = fields.narrowed(spans)
             else:
-                given[n] = {name: array[spans] for name, array in fields.items()}
-        return run(given, tick)
+                narrowed_operands[n] = {name: array[spans] for name, array in fields.items()}
+        return run(narrowed_operands, tick)
 
     return over
 

@@ -101,8 +101,8 @@ def _multiplier() -> Callable[[np.ndarray, Compressed, np.ndarray, np.ndarray], 
         def multiply(
             starts: np.ndarray, matrix: Compressed, dense: np.ndarray, into: np.ndarray
         ) -> None:
-            held = slice(int(starts[0]), int(starts[-1]))
-            arrays = matrix.values[held], matrix.columns[held], starts - starts[0]
+            stored = slice(int(starts[0]), int(starts[-1]))
+            arrays = matrix.values[stored], matrix.columns[stored], starts - starts[0]
             into[...] = csr_array(arrays, shape=(len(into), matrix.shape[1])) @ dense
 
         return multiply
@@ -110,11 +110,11 @@ def _multiplier() -> Callable[[np.ndarray, Compressed, np.ndarray, np.ndarray], 
     def add(starts: np.ndarray, matrix: Compressed, dense: np.ndarray, into: np.ndarray) -> None:
         into[...] = 0
         (terms, width), flat = dense.shape, dense.reshape(-1)
-        held = starts, matrix.columns, matrix.values, flat, into.reshape(-1)
+        matrix_args = starts, matrix.columns, matrix.values, flat, into.reshape(-1)
         if width == 1:
-            csr_matvec(len(into), terms, *held)
+            csr_matvec(len(into), terms, *matrix_args)
         else:
-            csr_matvecs(len(into), terms, width, *held)
+            csr_matvecs(len(into), terms, width, *matrix_args)
 
     return add
 
@@ -133,8 +133,8 @@ def balanced(matrix: Compressed, wanted: int) -> list[slice]:
     rows, starts = matrix.shape[0], matrix.starts
     marks = matrix.stored * np.arange(1, wanted) // wanted
     even = rows * np.arange(wanted + 1) // wanted
-    found = np.searchsorted(starts, marks.astype(starts.dtype))
-    ends = np.unique(np.concatenate((found, even))).tolist()
+    cuts = np.searchsorted(starts, marks.astype(starts.dtype))
+    ends = np.unique(np.concatenate((cuts, even))).tolist()
     return [slice(a, b) for a, b in pairwise(ends)]
 
 
@@ -151,13 +151,13 @@ def compressed(values: np.ndarray, grid: Grid, work: np.dtype) -> Compressed:
     rows, columns = present.shape
     counts = np.count_nonzero(present, axis=1)
     starts = np.concatenate(([0], np.cumsum(counts)))
-    found = np.flatnonzero(present)
-    across = found % columns
+    positions = np.flatnonzero(present)
+    across = positions % columns
     if values.flags.c_contiguous:
-        held = values.reshape(-1)[found]
+        elements = values.reshape(-1)[positions]
     else:
-        held = values[found // columns, across]
-    size = np.int32 if max(len(found), columns) < 2**31 else np.int64
+        elements = values[positions // columns, across]
+    size = np.int32 if max(len(positions), columns) < 2**31 else np.int64
     return Compressed(
-        (rows, columns), starts.astype(size), across.astype(size), held.astype(work, copy=False)
+        (rows, columns), starts.astype(size), across.astype(size), elements.astype(work, copy=False)
     )

@@ -139,18 +139,18 @@ def finite(values: np.ndarray, some: np.ndarray) -> np.ndarray:
         some: The tiles to look at.
     """
     rows, columns = (edges(n) for n in values.shape)
-    found = np.ones(len(rows), np.bool_)
+    flags = np.ones(len(rows), np.bool_)
 
     def look(i: int) -> None:
         if some[i].all():
-            found[i] = np.isfinite(values[rows[i]]).all()
+            flags[i] = np.isfinite(values[rows[i]]).all()
             return
-        found[i] = all(
+        flags[i] = all(
             np.isfinite(values[rows[i], columns[j]]).all() for j in np.flatnonzero(some[i])
         )
 
     spread(look, len(rows), values.size)
-    return found
+    return flags
 
 
 def spread(work: Callable[[int], None], pieces: int, size: int) -> None:

@@ -143,9 +143,9 @@ def _is_plain(reduction: str | None, dtype: DType) -> bool:
     """True unless what is reduced has to be checked, or is a pair."""
     if reduction is None:
         return True
-    found = REDUCTIONS[reduction]
-    checked = dtype.is_integer and found.monoid in ("add", "mul")
-    return found.better is None and found.monoid in UFUNCS and not checked
+    law = REDUCTIONS[reduction]
+    checked = dtype.is_integer and law.monoid in ("add", "mul")
+    return law.better is None and law.monoid in UFUNCS and not checked
 
 
 def compile_straight(node: EinSum, domain: Domain) -> Runner | None:
@@ -161,8 +161,8 @@ def compile_straight(node: EinSum, domain: Domain) -> Runner | None:
     if operands:
         page.lines.insert(0, f"{''.join(f'{o.name}, ' for o in operands)} = operands")
     shown = Shown(names).whole
-    made: Runner = page.function("run(operands, tick)", "tick(1.0)", f"return {shown}")
-    return made
+    function: Runner = page.function("run(operands, tick)", "tick(1.0)", f"return {shown}")
+    return function
 
 
 def write_straight(
@@ -247,10 +247,10 @@ class _Writer:
 
     def once(self, key: object, make: Callable[[], _Var]) -> _Var:
         """What is known under a key, which is written the first time."""
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = make()
-        return found
+        variable = self.known.get(key)
+        if variable is None:
+            variable = self.known[key] = make()
+        return variable
 
     def failure(self, e: Call) -> Failure | None:
         """How a call may fail; where a choice decides that, closures do."""
@@ -273,10 +273,10 @@ class _Writer:
     def call(
         self, e: Call, args: Sequence[_Var], failure: Failure | None, mask: _Var | None
     ) -> _Var:
-        given = ", ".join(a.name for a in args)
+        arguments = ", ".join(a.name for a in args)
         if failure is not None:
             selected = "None" if mask is None else mask.name
-            self.page.lines.append(f"refuse({self.held(failure)}, {selected}, {given})")
+            self.page.lines.append(f"refuse({self.held(failure)}, {selected}, {arguments})")
         if e.fn in ("cast", "nearest"):
             return self.cast(args[0], e.dtype)
         target = e.dtype.carrier
@@ -287,18 +287,18 @@ class _Writer:
         if function is None:
             function = SCALARS[e.fn].numpy
         if failure is None and all(a.constant is not None for a in args):
-            found = np.asarray(function(*(a.constant for a in args)))
-            return self.literal(found if found.dtype == target else cast_array(found, e.dtype))
+            folded = np.asarray(function(*(a.constant for a in args)))
+            return self.literal(folded if folded.dtype == target else cast_array(folded, e.dtype))
         shape = np.broadcast_shapes(*(a.shape for a in args))
-        made = self.line(f"{self.held(function, 'f')}({given})", shape, target, new)
+        variable = self.line(f"{self.held(function, 'f')}({arguments})", shape, target, new)
         if not (new and same and args[0].dtype == target and target.kind == "f"):
             self.page.lines.append(
-                f"if {made.name}.dtype != {self.held(target)}: "
-                f"{made.name} = cast_array({made.name}, {self.held(e.dtype)})"
+                f"if {variable.name}.dtype != {self.held(target)}: "
+                f"{variable.name} = cast_array({variable.name}, {self.held(e.dtype)})"
             )
-            if not made.shape or function is SCALARS[e.fn].numpy:
-                self.page.lines.append(f"{made.name} = asarray({made.name})")
-        return made
+            if not variable.shape or function is SCALARS[e.fn].numpy:
+                self.page.lines.append(f"{variable.name} = asarray({variable.name})")
+        return variable
 
     def cast(self, a: _Var, dtype: DType) -> _Var:
         """Writes `cast_array`."""
@@ -358,10 +358,10 @@ class _Writer:
         """Writes a reduction over the axes that are no keys."""
         selected = mask if o.where == TRUE else self.both(mask, self.expr(o.where, mask))
         value = self.expr(o.args[0], selected)
-        whole, kept = self.domain.shape, self.domain.kept
-        if value.shape != whole:
-            text = f"broadcast_to({value.name}, {whole!r})"
-            value = self.line(text, whole, value.dtype)
+        shape, kept = self.domain.shape, self.domain.kept
+        if value.shape != shape:
+            text = f"broadcast_to({value.name}, {shape!r})"
+            value = self.line(text, shape, value.dtype)
         value = self.cast(value, o.dtype)
         function = REDUCTIONS[o.reduction or ""].monoid or ""
         running = running_type(function, o.dtype)
@@ -369,16 +369,16 @@ class _Writer:
         if selected is not None:
             value = self.chosen(selected, value, identity)
         ufunc, state = self.held(UFUNCS[function], "f"), self.held(running.carrier)
-        if gone := tuple(range(kept, len(whole))):
-            if function == "add" and o.dtype is DType.DOUBLE and prod(whole[kept:]) > 2 * CHAIN:
+        if gone := tuple(range(kept, len(shape))):
+            if function == "add" and o.dtype is DType.DOUBLE and prod(shape[kept:]) > 2 * CHAIN:
                 text = f"{self.held(add_up, 'f')}({value.name}, {gone!r}, True)"
             else:
                 reduce = self.held(UFUNCS[function].reduce, "f")
                 text = f"{reduce}({value.name}, {gone!r}, {state})"
-            value = self.line(text, whole[:kept], running.carrier, True)
+            value = self.line(text, shape[:kept], running.carrier, True)
         start = self.literal(np.asarray(identity, running.carrier))
         text = f"{ufunc}({start.name}, {value.name})"
-        return self.shown(self.line(text, whole[:kept], running.carrier, True), o.dtype)
+        return self.shown(self.line(text, shape[:kept], running.carrier, True), o.dtype)
 
     def chosen(self, mask: _Var, value: _Var, otherwise: object) -> _Var:
         """Writes a choice between values and a constant."""
@@ -404,6 +404,6 @@ class _Writer:
         if value.shape == shape and value.own and value.name not in self.given:
             self.given.add(value.name)  # another output gets an array of its own
             return value
-        made = self.line(f"empty({shape!r}, {self.held(stored)})", shape, stored)
-        self.page.lines.append(f"{made.name}[...] = {value.name}")
-        return made
+        field = self.line(f"empty({shape!r}, {self.held(stored)})", shape, stored)
+        self.page.lines.append(f"{field.name}[...] = {value.name}")
+        return field

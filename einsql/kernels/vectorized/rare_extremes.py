@@ -43,8 +43,8 @@ def compile_seldom(node: EinSum, compile_node: Compile) -> tuple[str, Runner] | 
     nothing = {
         o.name: np.broadcast_to(o.dtype.numpy.type(0), node.schema.shape) for o in rest.outputs
     }
-    told = tuple(dict.fromkeys(s for s in rare.values() if s is not None))
-    return name, _Seldom(run, told, _Rest(rest, compile_node, nothing))
+    sum_names = tuple(dict.fromkeys(s for s in rare.values() if s is not None))
+    return name, _Seldom(run, sum_names, _Rest(rest, compile_node, nothing))
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class _Seldom:
         if names is None:
             return None
         sums = ", ".join(names[s] for s in self.sums)
-        given = ", ".join(o.whole for o in operands)
-        rest = page.line(f"{page.held(self.rest, 'f')}(({sums},), ({given},), {page.tick})")
+        arguments = ", ".join(o.whole for o in operands)
+        rest = page.line(f"{page.held(self.rest, 'f')}(({sums},), ({arguments},), {page.tick})")
         more = {o.name: page.line(f"{rest}[{o.name!r}]") for o in self.rest.node.outputs}
         return {**names, **more}

@@ -69,22 +69,22 @@ def _spread(
     parts = min(array.shape[axis], max(2 * thread_pool.threads(), array.size // PIECE))
     edges = [array.shape[axis] * n // parts for n in range(parts + 1)]
     shape = tuple(array.shape[n] for n in kept)
-    whole = axis in axes
-    if whole and prod(shape) * parts > array.size // 8:
+    cuts_sum = axis in axes
+    if cuts_sum and prod(shape) * parts > array.size // 8:
         return _sum(array, axes, dtype, compiles)
-    out = np.empty((parts, *shape) if whole else shape, np.float64 if whole else dtype)
+    out = np.empty((parts, *shape) if cuts_sum else shape, np.float64 if cuts_sum else dtype)
 
     def work(n: int) -> None:
         piece = slice(edges[n], edges[n + 1])
         part = _sum(array[(slice(None),) * axis + (piece,)], axes, dtype, compiles)
-        if whole:
+        if cuts_sum:
             out[n] = part
         else:
             out[(slice(None),) * kept.index(axis) + (piece,)] = part
 
     with blas.OneThread():
         thread_pool.run(work, range(parts), parts, lambda done: None)
-    if not whole:
+    if not cuts_sum:
         return out
     return np.asarray(np.add.reduce(out, axis=0))
 

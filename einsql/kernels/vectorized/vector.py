@@ -181,13 +181,13 @@ def _reads_of(node: EinSum, axis: Axis) -> set[str]:
     """Labels an axis's definition depends on, through operands too."""
     if axis.define is None:
         return set()
-    found: set[str] = set()
+    labels: set[str] = set()
     for e in subexpressions(axis.define):
         if isinstance(e, Label):
-            found.add(e.name)
+            labels.add(e.name)
         elif isinstance(e, Value):
-            found.update(node.operands[e.operand].labels)
-    return found
+            labels.update(node.operands[e.operand].labels)
+    return labels
 
 
 def _in_order(node: EinSum) -> list[Axis]:
@@ -238,9 +238,9 @@ def _lift(labels: Sequence[str], place: Mapping[str, int]) -> tuple[slice | None
 def _slicing(node: EinSum, operand: Operand, place: Mapping[str, int]) -> Read:
     starts = _starts(node, operand)
     axes = [place[x] for x in operand.labels]
-    held = [x for x in place if x in operand.labels]
-    arrange = arrangement(operand.labels, held)
-    lift = _lift(held, place)
+    labels = [x for x in place if x in operand.labels]
+    arrange = arrangement(operand.labels, labels)
+    lift = _lift(labels, place)
 
     def bind(points: _Points) -> Reading:
         part = [_shifted(points.ranges[a], s) for a, s in zip(axes, starts, strict=True)]
@@ -260,9 +260,9 @@ def _taking(
     starts = _starts(node, operand)
     at = operand.labels.index(gathered)
     now = [*operand.labels[:at], *axes, *operand.labels[at + 1 :]]
-    held = [x for x in place if x in now]
-    arrange = arrangement(now, held)
-    lift = _lift(held, place)
+    labels = [x for x in place if x in now]
+    arrange = arrangement(now, labels)
+    lift = _lift(labels, place)
     squeezed = tuple(n for x, n in place.items() if x not in axes)
     first = node.axis(gathered).lo
 

@@ -219,11 +219,11 @@ def is_plain(node: EinSum, expr: Expr) -> bool:
 
 def spread(node: EinSum, operand: Operand, shape: tuple[int, ...]) -> View | None:
     """The operand as an array over all keys, repeated along those it does not have."""
-    held = [k for k in node.keys if k in operand.labels]
-    view = reading(node, operand, held)
-    if len(held) == len(node.keys):
+    keys = [k for k in node.keys if k in operand.labels]
+    view = reading(node, operand, keys)
+    if len(keys) == len(node.keys):
         return view
-    if not held and view is None and prod(shape) < 2**31:  # `ndarray` counts the bytes
+    if not keys and view is None and prod(shape) < 2**31:  # `ndarray` counts the bytes
         return Repeated(shape)
     lift = tuple(slice(None) if k in operand.labels else None for k in node.keys)
     if isinstance(view, Seen):
@@ -243,9 +243,9 @@ class Repeated:
 
     def __call__(self, scalar: np.ndarray) -> np.ndarray:
         """The view of an array."""
-        made = np.ndarray(self.shape, scalar.dtype, scalar, 0, (0,) * len(self.shape))
-        made.flags.writeable = False
-        return made
+        view = np.ndarray(self.shape, scalar.dtype, scalar, 0, (0,) * len(self.shape))
+        view.flags.writeable = False
+        return view
 
 
 VIEWS = Kernel(

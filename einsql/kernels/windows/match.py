@@ -57,11 +57,11 @@ def product_of(node: EinSum, output: Output) -> Product | None:
         or any(a.extent == 0 for a in node.axes)
     ):
         return None
-    found = _factors(output)
-    derived = window_labels(node) if found is not None else None
-    if found is None or derived is None:
+    factors = _factors(output)
+    derived = window_labels(node) if factors is not None else None
+    if factors is None or derived is None:
         return None
-    first, second, scale = found
+    first, second, scale = factors
     one, two = (_free(node, v, derived) for v in (first, second))
     axes = {a.label: a for a in node.axes}
     free = {a.label for a in node.axes if a.define is None}

@@ -129,10 +129,10 @@ class _Multiply:
 
     def table(self, labels: Sequence[str], steps: dict[str, int]) -> np.ndarray:
         """Σ step · position of labels, the last label fastest."""
-        found = np.zeros(1, np.int64)
+        offsets = np.zeros(1, np.int64)
         for x in labels:
-            found = (found[:, None] + np.arange(self.extent[x]) * steps[x]).reshape(-1)
-        return found
+            offsets = (offsets[:, None] + np.arange(self.extent[x]) * steps[x]).reshape(-1)
+        return offsets
 
     def packed(self, right: np.ndarray, terms: Sequence[str], tile: Tile) -> np.ndarray:
         """The right operand as `[batch …, panel, term, column]`, short panels filled with 0."""
