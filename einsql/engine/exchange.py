@@ -29,7 +29,7 @@ Index = tuple[slice | EllipsisType, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _LocalCut:
     """What of one tile makes another one at its site.
 
     Attributes:
@@ -54,7 +54,7 @@ class _Taken:
 class _Exchanging:
     """What an exchange does at owned sites: tiles taken from others, and those put together."""
 
-    taken: tuple[_Taken, ...]
+    taken: tuple[_LocalCut, ...]
     gathered: tuple[int, ...]
 
 
@@ -167,24 +167,24 @@ class Moving:
 
     def _does(self, number: int, step: Exchange, transport: Transport) -> _Exchanging:
         own = self.owned(number, step.tiles, transport)
-        taken = [t for n in own if (t := self._taken(step, n)) is not None]
+        taken = [t for n in own if (t := self._local_cut(step, n)) is not None]
         gathered = tuple(n for n in own if step.at_hand[n, 0] < 0)
         return _Exchanging(tuple(taken), gathered)
 
-    def _taken(self, step: Exchange, tile: int) -> _Taken | None:
+    def _local_cut(self, step: Exchange, tile: int) -> _LocalCut | None:
         """How a tile is cut from one at its site; None if it is put together."""
         source, number = (int(k) for k in step.at_hand[tile])
         if source < 0:
             return None
         at = step.sources[source]
         box, other = step.tiles.boxes[tile], self._program.steps[at].tiles.boxes[number]
-        return _Taken(tile, at, number, cut_of(box, other))
+        return _LocalCut(tile, at, number, cut_of(box, other))
 
     def at_hand(
         self, step: Exchange, tile: int, tiles_of: Mapping[int, Held]
     ) -> dict[str, np.ndarray]:
         """A tile that is cut from one at its site; nothing if it is put together."""
-        taken = self._taken(step, tile)
+        taken = self._local_cut(step, tile)
         return {} if taken is None else taken.fields(tiles_of)
 
     def gathering(self, number: int, step: Exchange) -> Moves:

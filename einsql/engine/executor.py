@@ -75,9 +75,9 @@ class Program:
             (slots[id(node)], node.name) for node in nodes if isinstance(node, Input)
         )
         self.steps = tuple(
-            _single(work, *compile_node(work), slots, numbers, free[n])
+            _single_step(work, *compile_node(work), slots, numbers, free[n])
             if isinstance(work, EinSum)
-            else _together(work, slots, numbers, free[n])
+            else _fused_step(work, slots, numbers, free[n])
             for n, work in enumerate(works)
         )
         self._bound = tuple((s.run, s.sources, s.targets, s.free) for s in self.steps)
@@ -113,7 +113,7 @@ class Program:
     def run_all(self, inputs: Mapping[str, Fields], tick: Tick) -> Sequence[Fields]:
         """As `run`; returns the fields of every root."""
         if not self._sure and self._exceeds():
-            return self._within(inputs, tick)[0]
+            return self._run_spilling(inputs, tick)[0]
         with Ignored():
             return self._run(inputs, tick)
 
@@ -121,7 +121,7 @@ class Program:
         if self._runs < REPEATED:
             self._runs += 1
             if self._runs == REPEATED:
-                self._written = write_program(self.inputs, self.steps, self.roots, _Part)
+                self._written = write_program(self.inputs, self.steps, self.roots, _StepProgress)
         if self._written is not None:
             return self._written(inputs, tick)
         slots: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
@@ -129,7 +129,7 @@ class Program:
         if count == 1 and len(self.roots) == 1:
             ((run, sources, targets, _),) = self._bound
             return (run([slots[s] for s in sources], tick)[targets.index(self.root)],)
-        part = _Part(tick, count)
+        part = _StepProgress(tick, count)
         for run, sources, targets, free in self._bound:
             outputs = run([slots[s] for s in sources], part)
             if len(targets) == 1:
@@ -146,7 +146,7 @@ class Program:
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, list[Measure]]:
         """As `run`, with what each step took."""
         if not self._sure and self._exceeds():
-            roots, took = self._within(inputs, tick)
+            roots, took = self._run_spilling(inputs, tick)
             return roots[0], took
         measures: list[Measure] = []
         slots: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
@@ -167,7 +167,7 @@ class Program:
         require(self._peak)
         return False
 
-    def _within(
+    def _run_spilling(
         self, inputs: Mapping[str, Fields], tick: Tick
     ) -> tuple[Sequence[Fields], list[Measure]]:
         assert self._memory is not None  # else nothing exceeds it
@@ -175,7 +175,7 @@ class Program:
         return run_within(self.steps, self.roots, self._memory, self._compile, fields, tick)
 
 
-class _Part:
+class _StepProgress:
     """Progress of one step among several.
 
     Attributes:
@@ -235,7 +235,7 @@ def _in_order(nodes: Sequence[Node], groups: Sequence[Group]) -> list[EinSum | G
     return order
 
 
-def _single(
+def _single_step(
     node: EinSum,
     kernel: str,
     runner: Runner,
@@ -260,7 +260,7 @@ def _single(
     )
 
 
-def _together(
+def _fused_step(
     group: Group, slots: Mapping[int, int], numbers: Mapping[int, int], free: Sequence[int]
 ) -> Step:
     return Step(

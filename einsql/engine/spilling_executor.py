@@ -48,7 +48,7 @@ def run_within(
         OperationalError: What has to be in memory at once is more than may be there, or
             there is no room for temporary files.
     """
-    run = _Within(memory, compile_node, inputs, tick)
+    run = _SpillingRun(memory, compile_node, inputs, tick)
     for step in steps:  # what cannot fit is refused before hours have gone
         if step.nbytes > run.room // HELD:
             memory.space.require(step.nbytes)
@@ -56,7 +56,7 @@ def run_within(
     return [run.held[root] for root in roots], measures
 
 
-class _Within:
+class _SpillingRun:
     """A run of a program; `held` has what is there between two steps."""
 
     def __init__(
@@ -80,7 +80,7 @@ class _Within:
 
         start = time.perf_counter()
         self.boxes = 1
-        outputs = self._made(step, [self.held[s] for s in step.sources], part)
+        outputs = self._outputs(step, [self.held[s] for s in step.sources], part)
         self.held.update(zip(step.targets, outputs, strict=True))
         del outputs  # what is moved to a file now is in memory no more
         for slot in step.free:
@@ -94,7 +94,7 @@ class _Within:
             time.perf_counter() - start, sum(a.nbytes for a in results), spilled, self.boxes
         )
 
-    def _made(self, step: Step, operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
+    def _outputs(self, step: Step, operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
         if len(step.nodes) > 1:
             with self.memory.lending():
                 return step.run(operands, tick)

@@ -70,6 +70,20 @@ class SiteMeasure:
     tiles: Held | None = None
 
 
+def combined_measure(measures: Sequence[SiteMeasure]) -> SiteMeasure:
+    """Sums up the measures of all ranks. A step takes as long as on its slowest rank."""
+    every = zip(*(m.steps for m in measures), strict=True)
+    steps = [
+        StepMeasure(max(s.seconds for s in each), sum(s.nbytes for s in each)) for each in every
+    ]
+    seconds = [sum(each) for each in zip(*(m.seconds for m in measures), strict=True)]
+    counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
+    flops, sent, received = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
+    read = sum(m.read for m in measures)
+    tiles = {n: fields for m in measures for n, fields in (m.tiles or {}).items()}
+    return SiteMeasure(steps, seconds, flops, sent, received, read, len(measures), tiles)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cell:
     """A local step on one cell, ready to run.
@@ -182,7 +196,7 @@ class SiteProgram:
                 tiles_of[n] = self._streamed(streams[n], step, tiles_of, transport, tick, measure)
                 done = [*streams[n].released, *(m for m in done if m != streams[n].exchange)]
             elif n in self._fused:
-                self._together(self._fused[n], tiles_of, transport, tick, measure)
+                self._run_fused(self._fused[n], tiles_of, transport, tick, measure)
             elif isinstance(step, Local):
                 tiles_of[n] = self._local(n, step, tiles_of, transport, tick, measure)
             else:
@@ -246,7 +260,7 @@ class SiteProgram:
             compiled = self._cells[number, n] = _Cell(runner, int(step.sites[n]), sources, flops)
         return compiled
 
-    def _together(
+    def _run_fused(
         self,
         fused: Fused,
         tiles_of: dict[int, Held],
@@ -264,7 +278,7 @@ class SiteProgram:
             start = time.perf_counter()
             joined = fused.run(n, tiles_of, lambda done: tick(number / len(steps)))
             if joined is None:
-                self._singly(fused, n, tiles_of, tick, measure)
+                self._run_unfused(fused, n, tiles_of, tick, measure)
                 continue
             for at, fields in zip(fused.visible, joined[0], strict=True):
                 tiles_of[at][n] = dict(fields)
@@ -276,7 +290,7 @@ class SiteProgram:
             assert isinstance(step, Exchange)
             tiles_of[n] = self._moving.exchange(n, step, tiles_of, transport)
 
-    def _singly(
+    def _run_unfused(
         self, fused: Fused, n: int, tiles_of: dict[int, Held], tick: Tick, measure: SiteMeasure
     ) -> None:
         """Runs local steps one after another on a cell for which they do not join."""

@@ -42,7 +42,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Quiet:
+class IgnoringConditions:
     """A runner with floating-point conditions ignored unless they are already.
 
     Attributes:
@@ -62,7 +62,7 @@ class Quiet:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Written:
+class WithWriter:
     """A runner that meets no conditions, and how what it does is written.
 
     Attributes:
@@ -80,8 +80,8 @@ class Written:
 
 def ignoring(run: Runner, write: Write | None = None) -> Runner:
     """The runner, with floating-point conditions ignored, and how it is written."""
-    return Quiet(run, write)
+    return IgnoringConditions(run, write)
 
 
-def silent(_: float) -> None:
+def no_progress(_: float) -> None:
     """The progress of work that nobody waits for by itself."""

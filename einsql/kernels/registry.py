@@ -11,9 +11,9 @@ from einsql.core.schema import DType
 from einsql.core.source_writer import Laid, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, Written
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, WithWriter
 from einsql.kernels.loops.generated import compile_loops
-from einsql.kernels.loops.half_precision import match_floats, stores_short
+from einsql.kernels.loops.half_precision import match_floats, stores_half
 from einsql.kernels.loops.loop_nest import may_raise
 from einsql.kernels.matmul.contraction import (
     CONTRACTION,
@@ -27,7 +27,7 @@ from einsql.kernels.matmul.contraction import (
 )
 from einsql.kernels.matmul.ranged import over_ranges, without_limits
 from einsql.kernels.vectorized.numpy_map import MAPS
-from einsql.kernels.vectorized.rare_extremes import compile_seldom
+from einsql.kernels.vectorized.rare_extremes import compile_rare_extremes
 from einsql.kernels.vectorized.vector import VECTOR, is_gather
 from einsql.kernels.vectorized.views import VIEWS
 from einsql.kernels.windows import as_windows, compile_windows, is_window_product
@@ -128,7 +128,7 @@ KERNELS: tuple[Kernel, ...] = (
 )
 """Every kernel, the cheapest first."""
 
-_SHORT = frozenset({VIEWS.name, GATHER.name, VECTOR.name, LOOPS.name})
+_TAKES_HALF = frozenset({VIEWS.name, GATHER.name, VECTOR.name, LOOPS.name})
 """Kernels that take operands and results of two bytes an element as they are."""
 
 
@@ -146,7 +146,7 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     Raises:
         InternalError: No kernel takes the node.
     """
-    seldom = compile_seldom(node, lambda part: compile_node(part, jit))
+    seldom = compile_rare_extremes(node, lambda part: compile_node(part, jit))
     if seldom is not None:
         return seldom
     ranged = _ranged(node, jit)
@@ -161,7 +161,7 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     if not contractions or (len(contractions) == 1 and not rest):
         return _compile(node, jit)
     groups = [(o,) for o in contractions] + ([rest] if rest else [])
-    return _together([_compile(replace(node, outputs=g), jit) for g in groups])
+    return _combined([_compile(replace(node, outputs=g), jit) for g in groups])
 
 
 def _ranged(node: EinSum, jit: str) -> tuple[str, Runner] | None:
@@ -185,12 +185,12 @@ def _ranged(node: EinSum, jit: str) -> tuple[str, Runner] | None:
     rest = tuple(o for o in node.outputs if o not in sums)
     if rest:
         parts.append(compile_node(replace(node, outputs=rest), jit))
-    return parts[0] if len(parts) == 1 else _together(parts)
+    return parts[0] if len(parts) == 1 else _combined(parts)
 
 
 def _of_parts(node: EinSum, jit: str) -> Callable[[EinSum], Runner]:
     """Makes runners for parts of a node's domain; a kernel that all would have is chosen once."""
-    if not (_reads_sparse(node) or stores_short(node)):
+    if not (_reads_sparse(node) or stores_half(node)):
         compiled = compile_parts(node, jit != "never")
         if compiled is not None:
             return compiled
@@ -258,7 +258,7 @@ def _first(kernels: Sequence[Kernel], node: EinSum, jit: str) -> tuple[str, Runn
 
 
 def _match(kernel: Kernel, node: EinSum, jit: str) -> Runner | None:
-    if kernel.name in _SHORT or not stores_short(node):
+    if kernel.name in _TAKES_HALF or not stores_half(node):
         return kernel.match(node)
     if kernel is MAPS:
         return None  # loops fuse the conversion
@@ -282,7 +282,7 @@ def _repeats(node: EinSum) -> bool:
     return node.points >= STREAMED and any(repeated)
 
 
-def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
+def _combined(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
     """One runner for parts that compute different outputs."""
     runners = [runner for _, runner in parts]
 
@@ -301,7 +301,7 @@ def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
             names |= written
         return names
 
-    return "+".join(dict.fromkeys(name for name, _ in parts)), Written(run, lines)
+    return "+".join(dict.fromkeys(name for name, _ in parts)), WithWriter(run, lines)
 
 
 def _share(tick: Tick, number: int, of: int) -> Tick:

@@ -12,7 +12,7 @@ from einsql.engine.ranks.call import Tick
 from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.groups import Lease
 from einsql.engine.ranks.messages import Command, Fetch, ShipBlocks
-from einsql.engine.ranks.program import AtRanks, Keep, RankFields
+from einsql.engine.ranks.program import Keep, RankExecutable, RankFields
 from einsql.engine.tra.rank_program import loads_of, numbered, tiles_of
 from einsql.engine.tra.site_executor import SiteRun
 from einsql.errors import OperationalError
@@ -107,7 +107,7 @@ def _once(schema: PhysicalSchema) -> dict[int, tuple[KeyTuple, int]]:
     return {n: (key, site) for (key, _), (n, site) in copies.items()}
 
 
-class RankBlockProgram(AtRanks):
+class RankBlockProgram(RankExecutable):
     """A plan over blocks with the ranks that run it."""
 
     def __init__(self, cluster: Cluster, root: Node, jit: str, keep: Keep) -> None:

@@ -11,7 +11,7 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 
-from einsql.core.boxes import common, volumes
+from einsql.core.boxes import common
 from einsql.core.schema import Key, Schema
 from einsql.engine.exchange import Held, paste, slices
 from einsql.engine.ranks import storage
@@ -19,18 +19,22 @@ from einsql.engine.ranks.call import Tick
 from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.groups import Lease
 from einsql.engine.ranks.messages import Command, Kept, Run, Sent, Ship, Slice, Source
+from einsql.engine.ranks.shipping import covers, detached
 from einsql.engine.ranks.storage import Holders, count, fetch, reads, renamed_terms
-from einsql.engine.ranks.windows import Dealt, DealtPart, RankPart, lasting, moving
-from einsql.engine.spmd_executor import SiteMeasure, StepMeasure, is_small, sliced
+from einsql.engine.ranks.windows import (
+    CacheableFields,
+    CacheablePart,
+    RankPart,
+    cacheable_tiles,
+    tiles_of_whole,
+)
+from einsql.engine.spmd_executor import SiteMeasure, combined_measure, is_small, sliced
 from einsql.errors import OperationalError, RanksLost
-from einsql.ir.einsum.graph import Input, Operand
+from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import Tiles, ranks_of
-from einsql.ir.spmd.program import Exchange, Load, Local, Program, Step
+from einsql.ir.spmd.program import Exchange, Load, Program
 from einsql.storage.files import FileFields, FilePart
 from einsql.storage.relation import Fields, PlacedFields, Term, count_here
-
-MOST_TILES = 4096
-"""Tensors in more tiles than this are brought to the ranks again by every statement."""
 
 Keep = Callable[[str, Fields, "RankFields"], None]
 """Told that an input lies at the ranks now: its name, what it was, and what it is."""
@@ -276,7 +280,7 @@ class RankFields(PlacedFields):
 
 
 @dataclass(frozen=True, slots=True)
-class _Dealing:
+class _Distribution:
     """Tiles of a stored tensor that ranks are sent.
 
     Attributes:
@@ -288,7 +292,7 @@ class _Dealing:
     covers: bool
 
 
-class AtRanks(ABC):
+class RankExecutable(ABC):
     """What is shipped to the ranks once, and run there as often as wanted."""
 
     def __init__(self, cluster: Cluster, program: Program, jit: str, keep: Keep) -> None:
@@ -305,7 +309,7 @@ class AtRanks(ABC):
         self._jit = jit
         self._keep = keep
         self._plan: Lease | None = None
-        self._dealt: dict[tuple[int, int], _Dealing] = {}
+        self._distributions: dict[tuple[int, int], _Distribution] = {}
         self._loads = {id(s) for s in program.steps if isinstance(s, Load)}
 
     @abstractmethod
@@ -344,7 +348,7 @@ class AtRanks(ABC):
         measures = cluster.call(runs, tick)
         for done in kept:
             done()
-        return result, together(measures)
+        return result, combined_measure(measures)
 
     def _sources(
         self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
@@ -352,17 +356,18 @@ class AtRanks(ABC):
         """Where each rank gets its tiles of an input from."""
         cluster, tiles = self._cluster, step.tiles
         if isinstance(fields, FilePart):
-            tiles, fields = moving(fields, tiles), fields.whole
+            tiles, fields = tiles_of_whole(fields, tiles), fields.whole
         if isinstance(fields, FileFields):
             file = fields.file.description
             return reads(cluster, file, fields.name, tiles, self.program.sites)
         if isinstance(fields, RankPart):
             return self._part(step, fields, kept, tick)
-        if isinstance(fields, DealtPart) and (cut := lasting(fields, tiles)) is not None:
+        cut = cacheable_tiles(fields, tiles) if isinstance(fields, CacheablePart) else None
+        if isinstance(fields, CacheablePart) and cut is not None:
             load = Load(Input(fields.whole.name, fields.whole.schema), cut.tiles)
             every = self._placed(load, fields.whole.given, kept, tick)
             return [Slice(s, cut.at) for s in every]
-        local = fields.given if isinstance(fields, Dealt) else fields
+        local = fields.given if isinstance(fields, CacheableFields) else fields
         return self._placed(step, local, kept, tick)
 
     def _placed(
@@ -383,24 +388,26 @@ class AtRanks(ABC):
         lease = cluster.tiles()
         if isinstance(fields, RankFields) and placed:
             kept.append(partial(fields.add, tiles, self.program.sites, lease))
-        elif self._dealing(step).covers:
+        elif self._distribution(step).covers:
             placement = RankFields(
                 cluster, lease, step.source.schema, tiles, self.program.sites, origin=fields
             )
             kept.append(partial(self._keep, step.source.name, fields, placement))
-        return [Sent(sliced(step, fields, n), lease.number) for n in self._dealing(step).numbers]
+        return [
+            Sent(sliced(step, fields, n), lease.number) for n in self._distribution(step).numbers
+        ]
 
-    def _dealing(self, step: Load) -> _Dealing:
+    def _distribution(self, step: Load) -> _Distribution:
         """Which rank gets which tiles; found out once for a step of the program."""
         ranks, tiles = self._cluster.ranks, step.tiles
-        dealing = self._dealt.get((id(step), ranks))
-        if dealing is None:
+        distribution = self._distributions.get((id(step), ranks))
+        if distribution is None:
             rank = ranks_of(tiles.sites, self.program.sites, ranks)
             numbers = [np.flatnonzero(rank == r).tolist() for r in range(ranks)]
-            dealing = _Dealing(numbers, covers(tiles, step.source.schema))
+            distribution = _Distribution(numbers, covers(tiles, step.source.schema))
             if id(step) in self._loads:
-                self._dealt[id(step), ranks] = dealing
-        return dealing
+                self._distributions[id(step), ranks] = distribution
+        return distribution
 
     def _part(
         self, step: Load, part: RankPart[RankFields], kept: list[Callable[[], None]], tick: Tick
@@ -408,18 +415,18 @@ class AtRanks(ABC):
         """Where each rank gets its tiles of a part of what lies at ranks from."""
         cluster, tensor = self._cluster, part.whole
         there = tensor.cluster is cluster and tensor.sites == self.program.sites
-        if there and (cut := lasting(part, step.tiles)) is not None:
+        if there and (cut := cacheable_tiles(part, step.tiles)) is not None:
             load = Load(Input(step.source.name, tensor.schema), cut.tiles)
             return [Slice(s, cut.at) for s in self._placed(load, tensor, kept, tick)]
         if there and tensor.origin is None and cluster.knows(tensor.lease):
-            moved = tensor.moved(moving(part, step.tiles), tick)
+            moved = tensor.moved(tiles_of_whole(part, step.tiles), tick)
             kept.append(partial(_forget, moved.lease))  # ranks have it until they have run
             return [Kept(moved.lease.number, moved.names)] * cluster.ranks
         arrays = {name: part[name] for name in part}
-        return [Sent(sliced(step, arrays, n), None) for n in self._dealing(step).numbers]
+        return [Sent(sliced(step, arrays, n), None) for n in self._distribution(step).numbers]
 
 
-class RankProgram(AtRanks):
+class RankProgram(RankExecutable):
     """A placed program with the ranks that run it."""
 
     def __init__(
@@ -465,41 +472,3 @@ class RankProgram(AtRanks):
 
 def _forget(lease: Lease) -> None:
     """Lets ranks forget tiles that one run has read."""
-
-
-def detached(program: Program) -> Program:
-    """A program whose nodes know of each other no more than their schemas."""
-
-    def alone(step: Step) -> Step:
-        if not isinstance(step, Local):
-            return step
-        operands = tuple(
-            Operand(Input(f"#{n}", o.source.schema), o.labels)
-            for n, o in enumerate(step.node.operands)
-        )
-        return replace(step, node=replace(step.node, operands=operands))
-
-    return replace(program, steps=tuple(map(alone, program.steps)))
-
-
-def covers(tiles: Tiles, schema: Schema) -> bool:
-    """True if one copy of the tiles is all of a relation, each key once."""
-    boxes = tiles.boxes[: tiles.once]
-    if len(boxes) > MOST_TILES or int(volumes(boxes).sum()) != schema.size:
-        return False
-    shared = volumes(common(boxes[:, None], boxes[None])).sum(axis=1)
-    return bool((shared == volumes(boxes)).all())
-
-
-def together(measures: Sequence[SiteMeasure]) -> SiteMeasure:
-    """What the ranks took: a step lasts as long as at the slowest."""
-    every = zip(*(m.steps for m in measures), strict=True)
-    steps = [
-        StepMeasure(max(s.seconds for s in each), sum(s.nbytes for s in each)) for each in every
-    ]
-    seconds = [sum(each) for each in zip(*(m.seconds for m in measures), strict=True)]
-    counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
-    flops, sent, received = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
-    read = sum(m.read for m in measures)
-    tiles = {n: fields for m in measures for n, fields in (m.tiles or {}).items()}
-    return SiteMeasure(steps, seconds, flops, sent, received, read, len(measures), tiles)

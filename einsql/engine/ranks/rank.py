@@ -180,7 +180,7 @@ class Rank:
     def _obey(self, order: Order) -> Done | Failed:
         command = order.command
         if order.together or (isinstance(command, Decline) and command.together):
-            return self._together(order.number, command)
+            return self._run_with_all(order.number, command)
         try:
             if isinstance(command, Decline):
                 return self._declined(order.number, command)
@@ -205,7 +205,7 @@ class Rank:
         except Exception as error:
             return self._failed(order.number, error)
 
-    def _together(self, number: int, command: Command) -> Done | Failed:
+    def _run_with_all(self, number: int, command: Command) -> Done | Failed:
         """Runs a program with all other ranks; all of them fail or none."""
         stops = self._stops(number)
         transport = RankTransport(self._comm, self._comm.size, stops)

@@ -77,7 +77,7 @@ class RankPart(DistantFields, Generic[TensorT]):
         return len(self.whole)
 
 
-class Dealt(dict[str, np.ndarray]):
+class CacheableFields(dict[str, np.ndarray]):
     """Fields of a stored tensor in this process that ranks may keep.
 
     Attributes:
@@ -92,20 +92,20 @@ class Dealt(dict[str, np.ndarray]):
         self.name = name
         self.schema = schema
 
-    def within(self, box: np.ndarray, windows: Sequence[int]) -> DealtPart:
+    def within(self, box: np.ndarray, windows: Sequence[int]) -> CacheablePart:
         """A part, which is sent when it is read.
 
         Args:
             box: int64 (keys, 2), within the bounds of the keys.
             windows: Numbers of the keys that the part counts from 0, wherever the box begins.
         """
-        return DealtPart(self, box, windows)
+        return CacheablePart(self, box, windows)
 
 
-class DealtPart(DistantFields):
+class CacheablePart(DistantFields):
     """A box of such fields; `whole`, `box` and `windows` as for `RankPart`."""
 
-    def __init__(self, whole: Dealt, box: np.ndarray, windows: Sequence[int]) -> None:
+    def __init__(self, whole: CacheableFields, box: np.ndarray, windows: Sequence[int]) -> None:
         self.whole = whole
         self.box = box
         self.windows = windows
@@ -121,16 +121,16 @@ class DealtPart(DistantFields):
         return len(self.whole)
 
 
-def lent(tensor: Tensor) -> Fields:
+def fields_for_ranks(tensor: Tensor) -> Fields:
     """The fields of a tensor as plans for ranks read them."""
     fields = tensor.relation.fields
     if tensor.borrowed or type(fields) is not dict:
         return fields
-    return Dealt(fields, tensor.name.lower(), tensor.relation.schema)
+    return CacheableFields(fields, tensor.name.lower(), tensor.relation.schema)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Within:
+class WindowTiles:
     """How tiles of a part are cut from tiles of the whole.
 
     Attributes:
@@ -142,7 +142,7 @@ class Within:
     at: tuple[slice | None, ...]
 
 
-def lasting(part: RankPart[Any] | DealtPart, tiles: Tiles) -> Within | None:
+def cacheable_tiles(part: RankPart[Any] | CacheablePart, tiles: Tiles) -> WindowTiles | None:
     """Tiles of the whole that have what tiles of any such part need, if they may be kept.
 
     Args:
@@ -161,10 +161,10 @@ def lasting(part: RankPart[Any] | DealtPart, tiles: Tiles) -> Within | None:
     known = isinstance(part, RankPart) and part.whole.version(wanted, part.whole.sites) is not None
     if not known and int(wanted.volumes.sum()) > max(part.whole.schema.size, SMALL):
         return None
-    return Within(wanted, tuple(at))
+    return WindowTiles(wanted, tuple(at))
 
 
-def moving(part: RankPart[Any] | FilePart, tiles: Tiles) -> Tiles:
+def tiles_of_whole(part: RankPart[Any] | FilePart, tiles: Tiles) -> Tiles:
     """The wanted tiles of a part by the keys of the whole."""
     boxes = tiles.boxes.copy()
     for n in part.windows:

@@ -16,7 +16,7 @@ from einsql.kernels.cuda.products import compile_product
 from einsql.kernels.cuda.shortage import is_shortage, with_room
 from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
 from einsql.kernels.cuda.tiles import LEAST, compile_tiles
-from einsql.kernels.kernel import Tick, silent
+from einsql.kernels.kernel import Tick, no_progress
 from einsql.kernels.registry import compile_node
 from einsql.kernels.vectorized.views import plan_views
 
@@ -215,7 +215,7 @@ class _Operator:
             run = compile_on_device(part, self.memory, self.precision, self.jit, self.least, limit)[
                 1
             ]
-            computed = run(operands, silent)
+            computed = run(operands, no_progress)
             into = tuple(
                 slice(slab[k][0] - node.axis(k).lo, slab[k][1] - node.axis(k).lo)
                 if k in slab

@@ -148,7 +148,7 @@ class _Writer(Online):
         right, depth = self.right(at, m, product, panel)
         deep, across = (self.length(m.own[x]) for x in (product.summed, product.wide))
         left, between = self.read((at, *product.left))
-        if not self.lies_apart((at, *product.left)):
+        if not self.is_separate((at, *product.left)):
             step = -(-node.axis(product.summed).extent // (2 * PAD)) * 2 * PAD + PAD
             own, step_name = self.param(self.room(plan.rows * step * size)), self.param(step)
             self.emit(
@@ -231,7 +231,7 @@ class _Writer(Online):
         parts = self.plan.parts
         return parts.weights.total if parts is not None and at in self.sums else None
 
-    def lies_apart(self, source: Source) -> bool:
+    def is_separate(self, source: Source) -> bool:
         """True if a left side lies in a buffer whose rows tiles can read."""
         producer = self.number.get(id(self.plan.members[source[0]].node.operands[source[1]].source))
         if producer is None:

@@ -14,7 +14,7 @@ from einsql.core.schema import PRESENT
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import EinSum, Node, Operand
 from einsql.kernels.groups.driver import external, write
-from einsql.kernels.groups.places import Driver, Given, Source, Strided
+from einsql.kernels.groups.places import Driver, GroupInputs, Source, Strided
 from einsql.kernels.groups.plan import Plan, make_plan, work
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.loops.expressions import FAR
@@ -87,7 +87,7 @@ class Group:
         Raises:
             DataError: A selected element overflows, divides by zero or cannot be cast.
         """
-        bound = self._given(operands)
+        bound = self._inputs(operands)
         strided = frozenset(k for k, a in bound.arrays.items() if self._is_strided(k, a))
         driver = self._drivers.get(strided)
         if driver is None:
@@ -96,10 +96,10 @@ class Group:
         seconds = work(self.plan) * OPERATION
         bad = _run(driver, numbers, len(self.nodes), self._pieces(driver), seconds, tick)
         if bad[-1]:  # beyond a limit was NaN or infinity, which 0 times is not 0
-            return self._apart(operands, tick)
+            return self._run_one_by_one(operands, tick)
         for failed, reasons in zip(bad, driver.reasons, strict=False):
             if failed and FAR in reasons and failed & 1 << reasons.index(FAR):
-                return self._apart(operands, tick)
+                return self._run_one_by_one(operands, tick)
             if failed:
                 raise DataError(reasons[int(failed & -failed).bit_length() - 1])
         return [
@@ -111,7 +111,9 @@ class Group:
             if self.plan.members[at].visible
         ]
 
-    def _apart(self, operands: Sequence[Fields], tick: Tick) -> list[dict[str, np.ndarray]]:
+    def _run_one_by_one(
+        self, operands: Sequence[Fields], tick: Tick
+    ) -> list[dict[str, np.ndarray]]:
         """Runs node by node."""
         fields_of: dict[int, Fields] = {
             id(s): f for s, f in zip(self.sources, operands, strict=True)
@@ -124,7 +126,7 @@ class Group:
                 results.append(fields)
         return results
 
-    def _given(self, operands: Sequence[Fields]) -> Given:
+    def _inputs(self, operands: Sequence[Fields]) -> GroupInputs:
         from einsql.kernels.groups.tiles import width  # imports Numba
 
         plan = self.plan
@@ -145,7 +147,7 @@ class Group:
             for at, m in enumerate(plan.members)
             if m.product is not None
         }
-        return Given(arrays, results, panel)
+        return GroupInputs(arrays, results, panel)
 
     def _is_strided(self, source: Source, array: Strided) -> bool:
         at, operand, _ = source

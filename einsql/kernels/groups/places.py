@@ -35,7 +35,7 @@ class Strided:
 
 
 @dataclass
-class Given:
+class GroupInputs:
     """What a run gives: everything that integers of the kernel are made of.
 
     Attributes:
@@ -49,7 +49,7 @@ class Given:
     panel: dict[int, int]
 
 
-Number = Callable[[Given], int]
+Number = Callable[[GroupInputs], int]
 
 
 @dataclass
@@ -126,7 +126,9 @@ class Places:
 
     # ---- addresses
 
-    def outside(self, steps: Callable[[Given, int], int], fixed: Sequence[int], size: int) -> str:
+    def outside(
+        self, steps: Callable[[GroupInputs, int], int], fixed: Sequence[int], size: int
+    ) -> str:
         """Bytes from an array's first element to that of the block, as an expression.
 
         Args:
@@ -154,7 +156,7 @@ class Places:
             return base, self.param(buffer.row * size if buffer.whole else 0)
         own = {m.own[x] for x in o.labels}
 
-        def steps(g: Given, c: int) -> int:
+        def steps(g: GroupInputs, c: int) -> int:
             return sum(g.arrays[source].strides[x] for x in set(o.labels) if m.own[x] == c)
 
         base = self.param(lambda g: g.arrays[source].array.ctypes.data)
@@ -178,7 +180,7 @@ class Places:
         m = self.plan.members[result[0]]
         keys = {m.own[k]: n for n, k in enumerate(m.node.keys)}
 
-        def steps(g: Given, c: int) -> int:
+        def steps(g: GroupInputs, c: int) -> int:
             return g.results[result].strides[keys[c]] // size
 
         base = self.param(lambda g: g.results[result].ctypes.data)
@@ -260,7 +262,7 @@ def _always(number: int) -> Number:
     return lambda _: number
 
 
-def _bytes(steps: Callable[[Given, int], int], c: int, size: int, g: Given) -> int:
+def _bytes(steps: Callable[[GroupInputs, int], int], c: int, size: int, g: GroupInputs) -> int:
     return steps(g, c) * size
 
 

@@ -50,7 +50,7 @@ Done = dict[object, tuple[np.ndarray, np.ndarray]]
 another one made later could get its identity."""
 
 
-def stores_short(node: EinSum) -> bool:
+def stores_half(node: EinSum) -> bool:
     """True if an operand or a result of a node may have two bytes an element."""
     return any(o.dtype.is_short for o in node.outputs) or any(
         f.dtype.is_short for o in node.operands for f in o.source.schema.fields

@@ -35,7 +35,7 @@ from einsql.kernels.matmul.pieces import (
     slices,
     wanted,
 )
-from einsql.kernels.matmul.product_strategy import Form, Matrices
+from einsql.kernels.matmul.product_strategy import Matrices, ProductStrategy
 from einsql.kernels.matmul.product_views import ProductViews
 from einsql.kernels.matmul.rows import by_rows
 from einsql.kernels.matmul.thread_pool_gemm import Calls, calls_for
@@ -169,7 +169,7 @@ class Plan(ProductViews):
             b: A right one.
         """
         stack = prod(self.extents[: self.free])
-        form = Form(stack, self.m, self.n, self.k)
+        form = ProductStrategy(stack, self.m, self.n, self.k)
         if form.kind is None or (stack * self.m == 1 and self.work.seconds < thread_team.LONG):
             return None
         everything = [slice(None)] * len(self.units)

@@ -14,7 +14,7 @@ import numpy as np
 
 from einsql.core.source_writer import Laid, Page
 from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Value, conj, conjuncts
-from einsql.kernels.kernel import Fields, Runner, Tick, Written
+from einsql.kernels.kernel import Fields, Runner, Tick, WithWriter
 
 KEPT = 64
 """Ranges whose kernels are kept."""
@@ -174,4 +174,4 @@ def over_ranges(
         call = page.line(f"{page.held(chosen, 'f')}(({key}))(({arguments}), {page.tick})")
         return {o.name: page.line(f"{call}[{o.name!r}]") for o in node.outputs}
 
-    return Written(run, write)
+    return WithWriter(run, write)

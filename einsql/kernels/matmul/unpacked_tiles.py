@@ -110,7 +110,7 @@ def source_of(tile: Tile) -> str:
     )
 
 
-class Direct:
+class UnpackedTiles:
     """Multiplies stacks of matrices of one form.
 
     Args:

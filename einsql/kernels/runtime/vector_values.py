@@ -82,17 +82,17 @@ class Num:
         return self._with("div", other)
 
     def __and__(self, other: Num | float) -> Num:
-        return Num(self.builder, self.builder.and_(self.value, self._value(other)))
+        return Num(self.builder, self.builder.and_(self.value, self.as_operand(other)))
 
     def __xor__(self, other: Num | float) -> Num:
-        return Num(self.builder, self.builder.xor(self.value, self._value(other)))
+        return Num(self.builder, self.builder.xor(self.value, self.as_operand(other)))
 
     def __lshift__(self, places: int) -> Num:
-        return Num(self.builder, self.builder.shl(self.value, self._value(places)))
+        return Num(self.builder, self.builder.shl(self.value, self.as_operand(places)))
 
     def __rshift__(self, places: int) -> Num:
         """Division by a power of two, rounded down."""
-        return Num(self.builder, self.builder.ashr(self.value, self._value(places)))
+        return Num(self.builder, self.builder.ashr(self.value, self.as_operand(places)))
 
     def __neg__(self) -> Num:
         return Num(self.builder, self.builder.fneg(self.value))
@@ -149,7 +149,7 @@ class Num:
 
     def either(self, then: Num, other: Num) -> Num:
         """`then` where this integer is not 0."""
-        test = self.builder.icmp_signed("!=", self.value, self._value(0))
+        test = self.builder.icmp_signed("!=", self.value, self.as_operand(0))
         return Num(self.builder, self.builder.select(test, then.value, other.value))
 
     def where(self, comparison: str, limit: Num | float, then: Num | float) -> Num:
@@ -158,8 +158,8 @@ class Num:
 
     def choose(self, comparison: str, limit: Num | float, then: Num | float, other: Num) -> Num:
         """`then` where this float compares so with a limit, otherwise `other`; of any type."""
-        test = self.builder.fcmp_ordered(comparison, self.value, self._value(limit))
-        chosen = other._value(then)
+        test = self.builder.fcmp_ordered(comparison, self.value, self.as_operand(limit))
+        chosen = other.as_operand(then)
         return Num(self.builder, self.builder.select(test, chosen, other.value))
 
     def polynomial(self, coefficients: tuple[float, ...]) -> Num:
@@ -172,11 +172,11 @@ class Num:
     def _with(self, operation: str, other: Num | float) -> Num:
         prefix = "" if isinstance(self._element, ir.IntType) else "f"
         emit = getattr(self.builder, prefix + operation)
-        return Num(self.builder, emit(self.value, self._value(other)))
+        return Num(self.builder, emit(self.value, self.as_operand(other)))
 
     def called(self, name: str, *others: Num | float) -> Num:
         """An LLVM intrinsic of this and other floats of its type."""
-        args = [self.value, *map(self._value, others)]
+        args = [self.value, *map(self.as_operand, others)]
         kind = self.value.type
         function = ir.FunctionType(kind, [kind] * len(args))
         module = self.builder.module
@@ -187,5 +187,6 @@ class Num:
             callee = module.declare_intrinsic(name, [kind], function)
         return Num(self.builder, self.builder.call(callee, args))
 
-    def _value(self, other: Num | float) -> Any:
+    def as_operand(self, other: Num | float) -> Any:
+        """The LLVM value of a Num, or a constant of this type for a number."""
         return other.value if isinstance(other, Num) else self.literal(other).value

@@ -23,7 +23,7 @@ from einsql.ir.einsum.graph import (
     renumber,
     subexpressions,
 )
-from einsql.kernels.kernel import Runner, silent
+from einsql.kernels.kernel import Runner, no_progress
 from einsql.kernels.sparse.match import Side
 
 Condition = Callable[[np.ndarray], np.ndarray]
@@ -70,4 +70,4 @@ def condition_of(
         axes, operands = (Axis("n", 0, stored),), (Operand(source, ("n",)),)
         return compile_node(EinSum(axes, operands, TRUE, ("n",), (kept,)))
 
-    return lambda values: compiled(len(values))([{field.name: values}], silent)["kept"]
+    return lambda values: compiled(len(values))([{field.name: values}], no_progress)["kept"]

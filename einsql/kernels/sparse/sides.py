@@ -10,7 +10,7 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Operand, Output, Value, operands_of, renumber
-from einsql.kernels.kernel import Fields, Runner, silent
+from einsql.kernels.kernel import Fields, Runner, no_progress
 from einsql.kernels.matmul.match import Factor
 from einsql.kernels.sparse.match import Joined, Side
 from einsql.kernels.vectorized.sums import accurate_sum
@@ -174,7 +174,7 @@ def presence_of(node: EinSum, side: Side, order: Labels, compile_node: Compile) 
             (Output("present", (guard,), DType.BOOLEAN),),
         )
     )
-    return lambda operands: run([operands[n] for n in numbers], silent)["present"]
+    return lambda operands: run([operands[n] for n in numbers], no_progress)["present"]
 
 
 def flag_of(node: EinSum, guard: Expr, labels: Labels) -> Value | None:

@@ -10,7 +10,7 @@ from math import ceil
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.kernels.kernel import Tick, silent
+from einsql.kernels.kernel import Tick, no_progress
 from einsql.kernels.matmul.copying import contiguous
 from einsql.kernels.runtime import blas, thread_pool
 
@@ -159,7 +159,7 @@ def spread(work: Callable[[int], None], pieces: int, size: int) -> None:
         for n in range(pieces):
             work(n)
         return
-    thread_pool.run(work, range(pieces), pieces, silent)
+    thread_pool.run(work, range(pieces), pieces, no_progress)
 
 
 def parts(extent: int, wanted: int) -> list[slice]:

@@ -148,14 +148,14 @@ def _is_plain(reduction: str | None, dtype: DType) -> bool:
     return law.better is None and law.monoid in UFUNCS and not checked
 
 
-def compile_straight(node: EinSum, domain: Domain) -> Runner | None:
+def compile_program(node: EinSum, domain: Domain) -> Runner | None:
     """A function that makes a node's NumPy calls, or None where they are left to closures.
 
     Floating-point conditions are ignored by who calls this, for constants, and what it makes.
     """
     page = Page("tick")
     operands = [Taken(page, f"o{n}") for n in range(len(node.operands))]
-    names = write_straight(node, domain, page, operands)
+    names = write_node(node, domain, page, operands)
     if names is None:
         return None
     if operands:
@@ -165,7 +165,7 @@ def compile_straight(node: EinSum, domain: Domain) -> Runner | None:
     return function
 
 
-def write_straight(
+def write_node(
     node: EinSum, domain: Domain, page: Page, operands: Sequence[Laid]
 ) -> dict[str, str] | None:
     """Writes a node's NumPy calls; gives the names of its fields, or None as above."""

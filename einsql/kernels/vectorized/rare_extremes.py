@@ -19,7 +19,7 @@ from einsql.kernels.kernel import Fields, Runner, Tick
 Compile = Callable[[EinSum], tuple[str, Runner]]
 
 
-def compile_seldom(node: EinSum, compile_node: Compile) -> tuple[str, Runner] | None:
+def compile_rare_extremes(node: EinSum, compile_node: Compile) -> tuple[str, Runner] | None:
     """Compiles a node with reductions of `beside(x, term)`, next to SUM(term).
 
     Args:
@@ -44,7 +44,7 @@ def compile_seldom(node: EinSum, compile_node: Compile) -> tuple[str, Runner] | 
         o.name: np.broadcast_to(o.dtype.numpy.type(0), node.schema.shape) for o in rest.outputs
     }
     sum_names = tuple(dict.fromkeys(s for s in rare.values() if s is not None))
-    return name, _Seldom(run, sum_names, _Rest(rest, compile_node, nothing))
+    return name, _RareExtremes(run, sum_names, _Rest(rest, compile_node, nothing))
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class _Rest:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Seldom:
+class _RareExtremes:
     """Runs what is always needed, then the rest if it is.
 
     Attributes:

@@ -26,9 +26,9 @@ from einsql.kernels.vectorized.program_writer import (
     Domain,
     Indexed,
     Reading,
-    compile_straight,
+    compile_program,
     is_suited,
-    write_straight,
+    write_node,
 )
 from einsql.kernels.vectorized.reductions import accumulator
 from einsql.kernels.vectorized.scalar import Block, Compiled, Mask, both, compile_expr
@@ -108,12 +108,12 @@ def compile_vector(node: EinSum) -> Runner:
         nonlocal runs, best
         runs += 1
         if runs == AGAIN and is_suited(node):
-            best = compile_straight(node, _domain(plan)) or run
+            best = compile_program(node, _domain(plan)) or run
         return best(operands, tick)
 
     def write(page: Page, operands: Sequence[Laid]) -> Mapping[str, str] | None:
         suited = is_suited(node)
-        return write_straight(node, _domain(plan), page, operands) if suited else None
+        return write_node(node, _domain(plan), page, operands) if suited else None
 
     return ignoring(short, write)
 

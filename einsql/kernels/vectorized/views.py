@@ -11,7 +11,7 @@ import numpy as np
 from einsql.core.bfloat16 import stored
 from einsql.core.source_writer import Laid, Page
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Operand, Output, Value
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, Written
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, WithWriter
 
 View = Callable[[np.ndarray], np.ndarray]
 
@@ -207,7 +207,7 @@ def compile_views(node: EinSum) -> Runner | None:
             names[name] = write_view(page, view, laid[operand].array(field))
         return names
 
-    return Written(run, write)
+    return WithWriter(run, write)
 
 
 def is_plain(node: EinSum, expr: Expr) -> bool:

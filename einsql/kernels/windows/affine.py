@@ -24,7 +24,7 @@ from einsql.ir.einsum.graph import (
     rewrite,
 )
 from einsql.ir.einsum.intervals import can_raise
-from einsql.kernels.kernel import Fields, Runner, Tick, Written
+from einsql.kernels.kernel import Fields, Runner, Tick, WithWriter
 
 Look = Callable[[np.ndarray], np.ndarray]
 
@@ -172,7 +172,7 @@ class Windows:
                 ],
             )
 
-        return Written(through, lines)
+        return WithWriter(through, lines)
 
 
 @dataclass(frozen=True, slots=True)
