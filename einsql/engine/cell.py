@@ -26,7 +26,7 @@ def cell_node(
         cell: int64 (labels, 2).
         boxes: For each operand the keys its tile covers.
         shifted: Whether keys are counted from the cell's first ones; where nothing reads
-            a key, unless told.
+            a key, they are by default.
     """
     bounds = {x: (int(lo), int(hi)) for x, (lo, hi) in zip(labels, cell, strict=True)}
     for o, box in zip(node.operands, boxes, strict=True):

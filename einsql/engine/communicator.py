@@ -1,4 +1,4 @@
-"""A communicator with what is kept beside it: groups of ranks, and how they stand."""
+"""A communicator with its groups of ranks, and agreement among all ranks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Fabric:
         return fabric
 
     def worst(self, status: int) -> int:
-        """The greatest of what all ranks say.
+        """The greatest of the values of all ranks.
 
         In ⌈log₂ ranks⌉ rounds each hears, from ever further away, what others have heard.
         This is twice as fast as a reduction that does not block.

@@ -1,8 +1,7 @@
 """Exchanges and completions of a placed program, at the sites that a transport owns.
 
-What follows from the program alone, such as which part of which tile goes where, is found out
-when a step first runs and kept: the steps of a statement over small tensors take as long as
-finding that out.
+The transfers of a step follow from the program alone. They are computed when the step first
+runs and cached, because for small tensors computing them takes as long as the statement.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Complete, Exchange, Program
 
 Held = dict[int, dict[str, np.ndarray]]
-"""Fields of the tiles that lie at owned sites, by the tile's number."""
+"""Fields of the tiles at owned sites, by the tile's number."""
 Index = tuple[slice | EllipsisType, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _LocalCut:
-    """What of one tile makes another one at its site.
+    """A tile that is cut from another tile at its site.
 
     Attributes:
         tile: The tile that is wanted.
         step: The step that holds the other one.
         number: The number of that.
-        at: What of it; None if it is all.
+        at: The part of it; None for all of it.
     """
 
     tile: int
@@ -52,7 +51,7 @@ class _LocalCut:
 
 @dataclass(frozen=True, slots=True)
 class _Exchanging:
-    """What an exchange does at owned sites: tiles taken from others, and those put together."""
+    """The work of an exchange at owned sites: tiles cut from others, and tiles put together."""
 
     taken: tuple[_LocalCut, ...]
     gathered: tuple[int, ...]
@@ -77,7 +76,7 @@ class Moving:
     """The steps of a program in which arrays get from site to site.
 
     Attributes:
-        stated: By their numbers the nodes of partial steps, with what merging needs.
+        stated: The nodes of partial steps by number, with the state that merging needs.
     """
 
     def __init__(self, program: Program, stated: Mapping[int, EinSum]) -> None:
@@ -100,7 +99,7 @@ class Moving:
             self._exchanging.clear()
 
     def owned(self, number: int, tiles: Tiles, transport: Transport) -> list[int]:
-        """The numbers of a step's tiles that lie at owned sites."""
+        """The numbers of a step's tiles at owned sites."""
         numbers = self._owned.get(number)
         if numbers is None:
             here = np.zeros(len(transport.sent), bool)
@@ -113,7 +112,7 @@ class Moving:
     def exchange(
         self, number: int, step: Exchange, tiles_of: Mapping[int, Held], transport: Transport
     ) -> Held:
-        """Cuts what is at hand, and sends each owned tile's share of every other tile."""
+        """Cuts tiles from tiles at the same site, and sends pieces of tiles to the other sites."""
         need, base = step.tiles, step.sources[0]
         does = self._exchanging.get(number)
         if does is None:
@@ -198,7 +197,7 @@ class Moving:
         return self._moves[number]
 
     def share(self, number: int, moves: Moves, step: Exchange, tiles_of: Mapping[int, Held]) -> Cut:
-        """Cuts what a route carries."""
+        """The function that cuts the piece of a route."""
         base = step.sources[0]
         have = self._program.steps[base].tiles
 
@@ -232,12 +231,12 @@ class Moving:
     # ---- completions
 
     def complete(self, number: int, step: Complete, own: Held, transport: Transport) -> Held:
-        """Sends on what a site has of a tile, until all of it is merged where it belongs."""
+        """Forwards a site's parts of a tile until all are merged at the site of the tile."""
         local = self._program.maker(step)
         node = self.stated[step.source]
         if number not in self._rounds:
             self._rounds[number] = completing(local, step, node.schema)
-        # What a site has is merged when it leaves, or at the end: sums are rounded once.
+        # Parts are merged when they leave a site, or at the end: sums are rounded once.
         parts: dict[tuple[int, int], list[Arrays]] = {}
 
         def at_site(tile: int, site: int) -> list[Arrays]:
@@ -279,14 +278,14 @@ class Moving:
 def _members(
     step: Complete, partial: Tiles, tile: int, site: int
 ) -> list[tuple[int, Index | None]]:
-    """The partial tiles at a site of which a tile is merged, and what of each."""
+    """The partial tiles at a site that are merged into a tile, with the part of each to use."""
     members, box = step.parts[tile], step.tiles.boxes[tile]
     there = members[partial.sites[members] == site].tolist()
     return [(m, cut_of(box, partial.boxes[m])) for m in there]
 
 
 def cut_of(box: np.ndarray, of: np.ndarray) -> Index | None:
-    """What of a tile lies in a box within it; None if it is all.
+    """The part of a tile within a box; None for all of it.
 
     Args:
         box: int64 (keys, 2).
@@ -296,7 +295,7 @@ def cut_of(box: np.ndarray, of: np.ndarray) -> Index | None:
 
 
 def slices(box: np.ndarray | Sequence[Sequence[int]], origin: np.ndarray | Sequence[int]) -> Index:
-    """What of an array lies in a box; with the ellipsis, a single value stays an array."""
+    """Slices of a box; with the ellipsis, a single value stays an array."""
     along = (slice(int(lo - at), int(hi - at)) for (lo, hi), at in zip(box, origin, strict=True))
     return (*along, ...)
 

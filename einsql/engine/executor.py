@@ -1,4 +1,4 @@
-"""Runs a graph as a straight line of steps; buffers go after their last use."""
+"""Runs a graph step by step; fields are freed after their last use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Program:
         root: The graph.
         compile_node: Makes the kernels.
         find_groups: Finds nodes that run together.
-        memory: What it may take of memory; None for what there is, or an error.
+        memory: Limits of memory; without them an error is raised when memory is short.
         more: Further roots, which are computed in the same run.
     """
 
@@ -144,7 +144,7 @@ class Program:
         return [slots[root] for root in self.roots]
 
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, list[Measure]]:
-        """As `run`, with what each step took."""
+        """Runs every step as `run` does, and measures each one."""
         if not self._sure and self._exceeds():
             roots, took = self._run_spilling(inputs, tick)
             return roots[0], took
@@ -207,7 +207,7 @@ def _shows(
 
 
 def _in_order(nodes: Sequence[Node], groups: Sequence[Group]) -> list[EinSum | Group]:
-    """What runs, producers first: nodes one by one, and groups in the place of theirs."""
+    """Nodes and groups in the order in which they run, producers first."""
     single: list[EinSum | Group] = [n for n in nodes if isinstance(n, EinSum)]
     if not groups:
         return single
@@ -276,7 +276,7 @@ def _fused_step(
 
 
 def _bound(nodes: Sequence[Node]) -> int:
-    """Bytes that a graph takes at most if its kernels do what they should; quickly found."""
+    """An upper bound of the bytes that a graph takes, which is fast to compute."""
     computed = sum(n.schema.size * len(n.schema.fields) for n in nodes if isinstance(n, EinSum))
     read = sum(n.schema.size * len(n.schema.fields) for n in nodes if isinstance(n, Input))
     return 32 * read + 64 * (os.cpu_count() or 1) * computed

@@ -1,4 +1,4 @@
-"""Local steps that a site runs together, cell by cell."""
+"""Local steps of a site that run as one group, cell by cell."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from einsql.ir.spmd.program import Local, Program, Together, with_state
 from einsql.storage.relation import Fields
 
 Join = Callable[[Sequence[EinSum], Sequence[bool]], Group | None]
-"""What the session hands in from the kernels: nodes, producers first, with which of them are
-visible, to what runs them together; None where they do not."""
+"""Joins nodes, producers first, to a group; the flags say whose results are visible outside.
+The session passes it in from the kernels. Returns None where the nodes cannot be joined."""
 
 Place = tuple[int, int]
 """A step, and the number of one of its tiles."""
@@ -25,8 +25,8 @@ class Cell:
     """The steps of one cell that run together, ready to run.
 
     Attributes:
-        group: What runs them.
-        sources: Where what they read from outside lies.
+        group: Runs the steps.
+        sources: The steps and tiles that they read from outside.
         flops: Scalar operations.
     """
 
@@ -104,7 +104,7 @@ class Fused:
         return Cell(group, sources, flops)
 
     def _group(self, nodes: tuple[EinSum, ...]) -> Group | None:
-        """What runs nodes; cells that differ in position only share it."""
+        """The group of some nodes; cells that differ in position only share it."""
         seen: dict[int, int] = {}
         key = tuple(
             (

@@ -1,7 +1,7 @@
-"""How much memory a node takes while it runs, and into which boxes it is cut to take less.
+"""The memory that a node takes, and the boxes into which it is cut to take less.
 
-A box is the node over narrower bounds of some labels. Boxes along keys of the result are
-parts of it; along a label that is reduced they are parts of sums, which are merged.
+A box is the node over narrower bounds of some labels. Boxes along keys of the result compute
+parts of it. Boxes along a reduced label compute partial sums, which are merged.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from einsql.ir.einsum.graph import EinSum, Value, exprs, subexpressions
 from einsql.ir.spmd.program import with_state
 
 COPIES = 2
-"""How often a kernel has what it reads of an operand, converted and in another order."""
+"""Copies that a kernel makes of an operand: converted, and in another order."""
 STATE = 17
 """Bytes of the running values of an element at most: a value, an extreme one, a flag."""
 PLACES = 24
-"""Bytes that a gather takes for each element: where it is read, and what is found there."""
+"""Bytes that a gather takes for each element: the position and the value."""
 WIDE = 256
 """Values of a label below which it is cut only when no other one is left.
 
@@ -52,7 +52,7 @@ class Read:
 
 
 class Footprint:
-    """What a node takes.
+    """The memory that a node takes.
 
     Args:
         node: The node.
@@ -111,7 +111,7 @@ class Footprint:
                 None if operands is None else operands[n]
             )
             kept = dict.fromkeys(labels)
-            if isinstance(operand_fields, Sparse):  # a box has its share of what is stored
+            if isinstance(operand_fields, Sparse):  # a box has its share of the stored elements
                 points = prod(self.extents[x] for x in kept)
                 yield Read(tuple(kept), 2 * operand_fields.matrix.nbytes / max(1, points))
                 continue

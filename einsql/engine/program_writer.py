@@ -1,4 +1,4 @@
-"""A program that is repeated, as one function: the lines of its nodes one after another."""
+"""A program that is repeated, as one generated function with the operations of all steps."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from einsql.core.source_writer import Laid, Page, Shown, Taken, bare_of, write_o
 from einsql.engine.step import Run, Step, Tick
 
 LARGE = 2**16
-"""Points of steps after which progress is told, which also asks whether to go on."""
+"""Points of steps after which the program calls `tick`, which may cancel it."""
 TIMES = 8
-"""How often it is told in any case while short steps run, if there are so many."""
+"""Least number of calls of `tick` while short steps run, if there are so many steps."""
 
 
 def write_program(
@@ -20,14 +20,14 @@ def write_program(
     roots: Sequence[int],
     part: Callable[[Tick, int], Tick],
 ) -> Run | None:
-    """A function that does what the steps do, or None where that would not be shorter.
+    """A function with the operations of all steps, or None where it would not be shorter.
 
-    Floating-point conditions are ignored by who calls it.
+    The caller ignores floating-point conditions.
 
     Args:
         inputs: The slots of inputs with their names.
         steps: The steps, in order.
-        roots: Slots of what it gives.
+        roots: Slots of the results.
         part: Makes the progress of a step, of which `number` is set.
     """
     page = Page("part")
@@ -50,7 +50,7 @@ class _Writer:
 
     Attributes:
         page: Where.
-        laid: What lies in each slot.
+        laid: The fields in each slot.
         written: How many steps have said their lines.
     """
 
@@ -63,12 +63,12 @@ class _Writer:
         self._since, self._points = 0, 0
 
     def lay(self, slot: int, fields: Laid) -> None:
-        """Something lies in a slot from now on."""
+        """Assigns fields to a slot."""
         self.laid[slot] = fields
         self._shown.update(_variables(fields))
 
     def step(self, number: int, step: Step) -> None:
-        """Writes a step, and what is dead afterwards."""
+        """Writes a step, and deletes the variables that no later step reads."""
         page = self.page
         page.lines.append(f"part.number = {number}")
         start = len(page.made)
@@ -126,7 +126,7 @@ class _Writer:
 
 
 def _variables(fields: Laid) -> list[str]:
-    """What a function has of fields, in the order in which it got it."""
+    """The variables of fields in the generated function, in the order of their assignment."""
     if isinstance(fields, Taken):
         return [fields.name, *fields.read.values()]
     assert isinstance(fields, Shown)

@@ -16,7 +16,7 @@ from einsql.ir.spmd.reduce_tree import rounds
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moves:
-    """What moves in a step.
+    """The transfers of a step.
 
     Attributes:
         routes: Between which sites, and how much.
@@ -34,7 +34,7 @@ class Moves:
 def gathering(have: Tiles, need: Tiles, gathered: np.ndarray, sites: int, schema: Schema) -> Moves:
     """The shares that tiles have of others which are put together from them.
 
-    Each group of sites serves its own; who has a copy asks nobody.
+    Each group of sites serves its own; a site with a copy asks no other site.
 
     Args:
         have: Complete tiles, disjoint but for copies.
@@ -67,10 +67,10 @@ def gathering(have: Tiles, need: Tiles, gathered: np.ndarray, sites: int, schema
 
 
 def completing(local: Local, step: Complete, schema: Schema) -> list[Moves]:
-    """What sites send of the tiles that are merged, round after round.
+    """The transfers of partial tiles to be merged, one entry per round.
 
     Args:
-        local: What made the partial tiles.
+        local: The step of the partial tiles.
         step: Which of them belong together.
         schema: Keys and fields of partial tiles, with the state that merging needs.
     """

@@ -1,7 +1,7 @@
-"""Runs the steps of a program within a session's memory.
+"""Runs the steps of a program within the memory limit of a session.
 
-A step that takes more than its part runs box by box, and what is to be kept between two
-steps goes to mapped files where it does not fit beside the other results.
+A step that takes more than its share runs box by box. Fields that later steps read move to
+mapped files where they do not fit beside the other results.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ def run_within(
     Args:
         steps: The steps, in order.
         roots: The slots of the results.
-        memory: What it may take.
+        memory: The limits of memory.
         compile_node: Makes the kernels of boxes.
         inputs: The fields that are given, by their slots.
         tick: Told the fraction done; raises to cancel.
 
     Returns:
-        The fields of each root, and what each step took.
+        The fields of each root, and the measure of each step.
 
     Raises:
-        OperationalError: What has to be in memory at once is more than may be there, or
+        OperationalError: The arrays needed at once do not fit into memory, or
             there is no room for temporary files.
     """
     run = _SpillingRun(memory, compile_node, inputs, tick)
-    for step in steps:  # what cannot fit is refused before hours have gone
+    for step in steps:  # steps that cannot fit are refused before the others have run for hours
         if step.nbytes > run.room // HELD:
             memory.space.require(step.nbytes)
     measures = [run.step(s, n, len(steps)) for n, s in enumerate(steps)]
@@ -57,7 +57,7 @@ def run_within(
 
 
 class _SpillingRun:
-    """A run of a program; `held` has what is there between two steps."""
+    """A run of a program; `held` has the fields that later steps read, by slot."""
 
     def __init__(
         self, memory: Memory, compile_node: Compile, inputs: Mapping[int, Fields], tick: Tick
@@ -82,7 +82,7 @@ class _SpillingRun:
         self.boxes = 1
         outputs = self._outputs(step, [self.held[s] for s in step.sources], part)
         self.held.update(zip(step.targets, outputs, strict=True))
-        del outputs  # what is moved to a file now is in memory no more
+        del outputs  # so that fields moved to a file below leave memory
         for slot in step.free:
             del self.held[slot]
         self._spill(step.targets)
@@ -137,7 +137,7 @@ class _SpillingRun:
         return results
 
     def _allocated(self, node: EinSum) -> dict[str, np.ndarray]:
-        """Arrays for a result: in files if it does not fit beside what is held."""
+        """Arrays for a result, in files if they do not fit beside the fields in memory."""
         shape = node.schema.shape
         types = {f.name: f.dtype.numpy for f in node.schema.fields}
         nbytes = sum(t.itemsize for t in types.values()) * node.schema.size
@@ -146,7 +146,7 @@ class _SpillingRun:
         return {name: self.memory.space.empty(shape, t) for name, t in types.items()}
 
     def _spill(self, targets: Iterable[int]) -> None:
-        """Moves new results to files until what is held in memory fits."""
+        """Moves new results to files until the fields in memory fit."""
         for target in targets:
             fields = self.held.get(target)
             if fields is None or anonymous(self.held.values(), self.foreign) <= self.room // HELD:

@@ -1,7 +1,7 @@
 """Runs a placed program: local steps on the tiles of each site, exchanges between them.
 
-The same code runs every site a process owns, one after another, so that virtual sites
-and ranks differ in their transport only.
+The same code runs all sites of a process, one after another, so virtual sites and ranks differ in
+their transport only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ALONG = 2**15
 
 @dataclass(slots=True)
 class StepMeasure:
-    """What a step took."""
+    """The measure of one step."""
 
     seconds: float = 0.0
     nbytes: int = 0
@@ -47,10 +47,10 @@ class StepMeasure:
 
 @dataclass(slots=True)
 class SiteMeasure:
-    """What the sites did in one run.
+    """The measures of all sites in one run.
 
     Attributes:
-        steps: What each step took.
+        steps: The measure of each step.
         seconds: That each site spent in kernels.
         flops: Scalar operations of the kernels that each site ran.
         sent: Bytes that left each site for another one.
@@ -89,7 +89,7 @@ class _Cell:
     """A local step on one cell, ready to run.
 
     Attributes:
-        runner: What runs it.
+        runner: Runs the cell.
         site: Where it runs.
         sources: The steps that hold its operands' tiles, and the numbers of these.
         flops: Scalar operations.
@@ -143,7 +143,7 @@ class SiteProgram:
         return self.measured(inputs, tick)[0]
 
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
-        """As `run`, with what every step and every site took."""
+        """Runs every step as `run` does, and measures every step and site."""
 
         def load(number: int, step: Load, tiles: Sequence[int]) -> Held:
             if number not in self._loads:
@@ -163,12 +163,12 @@ class SiteProgram:
         """Runs every step at the transport's own sites.
 
         Args:
-            transport: Moves what crosses sites.
+            transport: Moves arrays between sites.
             load: Gives the tiles of stored tensors.
             tick: Told the fraction done; raises to cancel.
 
         Returns:
-            The tiles of the result that lie at these sites, and what the run took here.
+            The tiles of the result at these sites, and the measures of the run.
 
         Raises:
             DataError: A selected element overflows, divides by zero or cannot be cast.
@@ -189,7 +189,7 @@ class SiteProgram:
                 stream = self._stream(n, step)
                 if stream is None:
                     tiles_of[n] = moving.exchange(n, step, tiles_of, transport)
-                else:  # its reader does it, and needs what it reads
+                else:  # its reader runs it, and needs its sources
                     streams[self._streaming[n]] = replace(stream, released=done)
                     done = []
             elif isinstance(step, Local) and n in streams:
@@ -202,7 +202,7 @@ class SiteProgram:
             else:
                 tiles_of[n] = moving.complete(n, step, tiles_of[step.source], transport)
             for source in done:
-                tiles_of.pop(source, None)  # what runs together may hand on nothing
+                tiles_of.pop(source, None)  # fused steps may leave no tiles
             took, nbytes = time.perf_counter() - start, sum(transport.sent) - before
             if n in streams:
                 measure.steps[streams[n].exchange].nbytes, nbytes = nbytes, 0
@@ -245,7 +245,7 @@ class SiteProgram:
         return fields
 
     def _cell(self, number: int, step: Local, n: int) -> _Cell:
-        """What runs a local step on one cell."""
+        """The compiled local step over one cell."""
         compiled = self._cells.get((number, n))
         if compiled is None:
             node = self._stated.get(number, step.node)
@@ -268,7 +268,7 @@ class SiteProgram:
         tick: Tick,
         measure: SiteMeasure,
     ) -> None:
-        """Runs local steps together, and what hands on their tiles."""
+        """Runs fused local steps, and the exchanges of their tiles."""
         steps, number = self.program.steps, fused.last
         last = steps[number]
         assert isinstance(last, Local)
@@ -309,7 +309,7 @@ class SiteProgram:
             tiles_of[number][n] = outputs[number]
 
     def _stream(self, number: int, step: Exchange) -> Stream | None:
-        """How the reader of an exchange takes what arrives piece by piece, if it does."""
+        """How the reader of an exchange takes its operand piece by piece, or None."""
         if number not in self._streaming:
             return None
         if number not in self._streams:
@@ -341,7 +341,7 @@ class SiteProgram:
         each = flops_at_point(step.node)
 
         def work(share: Share, box: np.ndarray, arrays: Arrays) -> None:
-            """Does what a tile of the operand, or a piece of one, is good for."""
+            """Computes the shares of a tile of the operand, or of a piece of one."""
             start, cell = time.perf_counter(), share.cell
             boxes, operands = [], []
             for n, (o, source, pick) in enumerate(

@@ -1,4 +1,4 @@
-"""The steps that executors run, what one took, and the functions that the kernels hand in."""
+"""The steps of executors, their measures, and the functions passed in from the kernels."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ Fields = Mapping[str, np.ndarray]
 Tick = Callable[[float], None]
 Runner = Callable[[Sequence[Fields], Tick], dict[str, np.ndarray]]
 Compile = Callable[[EinSum], tuple[str, Runner]]
-"""What the session hands in from the kernels: a node to its kernel's name and runner."""
+"""Compiles a node to the name of its kernel and a runner; the session passes it in."""
 
 
 Run = Callable[[Mapping[str, Fields], Tick], Sequence[Fields]]
-"""What all steps of a program do, as one function."""
+"""Runs all steps of a program; takes the inputs by name, and returns the fields of each root."""
 
 
 class Group(Protocol):
-    """Nodes that run together: what passes between them is never there as a whole."""
+    """Nodes that run together, so that their intermediate results never exist as a whole."""
 
     @property
     def nodes(self) -> tuple[EinSum, ...]:
-        """The nodes, producers first; no other node lies between them."""
+        """The nodes, producers first; no other node is between them."""
 
     @property
     def sources(self) -> tuple[Node, ...]:
-        """What they read from outside, each once."""
+        """Their operands from outside, each once."""
 
     @property
     def results(self) -> tuple[EinSum, ...]:
@@ -45,7 +45,7 @@ class Group(Protocol):
 
 
 FindGroups = Callable[[Sequence[Node]], Sequence[Group]]
-"""What the session hands in from the kernels: which nodes of a graph run together."""
+"""Finds the nodes of a graph that run together; the session passes it in from the kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ class Step:
 
     Attributes:
         nodes: The nodes, with their numbers among all nodes that are no inputs.
-        kernel: What runs them.
+        kernel: The name of the kernel, for EXPLAIN.
         run: Runs them; returns the fields of each result.
-        sources: Where their operands lie.
+        sources: Slots of their operands.
         targets: Where their results go.
-        free: What is dead afterwards.
+        free: Slots that no later step reads.
         nbytes: Bytes of the results; a view takes none.
         detail: How several run together.
-        runner: What `run` calls for one node.
+        runner: The runner of a single node; `run` calls it.
     """
 
     nodes: tuple[tuple[int, EinSum], ...]
@@ -82,7 +82,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What one step took.
+    """The measure of one step.
 
     Attributes:
         seconds: From its begin to its end.

@@ -43,7 +43,7 @@ PIECE = 2**22
 PIECES = 32
 """Pieces of a tile, at most."""
 MARGIN = 1
-"""How often the memory of merging has to fit into what is saved."""
+"""How many times the memory of merging has to fit into the memory saved."""
 WINDOW = 2
 """Pieces that are under way to a process at once, beside the one it works on."""
 DEPTH = 4096
@@ -56,7 +56,7 @@ Part = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """What a piece of the operand, or a tile at hand, does for a cell.
+    """The work for a cell on a piece of the operand, or on a tile at hand.
 
     Attributes:
         cell: The cell's number.
@@ -77,7 +77,7 @@ class Stream:
         exchange: The number of the exchange.
         operand: The operand it brings.
         at_hand: Cells whose tile is cut from one at its site, or has no elements.
-        shares: By route, what it does.
+        shares: The share of each route.
         parts: By cell, how many shares make each part of its result.
         released: Steps that are read last by the exchange.
     """
@@ -171,7 +171,7 @@ def streamed(program: Program, exchange: int, reader: int, moves: Moves) -> Stre
 def _shares(
     step: Local, cell: int, labels: tuple[str, ...], tile: np.ndarray, boxes: np.ndarray
 ) -> list[Share] | None:
-    """What each piece does for a cell; None if they are cut along what cannot be cut."""
+    """The share of each piece for a cell; None if they are cut along an axis that cannot be cut."""
     cut = {x for a, x in enumerate(labels) if (boxes[:, a] != tile[a]).any()}
     if not cut <= set(step.labels):
         return None  # read through an expression

@@ -1,4 +1,4 @@
-"""Kernels: what runs a node of the EinSum graph on NumPy arrays."""
+"""Kernels: functions over NumPy arrays that run a node of the EinSum graph, or a group of them."""
 
 from einsql.kernels.groups import find_groups, join
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick

@@ -1,4 +1,4 @@
-"""What a kernel is: a named way to run some EinSum nodes, with a one-line law."""
+"""The definition of a kernel: a named way to run some EinSum nodes, with a one-line law."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Kernel:
 
     Attributes:
         name: Shown by EXPLAIN ANALYZE.
-        law: What it computes and when it applies, in one line.
+        law: Its result and the nodes it applies to, in one line.
         match: Compiles a node, or returns None where the kernel does not apply.
     """
 
@@ -47,7 +47,7 @@ class IgnoringConditions:
 
     Attributes:
         bare: The runner, without that.
-        write: How what it does is written, if that is known; conditions are ignored then.
+        write: Writes its operations as source, if it can; conditions are ignored then.
     """
 
     bare: Runner
@@ -63,7 +63,7 @@ class IgnoringConditions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WithWriter:
-    """A runner that meets no conditions, and how what it does is written.
+    """A runner that meets no floating-point conditions, with a writer of its operations.
 
     Attributes:
         bare: The runner.
@@ -84,4 +84,4 @@ def ignoring(run: Runner, write: Write | None = None) -> Runner:
 
 
 def no_progress(_: float) -> None:
-    """The progress of work that nobody waits for by itself."""
+    """Ignores progress."""

@@ -56,7 +56,7 @@ def _length(node: EinSum) -> int:
 def _match_sparse(node: EinSum, jit: str = "auto") -> Runner | None:
     if node.points <= SMALL or not (node.guard != TRUE or _reads_sparse(node)):
         return None
-    from einsql.kernels.sparse import compile_sparse  # what few statements need is read then
+    from einsql.kernels.sparse import compile_sparse  # loaded on first use
 
     return compile_sparse(
         node, lambda part: compile_node(part, jit)[1], lambda: _compile_whole(node, jit)[1]
@@ -64,7 +64,7 @@ def _match_sparse(node: EinSum, jit: str = "auto") -> Runner | None:
 
 
 def _match_packed(node: EinSum) -> Runner | None:
-    from einsql.kernels.packed import compile_packed  # what few statements need is read then
+    from einsql.kernels.packed import compile_packed  # loaded on first use
 
     return compile_packed(node)
 
@@ -138,7 +138,7 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     Args:
         node: A node with well-typed expressions.
         jit: "auto" compiles loops where the domain is large; "never" does not import
-            Numba; "always" compiles whatever is neither a view nor a contraction.
+            Numba; "always" compiles nodes that are neither views nor contractions.
 
     Returns:
         The kernels' names, joined by "+", and the runner.
@@ -165,7 +165,7 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
 
 
 def _ranged(node: EinSum, jit: str) -> tuple[str, Runner] | None:
-    """Sums of products over ranges that scalars end, beside what else the node computes."""
+    """Sums of products over ranges that end at scalars, and the node's other outputs."""
     if node.guard == TRUE or not any(not o.labels for o in node.operands):
         return None
     split = without_limits(node)

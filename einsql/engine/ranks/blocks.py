@@ -27,12 +27,12 @@ from einsql.storage.relation import Fields
 
 
 class RankBlocks(PlacedBlocks):
-    """Blocks of a relation that lie at ranks; they are fetched, once, when one is asked for."""
+    """Blocks of a relation on ranks; the first read fetches them all, once."""
 
     def __init__(
         self, cluster: Cluster, lease: Lease, schema: PhysicalSchema, run: RunKernel
     ) -> None:
-        """Describes what ranks hold.
+        """Describes blocks on ranks.
 
         Args:
             cluster: The ranks.
@@ -58,7 +58,7 @@ class RankBlocks(PlacedBlocks):
         return len(self._schema.held)
 
     def tensor(self, schema: Schema, cuts: Cuts) -> Fields | None:
-        """The tensor they are parts of, where they lie; None if parts have to be merged first."""
+        """The blocks as one tensor on the ranks; None if parts have to be merged first."""
         placements = self._schema.held.values()
         if any(len(parts) > 1 for parts in placements) or len({len(c) for (c,) in placements}) != 1:
             return None
@@ -117,7 +117,7 @@ class RankBlockProgram(RankExecutable):
             cluster: The ranks.
             root: The relation that is wanted.
             jit: When kernels are compiled.
-            keep: Told which inputs lie at the ranks from now on.
+            keep: Called with each input that the ranks keep from now on.
         """
         super().__init__(cluster, Program(root.schema.sites, loads_of(root), 0), jit, keep)
         self._root = root

@@ -8,7 +8,7 @@ the first is known from, in this order:
 - an MPI that says which rank asked it to end all of them;
 - the order in which the kernel closed the lines, if all are sockets of this machine (a rank
   holds its line so that the kernel closes it before anything that a launcher may notice:
-  see `meeting.reach`; lines over a network have no such order);
+  see `rendezvous.reach`; lines over a network have no such order);
 - the launcher's report, if it names a rank that it cannot have killed itself;
 - the others, if they go on.
 
@@ -27,11 +27,11 @@ from einsql.engine.ranks.messages import Started
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a launcher or MPI has printed of a rank.
+    """A message of a launcher or MPI about a rank.
 
     Attributes:
         rank: Its number, or None.
-        pid: Its process, if the number is not told.
+        pid: Its process, if the message has no number of a rank.
         how: How it ended.
         culprit: Whether it is one that the launcher has not ended itself.
         aborted: Whether it asked MPI to end all ranks.
@@ -51,7 +51,7 @@ class Ended:
     Attributes:
         number: Its number, if it is known.
         started: Its process.
-        words: What it said of why.
+        words: The reason that it sent.
     """
 
     number: int | None
@@ -67,10 +67,10 @@ class Loss:
     """Why ranks have ended.
 
     Attributes:
-        who: What ended first, or all that may have been it, in words.
-        how: What became of it, as a clause.
+        who: The rank that ended first, or all candidates, in words.
+        how: How it ended, as a clause.
         one: Whether it is certain which one it was.
-        words: What it said of why.
+        words: The reason that it sent.
     """
 
     who: str
@@ -95,8 +95,8 @@ def loss(
         ended: The ranks that have ended, at least one.
         left: The others, which may be ending.
         ordered: Whether that is the order in which they ended.
-        reports: What is printed of them.
-        launcher: What became of the launcher, if it was killed.
+        reports: Messages about them.
+        launcher: How the launcher ended, if it was killed.
     """
     if spoken := [e for e in ended if e.words is not None]:
         return Loss(str(spoken[0]), f"has failed: {_brief(spoken[0].words)}", True, spoken[0].words)
@@ -129,7 +129,7 @@ def listed(ranks: Sequence[Ended]) -> str:
 
 
 def reports(text: str) -> list[Report]:
-    """What launchers print, in the order of its worth: first of ranks that ended all others."""
+    """Messages of launchers, the most reliable first: those about ranks that ended all others."""
     aborts = (m for pattern in _ABORTS for m in pattern.finditer(text))
     matches = [
         Report(int(m["rank"]), None, "has made MPI end all ranks", True, True) for m in aborts

@@ -28,7 +28,7 @@ class Withdrawn(Exception):  # noqa: N818 - the sender's change of mind is no er
     """The sender did not finish this message; nothing of it counts."""
 
 
-class Unread(Exception):  # noqa: N818 - it carries an error to those who wait for an answer
+class Unread(Exception):  # noqa: N818 - it carries an error to the caller that waits for an answer
     """A message arrived that cannot be read; the next one can.
 
     Attributes:
@@ -50,7 +50,7 @@ def send(
     """Sends a message.
 
     Args:
-        connection: To whom.
+        connection: The connection to the receiver.
         message: Anything that can be pickled.
         wanted: Asked between pieces of its arrays; when it says no, the message is withdrawn.
 
@@ -84,7 +84,7 @@ def receive(
     """Waits for a message; its arrays are writable and their own.
 
     Args:
-        connection: From whom.
+        connection: The connection to the sender.
         glance: Called between pieces of arrays; must not raise.
         into: Where the arrays belong if there are as many; those that are contiguous and
             as large are received in place.
@@ -139,7 +139,7 @@ def _memory(target: np.ndarray | None, size: int) -> np.ndarray:
 
 
 def _copied(packed: bytearray, target: np.ndarray) -> np.ndarray:
-    """What was packed, in the target if it fits there."""
+    """The packed bytes as an array, in the target if they fit there."""
     array = _memory(target, len(packed))
     array[:] = np.frombuffer(packed, np.uint8)
     return array

@@ -49,7 +49,7 @@ class Answering:
         return size - len(self._heard)
 
     def hear(self, text: bytes) -> None:
-        """Takes what the caller has sent, no more than is missing.
+        """Takes bytes of the caller, no more than are missing.
 
         Raises:
             Refused: The caller is no rank.
@@ -59,9 +59,9 @@ class Answering:
             raise Refused("The message is too long")
 
     def answer(self) -> tuple[bytes, Started | None]:
-        """What the caller gets once nothing is missing, and what it says of itself.
+        """The answer to the caller once nothing is missing, and its description of itself.
 
-        Without the key it gets a refusal, and what it says is not looked at.
+        Without the key the caller gets a refusal, and its description is not read.
         """
         heard = bytes(self._heard)
         theirs, proof, said = heard[:_CHALLENGE], heard[_CHALLENGE:][:_PROOF], heard[_HEAD:]

@@ -34,7 +34,7 @@ LAST_WORDS = 1.0
 """Seconds the launcher has to say how a rank ended."""
 
 _NO_TOPOLOGY = "/proc/self/einsql-no-topology"
-"""A file that nobody can make."""
+"""A path at which no file can be created."""
 
 MARK = "EINSQL_CLUSTER_JOB"
 """The variable by which the ranks of a job are found."""
@@ -109,12 +109,12 @@ class Job(Processes):
         )
 
     def _hush(self) -> None:
-        """Gives the launcher time to say what it knows."""
+        """Gives the launcher time to print its messages."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(LAST_WORDS)
 
     def last_words(self) -> str:
-        """The end of what the launcher and the ranks have printed."""
+        """The end of the output of the launcher and the ranks."""
         lines = [s for s in self._text().splitlines() if s.strip(" =")]
         return "They said: " + " / ".join(lines[-6:]) if lines else "They said nothing."
 
@@ -143,7 +143,7 @@ class Job(Processes):
         return super().loss()
 
     def close(self) -> None:
-        """Waits for the ranks to leave, and ends what stays."""
+        """Waits for the ranks to leave, and kills the others."""
         if self._over:
             return
         for process in self.ranks:
@@ -153,7 +153,7 @@ class Job(Processes):
         self.end()
 
     def end(self) -> None:
-        """Ends the launcher and every rank on this machine, and removes what they leave."""
+        """Ends the launcher and every rank on this machine, and removes their leftovers."""
         if self._over:
             return
         self._over = True
@@ -211,7 +211,7 @@ def _found(command: str) -> str:
     """Where a command is: beside this Python, whose environment may not be active, or elsewhere.
 
     Raises:
-        OperationalError: It is nowhere.
+        OperationalError: The command does not exist.
     """
     own = Path(sys.executable).parent / command
     path = str(own) if own.is_file() else shutil.which(command)

@@ -1,4 +1,4 @@
-"""What ranks can leave behind on this machine: processes, shared memory, folders."""
+"""Leftovers of ranks on this machine: processes, shared memory, folders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def segments(pid: int | str = "self") -> set[str]:
 
 
 def unlink(paths: Iterable[str]) -> None:
-    """Takes names away from shared memory; who has mapped it keeps it until it goes."""
+    """Removes the names of shared memory; processes that have mapped it keep it until they end."""
     for path in paths:
         with contextlib.suppress(OSError):
             os.unlink(path)
@@ -60,7 +60,7 @@ def end(mark: str, within: float = 5.0) -> None:
 
 
 def forsaken(since: float) -> list[str]:
-    """Shared memory of this user that was made after a time and that nobody has mapped.
+    """Shared memory of this user that was created after a time and that no process has mapped.
 
     A rank that is killed while MPI starts has told nobody what it made. A segment that is
     just being made elsewhere is mapped by then: it is looked for twice.

@@ -119,7 +119,7 @@ class Processes(ABC):
 
     def _note(self, line: Connection, started: Started) -> None:
         self._connected.append(Process(line, started))
-        # Level-triggered, lines that have been told would be told again, in another order.
+        # Level-triggered, lines already reported would be reported again, in another order.
         self._ends.register(line.fileno(), select.EPOLLRDHUP | select.EPOLLET)
 
     @abstractmethod
@@ -164,7 +164,7 @@ class Processes(ABC):
         return [self._known(p) for p in list(self._connected) if p not in gone]
 
     def _known(self, process: Process) -> Ended:
-        """What is known of a rank; if it has ended, with what it still wanted to say."""
+        """The state of a rank; of one that has ended, with its last message."""
         with contextlib.suppress(EOFError, OSError):
             while process in self._closed and process not in self._words and process.line.poll():
                 with contextlib.suppress(Withdrawn, Unread):
@@ -196,7 +196,7 @@ class Processes(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Waits for the ranks, which were told to leave, and ends what stays."""
+        """Waits for the ranks, which have the command to leave, and kills the others."""
 
     @abstractmethod
     def end(self) -> None:

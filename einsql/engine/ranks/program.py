@@ -1,4 +1,4 @@
-"""A placed program that runs on ranks; what it gives stays there."""
+"""A placed program that runs on ranks, with its result left there."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from einsql.storage.files import FileFields, FilePart
 from einsql.storage.relation import Fields, PlacedFields, Term, count_here
 
 Keep = Callable[[str, Fields, "RankFields"], None]
-"""Told that an input lies at the ranks now: its name, what it was, and what it is."""
+"""Called when ranks keep an input: with its name, its fields, and its fields on the ranks."""
 
 
 class RankFields(PlacedFields):
-    """Fields of a relation whose tiles lie at ranks; one is fetched when it is asked for."""
+    """Fields of a relation whose tiles are on ranks; reading a field fetches it."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class RankFields(PlacedFields):
         origin: Fields | None = None,
         title: str = "",
     ) -> None:
-        """Describes what ranks hold.
+        """Describes tiles on ranks.
 
         Args:
             cluster: The ranks.
             lease: Keeps them from forgetting the tiles.
             schema: Keys and fields.
-            tiles: Where they lie.
+            tiles: Their sites and boxes.
             sites: How many sites there are.
             names: The fields' names at the ranks, if they have been renamed.
             origin: Where the driver has the same arrays, if it has.
@@ -89,7 +89,7 @@ class RankFields(PlacedFields):
         return array
 
     def learn(self, tiles: Held) -> None:
-        """Remembers what has come along with the answer.
+        """Remembers small tiles that came with the answer.
 
         Args:
             tiles: One copy, by the fields' names here.
@@ -111,7 +111,7 @@ class RankFields(PlacedFields):
 
         Args:
             schema: Keys and fields of that tensor.
-            names: What its fields are called here, by their names there.
+            names: The old name of each field by its new name.
             title: Its name, for messages.
         """
         renamed = {new: self.names[old] for new, old in names.items()}
@@ -206,10 +206,10 @@ class RankFields(PlacedFields):
         return RankPart(self, box, windows)
 
     def version(self, tiles: Tiles, sites: int) -> Kept | None:
-        """What the present ranks know of exactly these tiles, if they keep them.
+        """The handle of exactly these tiles, if the present ranks keep them.
 
         Args:
-            tiles: Where they are to lie.
+            tiles: The wanted sites and boxes.
             sites: How many sites there are; they are dealt to the ranks, so among others
                 the same site is at another rank.
         """
@@ -227,7 +227,7 @@ class RankFields(PlacedFields):
         """Who has the tiles of one copy, put together from several where ranks have ended.
 
         Raises:
-            OperationalError: Some tiles are nowhere.
+            OperationalError: Some tiles are lost.
         """
         for n, (tiles, sites, lease, names) in enumerate(self._versions):
             now = np.array(lease.group.now)
@@ -293,16 +293,16 @@ class _Distribution:
 
 
 class RankExecutable(ABC):
-    """What is shipped to the ranks once, and run there as often as wanted."""
+    """A program that is shipped to the ranks once, and run there any number of times."""
 
     def __init__(self, cluster: Cluster, program: Program, jit: str, keep: Keep) -> None:
         """Makes it ready; the ranks hear of it when it runs.
 
         Args:
             cluster: The ranks.
-            program: How many sites there are, and what they load.
+            program: Its number of sites, and its loads.
             jit: When kernels are compiled.
-            keep: Told which inputs lie at the ranks from now on.
+            keep: Called with each input that the ranks keep from now on.
         """
         self.program = program
         self._cluster = cluster
@@ -314,15 +314,15 @@ class RankExecutable(ABC):
 
     @abstractmethod
     def _ship(self, plan: int) -> Command:
-        """What tells the ranks of it, under the number of a plan."""
+        """The command that ships it to the ranks, under the number of a plan."""
 
     def _ran(
         self, inputs: Mapping[str, Fields], tick: Tick, *, measured: bool
     ) -> tuple[Lease, SiteMeasure]:
-        """Runs it: the handle of what it gave, and what every step and every site took.
+        """Runs it. Returns the handle of the result and the measures of every step and site.
 
         Args:
-            inputs: What it reads.
+            inputs: Its inputs by name.
             tick: Raises to cancel.
             measured: Whether that is of interest; if not, ranks tell of small results only.
 
@@ -373,7 +373,7 @@ class RankExecutable(ABC):
     def _placed(
         self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
     ) -> Sequence[Kept | Sent]:
-        """Where each rank gets its tiles of what lies at ranks or in this process from."""
+        """The source of each rank's tiles of an input on ranks or in this process."""
         cluster, tiles = self._cluster, step.tiles
         placed = isinstance(fields, RankFields) and fields.cluster is cluster
         if isinstance(fields, RankFields) and placed:
@@ -412,7 +412,7 @@ class RankExecutable(ABC):
     def _part(
         self, step: Load, part: RankPart[RankFields], kept: list[Callable[[], None]], tick: Tick
     ) -> Sequence[Source]:
-        """Where each rank gets its tiles of a part of what lies at ranks from."""
+        """The source of each rank's tiles of a part of an input on ranks."""
         cluster, tensor = self._cluster, part.whole
         there = tensor.cluster is cluster and tensor.sites == self.program.sites
         if there and (cut := cacheable_tiles(part, step.tiles)) is not None:
@@ -436,10 +436,10 @@ class RankProgram(RankExecutable):
 
         Args:
             cluster: The ranks.
-            program: What they do.
+            program: The program.
             schema: Of the result.
             jit: When kernels are compiled.
-            keep: Told which inputs lie at the ranks from now on.
+            keep: Called with each input that the ranks keep from now on.
         """
         super().__init__(cluster, program, jit, keep)
         self.schema = schema
@@ -453,7 +453,7 @@ class RankProgram(RankExecutable):
         return self._given(inputs, tick, measured=False)[0]
 
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
-        """As `run`, with what every step and every site took."""
+        """Runs every step as `run` does, and measures every step and site."""
         return self._given(inputs, tick, measured=True)
 
     def _given(

@@ -1,4 +1,4 @@
-"""What a rank does: it waits for orders, runs programs with the others, and keeps tiles."""
+"""The main loop of a rank: it obeys commands, runs programs with the others, and keeps tiles."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 PATIENCE = 5.0
-"""Seconds a rank has to leave what it does once the driver is gone."""
+"""Seconds in which a rank has to stop after its driver has ended."""
 
 SHARE = 16
 """The part of free memory that all ranks together may keep for results to come."""
@@ -127,7 +127,7 @@ class Rank:
             self._orders.put(None)
             time.sleep(PATIENCE)
             os._exit(1)  # the driver has gone and this rank is stuck
-        except BaseException as error:  # nobody would hear of cancelling any more
+        except BaseException as error:  # no thread would hear of cancelling any more
             self.fall(error)
             traceback.print_exc()
             os._exit(1)
@@ -149,7 +149,7 @@ class Rank:
             self._cancelled = message.number
             return True
         if isinstance(message, Regroup):
-            # This ends whatever the other thread waits for, on all ranks.
+            # This ends every wait of the other thread, on all ranks.
             self._comm.Revoke()
         self._orders.put(message)
         return not (isinstance(message, Order) and isinstance(message.command, Shutdown))
@@ -222,7 +222,7 @@ class Rank:
             return Failed(number, None, stop.status == CANCELLED)
         except InterruptedError:
             return self._withdraw(transport, Failed(number, None, True))
-        except BaseException as error:  # whatever it is, the others must hear of it
+        except BaseException as error:  # the other ranks must hear of any error
             return self._withdraw(transport, self._failed(number, error))
         self._held[command.result] = compact(tiles)
         if not isinstance(program, BlockProgram) and is_small(program.schema):
@@ -348,7 +348,7 @@ def main(arguments: Sequence[str]) -> None:
     connection = None
     with contextlib.suppress(OSError, EOFError):
         connection = reach(address, bytes.fromhex(key))
-    # Without a driver too: who leaves while others start MPI makes them leave memory behind.
+    # Without a driver too: a rank that leaves while others start MPI makes them leak memory.
     from mpi4py import MPI
 
     share_cores(MPI.COMM_WORLD)

@@ -16,7 +16,7 @@ def cluster(options: Mapping[str, object]) -> Cluster | None:
     """The ranks that `connect` is asked for.
 
     Args:
-        options: What it was given of "mpi", "mpiexec" and "mpi_host"; None counts as absent.
+        options: Values of "mpi", "mpiexec" and "mpi_host"; None counts as absent.
 
     Raises:
         ProgrammingError: They make no sense.
@@ -43,7 +43,7 @@ def cluster(options: Mapping[str, object]) -> Cluster | None:
     if isinstance(mpi, str) and mpi.lower() == "world":
         if launcher is not None:
             raise ProgrammingError("mpiexec starts ranks, but those of the world are running")
-        from einsql.engine.ranks.joined import joined  # each way in loads what it needs alone
+        from einsql.engine.ranks.joined import joined  # imports mpi4py
 
         return joined(host)
     if isinstance(mpi, bool) or not str(mpi).isdecimal() or not 1 <= int(str(mpi)) <= MOST_RANKS:
@@ -57,7 +57,7 @@ def cluster(options: Mapping[str, object]) -> Cluster | None:
 def starting(
     ranks: int, launcher: str | None = None, host: str | None = None
 ) -> Callable[[Callable[[], None]], Processes]:
-    """What starts so many new ranks.
+    """A function that starts so many new ranks.
 
     Args:
         ranks: How many.

@@ -1,4 +1,4 @@
-"""What the driver asks about tiles at ranks, and the files that ranks read and write."""
+"""Requests of the driver about tiles on ranks, and the files that ranks read and write."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from einsql.storage.relation import Term
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Holders:
-    """One copy of a relation: its tiles and who has them.
+    """One copy of a relation: its tiles and their ranks.
 
     Attributes:
-        handle: What ranks know them by.
+        handle: The handle of its tiles on the ranks.
         names: Its fields' names at the ranks.
-        numbers: int64 (tiles,), what ranks know each one by.
-        ranks: int64 (tiles,), who has it.
+        numbers: int64 (tiles,), the number of each tile under that handle.
+        ranks: int64 (tiles,), the rank of each tile.
         boxes: int64 (tiles, keys, 2), its keys.
     """
 
@@ -45,7 +45,7 @@ def fetch(
 ) -> dict[str, np.ndarray]:
     """Brings fields over a box of keys here, from every rank that has some of it.
 
-    What is contiguous in the result is received where it belongs.
+    Parts that are contiguous in the result are received in place.
 
     Args:
         cluster: The ranks.
@@ -95,7 +95,7 @@ def count(cluster: Cluster, holders: Holders, terms: Sequence[Term]) -> int:
 def reads(
     cluster: Cluster, file: files.Description, name: str, tiles: Tiles, sites: int
 ) -> list[Read]:
-    """What every rank reads of a file.
+    """The reads of a file by every rank.
 
     Args:
         cluster: The ranks.
@@ -136,10 +136,10 @@ def paste(
 
     Args:
         cluster: The ranks.
-        handle: What is kept.
+        handle: The tiles that are copied.
         target: The handle of the new tiles.
         names: The fields' names at the ranks.
-        tiles: Where they lie.
+        tiles: Their sites and boxes.
         sites: How many sites there are.
         box: int64 (keys, 2).
         values: By field, in the shape of the box.

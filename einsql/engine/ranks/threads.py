@@ -33,7 +33,7 @@ def limited(environment: MutableMapping[str, str], share: int) -> None:
 def share_cores(comm: MPI.Intracomm) -> None:
     """Deals the cores of each machine to its ranks, unless the user has said how many threads.
 
-    For ranks that were started without it: BLAS may be loaded, so its pool is told as well.
+    For ranks that were started without it: BLAS may be loaded, so its pool is limited as well.
 
     Args:
         comm: Of all ranks, which all call this.

@@ -1,4 +1,4 @@
-"""What a rank does with the tiles it holds, by itself: it reads, writes, counts and hands out."""
+"""The tiles of one rank: reading, writing, counting and sending them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Alone = Fill | Paste | Write | Count | Fetch
 
 
 def obey(command: Alone, known: dict[Handle, Held], proceed: Callable[[], None]) -> object:
-    """Does what needs no other rank.
+    """Obeys a command that needs no other rank.
 
     Args:
-        command: What to do.
+        command: The command.
         known: Every tile this rank holds.
         proceed: Called between tiles; raises to cancel.
 
@@ -30,7 +30,7 @@ def obey(command: Alone, known: dict[Handle, Held], proceed: Callable[[], None])
         The answer to the driver.
 
     Raises:
-        OperationalError: A file is not what it was, cannot be written, or memory is short.
+        OperationalError: A file has changed, cannot be written, or memory is short.
     """
     with enough_memory:
         if isinstance(command, Fill):
@@ -73,7 +73,7 @@ def nbytes(tiles: Held) -> int:
 
 
 def _pasted(command: Paste, tiles: Held) -> Held:
-    """The tiles with new values; what does not change is shared."""
+    """The tiles with new values; unchanged fields are shared."""
     pasted = dict(tiles)
     for n, (at, values) in command.pieces.items():
         pasted[n] = dict(tiles[n])
@@ -104,7 +104,7 @@ def _parts(command: Fetch, tiles: Held) -> Sequence[np.ndarray]:
 
 
 def compact(tiles: Held) -> Held:
-    """The tiles, without much memory around them that nobody needs any more."""
+    """The tiles, copied where they keep much unused memory alive."""
     return {n: {k: _own(a) for k, a in fields.items()} for n, fields in tiles.items()}
 
 

@@ -1,9 +1,9 @@
-"""Parts of relations that lie at ranks: windows whose offsets are known when a statement runs.
+"""Parts of relations on ranks: windows whose offsets are known when a statement runs.
 
-A part that is whole along the keys of its windows, in tiles that together hold the relation
-about once, is cut at each rank from tiles that are whole along these keys too. So a stored
-tensor stays where it is, whatever the offsets. Of any other part what the ranks need is sent
-from rank to rank by each statement.
+A part may be whole along the keys of its windows, in tiles with about as many elements as the
+relation. Then each rank cuts it from tiles that are whole along these keys too, so a stored
+tensor is not moved, whatever the offsets. The tiles of any other part are sent from rank to rank
+by each statement.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TensorT = TypeVar("TensorT", bound=RankTensor)
 
 
 class RankPart(DistantFields, Generic[TensorT]):
-    """A box of fields that lie at ranks.
+    """A box of fields on ranks.
 
     Attributes:
         whole: The fields.
@@ -135,7 +135,7 @@ class WindowTiles:
 
     Attributes:
         tiles: Those of the whole, at the same sites.
-        at: What of each of them along its axes; None if it is all.
+        at: The part of each of them along its axes; None for all of it.
     """
 
     tiles: Tiles
@@ -143,7 +143,7 @@ class WindowTiles:
 
 
 def cacheable_tiles(part: RankPart[Any] | CacheablePart, tiles: Tiles) -> WindowTiles | None:
-    """Tiles of the whole that have what tiles of any such part need, if they may be kept.
+    """Tiles of the whole that contain the tiles of any such part, if ranks may keep them.
 
     Args:
         part: A part.

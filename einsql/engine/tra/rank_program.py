@@ -1,7 +1,7 @@
 """A plan of the implementation algebra at the sites of one process, tile by tile.
 
-Blocks are numbered as tiles are: what a scan reads is loaded as a stored tensor of a
-placed program is, and what the plan gives is held under numbers and can be asked for.
+Blocks are numbered as tiles are. The inputs of scans are loaded as the stored tensors of a placed
+program are, and the results are kept under numbers and can be fetched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BlockProgram:
 
     Attributes:
         sites: How many sites there are.
-        loads: What the plan's scans read, in the order of the plan.
+        loads: The inputs of the plan's scans, in the order of the plan.
     """
 
     def __init__(self, root: Node, compile_node: Compile) -> None:
@@ -46,12 +46,12 @@ class BlockProgram:
         """Runs the plan at the transport's own sites.
 
         Args:
-            transport: Moves what crosses sites.
+            transport: Moves arrays between sites.
             load: Gives the blocks of scans.
             tick: Told that it goes on; raises to cancel.
 
         Returns:
-            The blocks of the result at these sites by number, and what the run took here.
+            The blocks of the result at these sites by number, and the measures of the run.
 
         Raises:
             DataError: An element overflows, divides by zero or cannot be cast.
@@ -91,7 +91,7 @@ def scans_of(root: Node) -> list[Scan]:
 
 
 def loads_of(root: Node) -> tuple[Load, ...]:
-    """What the scans of a plan read, as the tiles of stored tensors."""
+    """The inputs of a plan's scans, as the tiles of stored tensors."""
     return tuple(Load(s.tensor, tiles_of(s.schema, s.cuts)) for s in scans_of(root))
 
 

@@ -1,8 +1,8 @@
 """Runs a plan of the implementation algebra: the same program at every site.
 
-A site sees its own arrays alone; what it needs of others comes through the transport.
-Which arrays those are every site knows from the plan, so nothing is asked for or agreed
-on. Handing out the result is no part of the plan and is not counted.
+A site reads its own arrays alone, and gets those of others through the transport. Every site
+knows the transfers from the plan, so there are no requests and no agreements. Returning the
+result is no part of the plan and is not counted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SiteRun:
 
     Attributes:
         blocks: The result by key, in the order of keys.
-        measure: What every site did.
+        measure: The measures of every site.
     """
 
     blocks: Mapping[KeyTuple, np.ndarray]
@@ -100,10 +100,10 @@ def run_sites(
         root: The relation that is wanted.
         read: Gives blocks of scanned tensors.
         run: Runs kernels.
-        transport: Moves what crosses sites.
+        transport: Moves arrays between sites.
 
     Returns:
-        For each of them what it holds of the result, and what it did.
+        The blocks of the result at each site, and the measures of all.
 
     Raises:
         DataError: An element overflows, divides by zero or cannot be cast.
@@ -172,7 +172,7 @@ def gathered(root: Node, by_site: Mapping[int, AtSite], run: RunKernel) -> Block
     return dict(sorted(blocks.items()))
 
 
-# ---- what crosses sites
+# ---- transfers between sites
 
 
 def _exchange(
@@ -233,7 +233,7 @@ def _routes(
     schema: PhysicalSchema,
     pieces: Iterable[Hashable],
 ) -> Routes:
-    """What moves, in the order in which the transfers are listed; equal pieces are the same."""
+    """The routes in the order in which the transfers are listed; equal pieces have one number."""
     sites = np.array(ends, np.int64).reshape(-1, 2)
     rank = len(shapes[0]) if shapes else 0
     extents = np.array(shapes, np.int64).reshape(len(shapes), rank)

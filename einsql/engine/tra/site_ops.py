@@ -1,4 +1,4 @@
-"""What a site makes of its own blocks in a plan of the implementation algebra."""
+"""The operations of a site on its own blocks in a plan of the implementation algebra."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from einsql.storage.block_relation import RunKernel, merged, place_of, tiled
 Part = tuple[KeyTuple, int]
 """An array of a physical relation: its key, and its number among the parts under it."""
 AtSite = dict[Part, np.ndarray]
-"""What one site holds of a relation."""
+"""The blocks of a relation at one site."""
 Pairs = Iterable[tuple[Part, np.ndarray]]
 
 
@@ -39,7 +39,7 @@ Read = Callable[[Scan, KeyTuple], np.ndarray]
 def local_pairs(
     node: Node, wanted: Held, site: int, operands: Sequence[AtSite], read: Read, run: RunKernel
 ) -> Iterator[tuple[Part, np.ndarray]]:
-    """What a site makes of its own arrays; of a join or map only the wanted keys."""
+    """Yields an operation's results on a site's arrays; of a join or map only the wanted keys."""
     if isinstance(node, Scan):
         for key, n in node.schema.at(site):
             yield (key, n), read(node, key)
@@ -98,12 +98,12 @@ def _join(
 def aggregated(
     node: LocalAggregate, site: int, pairs: Pairs, run: RunKernel
 ) -> Iterator[tuple[Part, np.ndarray]]:
-    """What pairs give that are merged group by group as they come.
+    """Merges pairs group by group as they come.
 
     Args:
         node: How they are merged.
         site: Where.
-        pairs: What the site holds, or makes just now.
+        pairs: The blocks of the site, stored or computed.
         run: Runs kernels.
     """
     groups: dict[KeyTuple, np.ndarray] = {}

@@ -1,7 +1,7 @@
-"""What kernels ask of a device: memory, copies, matrix products, launches.
+"""The protocol of a device: memory, copies, matrix products, launches.
 
-There are two: a GPU by CuPy and numba-cuda, and the processor standing in for one, with NumPy
-and Numba's CUDA simulator. What is above this line runs on either.
+There are two devices: a GPU by CuPy and numba-cuda, and a simulator on the processor by NumPy and
+Numba's CUDA simulator. All code above this protocol runs on either.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Device(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called, for people."""
+        """Its name, for messages."""
 
     @property
     def memory(self) -> int:
@@ -83,5 +83,5 @@ class Device(Protocol):
 
 
 def simulated() -> bool:
-    """True if Numba's simulator stands in for a GPU in this process."""
+    """True if Numba's simulator replaces a GPU in this process."""
     return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")

@@ -32,7 +32,7 @@ EACH = 4
 
 
 def start(o: Output) -> Any:
-    """What an output holds at a key without any point."""
+    """The value of an output at a key without any point."""
     return 0 if o.reduction is None else REDUCTIONS[o.reduction].identity(o.dtype)
 
 
@@ -119,7 +119,7 @@ class _Generated:
         }
 
     def launch(self, program: Program, work: int, args: list[Any]) -> None:
-        """Runs a kernel over so many threads; what it found wrong is raised."""
+        """Runs a kernel over so many threads, and raises the errors that it reports."""
         device = self.device
         if program.reasons or self.failed is None:
             self.failed = device.full((1,), 0, np.dtype(np.int64))

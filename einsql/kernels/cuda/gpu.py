@@ -25,7 +25,7 @@ from einsql.kernels.cuda.stacks import WIDEST, Stack, parts, stack_of
 
 numba_cuda: Any = numba.cuda  # without types of its own
 SHARE = 0.85
-"""Of the memory that is free at first; the rest is for libraries and for what they pad."""
+"""Share of the memory that is free at first; the rest is for libraries and for padding."""
 
 TAKEN = "End what else uses the GPU, choose another by CUDA_VISIBLE_DEVICES, or SET device = 'cpu'."
 

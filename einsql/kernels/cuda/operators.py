@@ -1,4 +1,4 @@
-"""One node on a device: which kernel runs it, and what happens where it does not fit."""
+"""One node on a device: the choice of its kernel, and slabs where it does not fit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Runner = Callable[[Sequence[Handles], Tick], dict[str, Handle]]
 TYPES = frozenset(
     DType(x) for x in ("BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "FLOAT", "DOUBLE")
 )
-"""What kernels of devices compute with; the processor's take the others."""
+"""Types that device kernels compute with; nodes with others run on the processor."""
 TEMPORARY = 2
 """How many times its own bytes an array may take while it is used: operands may be copied
 into another order, running values are as wide as DOUBLE."""
@@ -48,7 +48,7 @@ def compile_on_device(
         precision: Of products of FLOAT: 'float32' or 'tf32'.
         jit: As the processor's kernels are chosen, for nodes that no kernel here takes.
         least: Rows, columns and terms from which products other than float sums are tiled.
-        limit: Bytes that relations may take together while it runs; what the device has without.
+        limit: Bytes that relations may take while it runs; by default the device's memory.
 
     Returns:
         The kernel's name and its runner, over handles. It raises DataError as kernels of the
@@ -143,7 +143,7 @@ class _Operator:
         self.results = prod(node.schema.shape) * sum(o.dtype.numpy.itemsize for o in node.outputs)
 
     def run(self, operands: Sequence[Handles], tick: Tick) -> dict[str, Handle]:
-        """Runs all of it at once, slab by slab, or on the processor: what fits."""
+        """Runs the node at once, slab by slab, or on the processor: the first that fits."""
         read = [
             {name: h for name, h in o.items() if (n, name) in self.reads}
             for n, o in enumerate(operands)
@@ -154,8 +154,8 @@ class _Operator:
         except Exception as error:
             if not is_shortage(error):
                 raise
-            handles, short = None, True  # what libraries and other programs take is not foreseen
-            # Half of what did not fit, so that every slab is smaller, and slabs of slabs end.
+            handles, short = None, True  # memory of libraries and other programs is not foreseen
+            # Half of the size that failed, so that every slab is smaller, and slabs of slabs end.
             uncut = dict.fromkeys(self.cuttable(), 1)
             limit = min(limit, size(pieces, self.cuttable(), uncut)) // 2
         if handles is not None:
@@ -187,7 +187,7 @@ class _Operator:
         return {a.label: a.extent for a in axes if a.define is None}
 
     def pieces(self, read: Sequence[Handles]) -> list[Piece]:
-        """What a slab needs."""
+        """The arrays of a slab."""
         pieces = [
             Piece(frozenset(self.node.operands[n].labels), TEMPORARY * h.nbytes)
             for n, o in enumerate(read)

@@ -27,7 +27,7 @@ def device() -> Device:
             hint="Start it by multiprocessing's 'spawn' or 'forkserver'.",
         )
     try:
-        from einsql.kernels.cuda.gpu import Gpu  # CuPy and numba-cuda are for who asks for them
+        from einsql.kernels.cuda.gpu import Gpu  # imports CuPy and numba-cuda
 
         return Gpu()
     except ImportError as error:

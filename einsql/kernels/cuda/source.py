@@ -128,7 +128,7 @@ class CudaWriter(Writer):
         return False
 
     def folds(self, o: Output) -> bool:
-        """Teams add what their threads have summed."""
+        """Teams add the sums of their threads."""
         return False
 
     def scans(self, o: Output, test: str | None) -> bool:
@@ -240,7 +240,7 @@ class CudaWriter(Writer):
         return [*_digits("x", digits), f"segment = {text}"]
 
     def heads(self) -> list[tuple[str, list[str], int]]:
-        """The loops over points: their heads, what they begin with, the level they reach."""
+        """The loops over points: their heads, initial values, and innermost level."""
         kept, depth = self.nest.kept, self.depth
         first = f"part * {self.team} + t"
         if self.grid.sorted:

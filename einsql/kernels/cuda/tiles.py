@@ -229,7 +229,7 @@ class _Tiles:
         state = [*cells(0, o), *([("z0", DType.FLOAT, "np.float32(0)")] if w.chunks else [])]
         registers = {name: f"r_{name}[r * {cols} + c]" for name, _, _ in state}
         threads = self.device.threads
-        # What lies outside is read inside: it is never used.
+        # Elements outside are replaced by some inside: they are never used.
         at_m, at_n = "min(first_m + x, m - 1)", "min(first_n + x, n - 1)"
         at_k = "min(k0 + y, k - 1)"
         lines = [

@@ -1,7 +1,7 @@
 """Source of a group's kernel: for each block its products and loops, one after another.
 
-The text is canonical like that of single nodes: what differs between two groups of one
-structure — extents, strides, addresses, limits — are integers that the kernel is given.
+The text is canonical like that of single nodes. Two groups of one structure differ in extents,
+strides, addresses and limits, which are integer arguments of the kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from einsql.kernels.loops.generated import bits
 
 _HEADER = "import numpy as np\nfrom numba import njit\n"
 _PART = '@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")'
-"""Of what the kernel alone calls; the rest would take time to compile."""
+"""Decorator of functions that the kernel alone calls; it skips wrappers that take compile time."""
 _IMPORTS = """\
 from einsql.kernels.groups.carried import begin, carry, clear_rows, finish, fold, rescale
 from einsql.kernels.groups.tiles import (
@@ -33,7 +33,7 @@ from einsql.kernels.runtime.compiled_functions import at, real
 
 
 def external(plan: Plan) -> list[Source]:
-    """What the nodes read that does not lie in a buffer, as far as their expressions say."""
+    """The operands that the nodes' expressions read from outside of buffers."""
     number = {id(m.origin): at for at, m in enumerate(plan.members)}
     sources: list[Source] = []
     for at, m in enumerate(plan.members):
@@ -57,7 +57,7 @@ def write(plan: Plan, strided: frozenset[Source]) -> Driver:
 
     Args:
         plan: The group.
-        strided: What it reads whose last label does not step by one element.
+        strided: Operands whose last label does not step by one element.
     """
     return _Writer(plan, strided).write()
 
@@ -181,7 +181,7 @@ class _Writer(Online):
         )
 
     def right(self, at: int, m: Member, product: Product, panel: str) -> tuple[str, str]:
-        """Lays a right side out; its address for what is at hand, and the terms of a panel."""
+        """Packs a right side. Returns the address of its rows, and the terms of a panel."""
         plan, size = self.plan, itemsize(m.node.outputs[0].dtype)
         element = f"np.{STORED[m.node.outputs[0].dtype]}"
         labels = product.summed, product.wide
@@ -232,7 +232,7 @@ class _Writer(Online):
         return parts.weights.total if parts is not None and at in self.sums else None
 
     def is_separate(self, source: Source) -> bool:
-        """True if a left side lies in a buffer whose rows tiles can read."""
+        """True if a left side is in a buffer whose rows tiles can read."""
         producer = self.number.get(id(self.plan.members[source[0]].node.operands[source[1]].source))
         if producer is None:
             return False

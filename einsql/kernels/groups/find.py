@@ -37,9 +37,9 @@ def plans(
 
     Args:
         nodes: A graph, producers first.
-        roots: What it computes.
+        roots: The roots of the graph.
         heavy: Those among its nodes that may be joined with others.
-        least: Elements from which what is passed between nodes is large.
+        least: Elements from which an intermediate result is large.
     """
     return _Search(nodes, roots, least).plans(heavy)
 
@@ -133,9 +133,9 @@ class _Search:
         return not any(self._reads(at, f.numbers) for f in near if f is not single)
 
     def _closed(self, at: int, parts: Sequence[_Found]) -> frozenset[int] | None:
-        """A node and groups with all that lies between; None if that is too much.
+        """A node and groups with all nodes between them; None if there are too many.
 
-        It is also None where a part of another group lies between.
+        It is also None where a part of another group is between them.
         """
         closed = {at}.union(*(f.numbers for f in parts))
         inside, stack = sum(1 << n for n in closed), list(closed)
@@ -163,7 +163,7 @@ class _Search:
         return make_plan(chosen, visible)
 
     def _pays(self, order: Sequence[int]) -> bool:
-        """True if the last node reads what is large and passes through the group anyway."""
+        """True if the last node reads large operands and runs through the group anyway."""
         last = self.nodes[order[-1]]
         assert isinstance(last, EinSum)
         inside = set(order)

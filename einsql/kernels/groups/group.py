@@ -37,9 +37,9 @@ class Group:
 
     Attributes:
         nodes: The nodes, producers first.
-        sources: What they read from outside, each once.
+        sources: Operands from outside, each once.
         results: Those among them whose fields leave.
-        kernel: What EXPLAIN calls it.
+        kernel: The name of the kernel, for EXPLAIN.
     """
 
     kernel = "group"
@@ -232,7 +232,7 @@ def _run(
     free: list[_Place] = []
 
     def piece(blocks: tuple[int, int]) -> None:
-        # Pieces may be short: what Python does for one holds up the other threads too.
+        # Pieces may be short: time in Python for one delays the other threads too.
         try:
             place = free.pop()
         except IndexError:
@@ -254,11 +254,11 @@ class _FailedError(Exception):
 
 
 class _Place:
-    """What a thread has to itself while it does pieces.
+    """The working memory of a thread while it runs pieces.
 
     Attributes:
         bad: The bits of the failures met.
-        address: Of memory for what is passed between nodes, from a whole line of a cache on.
+        address: Of the buffers between nodes, aligned to a cache line.
             It may hold anything, but begins with the number of the batch that it holds right
             sides of.
     """
@@ -272,12 +272,12 @@ class _Place:
 
 
 def _scratch(nbytes: int) -> np.ndarray:
-    """Memory for what is passed between nodes; it may hold anything."""
+    """Uninitialised memory for the buffers between nodes."""
     return empty((nbytes,), np.dtype(np.uint8))
 
 
 def _strided(node: EinSum, operand: Operand, name: str, values: np.ndarray) -> Strided:
-    """What a node reads, within the bounds of its labels; a copy where strides are odd."""
+    """An operand within the bounds of its labels; a copy where strides are odd."""
     dtype = operand.source.schema.dtype(name).numpy
     cut = []
     for label, key in zip(operand.labels, operand.source.schema.keys, strict=True):

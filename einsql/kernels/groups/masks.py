@@ -35,7 +35,7 @@ class Mask:
 
     Attributes:
         term: The condition over the operands.
-        operands: What it reads, from outside of the group.
+        operands: The operands of its condition, from outside of the group.
     """
 
     term: Expr
@@ -76,9 +76,9 @@ def mask(
 
 
 def asked(nodes: Sequence[EinSum], classes: Classes, visible: Sequence[bool]) -> list[Masks]:
-    """Masks by scalars alone that hold for a node as all who read it have them.
+    """Masks by scalars alone that hold for a node because all of its readers have them.
 
-    The optimizer drops such a condition from a node whose other values nobody looks at.
+    The optimizer drops such a condition from a node whose other values are never read.
 
     Args:
         nodes: In their order.
@@ -120,7 +120,7 @@ def masked(node: EinSum, own: Mapping[str, int], masks: Masks) -> EinSum | None:
     if not node.is_elementwise:
         masks = over(masks, kept)
         if not masks or all(o.reduction == "sum" and o.where == TRUE for o in node.outputs):
-            return node  # a sum of what is 0 there; `masks_fit` finds where it is not
+            return node  # a sum of elements that are 0 there; `masks_fit` finds where they are not
     label = {str(c): x for x, c in own.items()}
     operands = list(node.operands)
     terms: list[Expr] = []
@@ -147,7 +147,7 @@ def over(masks: Masks, kept: set[int]) -> Masks:
 
 
 def unmasked(value: Expr) -> Expr:
-    """What a masked value is where its masks hold: the masks made it one choice more."""
+    """A masked value where its masks hold, without the choice that masking added."""
     if isinstance(value, Call) and value.fn == "if" and value.args[2] == Const(0.0, value.dtype):
         return value.args[1]
     return value

@@ -1,4 +1,4 @@
-"""What the nodes of a group are inside it: matrix products, or loops within limits."""
+"""The nodes of a group as it runs them: matrix products, or loops within limits."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Member:
 
     Attributes:
         origin: The node that the operands of others name.
-        node: The node without its guard, which the limits stand for, and without presence.
+        node: The node without presence and without its guard, which the limits replace.
         own: Class of each label.
         limits: Where its points exist, or are asked for.
         masks: Data that says so too.
@@ -81,7 +81,7 @@ class Member:
 
     @property
     def last(self) -> str:
-        """The key whose values lie beside each other in the result."""
+        """The key along which the result is contiguous."""
         return last_key(self.node)
 
     def wide(self, labels: Iterable[str]) -> list[int]:
@@ -118,7 +118,7 @@ def members(
         if m.product is None and not _loops(m.node):
             return None
         if m.visible and m.masks > over(m.masks, _kept(m.node, m.own)):
-            return None  # what leaves has no place to say where it exists
+            return None  # a result that leaves the group has no flags of presence
         group.append(m)
     return group
 
@@ -256,7 +256,7 @@ def _narrow(
 
 
 def _is_float_sum(reduction: str | None, dtype: DType) -> bool:
-    """True for what raises nothing, wherever it is computed."""
+    """True for expressions that never raise."""
     return reduction == "sum" and dtype.is_float
 
 

@@ -1,4 +1,4 @@
-"""Where the values of a block lie: text of a group's kernel, and the integers it is given."""
+"""Addresses of the values of a block: text of a group's kernel, and its integer arguments."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Strided:
 
 @dataclass
 class GroupInputs:
-    """What a run gives: everything that integers of the kernel are made of.
+    """The inputs of a run, from which the integers of the kernel are computed.
 
     Attributes:
-        arrays: What the nodes read from outside, or from each other's results.
+        arrays: Operands from outside, and from results of other nodes.
         results: Arrays that leave, in C order.
         panel: Columns of a tile of each product.
     """
@@ -57,8 +57,8 @@ class Driver:
     """A group's kernel.
 
     Attributes:
-        numbers: Its integers, in order, from what a run gives.
-        reasons: For each node what the bits of its failures say.
+        numbers: Compute its integers, in order, from the inputs of a run.
+        reasons: For each node the reasons that the bits of its failures mean.
         scratch: Bytes that a thread needs; the first of them number the batch whose right
             sides it holds.
         blocks: How many blocks there are.
@@ -76,7 +76,7 @@ class Driver:
 
 
 class Places:
-    """Collects the lines of a kernel, and what the integers mean that they name."""
+    """Collects the lines of a kernel, and the functions that compute its integers."""
 
     def __init__(self, plan: Plan, strided: frozenset[Source]) -> None:
         self.plan = plan
@@ -86,7 +86,7 @@ class Places:
         self.packing: list[str] = []
         self.head: list[str] = []
         self.depth = 1
-        self.parted = False  # whether what is written takes a part of the rows
+        self.parted = False  # whether the code runs over a part of the rows
         self.rows = plan.classes.rows
         self.number = {id(m.origin): at for at, m in enumerate(plan.members)}
         self.functions: dict[str, None] = {}
@@ -145,7 +145,7 @@ class Places:
         return " + ".join(terms) or "0"
 
     def read(self, source: Source) -> tuple[str, str]:
-        """Address of what a node reads at the block's first row, and bytes between rows."""
+        """Address of an operand at the block's first row, and bytes between rows."""
         at, operand, name = source
         m = self.plan.members[at]
         o = m.node.operands[operand]
@@ -165,7 +165,7 @@ class Places:
         return begin, self.param(lambda g: steps(g, cut) * size if cut in own else 0)
 
     def made(self, result: Result) -> tuple[str, str]:
-        """Address of what a node writes at the block's first row, and bytes between rows."""
+        """Address of a node's result at the block's first row, and bytes between rows."""
         at, name = result
         m = self.plan.members[at]
         size = itemsize(next(o.dtype for o in m.node.outputs if o.name == name))
@@ -238,7 +238,7 @@ class Places:
         return name, f"{name}e"
 
     def step(self, source: Source, label: str) -> str:
-        """Elements from one value of a label to the next in what a node reads."""
+        """Elements from one value of a label to the next in an operand."""
         at, operand, _ = source
         o = self.plan.members[at].node.operands[operand]
         producer = self.number.get(id(o.source))

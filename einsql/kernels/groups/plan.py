@@ -54,7 +54,7 @@ class Parts:
     """How rows are taken part by part.
 
     Attributes:
-        weights: What is carried from part to part, with the class that is cut.
+        weights: The weights carried from part to part, with the class that is cut.
         size: Values of that class in a part.
         folds: Numbers of the nodes that run over that class.
         whole: Whether the right sides of whole rows are kept, not those of a part.
@@ -80,7 +80,7 @@ class Plan:
         rows: Rows of a block.
         strips: Rows of a strip in each stage.
         nests: The loops of each node; None for a product.
-        buffers: For each node what its block is kept in; None if that is its result.
+        buffers: For each node the buffer of its block; None if it writes to its result.
         parts: How rows are taken part by part; None where they are taken whole.
     """
 
@@ -117,7 +117,7 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | None:
     """How nodes run together, or None if they do not, or had better not.
 
     Args:
-        nodes: At least two, producers first; no other node lies between them.
+        nodes: At least two, producers first; no other node is between them.
         visible: For each whether something else reads it.
     """
     if any(a.extent == 0 for n in nodes for a in n.axes):
@@ -148,7 +148,7 @@ def _rows(classes: Classes, block: int) -> Iterator[Classes]:
 
 
 def _limits_fit(group: Iterable[Member]) -> bool:
-    """True if what lies within limits is a part of each row, with nothing in between."""
+    """True if nodes within limits use a contiguous part of each row."""
     for m in group:
         inner = {x.inner for x in m.limits}
         kept = [k for k in m.node.keys if m.own[k] in inner]
@@ -298,7 +298,7 @@ def _stages(
 
 
 def _stage_bytes(group: Sequence[Member], stage: Sequence[int], rows: Sequence[int]) -> int:
-    """Bytes that a row takes of what consecutive loops make, and of what they read from outside."""
+    """Bytes of a row of the results of consecutive loops, and of their operands from outside."""
     inside = {id(m.origin) for m in group}
     read: dict[tuple[object, ...], int] = {}
     for m in (group[at] for at in stage):

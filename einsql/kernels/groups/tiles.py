@@ -52,7 +52,7 @@ def is_narrow(itemsize: int, columns: int) -> bool:
 
 
 def _tile(tall: int, wide: int) -> Any:
-    """What computes tiles of so many rows, and vectors in a row."""
+    """An intrinsic that computes tiles of so many rows, and vectors in a row."""
 
     @_compiled
     def tile(_: Any, a: Any, b: Any, c: Any, scale: Any, keep: Any) -> Any:
@@ -161,7 +161,7 @@ def _spread(builder: Any, value: Any, vector: Any) -> Any:
 part: Callable[[F], F] = njit(  # type: ignore[call-overload]  # its stub lacks these options
     no_cpython_wrapper=True, no_cfunc_wrapper=True
 )
-"""Compiles what kernels alone call: what would let Python and C call it takes time to compile."""
+"""Compiles functions that kernels alone call, without wrappers for Python and C."""
 
 
 @part
@@ -190,7 +190,7 @@ def pack(source: Any, down: int, across: int, depth: int, wide: int, into: Any, 
 
 @part
 def copy(source: Any, down: int, across: int, rows: int, wide: int, into: Any, step: int) -> None:
-    """Copies a block row by row, whose elements then lie together; a sum is never -0.0."""
+    """Copies a block row by row to contiguous rows; a sum is never -0.0."""
     for r in range(rows):
         for n in range(wide):
             into[np.uintp(r * step + n)] = source[np.uintp(r * down + n * across)]
@@ -266,7 +266,7 @@ def _multiplier(tall: int, wide: int) -> Any:
 
         Args:
             left: Address of the left block's first row.
-            step: Bytes from one of its rows to the next; its elements lie together.
+            step: Bytes from one of its rows to the next; its elements are contiguous.
             rows: Its rows.
             right: Address of the panels.
             depth: Terms that a panel has.
@@ -277,7 +277,7 @@ def _multiplier(tall: int, wide: int) -> Any:
             scale: The factor.
             panel: Columns of a panel.
             size: Bytes of an element.
-            adds: 1 if the product is added to what is there, otherwise 0.
+            adds: 1 if the product is added to the result, 0 if it replaces it.
         """
         first = columns[0] // panel * panel
         for start in range(terms[0], max(terms[1], terms[0] + 1), DEPTH):

@@ -1,9 +1,9 @@
-"""Weights e = exp(x - m) of rows, with m the greatest x of a row, and what sums them.
+"""Weights e = exp(x - m) of rows, with m the greatest x of a row, and the sums of them.
 
-They are known by their algebra, not by a name: 0 ≤ e ≤ 1, and their sum z is at least 1. So
-Σ (e / z) · v = (Σ e · v) / z loses nothing but for rounding, and divides one row of results
-instead of one of terms. And as exp(x - m') = exp(x - m) · exp(m - m'), all sums of them can
-be taken over a part of the row at a time, with the greatest x so far.
+They are recognised by their algebra, not by a name: 0 ≤ e ≤ 1, and their sum z is at least 1. So
+Σ (e / z) · v = (Σ e · v) / z loses nothing but a rounding, and divides one row of results instead
+of one of terms. Because exp(x - m') = exp(x - m) · exp(m - m'), all sums of weights can be taken
+over a part of the row at a time, with the greatest x so far.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _weights(
 
 
 def _at_classes(e: Expr, m: Member) -> object:
-    """An expression over classes and nodes, equal for what has the same value at a point."""
+    """An expression over classes and nodes, equal for expressions of equal values at a point."""
     if isinstance(e, Label):
         return m.own[e.name]
     if isinstance(e, Value):
@@ -269,12 +269,12 @@ def masks_fit(group: Sequence[Member]) -> tuple[bool, int | None]:
 
 
 def _points_of(m: Member) -> tuple[Limits, Masks]:
-    """What says which points a member has."""
+    """The guards that decide which points a member has."""
     return m.limits, m.masks
 
 
 def _only(m: Member, reduction: str | None) -> Expr | None:
-    """What a FLOAT or DOUBLE member computes, if it is one output of that reduction."""
+    """The argument of a FLOAT or DOUBLE member with one output of that reduction, else None."""
     if len(m.node.outputs) != 1 or any(a.define is not None for a in m.node.axes):
         return None
     (o,) = m.node.outputs

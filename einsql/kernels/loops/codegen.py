@@ -363,7 +363,7 @@ class Writer(Wraps):
     # Text --------------------------------------------------------------------------
 
     def assemble(self) -> str:
-        """The module's text: what the one argument holds, and the nest."""
+        """The module's text: the layout of its one argument, and the loop nest."""
         body = [f"b{n}, e{n} = p[{2 * n}], p[{2 * n + 1}]" for n in range(self.depth)]
         place = count(2 * self.depth)
         body += [f"p{n} = p[{next(place)}]" for n in range(len(self.out.params))]
@@ -456,7 +456,7 @@ def cells(n: int, o: Output, nest: Nest | None = None) -> list[tuple[str, DType,
 
 
 def added(total: str, lost: str, term: str) -> list[str]:
-    """Takes a term into a sum, and what rounding takes from that into another one."""
+    """Adds a term to a sum, and its rounding error to another one."""
     return [
         f"y = {total} + {term}",
         f"{lost} += rounded_off({total}, {term}, y)",

@@ -68,13 +68,13 @@ class Param:
 
 @dataclass(slots=True)
 class Program:
-    """Generated source and what its arguments mean, in order.
+    """Generated source and its arguments, in order.
 
     Attributes:
         arrays: Operand number and field of each array argument.
         params: Integer arguments.
         constants: Literals, each an argument of its own type.
-        reasons: What each bit of the error cell says.
+        reasons: The reason of each bit of the error cell.
     """
 
     source: str = ""
@@ -105,7 +105,7 @@ def memory(dtype: DType) -> str:
 
 
 def stored(dtype: DType, value: str) -> str:
-    """Source that turns a value in its carrier into what a result holds."""
+    """Source that turns a value in its carrier into the stored type of a result."""
     return _STORE.get(dtype, "{0}").format(value)
 
 
@@ -121,7 +121,7 @@ def cast_text(source: DType, target: DType, value: str) -> str:
 
 
 class Points:
-    """Collects the statements of each loop level; level 0 stands before all loops.
+    """Collects the statements of each loop level; level 0 is before all loops.
 
     Attributes:
         level: The loop level from which a label is known.
@@ -357,7 +357,7 @@ class Points:
         return failed
 
     def bit(self, reason: str) -> int:
-        """The bit of `bad` that stands for a reason."""
+        """The bit of `bad` for a reason."""
         if reason not in self.out.reasons:
             self.out.reasons.append(reason)
         return 1 << self.out.reasons.index(reason)

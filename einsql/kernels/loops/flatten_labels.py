@@ -1,7 +1,7 @@
-"""Labels that always stand side by side become one, so that rows are as long as they can be.
+"""Labels that are always adjacent become one, so that rows are as long as they can be.
 
-A node over (i, j) that reads its operands as they lie in memory, and keeps both labels or
-reduces both, is a node over one label with i·j values.
+A node over (i, j) that reads its operands in memory order, and keeps both labels or reduces both,
+is a node over one label with i·j values.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def flatten(node: EinSum) -> tuple[EinSum, Callable[[Runner, Runner], Runner]] |
 
 
 def _pairs(node: EinSum) -> set[tuple[str, str]]:
-    """Labels of which the second follows the first wherever either stands.
+    """Labels of which the second follows the first wherever either occurs.
 
     They index whole keys, and no expression reads their values.
     """

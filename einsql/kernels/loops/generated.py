@@ -76,7 +76,7 @@ class _Source:
 
 @dataclass(slots=True)
 class _Layout:
-    """What depends on the strides of the operands alone.
+    """The parts of a run that depend on the strides of the operands alone.
 
     Attributes:
         strided: The operands whose last label does not step by one element.
@@ -201,7 +201,7 @@ class _Loops:
         return 0
 
     def array(self, source: _Source, values: np.ndarray) -> np.ndarray:
-        """What a kernel reads: a view of an operand, a copy only where it has no address."""
+        """An operand of a kernel: a view, or a copy where it has no address."""
         if source.window is not None:
             values = values[source.window]
         if values.dtype != source.dtype:
@@ -272,7 +272,7 @@ class _Loops:
         return [np.full(shape, start, first), *(np.zeros(shape, t) for t in rest)]
 
     def finish(self, o: Output, result: list[np.ndarray]) -> np.ndarray:
-        """The values of an output, out of what the kernel wrote."""
+        """The values of an output, computed from the arrays that the kernel wrote."""
         if o.reduction is None or not self.nest.keeps_state:
             return result[0]
         if is_compensated(o, self.nest):
@@ -306,7 +306,7 @@ class _Table:
 
     Args:
         boxes: The slice and the one box of each.
-        seconds: What all of them take one thread.
+        seconds: Time that all of them take on one thread.
     """
 
     def __init__(self, boxes: Sequence[tuple[int, Sequence[np.ndarray]]], seconds: float) -> None:
@@ -354,7 +354,7 @@ class _Progress:
         return not self._stopped
 
     def tell(self) -> None:
-        """Reports progress; what that raises stops the other threads after their box."""
+        """Reports progress; an exception stops the other threads after their box."""
         try:
             self._tick(self._done / self._total)
         except BaseException:
@@ -371,7 +371,7 @@ class _FailedError(Exception):
 
 
 def _start(o: Output, shape: tuple[int, ...]) -> np.ndarray:
-    """What an output holds at keys without any point."""
+    """The value of an output at keys without any point."""
     value = 0 if o.reduction is None else REDUCTIONS[o.reduction].identity(o.dtype)
     return stored(np.full(shape, value, o.dtype.carrier), o.dtype)
 

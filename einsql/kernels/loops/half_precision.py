@@ -1,9 +1,9 @@
 """Kernels that compute with FLOAT, over operands and results of two bytes an element.
 
-HALF and BFLOAT16 are stored, not computed. A kernel that would read each element many times
-gets operands of FLOAT, made in one pass over the part that it reads, and its results are
-rounded at the end. Views, gathers, the vector tier and generated loops need none of this:
-they move such elements as they are, or convert them as they read and write.
+HALF and BFLOAT16 are storage types. A kernel that would read each element many times gets FLOAT
+operands, converted in one pass over the part that it reads, and its results are rounded at the
+end. Views, gathers, the vector kernel and generated loops do not need this: they move such
+elements unchanged, or convert them as they read and write.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def stores_half(node: EinSum) -> bool:
 
 
 def match_floats(kernel: Kernel, node: EinSum, compiled: bool) -> Runner | None:
-    """What a kernel makes of a node with such operands or results, given FLOAT for them.
+    """A runner for a node with two-byte operands or results, by a kernel over FLOAT.
 
     Args:
         kernel: A kernel that knows FLOAT.
@@ -103,7 +103,7 @@ def _over_floats(node: EinSum) -> EinSum | None:
 
 
 def _widened(e: Expr) -> Expr:
-    """A value as FLOAT, and no cast that does nothing then; what rounds stays."""
+    """A value as FLOAT, without casts that become no-ops; casts that round remain."""
     if isinstance(e, Value) and e.dtype.is_short:
         return replace(e, dtype=DType.FLOAT)
     if isinstance(e, Const) and e.dtype.is_short:
@@ -133,7 +133,7 @@ class _Read:
 
     Attributes:
         fields: Those that are read, with their types.
-        part: What of them is.
+        part: The part that is read.
         compiled: Whether a generated loop may convert them.
     """
 
@@ -142,7 +142,7 @@ class _Read:
     compiled: bool
 
     def run(self, fields: Fields, done: Done, tick: Tick) -> dict[str, np.ndarray]:
-        """The fields; `done` has what was made for other operands, perhaps of the same arrays."""
+        """The fields; `done` has the conversions for other operands, perhaps of the same arrays."""
         converted: dict[str, np.ndarray] = {}
         for f in self.fields:
             array = fields[f.name]

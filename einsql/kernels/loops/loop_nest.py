@@ -88,7 +88,7 @@ def labels_read(node: EinSum, expr: Expr) -> set[str]:
 
 
 def free_labels(node: EinSum) -> dict[str, frozenset[str]]:
-    """The free labels that decide each label; derived labels follow what they read."""
+    """The free labels that decide each label; derived ones follow the labels they read."""
     decided = {a.label: frozenset((a.label,)) for a in node.axes if a.define is None}
     waiting = [a for a in node.axes if a.define is not None]
     while waiting:

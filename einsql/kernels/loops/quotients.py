@@ -1,9 +1,9 @@
 """Quotients and remainders by constants in the innermost loop, without dividing at each point.
 
 Between two places where it wraps, `(a * x + c) % m` is a line in x and `(a * x + c) // m` is
-constant. So the loop over x is cut there: each piece divides once, and within it operands are
-read one after another, or in the same place. Where pieces would be short, the points are
-divided several at a time, as floating-point numbers.
+constant. So the loop over x is cut there: each piece divides once, and reads operands one after
+another or in the same place. Where pieces would be short, several points are divided at a time
+as floating-point numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Wrap:
         dividend: In labels that are known outside that loop, and its own.
         divisor: Above 0.
         step: By which the dividend grows, or shrinks, from a point to the next of a piece.
-        inner: What else has to be cut for that.
+        inner: Other values that have to be cut for that.
     """
 
     dividend: Expr
@@ -61,7 +61,7 @@ class Wraps(Points):
         self._known_ahead: dict[Expr, str] = {}
 
     def call(self, e: Call) -> str:
-        """As `Points.call`; what the start of a piece decides is read there."""
+        """As `Points.call`; values that the start of a piece decides are read there."""
         wrap = self.wrap(e)
         if wrap is None:
             return super().call(e)
@@ -108,7 +108,7 @@ class Wraps(Points):
 
         Args:
             e: The expression.
-            inner: Gets what has to be cut for that.
+            inner: Receives the values that have to be cut for that.
         """
         if self.level_of(e) < self.depth:
             return 0

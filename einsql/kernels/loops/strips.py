@@ -39,7 +39,7 @@ def scanned(
     Args:
         n: The loop.
         ends: Where it begins and ends.
-        o: What is looked for.
+        o: The output with an argument.
         lines: Its body.
         pick: The line from which on a point is compared.
         new: The point's value.
@@ -143,8 +143,8 @@ def folded_rows(ends: Ends, loop: Sequence[str], fold: Sequence[str]) -> list[st
 
     Args:
         ends: Where it begins and ends.
-        loop: What adds the rows from `v` to `g`.
-        fold: What takes the sums of the last rows into those of all. `since` counts these rows.
+        loop: Code that adds the rows from `v` to `g`.
+        fold: Code that adds the sums of the last rows to those of all. `since` counts these rows.
     """
     return [
         f"for v in range({ends[0]}, {ends[1]}, {FOLDED}):",

@@ -34,10 +34,10 @@ from einsql.kernels.vectorized.views import View, reading, write_view
 
 Compute = Callable[[Sequence[Fields], Tick], np.ndarray]
 WriteArray = Callable[[Page, Sequence[Laid]], str]
-"""Writes what an array is computed from; gives its name."""
+"""Writes the computation of an array, and returns its name."""
 
 STREAMED = 2**20
-"""Points from which compiled loops pay for what is read once."""
+"""Points from which compiled loops pay for operands that are read once."""
 _CONVERTED = (DType.FLOAT, DType.HALF, DType.BFLOAT16)
 AT_ONCE = 2**28
 """Points up to which a sum takes so little time that it need not stop for others."""
@@ -65,13 +65,13 @@ def is_plain_sum(node: EinSum, output: Output) -> bool:
 
 
 def converts(output: Output) -> bool:
-    """True if what is reduced is widened before, which loops do while they read it."""
+    """True if the argument is widened before the sum, which loops do while they read it."""
     value = output.args[0]
     return isinstance(value, Call) and value.fn == "cast" and value.args[0].dtype in _CONVERTED
 
 
 def is_streamed(node: EinSum) -> bool:
-    """True for what compiled loops do as fast as memory and NumPy and BLAS do not.
+    """True where compiled loops are as fast as memory, and NumPy and BLAS are not.
 
     That is products without a sum, and sums of one operand by its slowest key, or of all of
     it; but NumPy is as fast where neighbours in DOUBLE are added.
@@ -116,7 +116,7 @@ def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
 
     Args:
         node: The node.
-        compiles: Whether its first run may compile what BLAS is slow at.
+        compiles: Whether its first run may compile kernels where BLAS is slow.
     """
     if len(node.outputs) != 1:
         return None
@@ -345,11 +345,11 @@ def _pair(
 
 @dataclass(frozen=True, slots=True)
 class _Finish:
-    """What remains after the product: constants, labels of no operand, rounding to HALF.
+    """The operations after the product: constants, labels of no operand, rounding to HALF.
 
     Attributes:
         scale: The constants, and how often labels of no operand repeat.
-        lift: Where there are axes for keys of no operand; None for nowhere.
+        lift: An index that inserts axes for keys of no operand; None if there are none.
         shape: The result's.
         dtype: Its type.
     """
@@ -377,7 +377,7 @@ class _Finish:
 
 
 def _finish(node: EinSum, factors: Product, dtype: np.dtype) -> _Finish | None:
-    """What remains after the product, if anything does."""
+    """The operations after the product, or None."""
     labels = {x for f in (*factors.left, *factors.right) for x in node.operands[f.operand].labels}
     repeats = prod(
         a.extent for a in node.axes if a.label not in labels and a.label not in node.keys

@@ -199,7 +199,7 @@ def _is_run(group: Sequence[str], strides: Strides, extent: Mapping[str, int]) -
 def _is_matrix(
     rows: Sequence[str], columns: Sequence[str], strides: Strides, extent: Mapping[str, int]
 ) -> bool:
-    """True if BLAS reads it as it lies: one of two runs is contiguous, the other longer."""
+    """True if BLAS reads it in place: one of two runs is contiguous, the other longer."""
     down, height = _step(rows, strides, extent)
     across, width = _step(columns, strides, extent)
     if height == 1 or width == 1:

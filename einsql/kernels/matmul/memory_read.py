@@ -18,7 +18,7 @@ class Read:
 
     Attributes:
         turn: The order its axes are put into.
-        shape: What they are merged to before it is cut.
+        shape: The extents of the merged axes, before cutting.
         cuts: For each axis then, which axis of the cut grid it follows.
         batch: For each axis of the stack, whether the operand has it.
         rows: How many of the axes are merged to rows; the rest of them are the columns.
@@ -39,7 +39,7 @@ class Read:
     def whole(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The order of the axes and the shape in which `matrices` gives all of an operand.
 
-        It is one that is read where it lies.
+        The operand is read in place.
         """
         batch_axes = sum(self.batch)
         sizes, rest = iter(self.shape[:batch_axes]), self.shape[batch_axes:]

@@ -1,10 +1,12 @@
 """Products of two operands by BLAS, on all threads.
 
-Each of them runs BLAS on one thread over pieces of its own. BLAS's own threads wait for each
-other within a product, which takes 8 to 25 % longer, many times longer where a core is busy, and
-go on spinning for a tenth of a second, on the cores that the next kernel needs. Large products
-are left to them, for they share what they pack; and products of less than a millisecond while no
-other kernel is at work, for spinning threads are at hand sooner than sleeping ones.
+Each thread runs single-threaded BLAS over pieces of its own. BLAS's own threads wait for each
+other within a product, which takes 8 to 25 % longer, and many times longer where a core is busy.
+Afterwards they spin for a tenth of a second on cores that the next kernel needs.
+
+Two kinds of products are left to BLAS's threads all the same: large ones, because the threads
+share packed panels, and products of less than a millisecond while no other kernel runs, because
+spinning threads start sooner than sleeping ones.
 """
 
 from __future__ import annotations
@@ -62,12 +64,12 @@ IN_ORDER = 2**16
 
 
 class Multiplied:
-    """Multiplies arrays of given labels; what it decides for strides is kept.
+    """Multiplies arrays of given labels; plans for strides are cached.
 
     Args:
         labels: The labels; each one that is not a key is in both operands.
         work: The type to compute in.
-        compiles: Whether kernels may be compiled for what BLAS is slow at.
+        compiles: Whether kernels may be compiled where BLAS is slow.
     """
 
     def __init__(self, labels: Labels, work: np.dtype, compiles: bool = True) -> None:
@@ -217,7 +219,7 @@ class Plan(ProductViews):
         ):
             return otherwise
         pieces = thread_pool.threads()
-        if min(self.m, self.n) == 1:  # nothing is packed: who is done takes from the others
+        if min(self.m, self.n) == 1:  # no packing: idle threads take from others
             pieces *= max(1, min(SEVERAL, int(seconds / pieces / PIECE)))
         parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
         if prod(parts) == 1:

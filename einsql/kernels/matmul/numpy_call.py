@@ -1,4 +1,4 @@
-"""Products by one call of NumPy, their views known before: what calls take counts."""
+"""Products by one call of NumPy with precomputed views, for small products."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _vectors_at_once(plan: ProductViews) -> Multiply:
 
 
 def unless_same(turn: tuple[int, ...]) -> tuple[int, ...] | None:
-    """An order of axes, or None for that which they have."""
+    """An order of axes, or None if it is the present one."""
     return None if turn == tuple(range(len(turn))) else turn
 
 

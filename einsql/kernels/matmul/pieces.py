@@ -57,16 +57,16 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """What it takes one thread, roughly."""
+        """Seconds on one thread, roughly."""
         least = max(self.flops * self.itemsize / FLOPS, self.nbytes / TRAFFIC)
         return least + self.copied / COPIES
 
 
 def wanted(seconds: float, long: float = LONG, most: float = MOST) -> int:
-    """Into how many pieces is to be cut what takes one thread so long; one for one thread.
+    """The number of pieces for work of so many seconds on one thread; 1 for one thread.
 
     Args:
-        seconds: What it takes one thread.
+        seconds: Time on one thread.
         long: Seconds from which there are more pieces than threads.
         most: Seconds that a piece may take on one thread of several.
     """

@@ -1,4 +1,4 @@
-"""Which products are multiplied where they lie, and how they are cut for that."""
+"""Which products are multiplied in place, and how they are cut for that."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ProductStrategy:
         return "long" if self.k >= LONG and self.m * self.n <= SQUARE else None
 
     def multiply(self, left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply | None:
-        """What multiplies such matrices, or None where they lie badly.
+        """A function that multiplies such matrices, or None where their strides are unsuitable.
 
         Args:
             left: `[stack …, M, K]`, of the strides that are to come; so are the others.

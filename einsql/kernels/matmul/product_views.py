@@ -60,7 +60,7 @@ class ProductViews:
         )
         sides = [(self.free, self.m, m), (self.free + len(m), self.n, n)]
         by_columns = bool(layout.result) and layout.result[-1] in layout.m
-        if left.copied != right.copied:  # then each thread copies what it alone reads
+        if left.copied != right.copied:  # so that each thread copies only its own part
             by_columns = right.copied
         if by_columns:
             sides.reverse()
@@ -100,7 +100,7 @@ class ProductViews:
         return self.reads[0].view(a), self.reads[1].view(b)
 
     def result(self) -> tuple[np.ndarray, np.ndarray]:
-        """The result as it lies, and the view of it that pieces are cut from."""
+        """A new result in memory order, and the view of it that pieces are cut from."""
         array = empty(self.shape, self.dtype)
         return array, array.transpose(self.arranged).reshape(self.extents[: self.kept])
 
@@ -133,7 +133,7 @@ class ProductViews:
 
     @property
     def _product(self) -> long_sums.Product:
-        """What multiplies matrices."""
+        """The function that multiplies matrices."""
         return blas.multiply if self.other else np.matmul
 
 

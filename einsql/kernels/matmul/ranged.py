@@ -1,8 +1,8 @@
 """Products over a range of labels that scalars end: `label <= scalar` in a guard.
 
 Such a range is known when the node runs. A sum of products over it is the same sum within
-narrower bounds, which other kernels do without a condition at each point; and where a key of
-the result lies beyond the range its value is arbitrary.
+narrower bounds, which other kernels compute without a condition at each point. Where a key of the
+result is beyond the range, its value is arbitrary.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def without_limits(node: EinSum) -> tuple[EinSum, tuple[Limit, ...]] | None:
 def over_ranges(
     node: EinSum, limits: Sequence[Limit], compile_node: Callable[[EinSum], Runner]
 ) -> Runner:
-    """Runs sums within limits; kernels are made for each range of what is summed as it comes.
+    """Runs sums within limits; kernels are compiled for each range when it first occurs.
 
     Args:
         node: The node without the limits; its outputs are float sums.

@@ -1,6 +1,6 @@
-"""Registers of products that are read where they lie: tiles, rows times a vector, rows added.
+"""Register code of products read in place: tiles, rows times a vector, rows added.
 
-What is here is compiled into kernels, so its text is part of their name on disk.
+This module is compiled into kernels, so its text is part of their name on disk.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def dots(
         down: From a row to the next.
         right: Address of the vector, which is contiguous.
         depth: How many terms there are, at least one register's.
-        ahead: From an element to what is brought nearer as it is read.
-        adds: Whether the sums are added to what is there.
+        ahead: Distance from an element to the address that is prefetched.
+        adds: Whether the sums are added to the result.
         out: Address of the first row's sum.
         under: From a sum to the next.
     """
@@ -178,7 +178,7 @@ def dots(
             add(builder.mul(builder.add(first, loop.index), _INDEX(step)), 0)
         rest = builder.sub(depth_, builder.mul(last, _INDEX(many)))
         with builder.if_then(builder.icmp_signed(">", rest, _INDEX(0))):
-            # The last register is read whole, and what it shares with the one before is left out.
+            # The last register is read in full, without the elements of the one before.
             places = ir.Constant(ir.VectorType(_INDEX, many), [_INDEX(n) for n in range(many)])
             from_ = _spread(builder, builder.sub(_INDEX(many), rest), places.type)
             at = builder.mul(builder.sub(depth_, _INDEX(many)), _INDEX(nbytes))

@@ -36,7 +36,7 @@ def by_rows(labels: Labels, work: np.dtype) -> Callable[[np.ndarray, np.ndarray,
         work: The type to compute in.
 
     Returns:
-        What multiplies two arrays with axes as the labels say, into an array in C order.
+        A function that multiplies two arrays with axes as the labels say, into an array in C order.
     """
     letter = dict(zip(labels.extent, ascii_letters, strict=False))
     terms = ["".join(letter[x] for x in t) for t in (labels.left, labels.right, labels.keys)]

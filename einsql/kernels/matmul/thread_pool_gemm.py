@@ -1,7 +1,8 @@
-"""Products as calls by addresses, which threads at hand take from each other.
+"""Products as calls by address, which spinning threads take from each other.
 
-BLAS multiplies, or where the rows of a matrix meet a vector, compiled code that only reads as
-fast as it can. What a call needs besides the addresses of its matrices depends on strides alone.
+The calls go to BLAS. Where the rows of a matrix meet a vector, they may go to compiled code that
+is limited by memory alone. The arguments of a call, but for the addresses of its matrices, depend
+on strides alone.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _ROWS = "rows, terms, a, down, x, y, under"
 STREAMS, WIDTH = 4, 2
 """Rows that are read at a time, and registers of running sums of each."""
 NEAR = 2**12
-"""Bytes by which what is brought nearer is ahead of what is read."""
+"""Bytes from the element that is read to the address that is prefetched."""
 LONG = 4
 """Registers of a row from which it is worth reading in this way."""
 MOST = 2**12
@@ -114,11 +115,11 @@ def calls_for(pieces: Sequence[Matrices], arrays: Matrices) -> Calls | None:
     """The calls for pieces of a product.
 
     Args:
-        pieces: Their matrices, FLOAT or DOUBLE and not empty, as they lie.
+        pieces: Their matrices, FLOAT or DOUBLE and not empty, with their strides.
         arrays: The two operands and the result that they are parts of.
 
     Returns:
-        The calls, or None where BLAS does not read the matrices as they lie.
+        The calls, or None where BLAS cannot read the matrices in place.
     """
     library = blas.library()
     if library is None:

@@ -1,10 +1,10 @@
-"""Products too small or too narrow for BLAS to pack: register tiles over matrices as they lie.
+"""Products too small or too narrow for BLAS to pack: register tiles over matrices in place.
 
-BLAS copies both operands into panels, which pays where each element is used often. In a
-stack of small matrices, in a long matrix times one of few columns, or in a sum of many terms
-for few elements it is not; here rows are read element by element and columns in vectors,
-wherever they lie. One compiled kernel serves every product with the same tile: it works down
-a table of addresses.
+BLAS copies both operands into panels, which pays where each element is used often. It does not
+pay in a stack of small matrices, in a long matrix times one of few columns, or in a sum of many
+terms for few elements. Here rows are read element by element and columns in vectors, with any
+strides. One compiled kernel serves every product with the same tile: it works down a table of
+addresses.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sums of integers, and counts, that are matrix products.
 
-Where an output's term is a product of what each side has alone, and every sum of such
-products is exact in FLOAT or DOUBLE, BLAS adds them: nothing is compiled, and it multiplies
-large integers faster than the processor's integer instructions do.
+The term of such an output is a product of a factor for each side, and every sum of such products
+is exact in FLOAT or DOUBLE. BLAS computes them: no kernel is compiled, and BLAS multiplies large
+integers faster than the processor's integer instructions do.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def factors_of(columns: Columns, o: Output, where: Expr | None) -> Factors | Non
     Args:
         columns: The node's sides.
         o: The output.
-        where: What selects pairs, or None for all of them.
+        where: The condition that selects pairs, or None for all of them.
     """
     if o.reduction != "sum" or not o.args[0].dtype.is_integer:
         return None
@@ -110,7 +110,7 @@ class FactorProduct:
         """Computes the output.
 
         Args:
-            arrays: What the factors read, as cubes of their sides; no factor may fail on it.
+            arrays: The operands of the factors, as cubes of their sides; no factor may fail.
             dtype: The type to multiply in.
             out: Where the result goes, `[batch, row, column]` of any strides.
             tick: Told the fraction done.
@@ -124,7 +124,7 @@ class FactorProduct:
 
 
 class _Cubes(Block):
-    """What factors read."""
+    """The operand fields that factors read."""
 
     def __init__(self, arrays: Mapping[Leaf, Cube]) -> None:
         self._labels = {x.name: a for x, a in arrays.items() if isinstance(x, Label)}

@@ -29,7 +29,7 @@ On BOTH sides it is `[batch, row, column]`.
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The labels of a node in four groups, and on which side each operand stands.
+    """The labels of a node in four groups, and the side of each operand.
 
     Attributes:
         batch: Keys that both sides have.
@@ -100,7 +100,7 @@ def find_layout(node: EinSum, slowest: str | None) -> Layout | None:
     terms = tuple(a.label for a in node.axes if a.label not in keys)
     if slowest is not None:
         terms = (slowest, *(x for x in terms if x != slowest))
-    else:  # as the operand with most of them lies in memory
+    else:  # in the memory order of the operand with most of them
         most = max((node.operands[n].labels for n in used), key=lambda x: len(set(x) & set(terms)))
         lying = [x for x in dict.fromkeys(most) if x in terms]
         terms = (*(x for x in terms if x not in lying), *lying)

@@ -1,4 +1,4 @@
-"""Runs of packed kernels: what the data decide, the pieces and their buffers."""
+"""Runs of packed kernels: decisions by the data, the pieces and their buffers."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ class _Part:
         return total.result(), False
 
     def terms_of(self, leaf: Leaf, cube: Cube, start: int, count: int) -> Cube:
-        """Some terms of what a kernel reads."""
+        """Some terms of the operands of a kernel."""
         if cube.shape[2] == 1 or self.columns.own(leaf) == BOTH:
             return cube
         return cube[:, :, start : start + count]

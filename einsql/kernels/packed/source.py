@@ -1,4 +1,4 @@
-"""Source text of packed kernels: what is packed, how, and the register tile between."""
+"""Source text of packed kernels: packing, and the register tile between."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUMPY = {"i8": "int8", "i32": "int32", "i64": "int64", "f32": "float32", "f64": 
 BLOCK = 32
 """FLOAT terms added to each other in FLOAT; such partial sums are added in DOUBLE."""
 LINE = 16
-"""Terms read one after another while panels are packed: what a cache line holds."""
+"""Terms read one after another while panels are packed: the elements of a cache line."""
 SLOW_ROWS = 2
 """Rows of a tile whose terms need many registers."""
 FOREVER = 2**62
@@ -31,7 +31,7 @@ Leaf = Value | Label
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What the data decide.
+    """The decisions by the data.
 
     Attributes:
         narrow: Whether every integer fits 32 bits.
@@ -49,10 +49,10 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A kernel's text and what its arguments are.
+    """A kernel's text and its arguments.
 
     Attributes:
-        leaves: What is read, in the order of the arguments.
+        leaves: The operands, in the order of the arguments.
         packed: Kinds of the packed columns of each side.
         state: Kinds of the running values.
         depth: Terms packed at a time.
@@ -142,7 +142,7 @@ def _wide(machine: Machine, lanes: int, columns: int) -> int:
 
 
 def _rows(machine: Machine, wide: int, pair: bool, calls: int, columns: int) -> int:
-    """Rows of a tile: as many as leave registers for what a row needs."""
+    """Rows of a tile: as many as leave registers for the values of a row."""
     room = machine.registers - wide * columns - 4 - 2 * (calls > 3)
     return max(2, room // (2 * wide if pair else wide))
 
@@ -180,7 +180,7 @@ def _running(o: Output, guarded: bool, v: Variant) -> _Running:
 
 
 def _extreme(kind: str, term: DType, lowest: bool, exact: bool) -> float:
-    """What a running extreme begins with."""
+    """The initial value of a running extreme."""
     if exact:
         top = 1 << (8 * SIZES[kind] - 1)
         mantissa = 1 << (23 if kind == "i32" else 52)
@@ -273,7 +273,7 @@ class _Text:
         for n, e in enumerate(self.columns.sides[side]):
             self.pack(f"y{side}{n}[{index}]", self.what.packed[side][n], e)
         element = "m" if rows else "n"
-        # Whole lines are read where terms lie side by side; neighbours are copied otherwise.
+        # Whole lines are read where terms are contiguous; neighbours are copied otherwise.
         read = [n for n, x in enumerate(self.leaves) if self.columns.side(x) == side]
         along = " or ".join(f"x{n}k == 1" for n in read) or "False"
         body = [f"            {line}" for line in self.lines]
@@ -295,7 +295,7 @@ class _Text:
         ]
 
     def spreading(self) -> list[str]:
-        """Loops that pack what depends on rows and columns, but on no term, tile by tile."""
+        """Loops that pack, tile by tile, values that depend on rows and columns, but on no term."""
         self.lines, self.known, self.side = [], {}, BOTH
         w = self.what
         index = f"np.uintp(((jr * left + ir) * {w.rows} + i) * {w.lanes} + j)"

@@ -1,7 +1,8 @@
-"""What is packed and what is computed in registers: an output's expression, cut in two.
+"""An output's expression in two parts: one is packed, the other computed in registers.
 
-The largest subexpressions that read one side alone are columns: computed once per element of
-that side while it is packed. What joins them is computed for every pair.
+The largest subexpressions that read one side alone are columns: they are computed once per
+element of that side while it is packed. The expressions over both sides are computed for every
+pair.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Columns:
         return sides.pop() if sides else ROWS
 
     def own(self, e: Leaf) -> str | None:
-        """The side of an operand's field or of a key; None for what every side has."""
+        """The side of an operand's field or of a key; None for values that every side has."""
         if isinstance(e, Value):
             return self.layout.side[e.operand]
         if e.name in self.layout.rows:
@@ -135,7 +136,7 @@ def spell(columns: Columns, e: Expr, narrow: bool) -> tuple[Any, ...]:
 
 
 class Ranges:
-    """What is known of expressions over data whose extremes are known."""
+    """The ranges of expressions over data whose extremes are known."""
 
     def __init__(self, node: EinSum, leaves: Mapping[Expr, Range]) -> None:
         self.bounds = {a.label: (a.lo, a.hi) for a in node.axes}

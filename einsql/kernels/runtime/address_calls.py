@@ -22,7 +22,7 @@ _ROW_MAJOR = 101
 
 @intrinsic
 def call(_: Any, function: Any, args_at: Any, result_at: Any) -> Any:
-    """Calls what Numba compiled for integers and arrays, at its address.
+    """Calls a function that Numba compiled for integers and arrays, by its address.
 
     It is given `ARGUMENTS` words from an address on, more than it takes: an array is seven words
     (0, 0, its length, its item size, its address, its length, its step). Its result is stored at

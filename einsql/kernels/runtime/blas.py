@@ -1,9 +1,9 @@
-"""BLAS: which library it is, its GEMM by address, and how many threads it uses.
+"""BLAS: the choice of a library, its GEMM by address, and its number of threads.
 
-NumPy and SciPy bring a BLAS each, with threads and buffers of its own; here the one that
-NumPy has loaded serves everything, or MKL where it is installed and faster. GEMM by its address
-does what `numpy.matmul` does not: it adds to an array that is there (beta), compiled loops can
-call it, and it need not be NumPy's.
+NumPy and SciPy each bring a BLAS with threads and buffers of its own. Here all products use the
+one that NumPy has loaded, or MKL where it is installed and faster. GEMM by address has three
+advantages over `numpy.matmul`: it can add to an array (beta), compiled loops can call it, and it
+need not be NumPy's.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ VECTORS, MATRICES = 2**13, 2**18
 
 @dataclass(frozen=True)
 class Blas:
-    """What was found.
+    """The functions of a BLAS library.
 
     Attributes:
-        name: What it is called.
+        name: Its name, for messages.
         gemm, gemv: Addresses of `cblas_sgemm` and `cblas_dgemm`, and of the products of a matrix
             and a vector, by item size of their elements.
         wide: True if its integers have 64 bits, False for 32.
@@ -117,7 +117,7 @@ def numpys() -> Blas | None:
 
 @cache
 def _linked() -> ctypes.CDLL | None:
-    """What NumPy is linked to: symbols of all its libraries."""
+    """The libraries that NumPy is linked to, with all of their symbols."""
     path = importlib.import_module("numpy._core._multiarray_umath").__file__
     try:
         return ctypes.CDLL(path)
@@ -170,7 +170,7 @@ def gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, alpha: float, beta: floa
         b: `[K, N]`, likewise.
         out: `[M, N]` of the same type in C order, its rows any distance apart.
         alpha: Factor of the product.
-        beta: Factor of what is there; where it is 0, `out` may hold anything.
+        beta: Factor of the old values; where it is 0, `out` may be uninitialised.
     """
     blas = library()
     assert blas is not None
@@ -209,7 +209,7 @@ def multiply(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
 
 
 def add_products(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
-    """Adds the products of matrices to what is there.
+    """Adds the products of matrices to the result.
 
     Args:
         left: As of `multiply`; so are the others.
@@ -222,7 +222,7 @@ def add_products(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
 
 
 def _by_address(left: np.ndarray, right: np.ndarray, out: np.ndarray, beta: float) -> bool:
-    """Multiplies stacks of matrices by calls of GEMM; False where matrices lie badly for it."""
+    """Multiplies stacks of matrices by calls of GEMM; False where strides are unsuitable for it."""
     stack = out.shape[:-2]
     if library() is None:
         return False
@@ -251,7 +251,7 @@ def in_rows(out: np.ndarray) -> bool:
 
 
 def stepped(a: np.ndarray) -> tuple[int, int]:
-    """How BLAS reads a matrix as it lies: whether transposed, and its leading dimension.
+    """How BLAS reads a matrix in place: whether transposed, and its leading dimension.
 
     Returns:
         The transposition and the leading dimension, which is 0 where a copy is needed.
@@ -267,7 +267,7 @@ def stepped(a: np.ndarray) -> tuple[int, int]:
 
 
 class _Here(threading.local):
-    """What this thread is in."""
+    """The statement of this thread."""
 
     statements = 0
 

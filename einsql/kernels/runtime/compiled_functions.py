@@ -1,4 +1,4 @@
-"""What generated kernels call: small functions compiled into them by Numba.
+"""Functions called by generated kernels: Numba compiles them into the kernels.
 
 Importing this module imports Numba, so only generated source does it. The reducing
 operations alone carry LLVM's `reassoc` flag: a sum may be split over vector lanes while
@@ -141,7 +141,7 @@ maximum = _binary(_larger)
 
 @intrinsic
 def rounded_off(_: Any, old: Any, term: Any, total: Any) -> Any:
-    """What rounding takes from a sum of two numbers, of which neither need be the larger one."""
+    """The rounding error of a sum of two numbers, of which neither need be the larger one."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         a, b, y = args
@@ -247,7 +247,7 @@ def _by_kind(on_integers: Callable[..., Any], on_floats: Callable[..., Any]) -> 
 idiv = _by_kind(_idiv_int, _idiv_float)
 """Division truncated towards zero; of floats, plain division."""
 remainder = _by_kind(_remainder_int, _remainder_float)
-"""What `idiv` leaves over: the dividend's sign."""
+"""The remainder of `idiv`, with the dividend's sign."""
 
 
 def _in_floats(build: Callable[[Num, Num], Num]) -> Any:
@@ -398,7 +398,7 @@ def to_half(_: Any, a: Any) -> Any:
 
 @intrinsic
 def half(_: Any, a: Any) -> Any:
-    """The FLOAT that a HALF's bits stand for."""
+    """The FLOAT of a HALF's bits."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         bits = Num(builder, builder.zext(args[0], ir.IntType(32)))
@@ -445,7 +445,7 @@ def to_bfloat(_: Any, a: Any) -> Any:
 
 @intrinsic
 def bfloat(_: Any, a: Any) -> Any:
-    """The FLOAT that a BFLOAT16's bits stand for."""
+    """The FLOAT of a BFLOAT16's bits."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         bits = Num(builder, builder.zext(args[0], ir.IntType(32)))

@@ -1,10 +1,9 @@
-"""Threads that stay at hand for short pieces of compiled kernels.
+"""Threads that spin between short pieces of compiled kernels.
 
-To wake a thread takes some 50 µs, and as long again wherever two threads want Python's lock
-at once: `pool.run` costs more than it gains for work of less than half a millisecond. Here
-the threads of the pool go on looking for pieces for a while after each work, in compiled code
-without that lock, and take one from the other within a microsecond. What they share are the words
-of one block of memory.
+Waking a thread takes some 50 µs, and as long again wherever two threads want Python's lock at
+once: `thread_pool.run` does not pay for work of less than half a millisecond. Here the threads of
+the pool spin for a while after each work, in compiled code without that lock, and take pieces
+from each other within a microsecond. They share the words of one block of memory.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _TRIALS = 20_000
 _LINE = 8
 """Words of a line of memory, which only one thread should write to."""
 _DONE, _AWAKE, _FAILED, _LEAVE, _JOB, _TICKETS = (n * _LINE for n in (0, 1, 2, 3, 4, 6))
-"""Where words lie: a job takes two lines, and each thread's ticket one."""
+"""Offsets of words: a job takes two lines, and each thread's ticket one."""
 _RAISED = 1 << 62
 _BASES = 3
 _PACK = Struct(f"{10 + 2 * _BASES}q").pack_into
@@ -54,7 +53,7 @@ address and length of what is read next, and numbers of arguments, each with wha
 _STRIDE = 2**10
 """Bytes that a thread brings nearer between two looks."""
 _NEARER = 3 * 2**19
-"""Bytes that it brings nearer at most: what its second cache has room for."""
+"""Bytes that it prefetches at most: the room of its second cache."""
 
 _TEXT = f"""\
 import numpy as np
@@ -164,13 +163,13 @@ class _Words:
         self.ints: memoryview[int] = self.bytes.cast("q")
 
     def lead(self, kernel: _Kernel, job: tuple[int, ...], patience: int, others: int) -> int:
-        """Does the pieces of a job with whoever looks; returns their united results."""
+        """Does the pieces of a job with the threads that spin; returns their united results."""
         _PACK(self.bytes, 8 * _JOB, *job)
         over = 0
         try:
             over = kernel(self.at, 0, patience, 1, others)
         finally:
-            while not over:  # whatever interrupts it: the memory of pieces is in use
+            while not over:  # despite interrupts, as the memory of pieces is in use
                 over = kernel(self.at, 0, patience, 0, others)
                 if not over:
                     sleep(1e-4)
@@ -178,7 +177,7 @@ class _Words:
 
 
 class _Team:
-    """The threads, and what they look at."""
+    """The threads, and the words that they watch."""
 
     def __init__(self) -> None:
         self.kernel: _Kernel = compile_cache.load(_TEXT)
@@ -240,7 +239,7 @@ class _Team:
 _NOTHING = 0, 0
 _NOWHERE = (0,) * (2 * _BASES)
 _KNOWN = 2**12
-"""Of how many places is known at most what was read after them."""
+"""Number of addresses at most whose successor is remembered."""
 _Kernel = Callable[[int, int, int, int, int], int]
 _team: _Team | None = None
 _asked = -inf
@@ -253,14 +252,14 @@ def at_hand(seconds: float) -> int:
     """On how many threads work is done soonest: on all, or on one.
 
     Args:
-        seconds: What it takes one thread.
+        seconds: Time on one thread.
     """
     global _asked, _threads
     if not LEAST <= seconds < LONG or thread_pool.is_piece():
         return 1
     now, before = perf_counter(), _asked
     _asked = now
-    if now - before >= STREAM:  # what the environment says takes 10 µs to find out
+    if now - before >= STREAM:  # reading the environment takes 10 µs
         _threads = thread_pool.threads()
     if seconds >= WAKE:
         # Who has not needed Numba does not load it for this.
@@ -278,7 +277,7 @@ def run(
         rows: `[pieces, arguments]`, int64, in C order: integers and addresses, an array as
             `array_rows` has it; at most 2^20 - 1 pieces, which write to different places.
         threads: How many take pieces, if they are not at other work.
-        own: `[threads, arguments]`: what each thread passes in place of some arguments.
+        own: `[threads, arguments]`: the values that each thread passes in place of some arguments.
         first: The number of the first of these.
 
     Returns:
@@ -306,7 +305,7 @@ def start(
         threads: How many take pieces.
         reads: The address of what the pieces read one after another, and how many bytes it has:
             threads without work bring nearer what was read next the last time.
-        bases: The numbers of three arguments, each followed by what is added to it in every row.
+        bases: The numbers of three arguments, each followed by its increment per row.
     """
     global _team
     if _team is None:
@@ -323,7 +322,7 @@ def _by_interface(array: np.ndarray) -> int:
 
 
 def _by_place(array: np.ndarray) -> int:
-    """The first word of an array behind what every object has; the interface takes 2 µs."""
+    """The first word of an array after an object's header; the interface takes 2 µs."""
     address: int = _WORD(id(array) + object.__basicsize__).value or 0
     return address
 

@@ -265,4 +265,4 @@ erf = _of_float(_erf)
 sigmoid = _of_float(_sigmoid)
 """1 / (1 + e⁻ˣ)."""
 CODE = {"exp": _exp, "ln": _log, "log2": _log2, "tanh": _tanh, "erf": _erf, "sigmoid": _sigmoid}
-"""What writes each of them, over vectors too, by the names of `algebra.SCALARS`."""
+"""The writer of each function, over vectors too, by the names of `ir.functions.SCALARS`."""

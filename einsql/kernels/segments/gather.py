@@ -46,11 +46,11 @@ class _Copy:
     """An output that copies rows of an operand.
 
     Attributes:
-        value: What is read.
+        value: The value that is read.
         label: The derived label that chooses the row.
         at: Its position among the operand's labels.
         first: The number of the first row that is there.
-        part: What of the operand is read, None for all of it.
+        part: The part of the operand that is read, None for all of it.
         shape: The copy's, with one axis per label.
         turn: Its axes in the order of the result; None if they are that.
     """

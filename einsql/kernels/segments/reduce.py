@@ -161,7 +161,7 @@ class _Segments:
         return np.broadcast_to(lifted, self.shape).transpose(self.turn)
 
     def places(self, numbers: Numbers) -> np.ndarray:
-        """The segment of each row; what is none of [0, count) is left out."""
+        """The segment of each row; rows outside of [0, count) are left out."""
         node = self.node
         extents = [node.axis(x).extent for x in self.rows.labels]
         rows = prod(extents)

@@ -1,4 +1,4 @@
-"""Labels found in data: which labels number rows, and what those numbers are."""
+"""Labels found in data: which labels number rows, and their values."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Numbers = dict[str, np.ndarray]
 
 
 def numbering(node: EinSum, rows: Rows) -> Callable[[Sequence[Fields], Tick], Numbers]:
-    """What computes the derived labels of every row."""
+    """A function that computes the derived labels of every row."""
     parts = [_number(node, rows, a) for a in rows.derived]
 
     def numbers(operands: Sequence[Fields], tick: Tick) -> Numbers:

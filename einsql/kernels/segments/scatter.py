@@ -26,7 +26,7 @@ ROUND = 2**22
 PARALLEL = 2**17
 """Values from which waking threads pays."""
 NEAR = 2**16
-"""Running values of one output that lie in a cache of their own."""
+"""Running values of one output that fit into a cache."""
 FILLED = 4
 """Running values farther away that there are for each row, at most."""
 
@@ -54,10 +54,10 @@ def scattered(
 
     Args:
         source: Text of the kernel.
-        outputs: What is reduced.
+        outputs: The outputs.
         at: The segment of each row; rows of none there is are left out.
         sizes: How many segments there are, and values of a row.
-        arguments: Arguments of what the outputs read.
+        arguments: Arguments of the kernel for the operands.
         tick: Told the fraction done.
 
     Returns:
@@ -78,7 +78,7 @@ def scattered(
         )
         for o in outputs
     ]
-    # Sums of DOUBLE have those of the last rows, of all before, and what rounding took from these.
+    # Sums of DOUBLE have those of the last rows, of all before, and the rounding error of these.
     parts = [
         [t, *(np.zeros_like(t) for _ in range(2 * is_compensated(o)))]
         for o, t in zip(outputs, tables, strict=True)

@@ -183,7 +183,7 @@ def is_compensated(o: Output) -> bool:
 
 
 def _folded(n: int, at: str) -> list[str]:
-    """Takes the sum of the last rows at an index into that of all, and what rounding takes."""
+    """Adds the sum of the last rows at an index to that of all, and its rounding error."""
     return [
         f"y = h{n}[{at}] + r{n}[{at}]",
         f"k{n}[{at}] += rounded_off(h{n}[{at}], r{n}[{at}], y)",
@@ -204,8 +204,8 @@ def scattering_source(
     a sum of integers left its type.
 
     Args:
-        outputs: What is reduced.
-        leaves: What they read.
+        outputs: The outputs.
+        leaves: The operand fields.
         sizes: How many segments and features there are. The text depends on whether there is one
             feature, and whether there are few running values.
     """
@@ -261,7 +261,7 @@ def _name_leaves(leaves: Sequence[Leaf], names: list[str], types: list[str]) -> 
 
 
 def _at_row(leaves: Sequence[Leaf], pad: str) -> list[str]:
-    """What is known of row `e` whatever the feature."""
+    """The values of row `e` that do not depend on the feature."""
     lines = []
     for n, x in enumerate(leaves):
         row = f"n{n}[np.uintp(e)]" if x.found else "e"

@@ -1,4 +1,4 @@
-"""What is a sum of products over the pairs of two operands that are there."""
+"""Recognition of sums of products over pairs of present elements of two operands."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Term:
     """A sum of products.
 
     Attributes:
-        output: What it is.
-        factors: Fields that are multiplied, of each side; none stands for 1.
-        scale: What the sum is multiplied by.
+        output: The output.
+        factors: Fields that are multiplied, of each side; none is a factor of 1.
+        scale: The factor of the sum.
     """
 
     output: Output

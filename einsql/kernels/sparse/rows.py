@@ -90,11 +90,11 @@ def _in_parts(matrix: Compressed, dense: np.ndarray, tick: Tick) -> np.ndarray:
 
 
 def _multiplier() -> Callable[[np.ndarray, Compressed, np.ndarray, np.ndarray], None]:
-    """What multiplies rows of a matrix, given their starts, into a C-contiguous array."""
+    """A function that multiplies rows of a matrix, by their starts, into a C-contiguous array."""
     from scipy.sparse import csr_array  # 0.2 s, and few statements need it
 
     try:
-        # What SciPy's `@` calls. Called directly, it writes rows of a result that is there.
+        # The functions behind SciPy's `@`. Called directly, they write to an existing result.
         from scipy.sparse._sparsetools import csr_matvec, csr_matvecs
     except ImportError:  # they are no part of its interface
 

@@ -23,7 +23,7 @@ def compile_sparse(
 
     Args:
         node: The node.
-        compile_node: What compiles a node that says which elements are there.
+        compile_node: Compiles a node that computes which elements are present.
         otherwise: Compiles this node another way, for data that need it.
 
     Returns:
@@ -50,7 +50,7 @@ def compile_sparse(
 
 
 def _finished(joined: Joined, sums_and_counts: Sums) -> dict[str, np.ndarray]:
-    """The fields of the result: constants, rounding to HALF, and what is known of groups."""
+    """The fields of the result: constants, rounding to HALF, and the presence of groups."""
     sums, counts = sums_and_counts
     fields: dict[str, np.ndarray] = {}
     for term, values in zip(joined.terms, sums, strict=True):

@@ -90,7 +90,7 @@ class Reader:
         number: Of the side.
         axes: Labels that are merged to each of the three axes.
         gone: Labels that are summed first.
-        compile_node: What compiles a node that says which elements are there.
+        compile_node: Compiles a node that computes which elements are present.
     """
 
     def __init__(
@@ -146,13 +146,13 @@ class Reader:
 
 
 def presence_of(node: EinSum, side: Side, order: Labels, compile_node: Compile) -> Presence | None:
-    """What tells which elements of a side are there; None if all are.
+    """A function that computes which elements of a side are present; None if all are.
 
     Args:
         node: The node.
         side: One of its sides.
         order: The side's labels in the order of the flags' axes.
-        compile_node: What compiles a node.
+        compile_node: Compiles a node.
     """
     if side.guard == TRUE:
         return None
@@ -185,6 +185,6 @@ def flag_of(node: EinSum, guard: Expr, labels: Labels) -> Value | None:
 
 
 def work_type(output: Output) -> np.dtype:
-    """What a sum is computed in: its own type, but at least FLOAT."""
+    """The type in which a sum is computed: its own, but at least FLOAT."""
     wanted = output.dtype.numpy
     return wanted if wanted.itemsize >= 4 else np.dtype(np.float32)

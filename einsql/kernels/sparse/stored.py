@@ -30,7 +30,7 @@ def over_stored(node: EinSum, joined: Joined, compile_node: Compile) -> Run | No
     Args:
         node: The node.
         joined: Its sums.
-        compile_node: What compiles nodes that say which elements are there.
+        compile_node: Compiles nodes that compute which elements are present.
     """
     candidates = [
         (n, stored)
@@ -59,8 +59,8 @@ class _Stored:
 
     Attributes:
         node: The node that reads it.
-        side: Where it stands in the node.
-        filled: Whether what is not stored is taken for zeros.
+        side: Its side in the node.
+        filled: Whether elements that are not stored count as zeros.
         condition: Which of the stored elements are meant.
     """
 
@@ -193,7 +193,7 @@ def collapsed(matrix: Compressed) -> Compressed:
     counts = np.bincount(matrix.columns, minlength=matrix.shape[1])
     there = np.flatnonzero(counts)
     if matrix.values.dtype == np.float64 and counts.max(initial=0) > IN_ORDER:
-        turned = transposed(matrix)  # NumPy adds what follows each other in pairs
+        turned = transposed(matrix)  # NumPy adds adjacent elements in pairs
         sums = np.add.reduceat(turned.values, turned.starts[:-1][there])
     else:
         sums = np.bincount(matrix.columns, matrix.values, minlength=matrix.shape[1])[there]

@@ -1,4 +1,4 @@
-"""Sums over dense arrays with flags: what is skipped, and which way pays for the rest."""
+"""Sums over dense arrays with flags: the tiles that are skipped, and the method for the rest."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def by_tiles(node: EinSum, joined: Joined, compile_node: Compile) -> Run | None:
     Args:
         node: The node.
         joined: Its sums.
-        compile_node: What compiles a node that says which elements are there.
+        compile_node: Compiles a node that computes which elements are present.
     """
     if len(joined.sides) != 2 or not joined.terms or all(s.guard == TRUE for s in joined.sides):
         return None
@@ -137,7 +137,7 @@ class _Pair:
         return int((rows * columns * self.a.widths).sum())
 
     def way(self, work: np.dtype) -> str:
-        """What takes the least time: "tiles", "whole", or elements of "a" or "b" one by one."""
+        """The fastest method: "tiles", "whole", or elements of "a" or "b" one by one."""
         m, k, n = (int(x.sum()) for x in (self.a.heights, self.a.widths, self.b.widths))
         most, points = m * n * k, self.points
         each = 2.0 * work.itemsize / FLOPS / thread_pool.threads()

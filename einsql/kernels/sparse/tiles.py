@@ -63,7 +63,7 @@ class Grid:
 
 
 def edges(extent: int) -> list[slice]:
-    """Where the tiles of an axis lie."""
+    """The slices of the tiles of an axis."""
     return [slice(n, min(n + TILE, extent)) for n in range(0, extent, TILE)]
 
 

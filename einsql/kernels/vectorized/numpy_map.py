@@ -27,7 +27,7 @@ def compile_map(node: EinSum) -> Runner | None:
         return None
     (output,) = node.outputs
     call = output.args[0]
-    if isinstance(call, Call) and call.fn == "nearest":  # NumPy rounds what it stores
+    if isinstance(call, Call) and call.fn == "nearest":  # NumPy rounds to the stored type
         (call,) = call.args
     if (
         not isinstance(call, Call)

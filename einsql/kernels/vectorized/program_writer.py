@@ -1,9 +1,8 @@
-"""Short nodes of the vector tier as straight-line Python: the same NumPy calls and no others.
+"""Short nodes of the vector kernel as straight-line Python: the same NumPy calls and no others.
 
-What the closures of `scalar.py` decide at every run is decided once here: which part of an
-operand is read, what labels are, which results have their type already. A node that runs again
-is written out as a function that makes the calls one after another, so that its results are the
-closures', bit for bit.
+The closures of `scalar.py` decide at every run which part of an operand is read, the values of
+labels, and which results have their type already. A node that runs again becomes a generated
+function that decides once. Its results are those of the closures, bit for bit.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from einsql.kernels.vectorized.scalar import refuse
 from einsql.kernels.vectorized.sums import CHAIN, add_up
 
 LARGEST = 2**16
-"""Points up to which calls take so little that what is decided between them counts."""
+"""Points up to which calls are so short that the decisions between them count."""
 KEPT = 2**16
 """Elements of labels and other constants that a node may keep."""
 LONGEST = 256
@@ -65,11 +64,11 @@ class UnsuitedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Var:
-    """What a name in the function stands for.
+    """The value of a name in the function.
 
     Attributes:
         name: The name.
-        shape: Its extents over the enumerated axes; () for what has none of them.
+        shape: Its extents over the enumerated axes; () if it has none of them.
         dtype: Its type's carrier.
         own: Whether it is a new array that nothing else shows.
         constant: Its value, if that is known.
@@ -91,7 +90,7 @@ class Indexed:
     """An operand's array that is read by one index.
 
     Attributes:
-        index: What NumPy takes between brackets.
+        index: The text of the index for NumPy.
     """
 
     index: tuple[Any, ...]
@@ -140,7 +139,7 @@ def is_suited(node: EinSum) -> bool:
 
 
 def _is_plain(reduction: str | None, dtype: DType) -> bool:
-    """True unless what is reduced has to be checked, or is a pair."""
+    """True unless the argument has to be checked, or is a pair."""
     if reduction is None:
         return True
     law = REDUCTIONS[reduction]
@@ -151,7 +150,7 @@ def _is_plain(reduction: str | None, dtype: DType) -> bool:
 def compile_program(node: EinSum, domain: Domain) -> Runner | None:
     """A function that makes a node's NumPy calls, or None where they are left to closures.
 
-    Floating-point conditions are ignored by who calls this, for constants, and what it makes.
+    The caller ignores floating-point conditions, here for constants and when the function runs.
     """
     page = Page("tick")
     operands = [Taken(page, f"o{n}") for n in range(len(node.operands))]
@@ -224,14 +223,14 @@ class _Writer:
             raise UnsuitedError
 
     def line(self, text: str, shape: tuple[int, ...], dtype: np.dtype, own: bool = False) -> _Var:
-        """A new name for what an expression gives; without axes NumPy gives scalars."""
+        """A new name for the value of an expression; without axes NumPy returns scalars."""
         name = self.page.line(text if shape else f"asarray({text})")
         return _Var(name, shape, dtype, own)
 
     # ---- expressions
 
     def expr(self, e: Expr, mask: _Var | None) -> _Var:
-        """Writes what computes an expression where points are selected."""
+        """Writes the computation of an expression where points are selected."""
         if isinstance(e, Const):
             literal = np.asarray(e.value, e.dtype.carrier)
             return self.once((literal.dtype, literal.tobytes()), lambda: self.literal(literal))
@@ -246,7 +245,7 @@ class _Writer:
         return self.once(key, lambda: self.call(e, args, failure, mask))
 
     def once(self, key: object, make: Callable[[], _Var]) -> _Var:
-        """What is known under a key, which is written the first time."""
+        """The value under a key, which is written at the first request."""
         variable = self.known.get(key)
         if variable is None:
             variable = self.known[key] = make()
@@ -334,7 +333,7 @@ class _Writer:
             if not read.is_whole(extents):
                 text = f"{text}[{self.held(read.index)}]"
         else:
-            self.keep(prod(shape))  # numbers of what is read, perhaps
+            self.keep(prod(shape))  # perhaps index arrays
             text = f"{self.held(read)}({text})"
         if dtype is DType.BFLOAT16:
             text = f"widen({text})"
@@ -388,7 +387,7 @@ class _Writer:
         return self.line(text, shape, value.dtype, True)
 
     def from_zero(self, value: _Var) -> _Var:
-        """Writes what a sum of one term is."""
+        """Writes a sum of one term."""
         zero = self.literal(np.asarray(0, value.dtype))
         add = self.held(np.add, "f")
         return self.line(f"{add}({value.name}, {zero.name})", value.shape, value.dtype, True)

@@ -1,7 +1,7 @@
-"""Extremes that matter only where a sum is not finite: they are reduced when one is met.
+"""Extremes that matter only where a sum is not finite: they are reduced when that happens.
 
-The mean of equal values may be off by a rounding, whose square may leave DOUBLE. Whether values
-are equal is told by their extremes, which nobody reads while the sums of squares are finite.
+The mean of equal values may be off by a rounding, whose square may leave DOUBLE. Extremes tell
+whether values are equal. While the sums of squares are finite, the extremes are not read.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Rest:
     Attributes:
         node: Computes them.
         compile_node: Compiles it.
-        nothing: What stands for them where nobody reads them.
+        nothing: Values in their place where they are not read.
         run: Its runner, once it has been needed.
     """
 
@@ -76,7 +76,7 @@ class _Rest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RareExtremes:
-    """Runs what is always needed, then the rest if it is.
+    """Runs the part that is always needed, then the rest if it is.
 
     Attributes:
         often: The runner of the former.
@@ -94,7 +94,7 @@ class _RareExtremes:
         return {**fields, **self.rest([fields[s] for s in self.sums], operands, tick)}
 
     def write(self, page: Page, operands: Sequence[Laid]) -> Mapping[str, str] | None:
-        """See `lines.Write`."""
+        """See `source_writer.Write`."""
         write = write_of(self.often)
         names = None if write is None else write(page, operands)
         if names is None:

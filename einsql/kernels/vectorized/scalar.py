@@ -23,7 +23,7 @@ Mask = np.ndarray | None
 
 
 class Block:
-    """What an expression can read at the points of one block: labels and operand values."""
+    """The labels and operand values that an expression can read at the points of one block."""
 
     def label(self, name: str) -> np.ndarray:
         """Values of a label, int64, broadcastable to the block."""

@@ -24,7 +24,7 @@ SMALL = 2**12
 ORDERED = 2**11
 """Terms of DOUBLE that may be added one after another, as NumPy does but for whole arrays."""
 CHAIN = 2**9
-"""DOUBLE terms that are added one after another, of long sums over rows that lie apart."""
+"""DOUBLE terms added one after another, in long sums over rows far apart in memory."""
 PLANES = 16
 """How many rows are added one after another in float32."""
 WIDE = 32
@@ -266,7 +266,7 @@ def from_zero(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """0 + values: a sum starts at 0, so one of a single -0.0 is 0.0.
 
     Args:
-        values: What is to be a sum.
+        values: The terms of the sum.
         out: Where to put it, maybe `values` itself.
     """
     return np.asarray(np.add(values, values.dtype.type(0), out=out))

@@ -61,7 +61,7 @@ class _Output:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is decided about a node before its arrays are known.
+    """The decisions about a node before its arrays are known.
 
     Attributes:
         types: Of each operand's fields.
@@ -89,7 +89,7 @@ class _Plan:
 def compile_vector(node: EinSum) -> Runner:
     """Compiles any node; costs about 10 µs per NumPy call and block when first run.
 
-    A small node that runs again is written out for what is to come, see `straight.py`.
+    From its second run on, a small node runs as a generated function, see `program_writer`.
     """
     if any(a.extent == 0 for a in node.axes):
         return lambda operands, tick: _no_points(node)
@@ -396,7 +396,7 @@ def _tiles(shape: tuple[int, ...], steps: tuple[int, ...]) -> Iterator[Ranges]:
 
 def _points(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> Iterator[tuple[_Points, Mask]]:
     """The blocks of the domain with their existing points, reporting progress."""
-    if plan.once is not None:  # most of what comes here is small
+    if plan.once is not None:  # most nodes are small
         points = _Points(plan, operands, plan.once)
         yield points, points.derive()
         tick(1.0)

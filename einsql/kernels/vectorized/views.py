@@ -38,8 +38,8 @@ class Seen:
     Attributes:
         part: The part; None for all.
         arrange: How its axes are turned; None for as they are.
-        lift: Where axes of length 1 are put in; None for nowhere.
-        shape: What that is repeated to.
+        lift: An index that inserts axes of length 1; None for none.
+        shape: The shape to which it is repeated.
     """
 
     part: tuple[slice, ...] | None
@@ -152,7 +152,7 @@ def _is_guard(o: Output) -> bool:
 
 
 def _value(node: EinSum, o: Output) -> Expr:
-    """What an output is at the one point of its key."""
+    """An output at the one point of its key."""
     return o.args[0] if o.reduction is None else node.guard
 
 
@@ -236,7 +236,7 @@ class Repeated:
     """As `numpy.broadcast_to` of an array without axes, in a fifth of the time.
 
     Attributes:
-        shape: What it is repeated to.
+        shape: The shape to which it is repeated.
     """
 
     shape: tuple[int, ...]

@@ -47,10 +47,10 @@ def window_labels(node: EinSum) -> dict[str, Affine] | None:
 
 @dataclass(frozen=True, slots=True)
 class Cropped:
-    """A part of a field, which nobody writes.
+    """A part of a field, which is read only.
 
     Attributes:
-        index: What NumPy takes between brackets.
+        index: The index for NumPy.
     """
 
     index: tuple[Any, ...]
@@ -93,7 +93,7 @@ def reading_of(node: EinSum, operand: Operand, derived: Mapping[str, Affine]) ->
     Args:
         node: A node without empty axes.
         operand: One of its operands.
-        derived: What `window_labels` says of the node.
+        derived: The result of `window_labels` for the node.
     """
     axes = {a.label: a for a in node.axes}
     indexes = [derived.get(x) or Affine({x: 1}, 0) for x in operand.labels]

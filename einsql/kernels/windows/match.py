@@ -1,4 +1,4 @@
-"""Which nodes are products over windows, and what their labels are to the multiplication."""
+"""Which nodes are products over windows, and the roles of their labels in the multiplication."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Product:
     """Σ scale · rows · columns.
 
     Attributes:
-        rows: The operand read element by element, wherever its elements lie.
+        rows: The operand that is read element by element, with any strides.
         columns: The operand that is packed.
         scale: A finite factor, not 0.
         batch: Keys of both operands.

@@ -1,8 +1,8 @@
-"""Products over windows: one operand is read where it lies, the other is packed.
+"""Products over windows: one operand is read in place, the other is packed.
 
-A register tile needs single elements of its rows, which can lie anywhere; so windows that
-overlap are never copied. What a term of a row is away from the row's first is a table, for
-labels may be strided, dilated or mixed, and results are written to a table of places.
+A register tile reads its rows element by element at any address, so overlapping windows are never
+copied. Labels may be strided, dilated or mixed: a table has the distance of each term from the
+first one of its row. Results are written to a table of addresses as well.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Multiply:
         padded = [(self.rows, left, right), (self.columns, right, left)]
         for reading, _, other in padded:
             if not reading.inside and not np.isfinite(other).all():
-                return self.elsewhere(operands, tick)  # what does not exist is no 0 · inf
+                return self.elsewhere(operands, tick)  # absent elements must not become 0 · inf
         left = self.widened(self.rows, left, product.rows, tick)
         right = self.widened(self.columns, right, product.columns, tick)
         return {self.name: self.multiply(self.rows.look(left), self.columns.look(right), tick)}
@@ -90,7 +90,7 @@ class _Multiply:
         out = empty(shape, self.dtype)
         places = dict(zip(self.node.keys, _contiguous(shape), strict=True))
         strides = dict(zip(self.rows.labels, left.strides, strict=True))
-        # Neighbouring terms lie near each other, as far as labels can be exchanged.
+        # Neighbouring terms are near each other, as far as labels can be exchanged.
         terms = sorted(product.k, key=lambda x: -abs(strides[x]))
         tile = tile_for(self.size(product.n), self.dtype.itemsize)
         panels = self.packed(right, terms, tile)
