@@ -249,13 +249,13 @@ def _single_step(
     sources = tuple(slots[id(s)] for s in children(node))
     nbytes = 0 if kernel.endswith("view") else _nbytes(node)
     return Step(
-        ((numbers[id(node)], node),),
-        kernel,
-        run,
-        sources,
-        (slots[id(node)],),
-        tuple(free),
-        nbytes,
+        nodes=((numbers[id(node)], node),),
+        kernel=kernel,
+        run=run,
+        sources=sources,
+        targets=(slots[id(node)],),
+        free=tuple(free),
+        nbytes=nbytes,
         runner=runner,
     )
 
@@ -264,14 +264,14 @@ def _fused_step(
     group: Group, slots: Mapping[int, int], numbers: Mapping[int, int], free: Sequence[int]
 ) -> Step:
     return Step(
-        tuple((numbers[id(n)], n) for n in group.nodes),
-        "group",
-        group.run,
-        tuple(slots[id(s)] for s in group.sources),
-        tuple(slots[id(n)] for n in group.results),
-        tuple(free),
-        sum(map(_nbytes, group.results)),
-        group.detail,
+        nodes=tuple((numbers[id(n)], n) for n in group.nodes),
+        kernel="group",
+        run=group.run,
+        sources=tuple(slots[id(s)] for s in group.sources),
+        targets=tuple(slots[id(n)] for n in group.results),
+        free=tuple(free),
+        nbytes=sum(map(_nbytes, group.results)),
+        detail=group.detail,
     )
 
 

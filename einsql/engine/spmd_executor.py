@@ -81,7 +81,16 @@ def combined_measure(measures: Sequence[SiteMeasure]) -> SiteMeasure:
     flops, sent, received = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
     read = sum(m.read for m in measures)
     tiles = {n: fields for m in measures for n, fields in (m.tiles or {}).items()}
-    return SiteMeasure(steps, seconds, flops, sent, received, read, len(measures), tiles)
+    return SiteMeasure(
+        steps=steps,
+        seconds=seconds,
+        flops=flops,
+        sent=sent,
+        received=received,
+        read=read,
+        ranks=len(measures),
+        tiles=tiles,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -165,7 +165,9 @@ def streamed(program: Program, exchange: int, reader: int, moves: Moves) -> Stre
         ):
             return None
         parts_of[cell] = dict(parts)
-    return Stream(exchange, operand, at_hand, dict(by_route), parts_of)
+    return Stream(
+        exchange=exchange, operand=operand, at_hand=at_hand, shares=dict(by_route), parts=parts_of
+    )
 
 
 def _shares(

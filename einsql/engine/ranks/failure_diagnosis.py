@@ -132,7 +132,14 @@ def reports(text: str) -> list[Report]:
     """Messages of launchers, the most reliable first: those about ranks that ended all others."""
     aborts = (m for pattern in _ABORTS for m in pattern.finditer(text))
     matches = [
-        Report(int(m["rank"]), None, "has made MPI end all ranks", True, True) for m in aborts
+        Report(
+            rank=int(m["rank"]),
+            pid=None,
+            how="has made MPI end all ranks",
+            culprit=True,
+            aborted=True,
+        )
+        for m in aborts
     ]
     matches += [
         Report(int(m["rank"]), None, _by(int(m["signal"]))) for m in _OPEN_MPI_SIGNAL.finditer(text)
@@ -146,7 +153,9 @@ def reports(text: str) -> list[Report]:
         number = status & 127
         if by_signal and number in _SIGNALS:
             # Others are killed with SIGKILL, and their status may be printed for the first.
-            matches.append(Report(None, pid, _by(number), number != signal.SIGKILL))
+            matches.append(
+                Report(rank=None, pid=pid, how=_by(number), culprit=number != signal.SIGKILL)
+            )
         elif status:
             matches.append(Report(None, pid, f"has ended with status {status}"))
     return matches

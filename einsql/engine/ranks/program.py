@@ -235,7 +235,13 @@ class RankFields(PlacedFields):
             there = (ranks >= 0).reshape(tiles.copies, -1)
             if there.any(axis=0).all() and (n == 0 or covers(tiles, self.schema)):
                 numbers = there.argmax(axis=0) * tiles.once + np.arange(tiles.once)
-                return Holders(lease.number, names, numbers, ranks[numbers], tiles.boxes[numbers])
+                return Holders(
+                    handle=lease.number,
+                    names=names,
+                    numbers=numbers,
+                    ranks=ranks[numbers],
+                    boxes=tiles.boxes[numbers],
+                )
         what = f'The tensor "{self.title}"' if self.title else "The result"
         raise OperationalError(
             f"{what} was lost with {self.lease.group.reason}",

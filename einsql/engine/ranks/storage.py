@@ -191,7 +191,7 @@ def write(
     commands: dict[int, Command] = {}
     for rank, tiles in holders.by_rank().items():
         own = {int(holders.numbers[n]): boxes[n] for n in tiles if (extents(boxes[n]) > 0).all()}
-        commands[rank] = Write(holders.handle, name, draft, axes, own)
+        commands[rank] = Write(handle=holders.handle, name=name, draft=draft, axes=axes, boxes=own)
     cluster.call(commands, tick)
 
 

@@ -232,16 +232,16 @@ def _laid_out(
         own = m.product is None and m.visible
         buffers.append(None if own else _buffer(m, classes.rows, held_rows, crossing[at]))
     return Plan(
-        tuple(nodes),
-        tuple(group),
-        classes,
-        stages,
-        inner,
-        rows,
-        strips,
-        tuple(nests),
-        tuple(buffers),
-        parts,
+        nodes=tuple(nodes),
+        members=tuple(group),
+        classes=classes,
+        stages=stages,
+        inner=inner,
+        rows=rows,
+        strips=strips,
+        nests=tuple(nests),
+        buffers=tuple(buffers),
+        parts=parts,
     )
 
 

@@ -390,7 +390,13 @@ def _source(node: EinSum, operand: int, name: str) -> _Source:
         cuts.append(slice(a.lo - key.lo, a.hi - key.lo))
     full = [slice(0, k.hi - k.lo) for k in schema.keys]
     window = None if cuts == full else tuple(cuts)
-    return _Source(operand, name, schema.dtype(name).numpy, read.labels, window)
+    return _Source(
+        operand=operand,
+        field=name,
+        dtype=schema.dtype(name).numpy,
+        labels=read.labels,
+        window=window,
+    )
 
 
 def bits(c: Const) -> int:

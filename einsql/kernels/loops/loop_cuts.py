@@ -123,4 +123,11 @@ def cut(node: EinSum, nest: Nest) -> Cut:
             else:
                 parts[n] = more = min(extent[n], wanted)
             wanted = ceil(wanted / more)
-    return Cut(tuple(extent), tuple(parts), tuple(kept), sliced, slices, work)
+    return Cut(
+        extent=tuple(extent),
+        parts=tuple(parts),
+        kept=tuple(kept),
+        sliced=sliced,
+        slices=slices,
+        work=work,
+    )

@@ -265,14 +265,14 @@ def _load(
     once = tuple(order.index(x) for x in gone if node.axis(x).extent == 1)
     left = [x for n, x in enumerate(order) if n not in once]
     return _Load(
-        side,
-        all(operand.source.schema.dtype(f.field).numpy == work for f in side),
-        reading(node, operand, order),
-        once,
-        tuple(left.index(x) for x in gone if x in left),
-        work,
-        prod(node.axis(x).extent for x in order),
-        compiles,
+        side=side,
+        own=all(operand.source.schema.dtype(f.field).numpy == work for f in side),
+        view=reading(node, operand, order),
+        once=once,
+        axes=tuple(left.index(x) for x in gone if x in left),
+        work=work,
+        points=prod(node.axis(x).extent for x in order),
+        compiles=compiles,
     )
 
 

@@ -123,13 +123,13 @@ def _laid_out(labels: Labels, left: Strides, right: Strides, k: tuple[str, ...])
     fits = _is_run(m, steps, extent) and _is_run(n, steps, extent)
     fits = fits and _is_matrix(m, n, steps, extent)
     return Layout(
-        (*batch, *over),
-        m,
-        n,
-        k,
-        _side(stack_left, m, k, left, extent),
-        _side(stack_right, k, n, right, extent),
-        keys if fits else natural,
+        batch=(*batch, *over),
+        m=m,
+        n=n,
+        k=k,
+        left=_side(stack_left, m, k, left, extent),
+        right=_side(stack_right, k, n, right, extent),
+        result=keys if fits else natural,
     )
 
 
@@ -174,11 +174,11 @@ def _side(
     if any(0 < strides[x] < inner for x in batch if extent[x] > 1):
         runs = False  # vectors that lie side by side: each by itself would read all lines
     if runs and _is_matrix(rows, columns, strides, extent):
-        return Side(batch, rows, columns, False, False)
+        return Side(batch=batch, rows=rows, columns=columns, copied=False, flipped=False)
     # A copy in which the innermost label of memory stays innermost reads whole lines.
     if rows and columns and min(strides[x] for x in rows) < min(strides[x] for x in columns):
-        return Side(batch, columns, rows, True, True)
-    return Side(batch, rows, columns, True, False)
+        return Side(batch=batch, rows=columns, columns=rows, copied=True, flipped=True)
+    return Side(batch=batch, rows=rows, columns=columns, copied=True, flipped=False)
 
 
 def _sorted(group: Iterable[str], strides: Strides, extent: Mapping[str, int]) -> tuple[str, ...]:

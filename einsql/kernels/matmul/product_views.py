@@ -80,12 +80,12 @@ class ProductViews:
     ) -> Read:
         units = [*((x,) for x in side.batch), *groups[0], *groups[1]]
         return Read(
-            tuple(labels.index(x) for x in (x for u in units for x in u)),
-            tuple(self.labels.size(u) for u in units),
-            tuple(self.units.index(u) for u in units),
-            tuple(x in side.batch for x in self.layout.batch),
-            len(groups[0]),
-            side,
+            turn=tuple(labels.index(x) for x in (x for u in units for x in u)),
+            shape=tuple(self.labels.size(u) for u in units),
+            cuts=tuple(self.units.index(u) for u in units),
+            batch=tuple(x in side.batch for x in self.layout.batch),
+            rows=len(groups[0]),
+            side=side,
         )
 
     def by_piece(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:

@@ -104,7 +104,7 @@ def find_layout(node: EinSum, slowest: str | None) -> Layout | None:
         most = max((node.operands[n].labels for n in used), key=lambda x: len(set(x) & set(terms)))
         lying = [x for x in dict.fromkeys(most) if x in terms]
         terms = (*(x for x in terms if x not in lying), *lying)
-    layout = Layout(batch, rows, columns, terms, side, extent)
+    layout = Layout(batch=batch, rows=rows, columns=columns, terms=terms, side=side, extent=extent)
     _, m, n, k = layout.sizes
     if min(m, n) < LEAST or m * n < AREA or k < TERMS:
         return None
@@ -112,7 +112,9 @@ def find_layout(node: EinSum, slowest: str | None) -> Layout | None:
     if (node.keys[-1] in rows and (m >= 64 or m > n)) or (m >= 4 * n and n < 64):
         other = {ROWS: COLUMNS, COLUMNS: ROWS, BOTH: BOTH}
         turned = {o: other[s] for o, s in side.items()}
-        layout = Layout(batch, columns, rows, terms, turned, extent)
+        layout = Layout(
+            batch=batch, rows=columns, columns=rows, terms=terms, side=turned, extent=extent
+        )
     return layout
 
 

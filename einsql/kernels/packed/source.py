@@ -125,7 +125,17 @@ def generate(
     literals = tuple(
         np.dtype(NUMPY[k]).type(c.value) for c, k in zip(columns.consts, consts, strict=True)
     )
-    program = Program("", (), packed, state, literals, rows, lanes, depth, running.out)
+    program = Program(
+        source="",
+        leaves=(),
+        packed=packed,
+        state=state,
+        consts=literals,
+        rows=rows,
+        lanes=lanes,
+        depth=depth,
+        out=running.out,
+    )
     return _Text(columns, program, spec, running).program()
 
 
@@ -151,7 +161,16 @@ def _running(o: Output, guarded: bool, v: Variant) -> _Running:
     """Which running values a reduction has."""
     name, term = o.reduction or "", o.args[-1].dtype
     kind = kind_of(term, v.narrow)
-    same = _Running(name, kind, kind, False, 0, FOREVER, CARRIERS[o.dtype], "{0}")
+    same = _Running(
+        reduction=name,
+        run=kind,
+        state=kind,
+        ordered=False,
+        start=0,
+        block=FOREVER,
+        out=CARRIERS[o.dtype],
+        finish="{0}",
+    )
     if name == "sum" and o.dtype.is_float:
         run = kind if kind in ("f32", "f64") and not v.careful else "f64"
         block = BLOCK if run == "f32" else FOREVER
@@ -176,7 +195,16 @@ def _running(o: Output, guarded: bool, v: Variant) -> _Running:
         kind = "i64" if kind == "f64" else "i32"
         finish = finish if pair else "order_back({0})"
     start: float = _extreme(kind, term, lowest, exact)
-    return _Running(name, kind, kind, exact, start, FOREVER, out, finish)
+    return _Running(
+        reduction=name,
+        run=kind,
+        state=kind,
+        ordered=exact,
+        start=start,
+        block=FOREVER,
+        out=out,
+        finish=finish,
+    )
 
 
 def _extreme(kind: str, term: DType, lowest: bool, exact: bool) -> float:

@@ -149,7 +149,15 @@ def _blas(
     if setter is not None:
         setter.restype, setter.argtypes = None, [ctypes.c_int]
     calls = {4: single, 8: double}
-    return Blas(called, _addresses(calls), _addresses(vectors), wide, calls, setter, getter)
+    return Blas(
+        name=called,
+        gemm=_addresses(calls),
+        gemv=_addresses(vectors),
+        wide=wide,
+        calls=calls,
+        set_threads=setter,
+        get_threads=getter,
+    )
 
 
 def is_numpys() -> bool:

@@ -159,11 +159,11 @@ def _copy(node: EinSum, rows: Rows, o: Output) -> _Copy | None:
     now = [*labels[:at], *rows.labels, *labels[at + 1 :]]
     turn = tuple(now.index(k) for k in node.keys)
     return _Copy(
-        value,
-        axis.label,
-        at,
-        axis.lo,
-        window(node, operand),
-        tuple(node.axis(x).extent for x in now),
-        None if turn == tuple(range(len(turn))) else turn,
+        value=value,
+        label=axis.label,
+        at=at,
+        first=axis.lo,
+        part=window(node, operand),
+        shape=tuple(node.axis(x).extent for x in now),
+        turn=None if turn == tuple(range(len(turn))) else turn,
     )

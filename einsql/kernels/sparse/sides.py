@@ -44,11 +44,11 @@ def groups_of(node: EinSum, joined: Joined) -> Groups:
     left, right = (s.labels for s in joined.sides)
     keys = node.keys
     return Groups(
-        tuple(k for k in keys if k in left and k in right),
-        tuple(k for k in keys if k not in right),
-        tuple(k for k in keys if k not in left),
-        tuple(x for x in left if x in right and x not in keys),
-        (
+        batch=tuple(k for k in keys if k in left and k in right),
+        rows=tuple(k for k in keys if k not in right),
+        columns=tuple(k for k in keys if k not in left),
+        terms=tuple(x for x in left if x in right and x not in keys),
+        gone=(
             tuple(x for x in left if x not in right and x not in keys),
             tuple(x for x in right if x not in left and x not in keys),
         ),

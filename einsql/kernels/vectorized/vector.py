@@ -161,19 +161,21 @@ def _plan(node: EinSum) -> _Plan:
     extents = [a.extent for a in enumerated]
     room = GATHER_BLOCK if is_gather(node) else BLOCK
     return _Plan(
-        node,
-        tuple(enumerated),
-        tuple((a, compile_expr(a.define, bounds)) for a in derived if a.define is not None),
-        None if node.guard == TRUE else compile_expr(node.guard, bounds),
-        outputs,
-        tuple(_compile_read(node, o, enumerated, derived) for o in node.operands),
-        pointwise,
-        any(o.output.reduction is not None or any(a.fails for a in o.args) for o in outputs),
-        tuple({f.name: f.dtype for f in o.source.schema.fields} for o in node.operands),
-        sum(a.label in node.keys for a in enumerated),
-        room,
-        node.schema.shape,
-        tuple(slice(0, n) for n in extents) if prod(extents) <= room else None,
+        node=node,
+        enumerated=tuple(enumerated),
+        derived=tuple((a, compile_expr(a.define, bounds)) for a in derived if a.define is not None),
+        guard=None if node.guard == TRUE else compile_expr(node.guard, bounds),
+        outputs=outputs,
+        reads=tuple(_compile_read(node, o, enumerated, derived) for o in node.operands),
+        pointwise=pointwise,
+        selective=any(
+            o.output.reduction is not None or any(a.fails for a in o.args) for o in outputs
+        ),
+        types=tuple({f.name: f.dtype for f in o.source.schema.fields} for o in node.operands),
+        kept=sum(a.label in node.keys for a in enumerated),
+        room=room,
+        shape=node.schema.shape,
+        once=tuple(slice(0, n) for n in extents) if prod(extents) <= room else None,
     )
 
 
@@ -309,13 +311,13 @@ def _domain(plan: _Plan) -> Domain:
     mask = points.derive()
     node, guard = plan.node, plan.guard
     return Domain(
-        points.shape,
-        plan.kept,
-        plan.pointwise,
-        {a.label: points.label(a.label) for a in node.axes},
-        mask,
-        guard is not None and (plan.selective or guard.fails),
-        tuple(read(points) for read in plan.reads),
+        shape=points.shape,
+        kept=plan.kept,
+        pointwise=plan.pointwise,
+        labels={a.label: points.label(a.label) for a in node.axes},
+        mask=mask,
+        guards=guard is not None and (plan.selective or guard.fails),
+        reads=tuple(read(points) for read in plan.reads),
     )
 
 

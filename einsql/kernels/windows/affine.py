@@ -120,7 +120,13 @@ def reading_of(node: EinSum, operand: Operand, derived: Mapping[str, Affine]) ->
     )
 
     if plain:  # which NumPy does ten times as fast
-        return Reading(labels, shape, Cropped((*part, ...)), tuple(width), overlaps)
+        return Reading(
+            labels=labels,
+            shape=shape,
+            look=Cropped((*part, ...)),
+            width=tuple(width),
+            overlaps=overlaps,
+        )
 
     def look(field: np.ndarray) -> np.ndarray:
         at = field[tuple(slice(s, s + 1) for s in starts)]
@@ -129,7 +135,7 @@ def reading_of(node: EinSum, operand: Operand, derived: Mapping[str, Affine]) ->
         )
         return as_strided(at, shape, strides, writeable=False)
 
-    return Reading(labels, shape, look, tuple(width), overlaps)
+    return Reading(labels=labels, shape=shape, look=look, width=tuple(width), overlaps=overlaps)
 
 
 @dataclass(frozen=True, slots=True)

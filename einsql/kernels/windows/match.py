@@ -79,7 +79,9 @@ def product_of(node: EinSum, output: Output) -> Product | None:
     if not set(k) <= one & two or min(_count(axes, g) for g in (m, n, k)) < FEWEST:
         return None
     in_order = tuple(a.label for a in node.axes if a.label in k)
-    return Product(first, second, scale, batch, m, n, in_order, derived)
+    return Product(
+        rows=first, columns=second, scale=scale, batch=batch, m=m, n=n, k=in_order, derived=derived
+    )
 
 
 def _count(axes: Mapping[str, Axis], labels: set[str] | tuple[str, ...]) -> int:
