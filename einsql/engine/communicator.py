@@ -54,7 +54,7 @@ class Fabric:
     def worst(self, status: int) -> int:
         """The greatest of the values of all ranks.
 
-        In ⌈log₂ ranks⌉ rounds each hears, from ever further away, what others have heard.
+        In each of ⌈log₂ ranks⌉ rounds a rank receives the maximum of twice as many ranks.
         This is twice as fast as a reduction that does not block.
         """
         comm, mine, other = self.comm, self._mine, self._other
@@ -69,9 +69,9 @@ class Fabric:
     def group(self, members: Sequence[int]) -> MPI.Intracomm | None:
         """A communicator of some ranks, or None at others.
 
-        All ranks call this for all groups in the same order, members or not: so all of
-        them give up the same group, the one not used for longest, at the same point. What
-        is under way in that one is completed all the same.
+        All ranks call this for all groups in the same order, members or not. So all of them free
+        the same group, the least recently used, at the same point. Operations under way in that
+        group still complete.
         """
         members = tuple(members)
         if members in self._groups:

@@ -181,8 +181,8 @@ class Cut:
 def cut(footprint: Footprint, most: int) -> Cut:
     """Cuts a node into boxes that take at most so many bytes, or as few as can be.
 
-    Keys of the result are cut first, for their parts need no merging; of labels that help
-    alike the slowest, so that parts lie in one piece.
+    Keys of the result are cut first, because their parts need no merging. Of labels with the same
+    effect the slowest is cut, so that parts are contiguous.
     """
     node = footprint.node
     extents = dict(footprint.extents)

@@ -1,10 +1,10 @@
 """Work on pieces of an operand as they arrive, so that it never has to exist whole.
 
-A cell whose operand is put together from pieces is cut once more, along the pieces: each
-of them and the like part of the other operands make a part of the result. Where pieces
-lie side by side along a key, the parts do too; where they do along a label that is
-reduced, as in a product of matrices by outer products, the parts are merged as those of
-cells are. So what holds for cuts holds here: all but the order of float sums is the same.
+A cell whose operand arrives in pieces is cut once more, along the pieces: each piece and the
+matching part of the other operands give a part of the result. Pieces that divide a key give
+disjoint parts. Pieces that divide a reduced label, as in a product of matrices by outer products,
+give partial sums, which are merged as those of cells are. So the guarantees of cuts hold here:
+only the order of float sums changes.
 
 When it pays. It saves the memory of the operand and a copy of most of it, and on a
 network whose adapters move data by themselves it hides the transfer behind the work.
@@ -22,7 +22,7 @@ its tile once more, and small pieces are there soon: with pieces of 1.6 MB at 4 
 shared two cores and lent memory from 256 kB on, a statement with two such steps took 772 ms,
 and 764 ms with whole operands (medians of 18 runs each). Where parts are merged,
 in DOUBLE for sums, each element of a part costs as much as some hundred multiplications,
-and the running result may be larger than what it saves: there the operand has to be the
+and the running result may be larger than the memory saved: there the operand has to be the
 larger one, and the work behind each element of a part at least `DEPTH`.
 """
 

@@ -75,14 +75,13 @@ class Transport(Protocol):
         Args:
             routes: The transfers.
             cut: Cuts the arrays of each route.
-            room: Where it may be put, so that it need not be copied once more.
-            window: How many messages may be under way to a process at once. With it they
-                come in an order that is the same in every run.
+            room: Arrays to receive pieces in, which saves a copy.
+            window: Greatest number of messages under way to a process. With it they arrive in
+                the same order in every run.
 
         Returns:
-            Numbers of routes that end at owned sites, in any order, and what they carry:
-            what `room` gave for them if it has been put there, else arrays that nobody
-            may write to.
+            Numbers of routes that end at owned sites, in any order, and their arrays: those of
+            `room` if the piece was received there, else arrays that are read only.
         """
 
 

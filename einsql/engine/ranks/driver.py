@@ -38,8 +38,8 @@ class Cluster:
         """Starts the ranks.
 
         Args:
-            start: Gives their processes, again when all have ended; what it is given is
-                called meanwhile and raises to stop.
+            start: Starts their processes, and again when all have ended. It calls its argument
+                while it waits, which raises to stop.
 
         Raises:
             OperationalError: There is no MPI, or they do not start.

@@ -1,7 +1,7 @@
-"""Which rank ended first, and how: what the kernel, the ranks and their launcher tell of it.
+"""Which rank ended first, and how, from reports of the kernel, the ranks and their launcher.
 
-When one rank ends its launcher kills the others, so soon all of them have ended. Who was
-the first is known from, in this order:
+When one rank ends, its launcher kills the others, so soon all of them have ended. The first
+one is known from, in this order:
 
 - its own last message;
 - a launcher that has been killed itself, which takes all of them with it;

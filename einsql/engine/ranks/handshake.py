@@ -1,10 +1,10 @@
-"""How a driver and its ranks make sure of each other before either unpickles what the other sends.
+"""Mutual authentication of a driver and its ranks, before either unpickles a message.
 
     driver: challenge
     rank:   challenge, proof, size, its Started as a pickle
     driver: proof
 
-A proof is an HMAC over both challenges and the Started by the key of the meeting, so neither side
+A proof is an HMAC over both challenges and the Started by the shared key, so neither side
 reveals the key, and neither can use the other's proof as its own.
 """
 

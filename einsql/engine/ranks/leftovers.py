@@ -62,8 +62,8 @@ def end(mark: str, within: float = 5.0) -> None:
 def forsaken(since: float) -> list[str]:
     """Shared memory of this user that was created after a time and that no process has mapped.
 
-    A rank that is killed while MPI starts has told nobody what it made. A segment that is
-    just being made elsewhere is mapped by then: it is looked for twice.
+    A rank that is killed while MPI starts has not reported its segments. A segment that another
+    process is just creating is mapped a moment later, so the search runs twice.
 
     Args:
         since: Seconds since the epoch.

@@ -74,7 +74,7 @@ _REPORTS = 0.2
 
 
 def serve(connection: Connection, comm: MPI.Intracomm) -> None:
-    """Does what the driver says until it says no more; `nameless` comes before it.
+    """Obeys commands until the driver ends or closes the connection; call `nameless` before it.
 
     Args:
         connection: To the driver.

@@ -1,4 +1,4 @@
-"""Preparation of what is shipped to ranks: programs without their graphs, and sets of tiles."""
+"""Preparation of data shipped to ranks: programs without their graphs, and sets of tiles."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def start(o: Output) -> Any:
 def compile_generated(node: EinSum, device: Device) -> Compute | None:
     """A generated kernel for a node, or None where a computed key defeats the grid.
 
-    Element-wise outputs are 0 where no point exists. What it returns raises DataError for a
-    selected element that fails.
+    Element-wise outputs are 0 where no point exists. The kernel raises DataError for a selected
+    element that fails.
     """
     shape = node.schema.shape
     if any(a.extent == 0 for a in node.axes):

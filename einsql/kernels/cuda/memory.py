@@ -102,7 +102,7 @@ class Handle:
 
 
 class Memory:
-    """The memory of a device; there is one for each, for what all users hold counts.
+    """The memory of a device. All users share one object, because its limit is for all of them.
 
     Args:
         device: The device.

@@ -25,12 +25,12 @@ def is_shortage(error: BaseException) -> bool:
 
 
 def with_room(work: Callable[[], T], give_back: Callable[[], None]) -> T:
-    """What `work` returns, at the second try if the first one lacks memory beside the arrays'.
+    """Runs `work`, a second time if the first one lacks memory other than that of arrays.
 
     Args:
         work: The function; it leaves nothing behind where it fails.
-        give_back: Makes room for others than arrays; those have it already, for what raises
-            MemoryError has tried that itself.
+        give_back: Frees cached memory for other allocations. Allocations of arrays, which raise
+            MemoryError, have done that themselves.
     """
     try:
         return work()

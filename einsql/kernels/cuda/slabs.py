@@ -30,8 +30,8 @@ def plan_slabs(
 ) -> dict[str, int] | None:
     """Into how many parts each label is cut, so that a slab fits.
 
-    Every step halves the parts of the label that makes the least traffic for what it saves;
-    an operand is copied once for every slab of the labels it does not have.
+    Every step halves the parts of the label with the least traffic per byte saved. An operand is
+    copied once for every slab of the labels it does not have.
 
     Args:
         pieces: The arrays of a slab, operands and results.

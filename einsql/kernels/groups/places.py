@@ -202,8 +202,8 @@ class Places:
         """The class that a node's limits are about, and each limit as a line over the rows.
 
         Returns:
-            The class, and for each limit whether it is from below, where it lies at the
-            block's first row, and by how much it moves from one row to the next.
+            The class, and for each limit whether it is from below, its value at the block's
+            first row, and its increment from one row to the next.
         """
         bounds = self.plan.classes.bounds
         (inner,) = {x.inner for x in m.limits}

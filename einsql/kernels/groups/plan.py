@@ -139,8 +139,8 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | None:
 def _rows(classes: Classes, block: int) -> Iterator[Classes]:
     """The classes with one that is cut in blocks, the last of the rows.
 
-    First with all others of them; then with one of these inside the rows, for a product whose
-    result is used element by element has both of its keys in common with who uses it.
+    First with all other classes of rows, then with one of these inside the rows: a product whose
+    result is read element by element shares both of its keys with its reader.
     """
     others = [c for c in classes.rows if c != block]
     for left_out in (None, *(c for c in reversed(classes.cut) if c != block)):

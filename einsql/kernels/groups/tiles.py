@@ -1,9 +1,9 @@
 """Matrix products of blocks in registers, compiled into the kernels of groups by Numba.
 
 A tile of the result stays in vector registers while the inner label runs: `TALL` rows of
-the left block, element by element, against `WIDE` vectors of a row of the right block,
-which was laid out so that these lie together. Nothing is called and nothing is copied, so
-that blocks of a few dozen rows are as fast as large products.
+the left block, element by element, against `WIDE` vectors of a row of the right block, which
+was packed so that these are contiguous. There are no calls and no copies, so blocks of a few
+dozen rows are as fast as large products.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _tile(tall: int, wide: int) -> Any:
         """Sets c to keep · c + scale · a · b for one tile.
 
         `a` is (address, bytes between rows, number of terms, rows there are), `b` an address,
-        `c` (address, bytes between rows). Rows beyond those there are read the last one again,
-        and what they make is put aside.
+        `c` (address, bytes between rows). Rows beyond the last one read the last one again, and
+        their results are dropped.
         """
         element = ir.FloatType() if scale == types.float32 else ir.DoubleType()
         size = 4 if scale == types.float32 else 8

@@ -82,9 +82,9 @@ def accumulator(o: Output) -> DType:
 def state(o: Output, nest: Nest | None = None) -> tuple[DType, ...]:
     """Types of an output's running values.
 
-    Those of pairs are the argument, its value, and `found`. Those of DOUBLE sums in memory are the
-    sum, and what rounding took from it; before these the sum of the last terms, if rows of running
-    values are added to each other.
+    Those of pairs are the argument, its value, and a flag of whether there is one. Those of DOUBLE
+    sums in memory are the sum and its rounding error, preceded by the sum of the last terms if
+    rows of running values are added to each other.
     """
     if o.reduction is not None and REDUCTIONS[o.reduction].better is not None:
         return (o.dtype, o.args[1].dtype, DType.BOOLEAN)

@@ -208,8 +208,8 @@ class Points:
     def value(self, e: Expr) -> str:
         """The name of an expression's value, computed at most once per point.
 
-        What cannot raise is computed in the outermost loop that decides it, and eagerly;
-        what may raise, only where it is selected.
+        Expressions that cannot raise are computed eagerly, in the outermost loop that decides
+        them; those that may raise, only where they are selected.
         """
         if isinstance(e, Const):
             return self.constant(e)
@@ -288,7 +288,7 @@ class Points:
         return self.temp(text)
 
     def divides_many(self, e: Call) -> bool:
-        """True for a DOUBLE quotient of what fits FLOAT or BIGINT, by what all points share."""
+        """True for a DOUBLE quotient of FLOAT or BIGINT values by a common divisor."""
         if e.fn != "div" or e.dtype is not DType.DOUBLE or self.failure(e) is not None:
             return False
         number, by = e.args

@@ -28,9 +28,8 @@ def flatten(node: EinSum) -> tuple[EinSum, Callable[[Runner, Runner], Runner]] |
         node: Any node.
 
     Returns:
-        The node, and what makes a runner of the given one out of two: of the new one, for
-        operands that are contiguous, and of the given one for all others. None where no
-        labels can be merged.
+        The node, and a function that combines two runners: that of the new node for contiguous
+        operands, and that of the given node for all others. None where no labels can be merged.
     """
     pairs = _pairs(node)
     if not pairs:

@@ -321,7 +321,7 @@ class _Table:
         Args:
             kernel: The compiled function.
             numbers: Its argument, but for the boxes.
-            strides: Bytes from a slice to the next of what it writes, its last numbers.
+            strides: Bytes from a slice of each result to the next, the last numbers.
         """
         rows = np.empty((len(self.ends), len(numbers)), np.int64)
         rows[...] = numbers

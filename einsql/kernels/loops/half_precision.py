@@ -46,8 +46,8 @@ PARALLEL = 2**22
 """Elements from which it runs on several threads: a million take it 0.1 ms."""
 
 Done = dict[object, tuple[np.ndarray, np.ndarray]]
-"""What was made FLOAT, by the array's identity and the part; the array is kept beside it, for
-another one made later could get its identity."""
+"""Converted arrays by the identity of the source and its part. The source is kept beside, so that
+no later array gets its identity."""
 
 
 def stores_half(node: EinSum) -> bool:
@@ -177,8 +177,7 @@ def floats(array: np.ndarray, dtype: DType, tick: Tick, compiled: bool) -> np.nd
     """The float32 numbers of HALF or BFLOAT16, with the axes following each other alike.
 
     Args:
-        array: As a field of the type holds it, of any strides; where it is repeated, so is
-            what comes out.
+        array: Elements as stored, of any strides; repeated axes stay repeated.
         dtype: The type.
         tick: Called between pieces; raises to cancel.
         compiled: Whether a generated loop may do it, several times as fast as NumPy.

@@ -24,7 +24,7 @@ _LARGEST = 2**62
 
 @dataclass(frozen=True, slots=True)
 class _Wrap:
-    """What is divided by a constant, and how it changes along the innermost loop.
+    """A division by a constant, and the change of its dividend along the innermost loop.
 
     Attributes:
         dividend: In labels that are known outside that loop, and its own.
@@ -43,8 +43,8 @@ class Wraps(Points):
     """Statements of which the innermost may be in pieces.
 
     Attributes:
-        wraps: What is constant within a piece: the quotients `q`, and `g`, their products with
-            the divisors, by their number here.
+        wraps: Divisions whose quotients `q`, and products `g` of quotient and divisor, are
+            constant within a piece; their numbers are their positions here.
         starts: Statements at the start of each piece.
     """
 
@@ -149,7 +149,7 @@ class Wraps(Points):
     # Pieces ------------------------------------------------------------------------
 
     def number(self, wrap: _Wrap) -> int:
-        """The number of what wraps; where a piece that begins ends because of it, once."""
+        """The number of a division; writes once where a piece ends because of it."""
         if wrap in self.wraps:
             return self.wraps.index(wrap)
         for w in wrap.inner:

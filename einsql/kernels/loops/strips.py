@@ -160,8 +160,8 @@ def folded_rows(ends: Ends, loop: Sequence[str], fold: Sequence[str]) -> list[st
 def folded(n: int, ends: Ends, lines: Sequence[str], sums: Sequence[int]) -> list[str]:
     """A loop whose strips have sums of their own, which are added without loss.
 
-    What rounding takes from a sum `h` is added to `k`, so long sums are as accurate as
-    pairwise ones.
+    The rounding error of a sum `h` is added to `k`, so long sums are as accurate as pairwise
+    ones.
 
     Args:
         n: The loop.

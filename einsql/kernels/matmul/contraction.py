@@ -97,7 +97,7 @@ def is_streamed(node: EinSum) -> bool:
 def _alternates(node: EinSum, operand: int) -> bool:
     """True for short rows that are summed, or added to each other, within slower keys or sums.
 
-    `sums.py` takes one after another as they lie, in DOUBLE as compiled loops do.
+    `sums.py` takes them one after another in memory order, in DOUBLE as compiled loops do.
     """
     labels = node.operands[operand].labels
     kept = [x in node.keys for x in labels]
@@ -132,7 +132,7 @@ def compile_parts(node: EinSum, compiles: bool = True) -> Callable[[EinSum], Run
         compiles: As of `compile_contraction`.
 
     Returns:
-        What makes the runner of such a part, or None where another kernel might be better at
+        A function from a part to its runner, or None where another kernel might be better for
         one of them.
     """
     if len(node.outputs) != 1 or len(node.keys) == len(node.axes):

@@ -148,8 +148,8 @@ def _split(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The labels of M or N to be multiplied one by one, and those that are merged.
 
-    Where they are no single run, the outer ones are left alone if what remains is a matrix
-    of `BLOCK` rows by `BLOCK` columns or more.
+    Where they are no single run, the outer ones are not merged if the others make a matrix of
+    `BLOCK` rows by `BLOCK` columns or more.
     """
     if _is_run(group, strides, extent) or not _is_run(k, strides, extent):
         return (), group
@@ -172,7 +172,7 @@ def _side(
     runs = _is_run(rows, strides, extent) and _is_run(columns, strides, extent)
     inner = min((strides[x] for x in (*rows, *columns) if extent[x] > 1), default=0)
     if any(0 < strides[x] < inner for x in batch if extent[x] > 1):
-        runs = False  # vectors that lie side by side: each by itself would read all lines
+        runs = False  # interleaved vectors: each by itself would read all cache lines
     if runs and _is_matrix(rows, columns, strides, extent):
         return Side(batch=batch, rows=rows, columns=columns, copied=False, flipped=False)
     # A copy in which the innermost label of memory stays innermost reads whole lines.

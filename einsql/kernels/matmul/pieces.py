@@ -85,7 +85,7 @@ def cut(
         free: The leading axes, which may be cut as finely as need be: elements of a stack.
         pieces: How many pieces are wanted.
         blocks: Other axes that may be cut, with the rows or columns they lead: where there are
-            two, the rows of the result as it lies come first.
+            two, the rows of the result in memory come first.
     """
     parts = [1] * len(extents)
     for axis in range(free):

@@ -50,7 +50,7 @@ def tile(
         depth: How many terms there are.
         column: From the first column to the tile's first.
         last: From the first column to the last that a register may begin at. Registers
-            beyond it begin there, and compute what another one does too.
+            beyond it begin there, and compute the same columns as another one.
         out: Address of the rows of the result, whose columns are contiguous.
         under: From a row of the result to the next.
     """

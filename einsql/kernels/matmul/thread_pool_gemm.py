@@ -50,8 +50,8 @@ def kernel({args}):
         first += count
     return 0
 """
-"""Multiplies rows with a vector, all distances in bytes: several rows at a time that lie far
-apart, each a stream of its own to the processor, which brings nearer what follows in each."""
+"""Multiplies rows with a vector, all distances in bytes. It reads several distant rows at a time,
+so that the processor prefetches each as a stream of its own."""
 _GEMM = "flip_a, flip_b, m, n, k, a, lead_a, b, lead_b, c, lead_c"
 _GEMV = "flip, rows, columns, a, lead, x, step, y, apart"
 _ROWS = "rows, terms, a, down, x, y, under"

@@ -167,7 +167,7 @@ class _Part:
         return self.finish(result)
 
     def variant(self, arrays: dict[Leaf, np.ndarray]) -> tuple[Variant, int] | None:
-        """What the data allow, and the magnitude that no term of a sum of integers exceeds.
+        """The variant that the data allow, and a bound of the magnitude of terms of integer sums.
 
         None where integers may overflow.
         """

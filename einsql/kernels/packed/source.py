@@ -142,8 +142,8 @@ def generate(
 def _wide(machine: Machine, lanes: int, columns: int) -> int:
     """Registers along a row of a tile, a power of two.
 
-    Four use what is read of a row twice as often as two, a tenth faster, but more of them
-    may lie beyond the last column.
+    Four use each element of a row twice as often as two and are a tenth faster, but more of them
+    may be beyond the last column.
     """
     if machine.registers < 32:
         return 2

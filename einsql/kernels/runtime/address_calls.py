@@ -24,9 +24,9 @@ _ROW_MAJOR = 101
 def call(_: Any, function: Any, args_at: Any, result_at: Any) -> Any:
     """Calls a function that Numba compiled for integers and arrays, by its address.
 
-    It is given `ARGUMENTS` words from an address on, more than it takes: an array is seven words
-    (0, 0, its length, its item size, its address, its length, its step). Its result is stored at
-    another address. Returns 0, or what an exception left.
+    The call passes `ARGUMENTS` words from an address on, more than the function takes: an array is
+    seven words (0, 0, its length, its item size, its address, its length, its step). The result is
+    stored at another address. Returns 0, or the status of an exception.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -58,7 +58,7 @@ def _blas(kinds: str) -> Any:
     """An intrinsic that calls a function of CBLAS over matrices in C order.
 
     Args:
-        kinds: What its arguments are after the order: `f` for a transposition, `i` for an
+        kinds: The kinds of its arguments after the order: `f` for a transposition, `i` for an
             extent or a step, `p` for an address, and `1` or `0` for that factor.
     """
     values_given = [k for k in kinds if k not in "01"]
@@ -96,4 +96,4 @@ def _blas(kinds: str) -> Any:
 gemm = _blas("ffiii1pipi0pi")
 """C = A B: transpositions of A and B, extents M, N, K, then address and step of A, B, C."""
 gemv = _blas("fii1pipi0pi")
-"""y = A x: transposition of A, its extents as it lies, then address and step of A, x, y."""
+"""y = A x: transposition of A, its extents in memory, then address and step of A, x, y."""

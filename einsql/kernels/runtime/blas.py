@@ -291,8 +291,8 @@ _before = 0
 class OneThread:
     """NumPy's BLAS on one thread, for kernels that call it from several of their own.
 
-    Other statements of the process run beside it on one thread too; the last kernel to leave
-    restores what there was, or the end of the `Statement` that it is part of.
+    Other statements of the process then use one thread too. The old number is restored by the last
+    kernel that leaves, or at the end of the `Statement` that it is part of.
     """
 
     def __enter__(self) -> None:

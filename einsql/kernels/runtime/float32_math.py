@@ -1,9 +1,9 @@
 """Sine, cosine, logarithm to base 10 and power of float32, computed in float64.
 
-Straight-line code that vectorises, as in `vector_math`; what float64 has to spare makes the
-functions right but for the last rounding, whatever their arguments: infinities, NaN, zeros
-with their sign, denormal numbers, angles of any size. The largest errors, in units in the
-last place, are below 0.51 for all four. Polynomials are those of Taylor, long enough for that.
+Straight-line code that vectorises, as in `vector_math`. The extra precision of float64 makes the
+functions exact but for the last rounding for all arguments: infinities, NaN, signed zeros,
+denormal numbers, angles of any size. The largest errors are below 0.51 units in the last place
+for all four. The polynomials are Taylor's, of sufficient degree.
 
 Of float64 the functions are those of the C library.
 

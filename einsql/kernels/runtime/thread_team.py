@@ -47,11 +47,11 @@ _DONE, _AWAKE, _FAILED, _LEAVE, _JOB, _TICKETS = (n * _LINE for n in (0, 1, 2, 3
 _RAISED = 1 << 62
 _BASES = 3
 _PACK = Struct(f"{10 + 2 * _BASES}q").pack_into
-"""Writes a job: how many pieces, the function, the rows' address and length, the address of
-what threads pass themselves, where it goes and how many words it has, how many threads, the
-address and length of what is read next, and numbers of arguments, each with what is added to it."""
+"""Writes a job: the number of pieces, the function, the address and length of the rows, the
+address, position and number of the threads' own words, the number of threads, the address and
+length of the next read, and numbers of arguments, each with its increment."""
 _STRIDE = 2**10
-"""Bytes that a thread brings nearer between two looks."""
+"""Bytes that a thread prefetches between two polls."""
 _NEARER = 3 * 2**19
 """Bytes that it prefetches at most: the room of its second cache."""
 
@@ -139,8 +139,8 @@ def kernel(state, worker, looks, begins, others):
     return 0
 """
 """Takes pieces: as the caller, number 0, until all are done, or as a thread of the pool until
-there has been none for so many looks. `others` is the address of what lets other threads run,
-or 0. Returns 1 to a caller if all are done."""
+so many polls have met none. `others` is the address of a function that yields the core, or 0.
+Returns 1 to a caller if all are done."""
 
 
 class _Words:
@@ -199,13 +199,13 @@ class _Team:
         self.kernel(self.words.at, worker, self.looks, 0, self.others)
 
     def leave(self, now: bool) -> None:
-        """Lets threads end to look, or look again."""
+        """Makes threads stop polling, or start again."""
         self.words.words[_LEAVE] = now
 
     def follow(self, reads: tuple[int, int]) -> tuple[int, int]:
-        """What was read after this when it was read last, its address and length; or nothing.
+        """Address and length of the read that followed this one the last time; or nothing.
 
-        Nobody has to keep that alive: to bring nearer what is not there does nothing.
+        That memory may be freed: prefetching an invalid address does nothing.
         """
         if not reads[1]:
             return _NOTHING
@@ -298,13 +298,13 @@ def job_of(function: int, rows: np.ndarray) -> tuple[int, ...]:
 def start(
     job: tuple[int, ...], threads: int, reads: tuple[int, int], bases: tuple[int, ...]
 ) -> int:
-    """As `run`, for a job that is kept.
+    """As `run`, for a cached job.
 
     Args:
-        job: Its words: those of `job_of`, whose rows live on, and of what threads pass.
-        threads: How many take pieces.
-        reads: The address of what the pieces read one after another, and how many bytes it has:
-            threads without work bring nearer what was read next the last time.
+        job: Its words: those of `job_of`, whose rows stay alive, and the threads' own words.
+        threads: Number of threads that take pieces.
+        reads: Address and bytes of the memory that the pieces read one after another. Threads
+            without work prefetch the read that followed the last time.
         bases: The numbers of three arguments, each followed by its increment per row.
     """
     global _team

@@ -195,13 +195,13 @@ def _folded(n: int, at: str) -> list[str]:
 def scattering_source(
     outputs: Sequence[Output], leaves: Sequence[Leaf], sizes: tuple[int, int]
 ) -> str:
-    """The kernel that takes rows into the running values of their segments.
+    """The kernel that adds rows to the running values of their segments.
 
     Its arguments are the first row and the one behind the last, the segment of each row, the
-    number of segments and of features, for each leaf what it has in `sorting_source`, the
+    numbers of segments and of features, for each leaf the arguments as in `sorting_source`, the
     count of rows in each segment, and the flat running values: of a sum of DOUBLE those of up to
-    `FOLDED` rows, those of all rows before, and what rounding took from these. It returns whether
-    a sum of integers left its type.
+    `FOLDED` rows, those of all rows before, and the rounding error of these. It returns whether a
+    sum of integers left its type.
 
     Args:
         outputs: The outputs.

@@ -215,8 +215,8 @@ def add_up(array: np.ndarray, axes: tuple[int, ...], exact: bool) -> np.ndarray:
 class RunningSum:
     """Arrays that are added one after another, in DOUBLE.
 
-    Sums of DOUBLE are corrected by what rounding took from them, so that their error does not
-    grow with the number of arrays.
+    Sums of DOUBLE are corrected by their rounding errors, so that the error does not grow with the
+    number of arrays.
     """
 
     def __init__(self, first: np.ndarray) -> None:
