@@ -92,9 +92,9 @@ class Connection(Lifetime):
         self.store: Store = Store(database, lambda: self.settings)
         self.cluster = None if cluster is None else cluster.join(self.regrouped)
         if self.cluster is not None:
-            from einsql.engine.ranks.windows import fields_for_ranks  # for ranks only
+            from einsql.engine.ranks.windows import lent  # for ranks only
 
-            self.store.lent = fields_for_ranks
+            self.store.lent = lent
         self.memory = Memory(self.settings, self.store.states, self.store.database.path)
         self.store.memory, self.store.settle = self.memory, self.memory.settled
         self.notices: list[str] = []

@@ -121,7 +121,7 @@ class CacheablePart(DistantFields):
         return len(self.whole)
 
 
-def fields_for_ranks(tensor: Tensor) -> Fields:
+def lent(tensor: Tensor) -> Fields:
     """The fields of a tensor as plans for ranks read them."""
     fields = tensor.relation.fields
     if tensor.borrowed or type(fields) is not dict:
