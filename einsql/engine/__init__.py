@@ -1,1 +1,1 @@
-"""The room of execution: relations, the store, programs and results."""
+"""Executors of programs: steps in this process, on sites, and on MPI ranks."""

@@ -12,9 +12,12 @@ from einsql.ir.einsum.graph import Axis, EinSum, Input, Operand, exprs, labels_o
 
 
 def cell_node(
-    node: EinSum, labels: Sequence[str], cell: np.ndarray, boxes: Sequence[np.ndarray],
+    node: EinSum,
+    labels: Sequence[str],
+    cell: np.ndarray,
+    boxes: Sequence[np.ndarray],
     shifted: bool | None = None,
-) -> EinSum:  # fmt: skip
+) -> EinSum:
     """The node over one cell, reading tiles instead of whole relations.
 
     Args:
@@ -23,7 +26,7 @@ def cell_node(
         cell: int64 (labels, 2).
         boxes: For each operand the keys its tile covers.
         shifted: Whether keys are counted from the cell's first ones; where nothing reads
-            a key, unless told.
+            a key, they are by default.
     """
     bounds = {x: (int(lo), int(hi)) for x, (lo, hi) in zip(labels, cell, strict=True)}
     for o, box in zip(node.operands, boxes, strict=True):

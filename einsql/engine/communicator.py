@@ -1,4 +1,4 @@
-"""A communicator with what is kept beside it: groups of ranks, and how they stand."""
+"""A communicator with its groups of ranks, and agreement among all ranks."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class Fabric:
     def of(cls, comm: MPI.Intracomm) -> Fabric:
         """The one of a communicator, which lasts as long as it does."""
         key = _key()
-        found = comm.Get_attr(key)
-        if found is None:
-            found = cls(comm)
-            comm.Set_attr(key, found)
-        assert isinstance(found, Fabric)
-        return found
+        fabric = comm.Get_attr(key)
+        if fabric is None:
+            fabric = cls(comm)
+            comm.Set_attr(key, fabric)
+        assert isinstance(fabric, Fabric)
+        return fabric
 
     def worst(self, status: int) -> int:
-        """The greatest of what all ranks say.
+        """The greatest of the values of all ranks.
 
-        In ⌈log₂ ranks⌉ rounds each hears, from ever further away, what others have heard.
+        In each of ⌈log₂ ranks⌉ rounds a rank receives the maximum of twice as many ranks.
         This is twice as fast as a reduction that does not block.
         """
         comm, mine, other = self.comm, self._mine, self._other
@@ -69,9 +69,9 @@ class Fabric:
     def group(self, members: Sequence[int]) -> MPI.Intracomm | None:
         """A communicator of some ranks, or None at others.
 
-        All ranks call this for all groups in the same order, members or not: so all of
-        them give up the same group, the one not used for longest, at the same point. What
-        is under way in that one is completed all the same.
+        All ranks call this for all groups in the same order, members or not. So all of them free
+        the same group, the least recently used, at the same point. Operations under way in that
+        group still complete.
         """
         members = tuple(members)
         if members in self._groups:
@@ -79,15 +79,15 @@ class Fabric:
             return self._groups[members]
         if len(self._groups) >= GROUPS:
             _free(self._groups.popitem(last=False)[1])
-        made = None
+        group = None
         if self.comm.rank in members:
             everyone = self.comm.Get_group()
             some = everyone.Incl(members)
-            made = self.comm.Create_group(some, GROUP)
+            group = self.comm.Create_group(some, GROUP)
             some.Free()
             everyone.Free()
-        self._groups[members] = made
-        return made
+        self._groups[members] = group
+        return group
 
     def close(self) -> None:
         """Frees the groups."""

@@ -1,8 +1,7 @@
 """Exchanges and completions of a placed program, at the sites that a transport owns.
 
-What follows from the program alone, such as which part of which tile goes where, is found out
-when a step first runs and kept: the steps of a statement over small tensors take as long as
-finding that out.
+The transfers of a step follow from the program alone. They are computed when the step first
+runs and cached, because for small tensors computing them takes as long as the statement.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Complete, Exchange, Program
 
 Held = dict[int, dict[str, np.ndarray]]
-"""Fields of the tiles that lie at owned sites, by the tile's number."""
+"""Fields of the tiles at owned sites, by the tile's number."""
 Index = tuple[slice | EllipsisType, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    """What of one tile makes another one at its site.
+class _LocalCut:
+    """A tile that is cut from another tile at its site.
 
     Attributes:
         tile: The tile that is wanted.
         step: The step that holds the other one.
         number: The number of that.
-        at: What of it; None if it is all.
+        at: The part of it; None for all of it.
     """
 
     tile: int
@@ -44,17 +43,17 @@ class _Taken:
     number: int
     at: Index | None
 
-    def fields(self, held: Mapping[int, Held]) -> dict[str, np.ndarray]:
+    def fields(self, tiles_of: Mapping[int, Held]) -> dict[str, np.ndarray]:
         """The wanted tile."""
-        found = held[self.step][self.number]
-        return found if self.at is None else {k: a[self.at] for k, a in found.items()}
+        fields = tiles_of[self.step][self.number]
+        return fields if self.at is None else {k: a[self.at] for k, a in fields.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Exchanging:
-    """What an exchange does at owned sites: tiles taken from others, and those put together."""
+    """The work of an exchange at owned sites: tiles cut from others, and tiles put together."""
 
-    taken: tuple[_Taken, ...]
+    taken: tuple[_LocalCut, ...]
     gathered: tuple[int, ...]
 
 
@@ -77,7 +76,7 @@ class Moving:
     """The steps of a program in which arrays get from site to site.
 
     Attributes:
-        stated: By their numbers the nodes of partial steps, with what merging needs.
+        stated: The nodes of partial steps by number, with the state that merging needs.
     """
 
     def __init__(self, program: Program, stated: Mapping[int, EinSum]) -> None:
@@ -100,38 +99,43 @@ class Moving:
             self._exchanging.clear()
 
     def owned(self, number: int, tiles: Tiles, transport: Transport) -> list[int]:
-        """The numbers of a step's tiles that lie at owned sites."""
-        found = self._owned.get(number)
-        if found is None:
+        """The numbers of a step's tiles at owned sites."""
+        numbers = self._owned.get(number)
+        if numbers is None:
             here = np.zeros(len(transport.sent), bool)
             here[transport.owned] = True
-            found = self._owned[number] = np.flatnonzero(here[tiles.sites]).tolist()
-        return found
+            numbers = self._owned[number] = np.flatnonzero(here[tiles.sites]).tolist()
+        return numbers
 
     # ---- exchanges
 
     def exchange(
-        self, number: int, step: Exchange, held: Mapping[int, Held], transport: Transport
-    ) -> Held:  # fmt: skip
-        """Cuts what is at hand, and sends each owned tile's share of every other tile."""
+        self, number: int, step: Exchange, tiles_of: Mapping[int, Held], transport: Transport
+    ) -> Held:
+        """Cuts tiles from tiles at the same site, and sends pieces of tiles to the other sites."""
         need, base = step.tiles, step.sources[0]
         does = self._exchanging.get(number)
         if does is None:
             does = self._exchanging[number] = self._does(number, step, transport)
-        whole: Held = {t.tile: t.fields(held) for t in does.taken}
-        whole.update((n, {}) for n in does.gathered)
+        wanted: Held = {t.tile: t.fields(tiles_of) for t in does.taken}
+        wanted.update((n, {}) for n in does.gathered)
         moves = self.gathering(number, step)
         if len(moves.routes):
-            self._gather(number, step, moves, whole, held, transport)
+            self._gather(number, step, moves, wanted, tiles_of, transport)
         for n in does.gathered:
-            if not whole[n]:  # a tile without elements meets no other
-                whole[n].update(self.nothing(base, need.boxes[n]))
-        return whole
+            if not wanted[n]:  # a tile without elements meets no other
+                wanted[n].update(self.nothing(base, need.boxes[n]))
+        return wanted
 
     def _gather(
-        self, number: int, step: Exchange, moves: Moves, whole: Held, held: Mapping[int, Held],
+        self,
+        number: int,
+        step: Exchange,
+        moves: Moves,
+        wanted: Held,
+        tiles_of: Mapping[int, Held],
         transport: Transport,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Puts tiles together of their shares of others."""
         places: dict[int, Arrays] = {}
         need, base = step.tiles, step.sources[0]
@@ -140,17 +144,17 @@ class Moving:
             piece = self._piece(number, need, moves, n)
             if piece.at is None:
                 return None  # it is taken as it is
-            if not whole[piece.tile]:
-                whole[piece.tile].update(self.nothing(base, need.boxes[piece.tile]))
-            places[n] = {k: a[piece.at] for k, a in whole[piece.tile].items()}
+            if not wanted[piece.tile]:
+                wanted[piece.tile].update(self.nothing(base, need.boxes[piece.tile]))
+            places[n] = {k: a[piece.at] for k, a in wanted[piece.tile].items()}
             return places[n]
 
-        share = self.share(number, moves, step, held)
+        share = self.share(number, moves, step, tiles_of)
         for n, arrays in transport.exchange(moves.routes, share, room):
             if arrays is places.get(n):
                 continue
             piece = self._piece(number, need, moves, n)
-            fields = whole[piece.tile]
+            fields = wanted[piece.tile]
             if not fields and piece.at is None:
                 fields.update(arrays)
             elif not (fields and piece.is_empty):  # a tile taken as it is may be read-only
@@ -162,23 +166,25 @@ class Moving:
 
     def _does(self, number: int, step: Exchange, transport: Transport) -> _Exchanging:
         own = self.owned(number, step.tiles, transport)
-        taken = [t for n in own if (t := self._taken(step, n)) is not None]
+        taken = [t for n in own if (t := self._local_cut(step, n)) is not None]
         gathered = tuple(n for n in own if step.at_hand[n, 0] < 0)
         return _Exchanging(tuple(taken), gathered)
 
-    def _taken(self, step: Exchange, tile: int) -> _Taken | None:
+    def _local_cut(self, step: Exchange, tile: int) -> _LocalCut | None:
         """How a tile is cut from one at its site; None if it is put together."""
         source, number = (int(k) for k in step.at_hand[tile])
         if source < 0:
             return None
         at = step.sources[source]
         box, other = step.tiles.boxes[tile], self._program.steps[at].tiles.boxes[number]
-        return _Taken(tile, at, number, cut_of(box, other))
+        return _LocalCut(tile, at, number, cut_of(box, other))
 
-    def at_hand(self, step: Exchange, tile: int, held: Mapping[int, Held]) -> dict[str, np.ndarray]:
+    def at_hand(
+        self, step: Exchange, tile: int, tiles_of: Mapping[int, Held]
+    ) -> dict[str, np.ndarray]:
         """A tile that is cut from one at its site; nothing if it is put together."""
-        taken = self._taken(step, tile)
-        return {} if taken is None else taken.fields(held)
+        taken = self._local_cut(step, tile)
+        return {} if taken is None else taken.fields(tiles_of)
 
     def gathering(self, number: int, step: Exchange) -> Moves:
         """The pieces of the tiles that are put together."""
@@ -190,8 +196,8 @@ class Moving:
             self._moves[number] = gathering(have, step.tiles, gathered, sites, schema)
         return self._moves[number]
 
-    def share(self, number: int, moves: Moves, step: Exchange, held: Mapping[int, Held]) -> Cut:
-        """Cuts what a route carries."""
+    def share(self, number: int, moves: Moves, step: Exchange, tiles_of: Mapping[int, Held]) -> Cut:
+        """The function that cuts the piece of a route."""
         base = step.sources[0]
         have = self._program.steps[base].tiles
 
@@ -202,19 +208,19 @@ class Moving:
                 known = tile, cut_of(moves.boxes[n], have.boxes[tile])
                 self._shares[number, n] = known
             tile, at = known
-            fields = held[base][tile]
+            fields = tiles_of[base][tile]
             return fields if at is None else {k: a[at] for k, a in fields.items()}
 
         return share
 
     def _piece(self, number: int, need: Tiles, moves: Moves, n: int) -> _Piece:
-        found = self._pieces.get((number, n))
-        if found is None:
+        piece = self._pieces.get((number, n))
+        if piece is None:
             tile, box = int(moves.need[n]), moves.boxes[n]
             empty_ = bool((box[:, 0] >= box[:, 1]).any())
-            found = _Piece(tile, cut_of(box, need.boxes[tile]), empty_)
-            self._pieces[number, n] = found
-        return found
+            piece = _Piece(tile, cut_of(box, need.boxes[tile]), empty_)
+            self._pieces[number, n] = piece
+        return piece
 
     def nothing(self, step: int, box: np.ndarray) -> dict[str, np.ndarray]:
         """Room for a tile of the relation that a step holds."""
@@ -224,28 +230,28 @@ class Moving:
 
     # ---- completions
 
-    def complete(self, number: int, step: Complete, held: Held, transport: Transport) -> Held:
-        """Sends on what a site has of a tile, until all of it is merged where it belongs."""
+    def complete(self, number: int, step: Complete, own: Held, transport: Transport) -> Held:
+        """Forwards a site's parts of a tile until all are merged at the site of the tile."""
         local = self._program.maker(step)
         node = self.stated[step.source]
         if number not in self._rounds:
             self._rounds[number] = completing(local, step, node.schema)
-        # What a site has is merged when it leaves, or at the end: sums are rounded once.
+        # Parts are merged when they leave a site, or at the end: sums are rounded once.
         parts: dict[tuple[int, int], list[Arrays]] = {}
 
         def at_site(tile: int, site: int) -> list[Arrays]:
-            found = parts.get((tile, site))
-            if found is None:
+            partials = parts.get((tile, site))
+            if partials is None:
                 members = self._members.get((number, tile, site))
                 if members is None:
                     members = self._members[number, tile, site] = _members(
                         step, local.tiles, tile, site
                     )
-                found = parts[tile, site] = [
-                    held[m] if at is None else {k: a[at] for k, a in held[m].items()}
+                partials = parts[tile, site] = [
+                    own[m] if at is None else {k: a[at] for k, a in own[m].items()}
                     for m, at in members
                 ]
-            return found
+            return partials
 
         for moves in self._rounds[number]:
             sources, targets = moves.routes.sources.tolist(), moves.routes.targets.tolist()
@@ -254,30 +260,32 @@ class Moving:
             def contribution(
                 n: int, tiles: list[int] = tiles, sources: list[int] = sources
             ) -> Arrays:
-                found = merged(node, at_site(tiles[n], sources[n]))
+                total = merged(node, at_site(tiles[n], sources[n]))
                 del parts[tiles[n], sources[n]]
-                return found
+                return total
 
             arrived = sorted(transport.exchange(moves.routes, contribution), key=itemgetter(0))
             for n, arrays in arrived:  # in this order, whichever came first
                 at_site(tiles[n], targets[n]).append(arrays)
         names = [o.name for o in local.node.outputs]
-        whole = {
+        totals = {
             n: merged(node, at_site(n, int(step.tiles.sites[n])))
             for n in self.owned(number, step.tiles, transport)
         }
-        return {n: {k: fields[k] for k in names} for n, fields in whole.items()}
+        return {n: {k: fields[k] for k in names} for n, fields in totals.items()}
 
 
-def _members(step: Complete, made: Tiles, tile: int, site: int) -> list[tuple[int, Index | None]]:
-    """The partial tiles at a site of which a tile is merged, and what of each."""
+def _members(
+    step: Complete, partial: Tiles, tile: int, site: int
+) -> list[tuple[int, Index | None]]:
+    """The partial tiles at a site that are merged into a tile, with the part of each to use."""
     members, box = step.parts[tile], step.tiles.boxes[tile]
-    there = members[made.sites[members] == site].tolist()
-    return [(m, cut_of(box, made.boxes[m])) for m in there]
+    there = members[partial.sites[members] == site].tolist()
+    return [(m, cut_of(box, partial.boxes[m])) for m in there]
 
 
 def cut_of(box: np.ndarray, of: np.ndarray) -> Index | None:
-    """What of a tile lies in a box within it; None if it is all.
+    """The part of a tile within a box; None for all of it.
 
     Args:
         box: int64 (keys, 2).
@@ -287,14 +295,12 @@ def cut_of(box: np.ndarray, of: np.ndarray) -> Index | None:
 
 
 def slices(box: np.ndarray | Sequence[Sequence[int]], origin: np.ndarray | Sequence[int]) -> Index:
-    """What of an array lies in a box; with the ellipsis, a single value stays an array."""
+    """Slices of a box; with the ellipsis, a single value stays an array."""
     along = (slice(int(lo - at), int(hi - at)) for (lo, hi), at in zip(box, origin, strict=True))
     return (*along, ...)
 
 
-def paste(
-    fields: dict[str, np.ndarray], at: np.ndarray, arrays: Arrays, box: np.ndarray
-) -> None:  # fmt: skip
+def paste(fields: dict[str, np.ndarray], at: np.ndarray, arrays: Arrays, box: np.ndarray) -> None:
     """Puts a piece into its tile; a piece that is the whole tile is taken as it is.
 
     Args:

@@ -1,111 +1,35 @@
-"""Runs a graph as a straight line of steps; buffers go after their last use."""
+"""Runs a graph step by step; fields are freed after their last use."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from einsql.core.fp_errors import Ignored
+from einsql.engine.program_writer import write_program
+from einsql.engine.spilling_executor import peak, run_within
+from einsql.engine.step import (
+    Compile,
+    Fields,
+    FindGroups,
+    Group,
+    Measure,
+    Run,
+    Runner,
+    Step,
+    Tick,
+)
 from einsql.ir.einsum.graph import EinSum, Input, Node, children, walk
 from einsql.storage.out_of_memory import require
 
 if TYPE_CHECKING:
     from einsql.storage.memory import Memory
 
-Fields = Mapping[str, np.ndarray]
-Tick = Callable[[float], None]
-Runner = Callable[[Sequence[Fields], Tick], dict[str, np.ndarray]]
-Compile = Callable[[EinSum], tuple[str, Runner]]
-"""What the session hands in from the kernels: a node to its kernel's name and runner."""
-
-
-Run = Callable[[Mapping[str, Fields], Tick], Sequence[Fields]]
-"""What all steps of a program do, as one function."""
-
 REPEATED = 2
 """The run at whose beginning a program is taken to be one that is repeated, and written out."""
-
-
-class Group(Protocol):
-    """Nodes that run together: what passes between them is never there as a whole."""
-
-    @property
-    def nodes(self) -> tuple[EinSum, ...]:
-        """The nodes, producers first; no other node lies between them."""
-
-    @property
-    def sources(self) -> tuple[Node, ...]:
-        """What they read from outside, each once."""
-
-    @property
-    def results(self) -> tuple[EinSum, ...]:
-        """Those that something else reads."""
-
-    @property
-    def detail(self) -> str:
-        """How they run, for EXPLAIN."""
-
-    def run(self, operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
-        """Runs the nodes on the fields of their sources; returns those of their results."""
-
-
-FindGroups = Callable[[Sequence[Node]], Sequence[Group]]
-"""What the session hands in from the kernels: which nodes of a graph run together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One node, or several that run together.
-
-    Attributes:
-        nodes: The nodes, with their numbers among all nodes that are no inputs.
-        kernel: What runs them.
-        run: Runs them; returns the fields of each result.
-        sources: Where their operands lie.
-        targets: Where their results go.
-        free: What is dead afterwards.
-        nbytes: Bytes of the results; a view takes none.
-        detail: How several run together.
-        runner: What `run` calls for one node.
-    """
-
-    nodes: tuple[tuple[int, EinSum], ...]
-    kernel: str
-    run: Callable[[Sequence[Fields], Tick], Sequence[Fields]]
-    sources: tuple[int, ...]
-    targets: tuple[int, ...]
-    free: tuple[int, ...]
-    nbytes: int
-    detail: str = ""
-    runner: Runner | None = None
-
-    @property
-    def points(self) -> int:
-        """Points of all nodes."""
-        return sum(node.points for _, node in self.nodes)
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """What one step took.
-
-    Attributes:
-        seconds: From its begin to its end.
-        nbytes: Bytes of its results.
-        spilled: Those among them that went to files.
-        boxes: In how many boxes it ran.
-    """
-
-    seconds: float
-    nbytes: int
-    spilled: int = 0
-    boxes: int = 1
 
 
 class Program:
@@ -118,14 +42,18 @@ class Program:
         root: The graph.
         compile_node: Makes the kernels.
         find_groups: Finds nodes that run together.
-        memory: What it may take of memory; None for what there is, or an error.
+        memory: Limits of memory; without them an error is raised when memory is short.
         more: Further roots, which are computed in the same run.
     """
 
     def __init__(
-        self, root: Node, compile_node: Compile, find_groups: FindGroups | None = None,
-        memory: Memory | None = None, more: Sequence[Node] = (),
-    ) -> None:  # fmt: skip
+        self,
+        root: Node,
+        compile_node: Compile,
+        find_groups: FindGroups | None = None,
+        memory: Memory | None = None,
+        more: Sequence[Node] = (),
+    ) -> None:
         roots = (root, *more)
         nodes = walk(*roots)
         slots = {id(node): n for n, node in enumerate(nodes)}
@@ -147,9 +75,9 @@ class Program:
             (slots[id(node)], node.name) for node in nodes if isinstance(node, Input)
         )
         self.steps = tuple(
-            _single(work, *compile_node(work), slots, numbers, free[n])
+            _single_step(work, *compile_node(work), slots, numbers, free[n])
             if isinstance(work, EinSum)
-            else _together(work, slots, numbers, free[n])
+            else _fused_step(work, slots, numbers, free[n])
             for n, work in enumerate(works)
         )
         self._bound = tuple((s.run, s.sources, s.targets, s.free) for s in self.steps)
@@ -163,8 +91,6 @@ class Program:
         if memory is None:
             self._peak = max((s.nbytes for s in self.steps), default=0)
         elif not self._sure:
-            from einsql.engine.spilling_executor import peak  # for large statements only
-
             self._peak = peak(self.steps, (slot for slot, _ in self.inputs))
             self._sure = self._peak <= memory.sure
 
@@ -187,7 +113,7 @@ class Program:
     def run_all(self, inputs: Mapping[str, Fields], tick: Tick) -> Sequence[Fields]:
         """As `run`; returns the fields of every root."""
         if not self._sure and self._exceeds():
-            return self._within(inputs, tick)[0]
+            return self._run_spilling(inputs, tick)[0]
         with Ignored():
             return self._run(inputs, tick)
 
@@ -195,46 +121,44 @@ class Program:
         if self._runs < REPEATED:
             self._runs += 1
             if self._runs == REPEATED:
-                from einsql.engine.program_writer import write_program  # for what is repeated only
-
-                self._written = write_program(self.inputs, self.steps, self.roots, _Part)
+                self._written = write_program(self.inputs, self.steps, self.roots, _StepProgress)
         if self._written is not None:
             return self._written(inputs, tick)
-        held: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
+        slots: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
         count = len(self._bound)
         if count == 1 and len(self.roots) == 1:
             ((run, sources, targets, _),) = self._bound
-            return (run([held[s] for s in sources], tick)[targets.index(self.root)],)
-        part = _Part(tick, count)
+            return (run([slots[s] for s in sources], tick)[targets.index(self.root)],)
+        part = _StepProgress(tick, count)
         for run, sources, targets, free in self._bound:
-            made = run([held[s] for s in sources], part)
+            outputs = run([slots[s] for s in sources], part)
             if len(targets) == 1:
-                held[targets[0]] = made[0]
+                slots[targets[0]] = outputs[0]
             else:
-                held.update(zip(targets, made, strict=True))
-            del made
+                slots.update(zip(targets, outputs, strict=True))
+            del outputs
             for slot in free:
-                del held[slot]
+                del slots[slot]
             part.number += 1
             part(0.0)
-        return [held[root] for root in self.roots]
+        return [slots[root] for root in self.roots]
 
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, list[Measure]]:
-        """As `run`, with what each step took."""
+        """Runs every step as `run` does, and measures each one."""
         if not self._sure and self._exceeds():
-            found, took = self._within(inputs, tick)
-            return found[0], took
+            roots, took = self._run_spilling(inputs, tick)
+            return roots[0], took
         measures: list[Measure] = []
-        held: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
+        slots: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
         for step in self.steps:
             start = time.perf_counter()
-            made = step.run([held[s] for s in step.sources], tick)
+            outputs = step.run([slots[s] for s in step.sources], tick)
             seconds = time.perf_counter() - start
-            measures.append(Measure(seconds, sum(a.nbytes for m in made for a in m.values())))
-            held.update(zip(step.targets, made, strict=True))
+            measures.append(Measure(seconds, sum(a.nbytes for m in outputs for a in m.values())))
+            slots.update(zip(step.targets, outputs, strict=True))
             for slot in step.free:
-                del held[slot]
-        return held[self.root], measures
+                del slots[slot]
+        return slots[self.root], measures
 
     def _exceeds(self) -> bool:
         """True if it has to run box by box, or with files; without a session it is refused."""
@@ -243,17 +167,15 @@ class Program:
         require(self._peak)
         return False
 
-    def _within(
+    def _run_spilling(
         self, inputs: Mapping[str, Fields], tick: Tick
-    ) -> tuple[Sequence[Fields], list[Measure]]:  # fmt: skip
-        from einsql.engine.spilling_executor import run_within  # as in `__init__`
-
+    ) -> tuple[Sequence[Fields], list[Measure]]:
         assert self._memory is not None  # else nothing exceeds it
-        given = {slot: inputs[name] for slot, name in self.inputs}
-        return run_within(self, self._memory, self._compile, given, tick)
+        fields = {slot: inputs[name] for slot, name in self.inputs}
+        return run_within(self.steps, self.roots, self._memory, self._compile, fields, tick)
 
 
-class _Part:
+class _StepProgress:
     """Progress of one step among several.
 
     Attributes:
@@ -274,18 +196,18 @@ class _Part:
 
 def _shows(
     inputs: Sequence[tuple[int, str]], steps: Sequence[Step], roots: Sequence[int]
-) -> tuple[str, ...]:  # fmt: skip
+) -> tuple[str, ...]:
     """The inputs that roots show: through views alone, for other kernels make new arrays."""
     seen = {slot: {name} for slot, name in inputs}
     for step in steps:
         views = "view" in step.kernel.split("+")
-        found = set[str]().union(*(seen[s] for s in step.sources)) if views else set[str]()
-        seen.update(dict.fromkeys(step.targets, found))
+        names = set[str]().union(*(seen[s] for s in step.sources)) if views else set[str]()
+        seen.update(dict.fromkeys(step.targets, names))
     return tuple(sorted(set[str]().union(*(seen[r] for r in roots))))
 
 
 def _in_order(nodes: Sequence[Node], groups: Sequence[Group]) -> list[EinSum | Group]:
-    """What runs, producers first: nodes one by one, and groups in the place of theirs."""
+    """Nodes and groups in the order in which they run, producers first."""
     single: list[EinSum | Group] = [n for n in nodes if isinstance(n, EinSum)]
     if not groups:
         return single
@@ -296,11 +218,11 @@ def _in_order(nodes: Sequence[Node], groups: Sequence[Group]) -> list[EinSum | G
     readers: list[list[int]] = [[] for _ in works]
     for at, work in enumerate(works):
         sources: Iterable[Node] = children(work) if isinstance(work, EinSum) else work.sources
-        made = {place[id(of.get(id(s), s))] for s in sources if isinstance(s, EinSum)}
-        waits.append(made)
-        for other in made:
+        producers = {place[id(of.get(id(s), s))] for s in sources if isinstance(s, EinSum)}
+        waits.append(producers)
+        for other in producers:
             readers[other].append(at)
-    ready = [at for at, made in enumerate(waits) if not made]
+    ready = [at for at, producers in enumerate(waits) if not producers]
     heapify(ready)
     order: list[EinSum | Group] = []
     while ready:
@@ -313,41 +235,51 @@ def _in_order(nodes: Sequence[Node], groups: Sequence[Group]) -> list[EinSum | G
     return order
 
 
-def _single(
-    node: EinSum, kernel: str, runner: Runner, slots: Mapping[int, int],
-    numbers: Mapping[int, int], free: Sequence[int],
-) -> Step:  # fmt: skip
+def _single_step(
+    node: EinSum,
+    kernel: str,
+    runner: Runner,
+    slots: Mapping[int, int],
+    numbers: Mapping[int, int],
+    free: Sequence[int],
+) -> Step:
     def run(operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
         return (runner(operands, tick),)
 
     sources = tuple(slots[id(s)] for s in children(node))
     nbytes = 0 if kernel.endswith("view") else _nbytes(node)
     return Step(
-        ((numbers[id(node)], node),), kernel, run, sources, (slots[id(node)],), tuple(free), nbytes,
+        nodes=((numbers[id(node)], node),),
+        kernel=kernel,
+        run=run,
+        sources=sources,
+        targets=(slots[id(node)],),
+        free=tuple(free),
+        nbytes=nbytes,
         runner=runner,
-    )  # fmt: skip
+    )
 
 
-def _together(
+def _fused_step(
     group: Group, slots: Mapping[int, int], numbers: Mapping[int, int], free: Sequence[int]
 ) -> Step:
     return Step(
-        tuple((numbers[id(n)], n) for n in group.nodes),
-        "group",
-        group.run,
-        tuple(slots[id(s)] for s in group.sources),
-        tuple(slots[id(n)] for n in group.results),
-        tuple(free),
-        sum(map(_nbytes, group.results)),
-        group.detail,
+        nodes=tuple((numbers[id(n)], n) for n in group.nodes),
+        kernel="group",
+        run=group.run,
+        sources=tuple(slots[id(s)] for s in group.sources),
+        targets=tuple(slots[id(n)] for n in group.results),
+        free=tuple(free),
+        nbytes=sum(map(_nbytes, group.results)),
+        detail=group.detail,
     )
 
 
 def _bound(nodes: Sequence[Node]) -> int:
-    """Bytes that a graph takes at most if its kernels do what they should; quickly found."""
-    made = sum(n.schema.size * len(n.schema.fields) for n in nodes if isinstance(n, EinSum))
+    """An upper bound of the bytes that a graph takes, which is fast to compute."""
+    computed = sum(n.schema.size * len(n.schema.fields) for n in nodes if isinstance(n, EinSum))
     read = sum(n.schema.size * len(n.schema.fields) for n in nodes if isinstance(n, Input))
-    return 32 * read + 64 * (os.cpu_count() or 1) * made
+    return 32 * read + 64 * (os.cpu_count() or 1) * computed
 
 
 def _nbytes(node: EinSum) -> int:

@@ -1,4 +1,4 @@
-"""Local steps that a site runs together, cell by cell."""
+"""Local steps of a site that run as one group, cell by cell."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from einsql.engine.cell import cell_node, is_relative
-from einsql.engine.executor import Group, Tick
+from einsql.engine.step import Group, Tick
 from einsql.ir.einsum.flops import flops_at_point
 from einsql.ir.einsum.graph import EinSum, Input, Node, Operand
 from einsql.ir.spmd.program import Local, Program, Together, with_state
 from einsql.storage.relation import Fields
 
 Join = Callable[[Sequence[EinSum], Sequence[bool]], Group | None]
-"""What the session hands in from the kernels: nodes, producers first, with which of them are
-visible, to what runs them together; None where they do not."""
+"""Joins nodes, producers first, to a group; the flags say whose results are visible outside.
+The session passes it in from the kernels. Returns None where the nodes cannot be joined."""
 
 Place = tuple[int, int]
 """A step, and the number of one of its tiles."""
@@ -25,8 +25,8 @@ class Cell:
     """The steps of one cell that run together, ready to run.
 
     Attributes:
-        group: What runs them.
-        sources: Where what they read from outside lies.
+        group: Runs the steps.
+        sources: The steps and tiles that they read from outside.
         flops: Scalar operations.
     """
 
@@ -58,15 +58,15 @@ class Fused:
         self._shifted = all(map(is_relative, self._nodes))
 
     def run(
-        self, cell: int, held: Mapping[int, Mapping[int, Fields]], tick: Tick
+        self, cell: int, tiles_of: Mapping[int, Mapping[int, Fields]], tick: Tick
     ) -> tuple[Sequence[Fields], int] | None:
         """The fields of each visible step's tile, and the flops; None if it runs step by step."""
         if cell not in self._cells:
             self._cells[cell] = self._ready(cell)
-        found = self._cells[cell]
-        if found is None:
+        joined = self._cells[cell]
+        if joined is None:
             return None
-        return found.group.run([held[s][t] for s, t in found.sources], tick), found.flops
+        return joined.group.run([tiles_of[s][t] for s, t in joined.sources], tick), joined.flops
 
     def _ready(self, cell: int) -> Cell | None:
         """Joins the cell's nodes, whose operands are each other or tiles."""
@@ -104,7 +104,7 @@ class Fused:
         return Cell(group, sources, flops)
 
     def _group(self, nodes: tuple[EinSum, ...]) -> Group | None:
-        """What runs nodes; cells that differ in position only share it."""
+        """The group of some nodes; cells that differ in position only share it."""
         seen: dict[int, int] = {}
         key = tuple(
             (

@@ -1,4 +1,4 @@
-"""What the ranks do in an exchange: messages between pairs, and collectives where they pay.
+"""The communication of ranks in an exchange: messages between pairs, collectives where they pay.
 
 All of it follows from the routes, so that every rank finds the same without a word. A
 piece goes to a rank once, for however many of its sites it is.
@@ -70,7 +70,7 @@ class AllGather:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What one rank does in an exchange.
+    """The communication of one rank in an exchange.
 
     Attributes:
         crosses: True if anything moves between ranks, here or elsewhere.
@@ -78,9 +78,9 @@ class Schedule:
         sends: A route that leaves here, and the rank it goes to.
         receives: A route that arrives here, and the rank it comes from.
         collectives: Those of all ranks, in the order in which their members meet.
-        serves: For each route above that arrives here all those it stands for.
+        serves: For each route above that arrives here, all routes with the same piece.
         feeds: For each route that leaves here, alone or in a collective, how many sites of
-            other ranks get what it carries.
+            other ranks receive it.
     """
 
     crosses: bool
@@ -93,10 +93,10 @@ class Schedule:
 
 
 def scheduled(routes: Routes, ranks: np.ndarray, nodes: np.ndarray, here: int) -> Schedule:
-    """What a rank does.
+    """The schedule of one rank.
 
     Args:
-        routes: What moves between sites.
+        routes: The transfers between sites.
         ranks: int64 (sites,), the rank of each site.
         nodes: int64 (ranks,), equal where ranks share their memory.
         here: The rank.
@@ -105,15 +105,16 @@ def scheduled(routes: Routes, ranks: np.ndarray, nodes: np.ndarray, here: int) -
     crosses = (out != into) & (routes.nbytes > 0)
     ends = into == here
     crossing = np.flatnonzero(crosses)
-    # A piece for a rank stands where its first route does, so all ranks have one order.
+    # A piece takes the position of its first route to a rank, so all ranks use one order.
     pairs = routes.pieces[crossing] * len(nodes) + into[crossing]
     _, first, which = np.unique(pairs, return_index=True, return_inverse=True)
     once = np.sort(first)
     carried = crossing[once]
     stands = crossing[first[which]]
     serves: defaultdict[int, list[int]] = defaultdict(list)
-    for n, by in zip(crossing[ends[crossing]].tolist(), stands[ends[crossing]].tolist(),
-                     strict=True):  # fmt: skip
+    for n, by in zip(
+        crossing[ends[crossing]].tolist(), stands[ends[crossing]].tolist(), strict=True
+    ):
         serves[by].append(n)
     collectives, taken = _collectives(routes, carried, out, into, nodes)
     mine = carried[ends[carried]]
@@ -157,11 +158,11 @@ def _collectives(
         root = int(out[numbers[0]])
         members = tuple(sorted({root, *into[numbers].tolist()}))
         groups[members].append((root, numbers[0]))
-    found: list[Broadcast | AllGather] = []
+    collectives: list[Broadcast | AllGather] = []
     for members, roots in groups.items():
         small = all(sizes[n] <= SMALL for _, n in roots)
         if small and sorted(r for r, _ in roots) == list(members):
-            found.append(AllGather(members, tuple(n for _, n in sorted(roots))))
+            collectives.append(AllGather(members, tuple(n for _, n in sorted(roots))))
         else:
-            found += [Broadcast(members, root, n) for root, n in roots]
-    return found, list(by_piece)
+            collectives += [Broadcast(members, root, n) for root, n in roots]
+    return collectives, list(by_piece)

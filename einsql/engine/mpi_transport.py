@@ -1,7 +1,7 @@
 """Arrays between sites on MPI ranks.
 
-Before anything moves all ranks agree that none has failed or was told to stop; else all
-of them leave the program together. So an exchange that has begun is always completed.
+Before an exchange all ranks agree that none has failed or is cancelled; otherwise all of them
+leave the program. So an exchange that has begun is always completed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 READY, FAILED, CANCELLED = range(3)
-"""What a rank says before an exchange; the greatest of all holds for all."""
+"""Statuses of a rank before an exchange; the greatest one applies to all ranks."""
 
 LARGEST = 2**30
 """Bytes of a message, at most: counts are 32 bits wide in MPI 3."""
@@ -78,7 +78,7 @@ class RankTransport:
     def exchange(
         self, routes: Routes, cut: Cut, room: Room | None = None, window: int | None = None
     ) -> Iterator[tuple[int, Arrays]]:
-        """Sends what leaves owned sites, and gives what arrives at them as it does.
+        """Sends the pieces that leave owned sites, and yields the arriving ones as they come.
 
         Raises:
             Abandoned: A rank has failed or was cancelled.
@@ -112,7 +112,7 @@ class RankTransport:
                 for served in schedule.serves[n]:
                     self.received[routes.targets[served]] += nbytes
                     yield served, arrays
-        finally:  # whoever takes what arrives may fail, but not the exchange
+        finally:  # the consumer may fail, but the exchange has to complete
             flight.end()
 
     def agree(self, status: int) -> None:
@@ -126,13 +126,13 @@ class RankTransport:
             raise Abandoned(worst)
 
     def _schedule(self, routes: Routes) -> Schedule:
-        """What this rank does, found out once for a step."""
+        """The schedule of this rank, computed once for a step."""
         key = type(self), self._comm.size, self._comm.rank
         if key not in routes.derived:
             nodes = self._fabric.nodes
             routes.derived[key] = scheduled(routes, self.ranks, nodes, self._comm.rank)
-        found: Schedule = routes.derived[key]
-        return found
+        schedule: Schedule = routes.derived[key]
+        return schedule
 
 
 class _Flight:
@@ -144,9 +144,14 @@ class _Flight:
     """
 
     def __init__(
-        self, fabric: Fabric, schedule: Schedule, routes: Routes, cut: Cut, room: Room | None,
+        self,
+        fabric: Fabric,
+        schedule: Schedule,
+        routes: Routes,
+        cut: Cut,
+        room: Room | None,
         window: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Gets everything ready that may fail."""
         here = fabric.comm.rank
         self._fabric, self._schedule, self._routes = fabric, schedule, routes
@@ -167,10 +172,10 @@ class _Flight:
                 coming.append(c.route)
         self._outgoing = {n: {k: contiguous(a) for k, a in cut(n).items()} for n in leaving}
         for n in coming:
-            given = None if room is None else room(schedule.serves[n][0])
-            fits = given is not None and all(a.flags.c_contiguous for a in given.values())
-            self._incoming[n] = given if given is not None and fits else _nothing(routes, n)
-        # Memory for what nobody takes any more; as long as all is well it is not touched.
+            arrays = None if room is None else room(schedule.serves[n][0])
+            fits = arrays is not None and all(a.flags.c_contiguous for a in arrays.values())
+            self._incoming[n] = arrays if arrays is not None and fits else _nothing(routes, n)
+        # Memory for pieces that no consumer takes any more; unused as long as nothing fails.
         self._spare = np.empty(int(routes.nbytes[later].max(initial=0)), np.uint8)
         self._receiving: dict[int, list[MPI.Request]] = {}
         self._gathering: list[tuple[Sequence[int], list[MPI.Request]]] = []
@@ -204,7 +209,7 @@ class _Flight:
                 self._gathering.append(((c.route,), requests))
 
     def arrivals(self) -> Iterator[tuple[int, Arrays]]:
-        """Numbers of routes with what they have brought: as it comes, or in order."""
+        """Yields numbers of routes with their arrays: as they arrive, or in order."""
         if self._window is None:
             pairs = [([n], requests) for n, requests in self._receiving.items()]
             posted = [*pairs, *self._gathering]
@@ -245,12 +250,12 @@ class _Flight:
 
     def _thrown_away(self, n: int) -> Arrays:
         shape, at = self._routes.shapes[n], 0
-        found = {}
+        arrays = {}
         for k, dtype in self._routes.dtypes.items():
             nbytes = int(shape.prod()) * dtype.itemsize
-            found[k] = self._spare[at : at + nbytes]
+            arrays[k] = self._spare[at : at + nbytes]
             at += nbytes
-        return found
+        return arrays
 
     def _line_up(self, c: AllGather) -> dict[str, np.ndarray]:
         """Room for the pieces of all members one after another, by field."""
@@ -288,6 +293,6 @@ class _Flight:
 
 
 def _nothing(routes: Routes, n: int) -> Arrays:
-    """Room for what a route carries."""
+    """Uninitialised arrays for a route."""
     shape = tuple(routes.shapes[n].tolist())
     return {k: empty(shape, d) for k, d in routes.dtypes.items()}

@@ -1,8 +1,7 @@
-"""Waiting for MPI without keeping the core from ranks that share it.
+"""Waiting for MPI without occupying a core that other ranks need.
 
-MPI's own waits spin. These look, let others run, and look again: at once for what comes
-at once, and the less often the longer it takes, so that a rank that waits for a slow one
-costs nothing and still is late by a twentieth of what it has waited at most.
+MPI's own waits spin. These functions poll, yield the core, and poll again. The pauses grow with
+the time waited, so a waiting rank costs nothing and is late by at most a twentieth of its wait.
 """
 
 from __future__ import annotations

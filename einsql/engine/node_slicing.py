@@ -1,7 +1,7 @@
-"""How much memory a node takes while it runs, and into which boxes it is cut to take less.
+"""The memory that a node takes, and the boxes into which it is cut to take less.
 
-A box is the node over narrower bounds of some labels. Boxes along keys of the result are
-parts of it; along a label that is reduced they are parts of sums, which are merged.
+A box is the node over narrower bounds of some labels. Boxes along keys of the result compute
+parts of it. Boxes along a reduced label compute partial sums, which are merged.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from einsql.ir.einsum.graph import EinSum, Value, exprs, subexpressions
 from einsql.ir.spmd.program import with_state
 
 COPIES = 2
-"""How often a kernel has what it reads of an operand, converted and in another order."""
+"""Copies that a kernel makes of an operand: converted, and in another order."""
 STATE = 17
 """Bytes of the running values of an element at most: a value, an extreme one, a flag."""
 PLACES = 24
-"""Bytes that a gather takes for each element: where it is read, and what is found there."""
+"""Bytes that a gather takes for each element: the position and the value."""
 WIDE = 256
 """Values of a label below which it is cut only when no other one is left.
 
@@ -52,7 +52,7 @@ class Read:
 
 
 class Footprint:
-    """What a node takes.
+    """The memory that a node takes.
 
     Args:
         node: The node.
@@ -96,9 +96,7 @@ class Footprint:
             total += keys * self._fields
         return total
 
-    def _all_reads(
-        self, operands: Sequence[Mapping[str, np.ndarray]] | None
-    ) -> Iterator[Read]:  # fmt: skip
+    def _all_reads(self, operands: Sequence[Mapping[str, np.ndarray]] | None) -> Iterator[Read]:
         node = self.node
         wide = any(o.dtype not in _NARROW for o in node.outputs)
         fields: dict[int, set[str]] = {}
@@ -109,17 +107,17 @@ class Footprint:
         size = 8 if wide else 4
         for n, names in fields.items():
             labels = node.operands[n].labels
-            given: Mapping[str, np.ndarray] | Sparse | None = (
+            operand_fields: Mapping[str, np.ndarray] | Sparse | None = (
                 None if operands is None else operands[n]
             )
             kept = dict.fromkeys(labels)
-            if isinstance(given, Sparse):  # a box has its share of what is stored
-                whole = prod(self.extents[x] for x in kept)
-                yield Read(tuple(kept), 2 * given.matrix.nbytes / max(1, whole))
+            if isinstance(operand_fields, Sparse):  # a box has its share of the stored elements
+                points = prod(self.extents[x] for x in kept)
+                yield Read(tuple(kept), 2 * operand_fields.matrix.nbytes / max(1, points))
                 continue
             far = any(x in self.derived for x in labels)
-            if given is not None:
-                arrays = [given[name] for name in names]
+            if operand_fields is not None:
+                arrays = [operand_fields[name] for name in names]
                 steps = zip(labels, *(a.strides for a in arrays), strict=True)
                 moving = {x for x, *some in steps if any(some)}
                 kept = {x: None for x in kept if x in moving}
@@ -171,8 +169,8 @@ class Cut:
         )
 
     def _pieces(self, label: str) -> int:
-        whole = self.node.axis(label).extent
-        return ceil(whole / self.extents[label]) if whole else 1
+        extent = self.node.axis(label).extent
+        return ceil(extent / self.extents[label]) if extent else 1
 
     def _bounds(self, label: str) -> list[tuple[int, int]]:
         a, step = self.node.axis(label), max(1, self.extents[label])
@@ -183,8 +181,8 @@ class Cut:
 def cut(footprint: Footprint, most: int) -> Cut:
     """Cuts a node into boxes that take at most so many bytes, or as few as can be.
 
-    Keys of the result are cut first, for their parts need no merging; of labels that help
-    alike the slowest, so that parts lie in one piece.
+    Keys of the result are cut first, because their parts need no merging. Of labels with the same
+    effect the slowest is cut, so that parts are contiguous.
     """
     node = footprint.node
     extents = dict(footprint.extents)

@@ -1,8 +1,8 @@
-"""Merging partial results: what each reduction makes of the states of its parts.
+"""Merging partial results: the states of parts become one, for each reduction.
 
-A state is one field, or several that only mean something together: an ARG_MIN has its
-argument, the extreme value, and whether there is any. What comes out is a state again, so
-that parts can be merged in any grouping.
+A state is one field, or several that belong together: an ARG_MIN has its argument, the extreme
+value, and a flag of whether there is any. A merged state is a state again, so parts can be merged
+in any grouping.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from einsql.ir.spmd.program import best_of, some_of
 State = tuple[np.ndarray, ...]
 
 _EXACT = np.dtype(np.float64)
-"""What float sums are merged in."""
+"""The type in which float sums are merged."""
 _TOGETHER = 512
 """Parts of a DOUBLE sum that are added one after another; their sums are added then."""
 
@@ -52,7 +52,7 @@ class Total:
         """Nothing yet.
 
         Args:
-            node: What makes the parts, with the state that merging needs.
+            node: The node of the parts, with the state that merging needs.
         """
         companions = {k for o in node.outputs for k in _fields(o)[1:]}
         self._leading = [(o, _fields(o)) for o in node.outputs if o.name not in companions]
@@ -97,15 +97,16 @@ class Total:
         assert self._first is not None  # there is a part
         if not self._states:
             return {o.name: self._first[o.name] for o in self._node.outputs}
-        found = {
+        merged_fields = {
             name: array
             for o, names in self._leading
             for name, array in zip(names, self._states[o.name], strict=True)
         }
         for name in self._earlier:
-            found[name] = self._with_earlier(name, found[name])
+            merged_fields[name] = self._with_earlier(name, merged_fields[name])
         return {
-            o.name: _as(stored(found[o.name], o.dtype), o.dtype.numpy) for o in self._node.outputs
+            o.name: _as(stored(merged_fields[o.name], o.dtype), o.dtype.numpy)
+            for o in self._node.outputs
         }
 
 
@@ -113,7 +114,7 @@ def merged(node: EinSum, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str,
     """Partial results of one tile as one, which may be partial itself.
 
     Args:
-        node: What made the parts, with the state that merging needs.
+        node: The node of the parts, with the state that merging needs.
         parts: Its fields, once for each part.
 
     Raises:

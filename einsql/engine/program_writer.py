@@ -1,40 +1,33 @@
-"""A program that is repeated, as one function: the lines of its nodes one after another."""
+"""A program that is repeated, as one generated function with the operations of all steps."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
-
-import numpy as np
+from collections.abc import Callable, Sequence
 
 from einsql.core.source_writer import Laid, Page, Shown, Taken, bare_of, write_of
-
-if TYPE_CHECKING:
-    from einsql.engine.executor import Step
-
-Fields = Mapping[str, np.ndarray]
-Tick = Callable[[float], None]
-Run = Callable[[Mapping[str, Fields], Tick], Sequence[Fields]]
+from einsql.engine.step import Run, Step, Tick
 
 LARGE = 2**16
-"""Points of steps after which progress is told, which also asks whether to go on."""
+"""Points of steps after which the program calls `tick`, which may cancel it."""
 TIMES = 8
-"""How often it is told in any case while short steps run, if there are so many."""
+"""Least number of calls of `tick` while short steps run, if there are so many steps."""
 
 
 def write_program(
-    inputs: Sequence[tuple[int, str]], steps: Sequence[Step], roots: Sequence[int],
+    inputs: Sequence[tuple[int, str]],
+    steps: Sequence[Step],
+    roots: Sequence[int],
     part: Callable[[Tick, int], Tick],
-) -> Run | None:  # fmt: skip
-    """A function that does what the steps do, or None where that would not be shorter.
+) -> Run | None:
+    """A function with the operations of all steps, or None where it would not be shorter.
 
-    Floating-point conditions are ignored by who calls it.
+    The caller ignores floating-point conditions.
 
     Args:
         inputs: The slots of inputs with their names.
         steps: The steps, in order.
-        roots: Slots of what it gives.
+        roots: Slots of the results.
         part: Makes the progress of a step, of which `number` is set.
     """
     page = Page("part")
@@ -48,8 +41,8 @@ def write_program(
     if not writer.written:
         return None
     shown = ", ".join(writer.laid[slot].whole for slot in roots)
-    made: Run = page.function("run(inputs, tick)", "tick(1.0)", f"return ({shown},)")
-    return made
+    function: Run = page.function("run(inputs, tick)", "tick(1.0)", f"return ({shown},)")
+    return function
 
 
 class _Writer:
@@ -57,7 +50,7 @@ class _Writer:
 
     Attributes:
         page: Where.
-        laid: What lies in each slot.
+        laid: The fields in each slot.
         written: How many steps have said their lines.
     """
 
@@ -70,12 +63,12 @@ class _Writer:
         self._since, self._points = 0, 0
 
     def lay(self, slot: int, fields: Laid) -> None:
-        """Something lies in a slot from now on."""
+        """Assigns fields to a slot."""
         self.laid[slot] = fields
         self._shown.update(_variables(fields))
 
     def step(self, number: int, step: Step) -> None:
-        """Writes a step, and what is dead afterwards."""
+        """Writes a step, and deletes the variables that no later step reads."""
         page = self.page
         page.lines.append(f"part.number = {number}")
         start = len(page.made)
@@ -114,15 +107,15 @@ class _Writer:
     def _call(self, step: Step) -> None:
         """Writes the call of a step's runner."""
         page = self.page
-        given = "".join(f"{self.laid[s].whole}, " for s in step.sources)
+        arguments = "".join(f"{self.laid[s].whole}, " for s in step.sources)
         if step.runner is not None:
             run = page.held(bare_of(step.runner), "f")
-            made = page.line(f"{run}(({given}), part)")
-            self.lay(step.targets[0], Taken(page, made, plain=True))
+            call = page.line(f"{run}(({arguments}), part)")
+            self.lay(step.targets[0], Taken(page, call, plain=True))
             return
-        made = page.line(f"{page.held(step.run, 'f')}(({given}), part)")
+        call = page.line(f"{page.held(step.run, 'f')}(({arguments}), part)")
         for n, slot in enumerate(step.targets):
-            self.lay(slot, Taken(page, page.line(f"{made}[{n}]"), plain=True))
+            self.lay(slot, Taken(page, page.line(f"{call}[{n}]"), plain=True))
 
     def _tell(self, number: int, step: Step) -> None:
         self._since, self._points = self._since + 1, self._points + step.points
@@ -133,7 +126,7 @@ class _Writer:
 
 
 def _variables(fields: Laid) -> list[str]:
-    """What a function has of fields, in the order in which it got it."""
+    """The variables of fields in the generated function, in the order of their assignment."""
     if isinstance(fields, Taken):
         return [fields.name, *fields.read.values()]
     assert isinstance(fields, Shown)

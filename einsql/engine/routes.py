@@ -16,7 +16,7 @@ from einsql.ir.spmd.reduce_tree import rounds
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moves:
-    """What moves in a step.
+    """The transfers of a step.
 
     Attributes:
         routes: Between which sites, and how much.
@@ -31,12 +31,10 @@ class Moves:
     boxes: np.ndarray
 
 
-def gathering(
-    have: Tiles, need: Tiles, gathered: np.ndarray, sites: int, schema: Schema
-) -> Moves:  # fmt: skip
+def gathering(have: Tiles, need: Tiles, gathered: np.ndarray, sites: int, schema: Schema) -> Moves:
     """The shares that tiles have of others which are put together from them.
 
-    Each group of sites serves its own; who has a copy asks nobody.
+    Each group of sites serves its own; a site with a copy asks no other site.
 
     Args:
         have: Complete tiles, disjoint but for copies.
@@ -46,7 +44,7 @@ def gathering(
         schema: Keys and fields of the relation.
     """
     wanted, targets = need.boxes[gathered], need.sites[gathered]
-    found: list[tuple[int, np.ndarray, np.ndarray]] = []
+    overlaps: list[tuple[int, np.ndarray, np.ndarray]] = []
     for n, box in enumerate(have.boxes):
         copy, tile = divmod(n, have.once)
         shared = common(box, wanted)
@@ -57,11 +55,11 @@ def gathering(
             asked = np.where(has.any(axis=0), has.argmax(axis=0), targets * have.copies // sites)
             meeting &= asked == copy
         at = np.flatnonzero(meeting)
-        found.append((n, gathered[at], shared[at]))
-    counts = [len(at) for _, at, _ in found]
-    source = np.repeat(np.arange(len(found)), counts)
-    target = np.concatenate([at for _, at, _ in found]) if found else gathered
-    boxes = np.concatenate([b for _, _, b in found]) if found else wanted
+        overlaps.append((n, gathered[at], shared[at]))
+    counts = [len(at) for _, at, _ in overlaps]
+    source = np.repeat(np.arange(len(overlaps)), counts)
+    target = np.concatenate([at for _, at, _ in overlaps]) if overlaps else gathered
+    boxes = np.concatenate([b for _, _, b in overlaps]) if overlaps else wanted
     cuts = np.concatenate([source[:, None], boxes.reshape(len(source), 2 * boxes.shape[1])], axis=1)
     pieces = np.unique(cuts, axis=0, return_inverse=True)[1].reshape(-1)
     routes = _routes(have.sites[source], need.sites[target], boxes, schema, pieces)
@@ -69,23 +67,23 @@ def gathering(
 
 
 def completing(local: Local, step: Complete, schema: Schema) -> list[Moves]:
-    """What sites send of the tiles that are merged, round after round.
+    """The transfers of partial tiles to be merged, one entry per round.
 
     Args:
-        local: What made the partial tiles.
+        local: The step of the partial tiles.
         step: Which of them belong together.
         schema: Keys and fields of partial tiles, with the state that merging needs.
     """
-    found = []
+    moves = []
     for r in rounds(local, step):
         boxes = step.tiles.boxes[r.tiles]
         routes = _routes(r.sources, r.targets, boxes, schema, np.arange(len(r.tiles)))
-        found.append(Moves(routes, r.tiles, r.tiles, boxes))
-    return found
+        moves.append(Moves(routes, r.tiles, r.tiles, boxes))
+    return moves
 
 
 def _routes(
     sources: np.ndarray, targets: np.ndarray, boxes: np.ndarray, schema: Schema, pieces: np.ndarray
-) -> Routes:  # fmt: skip
+) -> Routes:
     dtypes = {f.name: f.dtype.numpy for f in schema.fields}
     return Routes(sources, targets, extents(boxes), dtypes, pieces)

@@ -1,7 +1,7 @@
-"""Runs the steps of a program within a session's memory.
+"""Runs the steps of a program within the memory limit of a session.
 
-A step that takes more than its part runs box by box, and what is to be kept between two
-steps goes to mapped files where it does not fit beside the other results.
+A step that takes more than its share runs box by box. Fields that later steps read move to
+mapped files where they do not fit beside the other results.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from einsql.core.units import data_size
-from einsql.engine.executor import Compile, Fields, Measure, Program, Step, Tick
 from einsql.engine.node_slicing import Cut, Footprint, cut
 from einsql.engine.partial_merge import Total
+from einsql.engine.step import Compile, Fields, Measure, Step, Tick
 from einsql.errors import OperationalError
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.spmd.program import with_state
@@ -24,39 +24,44 @@ from einsql.storage.memory.spill_files import is_mapped
 
 
 def run_within(
-    program: Program, memory: Memory, compile_node: Compile, inputs: Mapping[int, Fields],
+    steps: Sequence[Step],
+    roots: Sequence[int],
+    memory: Memory,
+    compile_node: Compile,
+    inputs: Mapping[int, Fields],
     tick: Tick,
-) -> tuple[Sequence[Fields], list[Measure]]:  # fmt: skip
-    """Runs a program that takes more than a statement may.
+) -> tuple[Sequence[Fields], list[Measure]]:
+    """Runs the steps of a program that takes more memory than a statement may.
 
     Args:
-        program: The program.
-        memory: What it may take.
+        steps: The steps, in order.
+        roots: The slots of the results.
+        memory: The limits of memory.
         compile_node: Makes the kernels of boxes.
         inputs: The fields that are given, by their slots.
         tick: Told the fraction done; raises to cancel.
 
     Returns:
-        The fields of each root, and what each step took.
+        The fields of each root, and the measure of each step.
 
     Raises:
-        OperationalError: What has to be in memory at once is more than may be there, or
+        OperationalError: The arrays needed at once do not fit into memory, or
             there is no room for temporary files.
     """
-    run = _Within(memory, compile_node, inputs, tick)
-    for step in program.steps:  # what cannot fit is refused before hours have gone
+    run = _SpillingRun(memory, compile_node, inputs, tick)
+    for step in steps:  # steps that cannot fit are refused before the others have run for hours
         if step.nbytes > run.room // HELD:
             memory.space.require(step.nbytes)
-    measures = [run.step(s, n, len(program.steps)) for n, s in enumerate(program.steps)]
-    return [run.held[root] for root in program.roots], measures
+    measures = [run.step(s, n, len(steps)) for n, s in enumerate(steps)]
+    return [run.held[root] for root in roots], measures
 
 
-class _Within:
-    """A run of a program; `held` has what is there between two steps."""
+class _SpillingRun:
+    """A run of a program; `held` has the fields that later steps read, by slot."""
 
     def __init__(
         self, memory: Memory, compile_node: Compile, inputs: Mapping[int, Fields], tick: Tick
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.memory = memory
         self.compile = compile_node
         self.tick = tick
@@ -75,9 +80,9 @@ class _Within:
 
         start = time.perf_counter()
         self.boxes = 1
-        made = self._made(step, [self.held[s] for s in step.sources], part)
-        self.held.update(zip(step.targets, made, strict=True))
-        del made  # what is moved to a file now is in memory no more
+        outputs = self._outputs(step, [self.held[s] for s in step.sources], part)
+        self.held.update(zip(step.targets, outputs, strict=True))
+        del outputs  # so that fields moved to a file below leave memory
         for slot in step.free:
             del self.held[slot]
         self._spill(step.targets)
@@ -89,7 +94,7 @@ class _Within:
             time.perf_counter() - start, sum(a.nbytes for a in results), spilled, self.boxes
         )
 
-    def _made(self, step: Step, operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
+    def _outputs(self, step: Step, operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
         if len(step.nodes) > 1:
             with self.memory.lending():
                 return step.run(operands, tick)
@@ -98,32 +103,30 @@ class _Within:
         footprint = Footprint(node, operands)
         if step.nbytes == 0 or footprint.nbytes() <= most:
             return step.run(operands, tick)
-        found = cut(footprint, most)
-        if found.nbytes > most:
+        boxes = cut(footprint, most)
+        if boxes.nbytes > most:
             raise OperationalError(
-                f"There is not enough memory: a step takes {data_size(found.nbytes)} at least, "
+                f"There is not enough memory: a step takes {data_size(boxes.nbytes)} at least, "
                 f"and has {data_size(most)} of memory_limit",
-                hint=f"SET memory_limit = '{WORKING * found.nbytes // 10**6 + 1}MB' is enough "
+                hint=f"SET memory_limit = '{WORKING * boxes.nbytes // 10**6 + 1}MB' is enough "
                 "for it, if nothing else is stored.",
             )
-        self.boxes = found.size
-        return [self._in_boxes(found, operands, tick)]
+        self.boxes = boxes.size
+        return [self._in_boxes(boxes, operands, tick)]
 
-    def _in_boxes(
-        self, found: Cut, operands: Sequence[Fields], tick: Tick
-    ) -> dict[str, np.ndarray]:  # fmt: skip
+    def _in_boxes(self, plan: Cut, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         """A node's result, box by box."""
-        node, done = found.node, 0
-        reduces = found.reduces
+        node, done = plan.node, 0
+        reduces = plan.reduces
         stated = with_state(node) if reduces else node
         results = self._allocated(node)
-        for where, boxes in found.parts():
+        for where, boxes in plan.parts():
             total = Total(stated)
             for box in boxes:
-                _, runner = self.compile(found.narrowed(stated, box))
+                _, runner = self.compile(plan.narrowed(stated, box))
 
                 def part(fraction: float, done: int = done) -> None:
-                    tick((done + fraction) / found.size)
+                    tick((done + fraction) / plan.size)
 
                 total.add(runner(operands, part))
                 done += 1
@@ -134,7 +137,7 @@ class _Within:
         return results
 
     def _allocated(self, node: EinSum) -> dict[str, np.ndarray]:
-        """Arrays for a result: in files if it does not fit beside what is held."""
+        """Arrays for a result, in files if they do not fit beside the fields in memory."""
         shape = node.schema.shape
         types = {f.name: f.dtype.numpy for f in node.schema.fields}
         nbytes = sum(t.itemsize for t in types.values()) * node.schema.size
@@ -143,7 +146,7 @@ class _Within:
         return {name: self.memory.space.empty(shape, t) for name, t in types.items()}
 
     def _spill(self, targets: Iterable[int]) -> None:
-        """Moves new results to files until what is held in memory fits."""
+        """Moves new results to files until the fields in memory fit."""
         for target in targets:
             fields = self.held.get(target)
             if fields is None or anonymous(self.held.values(), self.foreign) <= self.room // HELD:
@@ -156,8 +159,8 @@ class _Within:
 
 def peak(steps: Sequence[Step], inputs: Iterable[int]) -> int:
     """Bytes that steps take when they run one after another, foreseen from their schemas."""
-    given = set(inputs)
-    held: dict[int, int] = {}
+    inputs_set = set(inputs)
+    sizes: dict[int, int] = {}
     most = 0
     for step in steps:
         if len(step.nodes) == 1:
@@ -165,11 +168,11 @@ def peak(steps: Sequence[Step], inputs: Iterable[int]) -> int:
             needed = Footprint(node).nbytes() if step.nbytes else 0
         else:
             needed = step.nbytes
-        most = max(most, sum(held.values()) + needed)
+        most = max(most, sum(sizes.values()) + needed)
         share = step.nbytes
         for target in step.targets:
-            held[target], share = share, 0  # all results of a step go with the last of them
+            sizes[target], share = share, 0  # all results of a step go with the last of them
         for slot in step.free:
-            if slot not in given:
-                held.pop(slot, None)
+            if slot not in inputs_set:
+                sizes.pop(slot, None)
     return most

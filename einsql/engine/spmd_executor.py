@@ -1,7 +1,7 @@
 """Runs a placed program: local steps on the tiles of each site, exchanges between them.
 
-The same code runs every site a process owns, one after another, so that virtual sites
-and ranks differ in their transport only.
+The same code runs all sites of a process, one after another, so virtual sites and ranks differ in
+their transport only.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from einsql.core.schema import Schema
 from einsql.engine.cell import cell_node
 from einsql.engine.exchange import Held, Index, Moving, cut_of, paste, slices
-from einsql.engine.executor import Compile, Runner, Tick
 from einsql.engine.fused_steps import Fused, Join, postponed
 from einsql.engine.partial_merge import Total
+from einsql.engine.step import Compile, Runner, Tick
 from einsql.engine.streaming_exchange import (
     WINDOW,
     Part,
@@ -39,7 +39,7 @@ ALONG = 2**15
 
 @dataclass(slots=True)
 class StepMeasure:
-    """What a step took."""
+    """The measure of one step."""
 
     seconds: float = 0.0
     nbytes: int = 0
@@ -47,10 +47,10 @@ class StepMeasure:
 
 @dataclass(slots=True)
 class SiteMeasure:
-    """What the sites did in one run.
+    """The measures of all sites in one run.
 
     Attributes:
-        steps: What each step took.
+        steps: The measure of each step.
         seconds: That each site spent in kernels.
         flops: Scalar operations of the kernels that each site ran.
         sent: Bytes that left each site for another one.
@@ -70,12 +70,35 @@ class SiteMeasure:
     tiles: Held | None = None
 
 
+def combined_measure(measures: Sequence[SiteMeasure]) -> SiteMeasure:
+    """Sums up the measures of all ranks. A step takes as long as on its slowest rank."""
+    every = zip(*(m.steps for m in measures), strict=True)
+    steps = [
+        StepMeasure(max(s.seconds for s in each), sum(s.nbytes for s in each)) for each in every
+    ]
+    seconds = [sum(each) for each in zip(*(m.seconds for m in measures), strict=True)]
+    counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
+    flops, sent, received = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
+    read = sum(m.read for m in measures)
+    tiles = {n: fields for m in measures for n, fields in (m.tiles or {}).items()}
+    return SiteMeasure(
+        steps=steps,
+        seconds=seconds,
+        flops=flops,
+        sent=sent,
+        received=received,
+        read=read,
+        ranks=len(measures),
+        tiles=tiles,
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cell:
     """A local step on one cell, ready to run.
 
     Attributes:
-        runner: What runs it.
+        runner: Runs the cell.
         site: Where it runs.
         sources: The steps that hold its operands' tiles, and the numbers of these.
         flops: Scalar operations.
@@ -96,7 +119,7 @@ class SiteProgram:
 
     def __init__(
         self, program: Program, schema: Schema, compile_node: Compile, join: Join | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         if join is None:
             program = replace(program, together=())
         self.program = program
@@ -129,12 +152,12 @@ class SiteProgram:
         return self.measured(inputs, tick)[0]
 
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
-        """As `run`, with what every step and every site took."""
+        """Runs every step as `run` does, and measures every step and site."""
 
         def load(number: int, step: Load, tiles: Sequence[int]) -> Held:
             if number not in self._loads:
-                whole = _bounds(step.source.schema)
-                self._loads[number] = [(n, cut_of(step.tiles.boxes[n], whole)) for n in tiles]
+                bounds = _bounds(step.source.schema)
+                self._loads[number] = [(n, cut_of(step.tiles.boxes[n], bounds)) for n in tiles]
             fields = inputs[step.source.name]
             arrays = {f.name: fields[f.name] for f in step.source.schema.fields}
             return {
@@ -142,21 +165,19 @@ class SiteProgram:
                 for n, at in self._loads[number]
             }
 
-        held, measure = self.execute(LocalTransport(self.program.sites), load, tick)
-        return self._assembled(held), measure
+        tiles_made, measure = self.execute(LocalTransport(self.program.sites), load, tick)
+        return self._assembled(tiles_made), measure
 
-    def execute(
-        self, transport: Transport, load: Loading, tick: Tick
-    ) -> tuple[Held, SiteMeasure]:  # fmt: skip
+    def execute(self, transport: Transport, load: Loading, tick: Tick) -> tuple[Held, SiteMeasure]:
         """Runs every step at the transport's own sites.
 
         Args:
-            transport: Moves what crosses sites.
+            transport: Moves arrays between sites.
             load: Gives the tiles of stored tensors.
             tick: Told the fraction done; raises to cancel.
 
         Returns:
-            The tiles of the result that lie at these sites, and what the run took here.
+            The tiles of the result at these sites, and the measures of the run.
 
         Raises:
             DataError: A selected element overflows, divides by zero or cannot be cast.
@@ -164,7 +185,7 @@ class SiteProgram:
         sites, moving = self.program.sites, self._moving
         moving.begin(transport)
         measure = SiteMeasure(seconds=[0.0] * sites, flops=[0] * sites)
-        held: dict[int, Held] = {}
+        tiles_of: dict[int, Held] = {}
         streams: dict[int, Stream] = {}
         for n, step in enumerate(self.program.steps):
             start, before = time.perf_counter(), sum(transport.sent)
@@ -172,61 +193,70 @@ class SiteProgram:
             if n in self._postponed:
                 pass
             elif isinstance(step, Load):
-                held[n] = load(n, step, moving.owned(n, step.tiles, transport))
+                tiles_of[n] = load(n, step, moving.owned(n, step.tiles, transport))
             elif isinstance(step, Exchange):
                 stream = self._stream(n, step)
                 if stream is None:
-                    held[n] = moving.exchange(n, step, held, transport)
-                else:  # its reader does it, and needs what it reads
+                    tiles_of[n] = moving.exchange(n, step, tiles_of, transport)
+                else:  # its reader runs it, and needs its sources
                     streams[self._streaming[n]] = replace(stream, released=done)
                     done = []
             elif isinstance(step, Local) and n in streams:
-                held[n] = self._streamed(streams[n], step, held, transport, tick, measure)
+                tiles_of[n] = self._streamed(streams[n], step, tiles_of, transport, tick, measure)
                 done = [*streams[n].released, *(m for m in done if m != streams[n].exchange)]
             elif n in self._fused:
-                self._together(self._fused[n], held, transport, tick, measure)
+                self._run_fused(self._fused[n], tiles_of, transport, tick, measure)
             elif isinstance(step, Local):
-                held[n] = self._local(n, step, held, transport, tick, measure)
+                tiles_of[n] = self._local(n, step, tiles_of, transport, tick, measure)
             else:
-                held[n] = moving.complete(n, step, held[step.source], transport)
+                tiles_of[n] = moving.complete(n, step, tiles_of[step.source], transport)
             for source in done:
-                held.pop(source, None)  # what runs together may hand on nothing
+                tiles_of.pop(source, None)  # fused steps may leave no tiles
             took, nbytes = time.perf_counter() - start, sum(transport.sent) - before
             if n in streams:
                 measure.steps[streams[n].exchange].nbytes, nbytes = nbytes, 0
             measure.steps.append(StepMeasure(took, nbytes))
             tick((n + 1) / len(self.program.steps))
         measure.sent, measure.received = transport.sent, transport.received
-        return held[self.program.root], measure
+        return tiles_of[self.program.root], measure
 
     # ---- the steps
 
     def _local(
-        self, number: int, step: Local, held: dict[int, Held], transport: Transport, tick: Tick,
+        self,
+        number: int,
+        step: Local,
+        tiles_of: dict[int, Held],
+        transport: Transport,
+        tick: Tick,
         measure: SiteMeasure,
-    ) -> Held:  # fmt: skip
-        made: Held = {}
+    ) -> Held:
+        outputs: Held = {}
         for n in self._moving.owned(number, step.tiles, transport):
             cell = self._cell(number, step, n)
-            operands = [held[s][t] for s, t in cell.sources]
-            made[n] = self._run_cell(cell, number, operands, tick, measure)
-        return made
+            operands = [tiles_of[s][t] for s, t in cell.sources]
+            outputs[n] = self._run_cell(cell, number, operands, tick, measure)
+        return outputs
 
     def _run_cell(
-        self, cell: _Cell, number: int, operands: Sequence[Arrays], tick: Tick,
+        self,
+        cell: _Cell,
+        number: int,
+        operands: Sequence[Arrays],
+        tick: Tick,
         measure: SiteMeasure,
-    ) -> dict[str, np.ndarray]:  # fmt: skip
+    ) -> dict[str, np.ndarray]:
         """Runs a local step on one cell."""
         start = time.perf_counter()
-        made = dict(cell.runner(operands, lambda done: tick(number / len(self.program.steps))))
+        fields = dict(cell.runner(operands, lambda done: tick(number / len(self.program.steps))))
         measure.seconds[cell.site] += time.perf_counter() - start
         measure.flops[cell.site] += cell.flops
-        return made
+        return fields
 
     def _cell(self, number: int, step: Local, n: int) -> _Cell:
-        """What runs a local step on one cell."""
-        found = self._cells.get((number, n))
-        if found is None:
+        """The compiled local step over one cell."""
+        compiled = self._cells.get((number, n))
+        if compiled is None:
             node = self._stated.get(number, step.node)
             sources = tuple(
                 (s, int(pick[n])) for s, pick in zip(step.operands, step.picks, strict=True)
@@ -236,55 +266,59 @@ class SiteProgram:
             if number not in self._points:
                 self._points[number] = flops_at_point(step.node)
             flops = points * self._points[number]
-            found = self._cells[number, n] = _Cell(runner, int(step.sites[n]), sources, flops)
-        return found
+            compiled = self._cells[number, n] = _Cell(runner, int(step.sites[n]), sources, flops)
+        return compiled
 
-    def _together(
-        self, fused: Fused, held: dict[int, Held], transport: Transport, tick: Tick,
+    def _run_fused(
+        self,
+        fused: Fused,
+        tiles_of: dict[int, Held],
+        transport: Transport,
+        tick: Tick,
         measure: SiteMeasure,
-    ) -> None:  # fmt: skip
-        """Runs local steps together, and what hands on their tiles."""
+    ) -> None:
+        """Runs fused local steps, and the exchanges of their tiles."""
         steps, number = self.program.steps, fused.last
         last = steps[number]
         assert isinstance(last, Local)
         for n in fused.plan.steps:
-            held[n] = {}
+            tiles_of[n] = {}
         for n in self._moving.owned(number, last.tiles, transport):
             start = time.perf_counter()
-            found = fused.run(n, held, lambda done: tick(number / len(steps)))
-            if found is None:
-                self._singly(fused, n, held, tick, measure)
+            joined = fused.run(n, tiles_of, lambda done: tick(number / len(steps)))
+            if joined is None:
+                self._run_unfused(fused, n, tiles_of, tick, measure)
                 continue
-            for at, fields in zip(fused.visible, found[0], strict=True):
-                held[at][n] = dict(fields)
+            for at, fields in zip(fused.visible, joined[0], strict=True):
+                tiles_of[at][n] = dict(fields)
             site = int(last.sites[n])
             measure.seconds[site] += time.perf_counter() - start
-            measure.flops[site] += found[1]
+            measure.flops[site] += joined[1]
         for n in fused.plan.shown:
             step = steps[n]
             assert isinstance(step, Exchange)
-            held[n] = self._moving.exchange(n, step, held, transport)
+            tiles_of[n] = self._moving.exchange(n, step, tiles_of, transport)
 
-    def _singly(
-        self, fused: Fused, n: int, held: dict[int, Held], tick: Tick, measure: SiteMeasure
+    def _run_unfused(
+        self, fused: Fused, n: int, tiles_of: dict[int, Held], tick: Tick, measure: SiteMeasure
     ) -> None:
         """Runs local steps one after another on a cell for which they do not join."""
-        made: dict[int, dict[str, np.ndarray]] = {}
+        outputs: dict[int, dict[str, np.ndarray]] = {}
         for number, edges in zip(fused.plan.steps, fused.plan.edges, strict=True):
             step = self.program.steps[number]
             assert isinstance(step, Local)
             operands = [
-                made[maker] if maker >= 0 else held[source][int(pick[n])]
+                outputs[maker] if maker >= 0 else tiles_of[source][int(pick[n])]
                 for maker, source, pick in zip(edges, step.operands, step.picks, strict=True)
             ]
-            made[number] = self._run_cell(
+            outputs[number] = self._run_cell(
                 self._cell(number, step, n), number, operands, tick, measure
             )
         for number in fused.visible:
-            held[number][n] = made[number]
+            tiles_of[number][n] = outputs[number]
 
     def _stream(self, number: int, step: Exchange) -> Stream | None:
-        """How the reader of an exchange takes what arrives piece by piece, if it does."""
+        """How the reader of an exchange takes its operand piece by piece, or None."""
         if number not in self._streaming:
             return None
         if number not in self._streams:
@@ -296,9 +330,14 @@ class SiteProgram:
         return self._streams[number]
 
     def _streamed(
-        self, stream: Stream, step: Local, held: dict[int, Held], transport: Transport,
-        tick: Tick, measure: SiteMeasure,
-    ) -> Held:  # fmt: skip
+        self,
+        stream: Stream,
+        step: Local,
+        tiles_of: dict[int, Held],
+        transport: Transport,
+        tick: Tick,
+        measure: SiteMeasure,
+    ) -> Held:
         """Runs a local step on pieces of an operand as they arrive."""
         steps, number = self.program.steps, self._streaming[stream.exchange]
         node = with_state(step.node)
@@ -306,12 +345,12 @@ class SiteProgram:
         exchange = steps[stream.exchange]
         assert isinstance(exchange, Exchange)
         moves = self._moving.gathering(stream.exchange, exchange)
-        made: Held = {n: {} for n in self._moving.owned(number, step.tiles, transport)}
+        outputs: Held = {n: {} for n in self._moving.owned(number, step.tiles, transport)}
         totals: dict[tuple[int, Part], Total] = {}
         each = flops_at_point(step.node)
 
         def work(share: Share, box: np.ndarray, arrays: Arrays) -> None:
-            """Does what a tile of the operand, or a piece of one, is good for."""
+            """Computes the shares of a tile of the operand, or of a piece of one."""
             start, cell = time.perf_counter(), share.cell
             boxes, operands = [], []
             for n, (o, source, pick) in enumerate(
@@ -320,7 +359,7 @@ class SiteProgram:
                 tile, fields = box, arrays
                 if n != stream.operand:
                     tile = steps[source].tiles.boxes[pick[cell]]
-                    fields = held[source][int(pick[cell])]
+                    fields = tiles_of[source][int(pick[cell])]
                 boxes.append(within(o.labels, tile, step, share.domain))
                 inside = slices(boxes[-1], tile[:, 0])
                 operands.append({k: a[inside] for k, a in fields.items()})
@@ -330,23 +369,23 @@ class SiteProgram:
             total.add(part)
             if total.parts == stream.parts[cell][share.made]:
                 at = np.array(share.made, np.int64).reshape(-1, 2)
-                whole = totals.pop((cell, share.made)).result()
-                paste(made[cell], at, {k: whole[k] for k in names}, step.tiles.boxes[cell])
+                merged = totals.pop((cell, share.made)).result()
+                paste(outputs[cell], at, {k: merged[k] for k in names}, step.tiles.boxes[cell])
             site = int(step.sites[cell])
             measure.seconds[site] += time.perf_counter() - start
             measure.flops[site] += points * each
 
-        share_of = self._moving.share(stream.exchange, moves, exchange, held)
+        share_of = self._moving.share(stream.exchange, moves, exchange, tiles_of)
         for n, arrays in transport.exchange(moves.routes, share_of, window=WINDOW):
             for share in stream.shares.get(n, ()):
                 work(share, moves.boxes[n], arrays)
         for share in stream.at_hand:
-            if share.cell in made:
+            if share.cell in outputs:
                 tile = int(step.picks[stream.operand][share.cell])
                 box = exchange.tiles.boxes[tile]
-                fields = self._moving.at_hand(exchange, tile, held)
+                fields = self._moving.at_hand(exchange, tile, tiles_of)
                 work(share, box, fields or self._moving.nothing(exchange.sources[0], box))
-        return made
+        return outputs
 
     def _runner(
         self, number: int, node: EinSum, step: Local, cell: np.ndarray, boxes: Sequence[np.ndarray]
@@ -355,20 +394,23 @@ class SiteProgram:
         share it.
         """
         local = cell_node(node, step.labels, cell, boxes)
-        key = (number, tuple((a.lo, a.hi) for a in local.axes),
-               tuple(k for o in local.operands for k in o.source.schema.keys))  # fmt: skip
+        key = (
+            number,
+            tuple((a.lo, a.hi) for a in local.axes),
+            tuple(k for o in local.operands for k in o.source.schema.keys),
+        )
         if key not in self._runners:
             self._runners[key] = self._compile(local)[1], local.points
         return self._runners[key]
 
-    def _assembled(self, held: Held) -> Fields:
+    def _assembled(self, parts: Held) -> Fields:
         """The result from one copy of its tiles."""
         tiles = self.program.steps[self.program.root].tiles
-        whole = _bounds(self.schema)
+        bounds = _bounds(self.schema)
         fields: dict[str, np.ndarray] = {}
-        for n, part in held.items():
+        for n, part in parts.items():
             if n < tiles.once:
-                paste(fields, tiles.boxes[n], part, whole)
+                paste(fields, tiles.boxes[n], part, bounds)
         return fields
 
 

@@ -1,10 +1,10 @@
 """Work on pieces of an operand as they arrive, so that it never has to exist whole.
 
-A cell whose operand is put together from pieces is cut once more, along the pieces: each
-of them and the like part of the other operands make a part of the result. Where pieces
-lie side by side along a key, the parts do too; where they do along a label that is
-reduced, as in a product of matrices by outer products, the parts are merged as those of
-cells are. So what holds for cuts holds here: all but the order of float sums is the same.
+A cell whose operand arrives in pieces is cut once more, along the pieces: each piece and the
+matching part of the other operands give a part of the result. Pieces that divide a key give
+disjoint parts. Pieces that divide a reduced label, as in a product of matrices by outer products,
+give partial sums, which are merged as those of cells are. So the guarantees of cuts hold here:
+only the order of float sums changes.
 
 When it pays. It saves the memory of the operand and a copy of most of it, and on a
 network whose adapters move data by themselves it hides the transfer behind the work.
@@ -22,7 +22,7 @@ its tile once more, and small pieces are there soon: with pieces of 1.6 MB at 4 
 shared two cores and lent memory from 256 kB on, a statement with two such steps took 772 ms,
 and 764 ms with whole operands (medians of 18 runs each). Where parts are merged,
 in DOUBLE for sums, each element of a part costs as much as some hundred multiplications,
-and the running result may be larger than what it saves: there the operand has to be the
+and the running result may be larger than the memory saved: there the operand has to be the
 larger one, and the work behind each element of a part at least `DEPTH`.
 """
 
@@ -43,7 +43,7 @@ PIECE = 2**22
 PIECES = 32
 """Pieces of a tile, at most."""
 MARGIN = 1
-"""How often the memory of merging has to fit into what is saved."""
+"""How many times the memory of merging has to fit into the memory saved."""
 WINDOW = 2
 """Pieces that are under way to a process at once, beside the one it works on."""
 DEPTH = 4096
@@ -56,7 +56,7 @@ Part = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """What a piece of the operand, or a tile at hand, does for a cell.
+    """The work for a cell on a piece of the operand, or on a tile at hand.
 
     Attributes:
         cell: The cell's number.
@@ -77,7 +77,7 @@ class Stream:
         exchange: The number of the exchange.
         operand: The operand it brings.
         at_hand: Cells whose tile is cut from one at its site, or has no elements.
-        shares: By route, what it does.
+        shares: The share of each route.
         parts: By cell, how many shares make each part of its result.
         released: Steps that are read last by the exchange.
     """
@@ -99,15 +99,15 @@ def candidates(program: Program) -> dict[int, int]:
     for n, step in enumerate(program.steps):
         for source in reads(step):
             readers[source].append(n)
-    found: dict[int, int] = {}
+    reader_of: dict[int, int] = {}
     for n, step in enumerate(program.steps):
         if not isinstance(step, Exchange) or len(readers[n]) != 1 or n == program.root:
             continue
         reader = program.steps[at := readers[n][0]]
         between = program.steps[n + 1 : at]
         if isinstance(reader, Local) and all(isinstance(s, Exchange) for s in between):
-            found[n] = at
-    return found
+            reader_of[n] = at
+    return reader_of
 
 
 def streamed(program: Program, exchange: int, reader: int, moves: Moves) -> Stream | None:
@@ -153,43 +153,45 @@ def streamed(program: Program, exchange: int, reader: int, moves: Moves) -> Stre
             if extents(share.domain).min() > 0:
                 by_route[n].append(share)
                 parts[share.made] += 1
-        whole = volumes(step.tiles.boxes[cell])
+        volume = volumes(step.tiles.boxes[cell])
         if (
             volumes(np.array(list(parts)).reshape(len(parts), len(step.node.keys), 2)).sum()
-            != whole
+            != volume
         ):
             return None
         sizes = moves.routes.nbytes[pieces[tile]]
         if max(parts.values()) > 1 and (
-            _depth(shares) < DEPTH or sizes.sum() - 2 * sizes.max() < MARGIN * whole * _width(step)
+            _depth(shares) < DEPTH or sizes.sum() - 2 * sizes.max() < MARGIN * volume * _width(step)
         ):
             return None
         parts_of[cell] = dict(parts)
-    return Stream(exchange, operand, at_hand, dict(by_route), parts_of)
+    return Stream(
+        exchange=exchange, operand=operand, at_hand=at_hand, shares=dict(by_route), parts=parts_of
+    )
 
 
 def _shares(
     step: Local, cell: int, labels: tuple[str, ...], tile: np.ndarray, boxes: np.ndarray
 ) -> list[Share] | None:
-    """What each piece does for a cell; None if they are cut along what cannot be cut."""
+    """The share of each piece for a cell; None if they are cut along an axis that cannot be cut."""
     cut = {x for a, x in enumerate(labels) if (boxes[:, a] != tile[a]).any()}
     if not cut <= set(step.labels):
         return None  # read through an expression
     if not cut <= set(step.node.keys) and step.node.is_elementwise:
         return None
-    found = []
+    shares = []
     for box in boxes:
         domain = step.cells[cell].copy()
         for a, label in enumerate(labels):
             if label in cut:
                 at = step.labels.index(label)
                 domain[at] = common(domain[at], box[a])
-        made = step.tiles.boxes[cell].copy()
+        box_made = step.tiles.boxes[cell].copy()
         for k, key in enumerate(step.node.keys):
             if key in cut:
-                made[k] = common(made[k], domain[step.labels.index(key)])
-        found.append(Share(cell, domain, _part(made)))
-    return found
+                box_made[k] = common(box_made[k], domain[step.labels.index(key)])
+        shares.append(Share(cell, domain, _part(box_made)))
+    return shares
 
 
 def _part(box: np.ndarray) -> Part:
@@ -207,9 +209,7 @@ def _depth(shares: list[Share]) -> float:
     return float(np.mean(points))
 
 
-def within(
-    labels: tuple[str, ...], box: np.ndarray, step: Local, domain: np.ndarray
-) -> np.ndarray:  # fmt: skip
+def within(labels: tuple[str, ...], box: np.ndarray, step: Local, domain: np.ndarray) -> np.ndarray:
     """The part of an operand's tile that a part of a cell reads.
 
     Args:
@@ -218,8 +218,8 @@ def within(
         step: The local step.
         domain: int64 (labels of the step, 2).
     """
-    found = box.copy()
+    part = box.copy()
     for a, label in enumerate(labels):
         if label in step.labels:
-            found[a] = common(box[a], domain[step.labels.index(label)])
-    return found
+            part[a] = common(box[a], domain[step.labels.index(label)])
+    return part

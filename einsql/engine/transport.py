@@ -1,7 +1,7 @@
-"""How arrays get from site to site: one protocol, spoken by virtual sites and by ranks.
+"""Transfer of arrays between sites: one protocol for virtual sites and for ranks.
 
-What moves in a step follows from the plan alone, so every process knows it: nobody asks
-for anything, and nobody says how much will come.
+The transfers of a step follow from the plan alone, so every process knows them in advance:
+there are no requests, and no messages about sizes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 Arrays = Mapping[str, np.ndarray]
 """The fields of one tile, or of a piece of one."""
 Cut = Callable[[int], Arrays]
-"""What a route carries, by its number; asked for at the site that it leaves only."""
+"""Cuts the arrays of a route, by its number; called at the site that the route leaves."""
 Room = Callable[[int], Arrays | None]
-"""Where what a route carries may be put straight away, by its number, if anywhere."""
+"""Arrays to receive the pieces of a route in, by its number; None where there are none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,7 +30,7 @@ class Routes:
         shapes: int64 (routes, axes), extents of the arrays.
         dtypes: Their dtype by field.
         pieces: int64 (routes,), routes with the same number carry the same arrays.
-        derived: What a transport has found out about these routes, kept with them.
+        derived: A transport's own results about these routes, cached with them.
     """
 
     sources: np.ndarray
@@ -68,21 +68,20 @@ class Transport(Protocol):
     def exchange(
         self, routes: Routes, cut: Cut, room: Room | None = None, window: int | None = None
     ) -> Iterator[tuple[int, Arrays]]:
-        """Sends what leaves owned sites, and gives what arrives at them.
+        """Sends the pieces that leave owned sites, and yields those that arrive at them.
 
         All processes call this in the same order.
 
         Args:
-            routes: What moves.
-            cut: What each route carries.
-            room: Where it may be put, so that it need not be copied once more.
-            window: How many messages may be under way to a process at once. With it they
-                come in an order that is the same in every run.
+            routes: The transfers.
+            cut: Cuts the arrays of each route.
+            room: Arrays to receive pieces in, which saves a copy.
+            window: Greatest number of messages under way to a process. With it they arrive in
+                the same order in every run.
 
         Returns:
-            Numbers of routes that end at owned sites, in any order, and what they carry:
-            what `room` gave for them if it has been put there, else arrays that nobody
-            may write to.
+            Numbers of routes that end at owned sites, in any order, and their arrays: those of
+            `room` if the piece was received there, else arrays that are read only.
         """
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from einsql.core.machine import Topology
 from einsql.core.settings import Settings
-from einsql.engine.executor import Measure, Program, Tick
+from einsql.engine.executor import Program
+from einsql.engine.step import Measure, Tick
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.printer import format_graph
 from einsql.planner.plan import Plan

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from einsql.engine.executor import Measure
 from einsql.engine.executor import Program as LocalProgram
+from einsql.engine.step import Measure
 from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
 from einsql.ir.einsum.printer import format_node
 from einsql.ir.spmd.program import Exchange, Local, Program, tuple_bytes

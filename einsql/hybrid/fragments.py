@@ -30,7 +30,7 @@ from einsql.storage.relation import DistantFields
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
-    from einsql.engine.executor import Tick
+    from einsql.engine.step import Tick
     from einsql.planner.context import Context
     from einsql.planner.tile_plan import TilePlan
     from einsql.storage.relation import Fields

@@ -1,7 +1,7 @@
-"""Kernels: what runs a node of the EinSum graph on NumPy arrays."""
+"""Kernels: functions over NumPy arrays that run a node of the EinSum graph, or a group of them."""
 
-from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick
-from einsql.kernels.dispatch.registry import KERNELS, compile_node
 from einsql.kernels.groups import find_groups, join
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
+from einsql.kernels.registry import KERNELS, compile_node
 
 __all__ = ["KERNELS", "Fields", "Kernel", "Runner", "Tick", "compile_node", "find_groups", "join"]

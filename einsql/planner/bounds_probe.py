@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from einsql.errors import Error, NotSupportedError
 
 if TYPE_CHECKING:
-    from einsql.engine.executor import Program, Tick
+    from einsql.engine.executor import Program
+    from einsql.engine.step import Tick
     from einsql.storage.relation import Fields
 
 WIDEST = 2**31

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from einsql import kernels
 from einsql.core.schema import DType
 from einsql.core.settings import Settings
-from einsql.engine.executor import Compile, FindGroups, Program
+from einsql.engine.executor import Program
+from einsql.engine.step import Compile, FindGroups
 from einsql.errors import DataError, NotSupportedError, OperationalError
 from einsql.ir.einsum.graph import EinSum, Node, walk
 from einsql.optimizer import GROUP_NODES

@@ -18,8 +18,8 @@ from einsql.storage.memory import Memory
 from einsql.storage.session_store import Store
 
 if TYPE_CHECKING:
-    from einsql.engine.executor import Tick
     from einsql.engine.ranks.driver import Cluster
+    from einsql.engine.step import Tick
     from einsql.storage.duckdb.connection import Duck
 
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from einsql.core import forks
 from einsql.core.settings import Settings
-from einsql.engine.executor import Measure, Program, Runner, Tick
+from einsql.engine.executor import Program
+from einsql.engine.step import Measure, Runner, Tick
 from einsql.ir.einsum.graph import EinSum, Node
 from einsql.kernels.cuda import Handle, Memory, compile_on_device, device
 from einsql.kernels.cuda.device import Device

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.core.schema import Schema
-from einsql.engine.executor import Program, Tick
+from einsql.engine.executor import Program
+from einsql.engine.step import Tick
 from einsql.optimizer import Optimized
 from einsql.planner.bounds_probe import Probe
 from einsql.sql.parameters.parameter_use import NOTHING, Use

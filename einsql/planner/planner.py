@@ -12,7 +12,8 @@ from einsql.core.big_stack import require_room
 from einsql.core.schema import DType, Schema
 from einsql.core.settings import Settings
 from einsql.core.sparse_matrix import Sparse
-from einsql.engine.executor import Program, Tick
+from einsql.engine.executor import Program
+from einsql.engine.step import Tick
 from einsql.errors import NotSupportedError, OperationalError
 from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
 from einsql.ir.einsum.printer import format_graph

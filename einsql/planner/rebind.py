@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from einsql.engine.executor import Tick
+from einsql.engine.step import Tick
 from einsql.planner.plan import Dependency, Plan
 from einsql.storage.host_arrays import array_relation, file_relation
 from einsql.storage.objects import Tensor

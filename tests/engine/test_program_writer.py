@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import einsql
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.engine.executor import REPEATED, Fields, Program
+from einsql.engine.executor import REPEATED, Program
+from einsql.engine.step import Fields
 from einsql.errors import DataError, InterruptedError
 from einsql.ir.einsum.graph import (
     TRUE,
@@ -26,7 +27,7 @@ from einsql.ir.einsum.graph import (
     Value,
 )
 from einsql.kernels import compile_node
-from einsql.kernels.dispatch.kernel import Runner
+from einsql.kernels.kernel import Runner
 
 F, B = DType.FLOAT, DType.BIGINT
 EXTENT = {"i": 5, "j": 7, "k": 4}

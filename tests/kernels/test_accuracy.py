@@ -30,8 +30,8 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
 )
-from einsql.kernels.dispatch.kernel import Runner
-from einsql.kernels.dispatch.registry import KERNELS, compile_node
+from einsql.kernels.kernel import Runner
+from einsql.kernels.registry import KERNELS, compile_node
 from einsql.kernels.sparse.multiply import multiply_tiles
 from einsql.kernels.sparse.rows import multiply_rows
 from einsql.kernels.sparse.stored import collapsed

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.packed import factors, layout, run
 
 SIDE, TERMS = 40, 100

@@ -29,9 +29,9 @@ from einsql.ir.einsum.graph import (
     Value,
 )
 from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node
-from einsql.kernels.dispatch.registry import GATHER, SEGMENTS, WINDOWS
 from einsql.kernels.matmul import copying, layout, multiply, pieces, rows
 from einsql.kernels.matmul.contraction import CONTRACTION
+from einsql.kernels.registry import GATHER, SEGMENTS, WINDOWS
 from einsql.kernels.runtime import thread_pool
 from einsql.kernels.segments import gather, reduce, scatter
 from einsql.kernels.vectorized import sums, vector

@@ -27,9 +27,9 @@ from einsql.ir.einsum.graph import (
     Value,
 )
 from einsql.kernels.packed import factors, layout, pieces, run
-from einsql.kernels.packed.machine import Machine
 from einsql.kernels.packed.run import compile_packed
 from einsql.kernels.runtime import thread_pool
+from einsql.kernels.runtime.cpu_features import Machine
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, check, lay_out, no_tick, random_array
 

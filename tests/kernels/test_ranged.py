@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.kernels.dispatch import registry
+from einsql.kernels import registry
 from einsql.kernels.matmul import contraction
 
 RNG = np.random.default_rng(7)

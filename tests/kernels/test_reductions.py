@@ -7,8 +7,7 @@ import pytest
 
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Label, Operand, Output
-from einsql.kernels import compile_node
-from einsql.kernels.dispatch import registry
+from einsql.kernels import compile_node, registry
 from einsql.kernels.loops import loop_cuts
 from einsql.kernels.loops.codegen import generate, source
 from einsql.kernels.loops.generated import compile_loops

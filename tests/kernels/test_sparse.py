@@ -29,8 +29,7 @@ from einsql.ir.einsum.graph import (
     Value,
     conj,
 )
-from einsql.kernels import Runner, compile_node
-from einsql.kernels.dispatch import registry
+from einsql.kernels import Runner, compile_node, registry
 from einsql.kernels.sparse import compile_sparse, multiply, rows, tiled, tiles
 from einsql.storage import sparse_fields
 from einsql.storage.sparse_fields import SparseFields

@@ -11,7 +11,7 @@ import pytest
 import einsql
 from einsql.kernels.matmul import multiply, product_strategy, unpacked_tiles
 from einsql.kernels.matmul.contraction import CONTRACTION, UNCOMPILED
-from einsql.kernels.matmul.unpacked_tiles import Direct, tile_for
+from einsql.kernels.matmul.unpacked_tiles import UnpackedTiles, tile_for
 from einsql.kernels.runtime import thread_pool
 from tests.kernels.compiling import cache_directory
 from tests.kernels.nodes import no_tick
@@ -50,12 +50,12 @@ def test_matrices_of_every_form(
         for part in (left, left[:1]):  # one matrix for all of the stack as well
             room: np.ndarray = np.full((s, m + 2, n + 5), 77, dtype)
             out = room[:, 1:-1, 2:-3]
-            Direct(part, right, out)(part, right, out, no_tick)
+            UnpackedTiles(part, right, out)(part, right, out, no_tick)
             np.testing.assert_array_equal(out, part @ right)
             out[...] = 77
             assert (room == 77).all()  # nothing is written beside the result
             far = np.asfortranarray(right)  # columns are packed where they are far apart
-            Direct(part, far, out)(part, far, out, no_tick)
+            UnpackedTiles(part, far, out)(part, far, out, no_tick)
             np.testing.assert_array_equal(out, part @ right)
             out[...] = 77
 
@@ -66,11 +66,11 @@ def test_what_is_no_number_stays_where_it_is() -> None:
     right[1, 0, 5] = -0.0
     out: np.ndarray = np.full((2, 9, 9), np.nan, np.float32)
     with np.errstate(invalid="ignore"):
-        Direct(left, right, out)(left, right, out, no_tick)
+        UnpackedTiles(left, right, out)(left, right, out, no_tick)
         np.testing.assert_array_equal(out, left @ right)
     zero, one = np.full((1, 4, 4), -0.0), np.ones((1, 4, 4))
     out = np.full((1, 4, 4), np.nan)
-    Direct(zero, one, out)(zero, one, out, no_tick)
+    UnpackedTiles(zero, one, out)(zero, one, out, no_tick)
     assert not np.signbit(out).any()
 
 
@@ -108,14 +108,14 @@ def test_products_that_it_serves(
     spec: str, extents: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(multiply, "COMPILED", 1)
-    made: list[Direct] = []
-    first = Direct.__init__
+    made: list[UnpackedTiles] = []
+    first = UnpackedTiles.__init__
 
-    def noted(self: Direct, *arrays: np.ndarray) -> None:
+    def noted(self: UnpackedTiles, *arrays: np.ndarray) -> None:
         made.append(self)
         first(self, *arrays)
 
-    monkeypatch.setattr(Direct, "__init__", noted)
+    monkeypatch.setattr(UnpackedTiles, "__init__", noted)
     terms = spec.split("->")[0].split(",")
     size = dict(zip(dict.fromkeys("".join(terms)), extents, strict=True))
     rng = np.random.default_rng(0)
@@ -130,7 +130,7 @@ def test_products_that_it_serves(
 
 def test_without_compiling_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiply, "COMPILED", 1)
-    monkeypatch.setattr(product_strategy, "Direct", None)
+    monkeypatch.setattr(product_strategy, "UnpackedTiles", None)
     con = einsql.connect()
     con.execute("SET jit = 'never'")
     a = np.ones((70, 6, 6), np.float32)

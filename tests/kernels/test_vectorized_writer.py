@@ -22,9 +22,9 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
 )
-from einsql.kernels.dispatch.kernel import Fields, Runner
+from einsql.kernels.kernel import Fields, Runner
 from einsql.kernels.vectorized import vector
-from einsql.kernels.vectorized.program_writer import compile_straight
+from einsql.kernels.vectorized.program_writer import compile_program
 from einsql.kernels.vectorized.vector import compile_vector
 from tests.kernels.nodes import Case, cases, no_tick
 
@@ -52,13 +52,13 @@ def test_later_runs_are_as_the_first(case: Case) -> None:
 def written(node: EinSum, arrays: list[Fields], monkeypatch: pytest.MonkeyPatch) -> Runner:
     """The node's runner once it has been written out."""
     made: list[Runner | None] = []
-    compiled: Callable[..., Runner | None] = compile_straight
+    compiled: Callable[..., Runner | None] = compile_program
 
     def noted(*given: object) -> Runner | None:
         made.append(compiled(*given))
         return made[-1]
 
-    monkeypatch.setattr(vector, "compile_straight", noted)
+    monkeypatch.setattr(vector, "compile_program", noted)
     runner = compile_vector(node)
     for _ in range(2):
         outcome(runner, arrays)

@@ -1,14 +1,18 @@
-"""Sites on MPI ranks: the ranks of a session, and the process that tells them what to do.
+"""Sites on MPI ranks: the ranks of a session, and the driver process that commands them.
 
-The process that holds the connection plans; it need not be a rank. It speaks with every
-rank over a socket of its own, so that idle ranks sleep, results are fetched from where
-they lie, and the end of a rank is noticed at once. Among each other ranks speak MPI.
+The driver is the process with the connection. It plans, and it need not be a rank. It has a
+socket to every rank: idle ranks sleep, results are fetched from the ranks that have them, and
+the end of a rank is noticed at once. The ranks speak MPI with each other.
 
-In the order of reading: `messages` and how they travel (`wire`); where ranks call
-(`meeting`), what is known of their processes (`processes`) and of their ends (`endings`);
-they are started (`job`) or there already (`joined`), as `start` is asked; one command and
-its answers (`call`), the session's ranks (`driver`) and who of them is left (`groups`).
-With these: tensors at ranks and placed programs (`program`), plans over blocks (`blocks`),
-single tiles and files (`storage`). At the other end of the line: `rank`, and what it does
-alone (`keeping`).
+Modules in the order of reading:
+
+* Commands: `messages`, and their bytes on a socket (`framing`).
+* Start: `start` chooses between new ranks (`job`) and those of an MPI job (`joined`). They call
+  the driver at a `rendezvous` and authenticate in a `handshake`.
+* Ends: `processes` watches the ranks, `failure_diagnosis` says which one failed first, and
+  `leftovers` removes the files of killed ones.
+* Calls: `call` is one command with its answers, `driver` the session's ranks, `groups` those
+  that are alive.
+* Tensors and programs of the driver: `program`, `windows`, `shipping`, `blocks`, `storage`.
+* The rank's side: `rank`, its tiles (`tile_store`) and its threads (`threads`).
 """

@@ -12,7 +12,7 @@ from einsql.engine.ranks.call import Tick
 from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.groups import Lease
 from einsql.engine.ranks.messages import Command, Fetch, ShipBlocks
-from einsql.engine.ranks.program import AtRanks, Keep, RankFields
+from einsql.engine.ranks.program import Keep, RankExecutable, RankFields
 from einsql.engine.tra.rank_program import loads_of, numbered, tiles_of
 from einsql.engine.tra.site_executor import SiteRun
 from einsql.errors import OperationalError
@@ -27,12 +27,12 @@ from einsql.storage.relation import Fields
 
 
 class RankBlocks(PlacedBlocks):
-    """Blocks of a relation that lie at ranks; they are fetched, once, when one is asked for."""
+    """Blocks of a relation on ranks; the first read fetches them all, once."""
 
     def __init__(
         self, cluster: Cluster, lease: Lease, schema: PhysicalSchema, run: RunKernel
-    ) -> None:  # fmt: skip
-        """Describes what ranks hold.
+    ) -> None:
+        """Describes blocks on ranks.
 
         Args:
             cluster: The ranks.
@@ -58,9 +58,9 @@ class RankBlocks(PlacedBlocks):
         return len(self._schema.held)
 
     def tensor(self, schema: Schema, cuts: Cuts) -> Fields | None:
-        """The tensor they are parts of, where they lie; None if parts have to be merged first."""
-        held = self._schema.held.values()
-        if any(len(parts) > 1 for parts in held) or len({len(c) for (c,) in held}) != 1:
+        """The blocks as one tensor on the ranks; None if parts have to be merged first."""
+        placements = self._schema.held.values()
+        if any(len(parts) > 1 for parts in placements) or len({len(c) for (c,) in placements}) != 1:
             return None
         (field,) = schema.fields
         tiles, names = tiles_of(self._schema, cuts), {field.name: VALUE}
@@ -87,27 +87,27 @@ class RankBlocks(PlacedBlocks):
             rank: Fetch(self._lease.number, (VALUE,), [(n, (...,)) for n in numbers])
             for rank, numbers in wanted.items()
         }
-        found: dict[KeyTuple, list[np.ndarray]] = {}
+        parts_of: dict[KeyTuple, list[np.ndarray]] = {}
         arrays: dict[int, np.ndarray] = {}
-        for numbers, given in zip(wanted.values(), cluster.call(commands), strict=True):
-            arrays |= zip(numbers, given, strict=True)
+        for numbers, fetched in zip(wanted.values(), cluster.call(commands), strict=True):
+            arrays |= zip(numbers, fetched, strict=True)
         for n, (key, _) in first.items():
-            found.setdefault(key, []).append(arrays[n])
+            parts_of.setdefault(key, []).append(arrays[n])
         return {
             key: reduce(lambda a, b: merged(schema.merge or "", a, b, self._run), parts)
-            for key, parts in sorted(found.items())
+            for key, parts in sorted(parts_of.items())
         }
 
 
 def _once(schema: PhysicalSchema) -> dict[int, tuple[KeyTuple, int]]:
     """The number of one copy of each array, with its key and site."""
-    found: dict[tuple[KeyTuple, int], tuple[int, int]] = {}
+    copies: dict[tuple[KeyTuple, int], tuple[int, int]] = {}
     for n, (key, part, site) in enumerate(numbered(schema)):
-        found.setdefault((key, part), (n, site))
-    return {n: (key, site) for (key, _), (n, site) in found.items()}
+        copies.setdefault((key, part), (n, site))
+    return {n: (key, site) for (key, _), (n, site) in copies.items()}
 
 
-class RankBlockProgram(AtRanks):
+class RankBlockProgram(RankExecutable):
     """A plan over blocks with the ranks that run it."""
 
     def __init__(self, cluster: Cluster, root: Node, jit: str, keep: Keep) -> None:
@@ -117,7 +117,7 @@ class RankBlockProgram(AtRanks):
             cluster: The ranks.
             root: The relation that is wanted.
             jit: When kernels are compiled.
-            keep: Told which inputs lie at the ranks from now on.
+            keep: Called with each input that the ranks keep from now on.
         """
         super().__init__(cluster, Program(root.schema.sites, loads_of(root), 0), jit, keep)
         self._root = root

@@ -30,7 +30,7 @@ from einsql.storage.out_of_memory import enough_memory
 Tick = Callable[[float], None]
 
 STUBBORN = 10.0
-"""Seconds ranks have to answer once they are told to stop."""
+"""Seconds in which ranks have to answer after a request to stop."""
 
 APART = 3.0
 """Seconds the others have to answer once MPI has failed at a rank, for they may never."""
@@ -39,12 +39,12 @@ GLANCE = 0.05
 """Seconds between two looks whether the statement was cancelled."""
 
 
-class Gone(Exception):  # noqa: N818 - for those who know what to do about it
+class Gone(Exception):  # noqa: N818 - an expected event, handled by the caller
     """A rank has ended."""
 
 
 class Stubborn(Exception):  # noqa: N818 - as above
-    """Some ranks do not answer, though they were told to stop.
+    """Some ranks do not answer a request to stop.
 
     Attributes:
         ranks: Their numbers; some of them may do no more than wait for the others.
@@ -59,15 +59,19 @@ class Call:
     """One command.
 
     Attributes:
-        stopped: What cancelled it, if anything did.
+        stopped: The exception that cancelled the call, if one did.
         complete: Whether all have answered, so that the lines are free for another one.
     """
 
     def __init__(
-        self, job: Processes, number: int, commands: Mapping[int, Command],
-        tick: Tick | None = None, interrupted: Callable[[], None] = lambda: None,
+        self,
+        job: Processes,
+        number: int,
+        commands: Mapping[int, Command],
+        tick: Tick | None = None,
+        interrupted: Callable[[], None] = lambda: None,
         into: Mapping[int, Sequence[np.ndarray]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Prepares it.
 
         Args:
@@ -76,7 +80,7 @@ class Call:
             commands: By rank.
             tick: Told how far they are; raises to cancel.
             interrupted: Raises if Ctrl-C came.
-            into: By rank where the arrays of its answer belong, as for `wire.receive`.
+            into: By rank where the arrays of its answer belong, as for `framing.receive`.
         """
         self.stopped: BaseException | None = None
         self.complete = False
@@ -100,7 +104,7 @@ class Call:
         """Sends the command; once it is cancelled, the rest hear that it was.
 
         Args:
-            released: Tiles that nobody needs any more.
+            released: Tiles that the driver needs no more.
             forgotten: Programs likewise.
 
         Raises:
@@ -125,7 +129,7 @@ class Call:
             self._told.append(rank)
 
     def values(self) -> list[Any]:
-        """Waits until all have answered, and gives what they gave.
+        """Waits for all ranks, and returns their answers.
 
         Raises:
             Error: It failed; the first rank's error, if several failed.
@@ -204,7 +208,7 @@ class Call:
             self._interrupted()
             if self._tick is not None and self.stopped is None:
                 self._tick(self._fraction)
-        except BaseException as error:  # whatever it is, the lines must stay in order
+        except BaseException as error:  # after any error the lines must stay in order
             if self.stopped is None:
                 self._stop(error)
             else:
@@ -214,7 +218,7 @@ class Call:
         self.stopped = reason
         self._until = time.monotonic() + STUBBORN
         for rank in self._told:
-            with contextlib.suppress(OSError):  # whoever has ended is noticed elsewhere
+            with contextlib.suppress(OSError):  # the end of a rank is noticed elsewhere
                 send(self._job.ranks[rank].line, Cancel(self._number))
 
 

@@ -1,4 +1,4 @@
-"""The process that holds the connection: it tells the ranks what to do and asks for tiles."""
+"""The process with the connection: it sends commands to the ranks and fetches tiles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AGAIN = (
 
 
 class Cluster:
-    """The ranks of a session; when they have ended, whoever needs them starts others.
+    """The ranks of a session; after they have ended, the next call starts new ones.
 
     Attributes:
         ranks: How many there are.
@@ -38,8 +38,8 @@ class Cluster:
         """Starts the ranks.
 
         Args:
-            start: Gives their processes, again when all have ended; what it is given is
-                called meanwhile and raises to stop.
+            start: Starts their processes, and again when all have ended. It calls its argument
+                while it waits, which raises to stop.
 
         Raises:
             OperationalError: There is no MPI, or they do not start.
@@ -69,7 +69,7 @@ class Cluster:
         """Counts one more connection that uses the ranks.
 
         Args:
-            hear: Its method that is told when some ranks have ended and the others go on.
+            hear: Its method that is called when some ranks have ended and the others go on.
 
         Raises:
             InterfaceError: The ranks have left.
@@ -87,7 +87,7 @@ class Cluster:
             self.close()
 
     def kill(self) -> None:
-        """Ends the ranks at once, whatever they do."""
+        """Ends the ranks at once, whether they are busy or not."""
         self._end.detach()
         if self._job is not None:
             self._job.end()
@@ -128,18 +128,20 @@ class Cluster:
         return self.call(dict.fromkeys(range(self.ranks), command), tick)
 
     def call(
-        self, commands: Mapping[int, Command], tick: Tick | None = None,
+        self,
+        commands: Mapping[int, Command],
+        tick: Tick | None = None,
         into: Mapping[int, Sequence[np.ndarray]] | None = None,
-    ) -> list[Any]:  # fmt: skip
-        """Tells some ranks what to do and waits for all of their answers.
+    ) -> list[Any]:
+        """Sends commands to some ranks and waits for all of their answers.
 
         Args:
             commands: By rank.
-            tick: Told how far they are; raises to cancel. By default what watches this thread.
-            into: By rank where the arrays of its answer belong, as for `wire.receive`.
+            tick: Called with the progress; raises to cancel. By default the check of this thread.
+            into: By rank where the arrays of its answer belong, as for `framing.receive`.
 
         Returns:
-            What each of them gave, in the order of `commands`.
+            The answer of each rank, in the order of `commands`.
 
         Raises:
             InterruptedError: The work was cancelled.
@@ -170,7 +172,7 @@ class Cluster:
                 if call.apart and job.ended():
                     raise self._lost(job) from None  # MPI failed for want of it
                 if call.apart or not call.complete:
-                    self._abandon("the ranks")  # nobody knows what is still under way
+                    self._abandon("the ranks")  # the state of the running commands is unknown
                 raise
 
     @contextmanager
@@ -185,7 +187,7 @@ class Cluster:
             self._busy.release()
 
     def _unused(self, everybody: bool) -> tuple[tuple[Handle, ...], tuple[int, ...]]:
-        """What ranks may forget; all must hear of it, so not if some get no message."""
+        """Handles that ranks may forget; none unless all ranks get a message."""
         if not everybody:
             return (), ()
         released, forgotten = tuple(self._released), tuple(self._forgotten)

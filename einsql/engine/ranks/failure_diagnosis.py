@@ -1,14 +1,14 @@
-"""Which rank ended first, and how: what the kernel, the ranks and their launcher tell of it.
+"""Which rank ended first, and how, from reports of the kernel, the ranks and their launcher.
 
-When one rank ends its launcher kills the others, so soon all of them have ended. Who was
-the first is known from, in this order:
+When one rank ends, its launcher kills the others, so soon all of them have ended. The first
+one is known from, in this order:
 
 - its own last message;
 - a launcher that has been killed itself, which takes all of them with it;
 - an MPI that says which rank asked it to end all of them;
 - the order in which the kernel closed the lines, if all are sockets of this machine (a rank
   holds its line so that the kernel closes it before anything that a launcher may notice:
-  see `meeting.reach`; lines over a network have no such order);
+  see `rendezvous.reach`; lines over a network have no such order);
 - the launcher's report, if it names a rank that it cannot have killed itself;
 - the others, if they go on.
 
@@ -27,11 +27,11 @@ from einsql.engine.ranks.messages import Started
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a launcher or MPI has printed of a rank.
+    """A message of a launcher or MPI about a rank.
 
     Attributes:
         rank: Its number, or None.
-        pid: Its process, if the number is not told.
+        pid: Its process, if the message has no number of a rank.
         how: How it ended.
         culprit: Whether it is one that the launcher has not ended itself.
         aborted: Whether it asked MPI to end all ranks.
@@ -51,7 +51,7 @@ class Ended:
     Attributes:
         number: Its number, if it is known.
         started: Its process.
-        words: What it said of why.
+        words: The reason that it sent.
     """
 
     number: int | None
@@ -67,10 +67,10 @@ class Loss:
     """Why ranks have ended.
 
     Attributes:
-        who: What ended first, or all that may have been it, in words.
-        how: What became of it, as a clause.
+        who: The rank that ended first, or all candidates, in words.
+        how: How it ended, as a clause.
         one: Whether it is certain which one it was.
-        words: What it said of why.
+        words: The reason that it sent.
     """
 
     who: str
@@ -83,17 +83,20 @@ class Loss:
 
 
 def loss(
-    ended: Sequence[Ended], left: Sequence[Ended], ordered: bool, reports: Sequence[Report] = (),
+    ended: Sequence[Ended],
+    left: Sequence[Ended],
+    ordered: bool,
+    reports: Sequence[Report] = (),
     launcher: Loss | None = None,
-) -> Loss:  # fmt: skip
+) -> Loss:
     """Says which rank ended first, or all that may have been it.
 
     Args:
         ended: The ranks that have ended, at least one.
         left: The others, which may be ending.
         ordered: Whether that is the order in which they ended.
-        reports: What is printed of them.
-        launcher: What became of the launcher, if it was killed.
+        reports: Messages about them.
+        launcher: How the launcher ended, if it was killed.
     """
     if spoken := [e for e in ended if e.words is not None]:
         return Loss(str(spoken[0]), f"has failed: {_brief(spoken[0].words)}", True, spoken[0].words)
@@ -102,12 +105,12 @@ def loss(
     for report in reports:
         if report.aborted and (rank := _meant(report, [*ended, *left])) is not None:
             return Loss(str(rank), report.how)  # which may be the last to end
-    told = [(r, e) for r in reports if (e := _meant(r, ended)) is not None]
-    found = ended[0] if ordered or len(ended) == 1 else None
-    if found is None:
-        found = next((e for r, e in told if r.culprit), None)
-    if found is not None:
-        return Loss(str(found), next((r.how for r, e in told if e is found), "has ended"))
+    certain = [(r, e) for r in reports if (e := _meant(r, ended)) is not None]
+    first = ended[0] if ordered or len(ended) == 1 else None
+    if first is None:
+        first = next((e for r, e in certain if r.culprit), None)
+    if first is not None:
+        return Loss(str(first), next((r.how for r, e in certain if e is first), "has ended"))
     which = "which of them was the first is not known"
     return Loss(listed(ended), f"have ended ({which})", False)
 
@@ -126,13 +129,22 @@ def listed(ranks: Sequence[Ended]) -> str:
 
 
 def reports(text: str) -> list[Report]:
-    """What launchers print, in the order of its worth: first of ranks that ended all others."""
+    """Messages of launchers, the most reliable first: those about ranks that ended all others."""
     aborts = (m for pattern in _ABORTS for m in pattern.finditer(text))
-    found = [Report(int(m["rank"]), None, "has made MPI end all ranks", True, True) for m in aborts]
-    found += [
+    matches = [
+        Report(
+            rank=int(m["rank"]),
+            pid=None,
+            how="has made MPI end all ranks",
+            culprit=True,
+            aborted=True,
+        )
+        for m in aborts
+    ]
+    matches += [
         Report(int(m["rank"]), None, _by(int(m["signal"]))) for m in _OPEN_MPI_SIGNAL.finditer(text)
     ]
-    found += [
+    matches += [
         Report(int(m["rank"]), None, f"has ended with status {m['status']}")
         for m in _OPEN_MPI_STATUS.finditer(text)
     ]
@@ -141,10 +153,12 @@ def reports(text: str) -> list[Report]:
         number = status & 127
         if by_signal and number in _SIGNALS:
             # Others are killed with SIGKILL, and their status may be printed for the first.
-            found.append(Report(None, pid, _by(number), number != signal.SIGKILL))
+            matches.append(
+                Report(rank=None, pid=pid, how=_by(number), culprit=number != signal.SIGKILL)
+            )
         elif status:
-            found.append(Report(None, pid, f"has ended with status {status}"))
-    return found
+            matches.append(Report(None, pid, f"has ended with status {status}"))
+    return matches
 
 
 _ABORTS = (
@@ -174,10 +188,10 @@ def _by(number: int) -> str:
 def _meant(report: Report, ended: Sequence[Ended]) -> Ended | None:
     """The rank that a report is about, if that is certain."""
     if report.rank is not None:
-        found = [e for e in ended if e.number == report.rank]
+        candidates = [e for e in ended if e.number == report.rank]
     else:
-        found = [e for e in ended if e.started.pid == report.pid]
-    return found[0] if len(found) == 1 else None
+        candidates = [e for e in ended if e.started.pid == report.pid]
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def _brief(error: BaseException | None) -> str:

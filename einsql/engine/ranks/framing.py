@@ -28,7 +28,7 @@ class Withdrawn(Exception):  # noqa: N818 - the sender's change of mind is no er
     """The sender did not finish this message; nothing of it counts."""
 
 
-class Unread(Exception):  # noqa: N818 - it carries an error to those who wait for an answer
+class Unread(Exception):  # noqa: N818 - it carries an error to the caller that waits for an answer
     """A message arrived that cannot be read; the next one can.
 
     Attributes:
@@ -46,11 +46,11 @@ class Unread(Exception):  # noqa: N818 - it carries an error to those who wait f
 
 def send(
     connection: Connection, message: object, wanted: Callable[[], bool] = lambda: True
-) -> bool:  # fmt: skip
+) -> bool:
     """Sends a message.
 
     Args:
-        connection: To whom.
+        connection: The connection to the receiver.
         message: Anything that can be pickled.
         wanted: Asked between pieces of its arrays; when it says no, the message is withdrawn.
 
@@ -77,13 +77,14 @@ def send(
 
 
 def receive(
-    connection: Connection, glance: Callable[[], None] = lambda: None,
+    connection: Connection,
+    glance: Callable[[], None] = lambda: None,
     into: Sequence[np.ndarray] = (),
-) -> Any:  # fmt: skip
+) -> Any:
     """Waits for a message; its arrays are writable and their own.
 
     Args:
-        connection: From whom.
+        connection: The connection to the sender.
         glance: Called between pieces of arrays; must not raise.
         into: Where the arrays belong if there are as many; those that are contiguous and
             as large are received in place.
@@ -119,9 +120,9 @@ def receive(
             _read(source, mark)
             if bytes(mark) == _NO_MORE:
                 raise Withdrawn
-            whole = spare if buffer is None else buffer.data[start:]
-            assert whole is not None
-            _read(source, whole[:length])
+            block = spare if buffer is None else buffer.data[start:]
+            assert block is not None
+            _read(source, block[:length])
     try:
         if reason is not None:
             raise reason
@@ -138,10 +139,10 @@ def _memory(target: np.ndarray | None, size: int) -> np.ndarray:
 
 
 def _copied(packed: bytearray, target: np.ndarray) -> np.ndarray:
-    """What was packed, in the target if it fits there."""
-    found = _memory(target, len(packed))
-    found[:] = np.frombuffer(packed, np.uint8)
-    return found
+    """The packed bytes as an array, in the target if they fit there."""
+    array = _memory(target, len(packed))
+    array[:] = np.frombuffer(packed, np.uint8)
+    return array
 
 
 def _write(out: int, parts: list[memoryview]) -> None:

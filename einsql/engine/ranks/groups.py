@@ -10,7 +10,7 @@ class Group:
 
     Attributes:
         now: The present number of each of them, -1 if it has ended.
-        reason: What ended first, in words; empty if all are there.
+        reason: The rank that ended first, in words; empty if all are alive.
     """
 
     __slots__ = ("__weakref__", "now", "reason")
@@ -24,7 +24,7 @@ class Group:
 
         Args:
             numbers: The new number of each that is left, by its present one.
-            reason: What ended.
+            reason: The ranks that ended, in words.
         """
         self.now = [numbers.get(n, -1) for n in self.now]
         self.reason = self.reason or reason

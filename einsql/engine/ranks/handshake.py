@@ -1,10 +1,10 @@
-"""How a driver and its ranks make sure of each other before either unpickles what the other sends.
+"""Mutual authentication of a driver and its ranks, before either unpickles a message.
 
     driver: challenge
     rank:   challenge, proof, size, its Started as a pickle
     driver: proof
 
-A proof is an HMAC over both challenges and the Started by the key of the meeting, so neither side
+A proof is an HMAC over both challenges and the Started by the shared key, so neither side
 reveals the key, and neither can use the other's proof as its own.
 """
 
@@ -49,7 +49,7 @@ class Answering:
         return size - len(self._heard)
 
     def hear(self, text: bytes) -> None:
-        """Takes what the caller has sent, no more than is missing.
+        """Takes bytes of the caller, no more than are missing.
 
         Raises:
             Refused: The caller is no rank.
@@ -59,9 +59,9 @@ class Answering:
             raise Refused("The message is too long")
 
     def answer(self) -> tuple[bytes, Started | None]:
-        """What the caller gets once nothing is missing, and what it says of itself.
+        """The answer to the caller once nothing is missing, and its description of itself.
 
-        Without the key it gets a refusal, and what it says is not looked at.
+        Without the key the caller gets a refusal, and its description is not read.
         """
         heard = bytes(self._heard)
         theirs, proof, said = heard[:_CHALLENGE], heard[_CHALLENGE:][:_PROOF], heard[_HEAD:]

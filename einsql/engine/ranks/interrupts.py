@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def deferred() -> Iterator[Callable[[], None]]:
-    """Holds SIGINT back; gives what raises what its handler would have raised, if it came.
+    """Delays SIGINT. The function returned raises the handler's exception if a signal came.
 
     Only the main thread is ever interrupted, and a handler in C or none is left alone.
     """

@@ -34,7 +34,7 @@ LAST_WORDS = 1.0
 """Seconds the launcher has to say how a rank ended."""
 
 _NO_TOPOLOGY = "/proc/self/einsql-no-topology"
-"""A file that nobody can make."""
+"""A path at which no file can be created."""
 
 MARK = "EINSQL_CLUSTER_JOB"
 """The variable by which the ranks of a job are found."""
@@ -44,9 +44,12 @@ class Job(Processes):
     """Ranks started by mpiexec."""
 
     def __init__(
-        self, ranks: int, launcher: str | None = None, host: str | None = None,
+        self,
+        ranks: int,
+        launcher: str | None = None,
+        host: str | None = None,
         check: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Starts the ranks and waits until all have reported.
 
         Args:
@@ -77,9 +80,12 @@ class Job(Processes):
             self._command = [*command, *program]
             self._process = subprocess.Popen(
                 self._command,
-                stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-                env=environment, start_new_session=True,  # Ctrl-C is for this process alone
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for this process alone
+            )
             # Whoever waits for it reaps it, however idle the session is when it ends.
             threading.Thread(target=self._process.wait, name="einsql mpiexec", daemon=True).start()
             try:
@@ -95,20 +101,20 @@ class Job(Processes):
         who = ""
         if self._gone():
             self._hush()
-            found = self._judged([self._known(p) for p in self._gone()])
-            who = f"; {found.who} {found.how}"
+            judged = self._judged([self._known(p) for p in self._gone()])
+            who = f"; {judged.who} {judged.how}"
         return OperationalError(
             f"The ranks have not started: {reason}{who}. {self.last_words()}",
             hint=f"The command was: {shlex.join(self._command)}",
         )
 
     def _hush(self) -> None:
-        """Gives the launcher time to say what it knows."""
+        """Gives the launcher time to print its messages."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(LAST_WORDS)
 
     def last_words(self) -> str:
-        """The end of what the launcher and the ranks have printed."""
+        """The end of the output of the launcher and the ranks."""
         lines = [s for s in self._text().splitlines() if s.strip(" =")]
         return "They said: " + " / ".join(lines[-6:]) if lines else "They said nothing."
 
@@ -137,7 +143,7 @@ class Job(Processes):
         return super().loss()
 
     def close(self) -> None:
-        """Waits for the ranks to leave, and ends what stays."""
+        """Waits for the ranks to leave, and kills the others."""
         if self._over:
             return
         for process in self.ranks:
@@ -147,7 +153,7 @@ class Job(Processes):
         self.end()
 
     def end(self) -> None:
-        """Ends the launcher and every rank on this machine, and removes what they leave."""
+        """Ends the launcher and every rank on this machine, and removes their leftovers."""
         if self._over:
             return
         self._over = True
@@ -179,7 +185,7 @@ class Job(Processes):
         super().forked(refusal)
 
 
-def launcher_of(given: str | None, ranks: int) -> list[str]:
+def launcher_of(command: str | None, ranks: int) -> list[str]:
     """The words that start ranks, up to the program.
 
     Raises:
@@ -190,31 +196,31 @@ def launcher_of(given: str | None, ranks: int) -> list[str]:
         raise OperationalError(
             "Running on MPI ranks needs mpi4py and an MPI", hint="pip install 'einsql[mpi]'."
         )
-    if given is None:
+    if command is None:
         return [_found("mpiexec"), "-n", str(ranks)]
     try:
-        words = shlex.split(given.replace("{n}", str(ranks)))
+        words = shlex.split(command.replace("{n}", str(ranks)))
     except ValueError as error:
-        raise ProgrammingError(f"mpiexec is a command, not {given}: {error}") from None
+        raise ProgrammingError(f"mpiexec is a command, not {command}: {error}") from None
     if not words:
         raise ProgrammingError("mpiexec is a command, not an empty text")
-    return [_found(words[0]), *words[1:], *([] if "{n}" in given else ["-n", str(ranks)])]
+    return [_found(words[0]), *words[1:], *([] if "{n}" in command else ["-n", str(ranks)])]
 
 
 def _found(command: str) -> str:
     """Where a command is: beside this Python, whose environment may not be active, or elsewhere.
 
     Raises:
-        OperationalError: It is nowhere.
+        OperationalError: The command does not exist.
     """
     own = Path(sys.executable).parent / command
-    found = str(own) if own.is_file() else shutil.which(command)
-    if found is None:
+    path = str(own) if own.is_file() else shutil.which(command)
+    if path is None:
         raise OperationalError(
             f"There is no {command} that could start MPI ranks",
             hint="pip install 'einsql[mpi]' brings an mpiexec; config 'mpiexec' names another.",
         )
-    return found
+    return path
 
 
 def _scattered() -> bool:

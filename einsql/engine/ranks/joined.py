@@ -1,7 +1,7 @@
-"""Ranks that mpiexec or srun has started already: one of them holds the connection.
+"""Ranks that mpiexec or srun has started already: one of them has the connection.
 
-Rank 0 is two in one: its main thread goes on as the program that plans, and a thread of
-its own does what ranks do, all MPI calls included. The others do nothing else.
+Rank 0 has two threads: the main thread goes on as the driver, and another one does the work of a
+rank, all MPI calls included. The other ranks are ranks only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _met: list[MPI.Intracomm] = []
 """All ranks once this process has met them, for messages of their own."""
 
 _clusters: list[ReferenceType[Cluster]] = []
-"""At rank 0 what came of it."""
+"""The result of joining, at rank 0."""
 
 _lines: list[Connection] = []
 """At rank 0 those to the others."""
@@ -82,7 +82,7 @@ def joined(host: str | None = None) -> Cluster:
 
 
 def _once(start: Callable[[Callable[[], None]], Processes]) -> Callable[..., Processes]:
-    """What starts ranks that nobody can start again."""
+    """Starts the ranks of an MPI job, which cannot be started again."""
     starts = iter([start])
 
     def started(check: Callable[[], None]) -> Processes:
@@ -96,7 +96,7 @@ def _once(start: Callable[[Callable[[], None]], Processes]) -> Callable[..., Pro
 
 
 def follow(world: MPI.Intracomm) -> None:
-    """What ranks but 0 do: they serve rank 0, and sleep until its program has ended."""
+    """The main function of all ranks but 0: they serve rank 0 until its program has ended."""
     comm, _ = _meet(world)
     letter: tuple[str, bytes] | None = comm.bcast(None)
     if letter is not None:
@@ -162,9 +162,11 @@ class Joined(Processes):
             self.ordered = meeting.address.startswith("@")
             comm.bcast((meeting.address, meeting.key))
             self._thread = threading.Thread(
-                target=_work, args=(comm, meeting.address, meeting.key),
-                name="einsql rank 0", daemon=True,
-            )  # fmt: skip
+                target=_work,
+                args=(comm, meeting.address, meeting.key),
+                name="einsql rank 0",
+                daemon=True,
+            )
             self._thread.start()
             try:
                 self._gather(meeting, comm.size, check)
@@ -203,10 +205,10 @@ class Joined(Processes):
 
 
 def _work(comm: MPI.Intracomm, address: str, key: bytes) -> None:
-    """What the thread of rank 0 does."""
+    """The main function of the thread of rank 0."""
     share_cores(comm)
     nameless(comm)
-    with suppress(OSError, EOFError):  # the main thread says who has not come
+    with suppress(OSError, EOFError):  # the main thread reports the ranks that have not come
         serve(reach(address, key), comm)
 
 
@@ -228,7 +230,7 @@ def _meet(world: MPI.Intracomm) -> tuple[MPI.Intracomm, bool]:
 
 
 def _farewell() -> None:
-    """At the end of rank 0's program: whoever waits for it may end as well."""
+    """At the end of rank 0's program: lets the ranks that wait for it end as well."""
     from mpi4py import MPI
 
     for remembered in _clusters:

@@ -1,4 +1,4 @@
-"""What ranks can leave behind on this machine: processes, shared memory, folders."""
+"""Leftovers of ranks on this machine: processes, shared memory, folders."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _NAMES = re.compile(r"(mpich_shm|sm_segment|ucx_shm|vader_segment)")
 
 def segments(pid: int | str = "self") -> set[str]:
     """Files of shared memory that a process has mapped and that still have a name."""
-    found = set()
+    paths = set()
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
         for line in maps:
             path = line.split(maxsplit=5)[-1].strip()
             if path.startswith(f"{_SHARED}/") and _NAMES.match(path[len(f"{_SHARED}/") :]):
-                found.add(path)
-    return {p for p in found if not p.endswith(" (deleted)")}
+                paths.add(path)
+    return {p for p in paths if not p.endswith(" (deleted)")}
 
 
 def unlink(paths: Iterable[str]) -> None:
-    """Takes names away from shared memory; who has mapped it keeps it until it goes."""
+    """Removes the names of shared memory; processes that have mapped it keep it until they end."""
     for path in paths:
         with contextlib.suppress(OSError):
             os.unlink(path)
@@ -35,13 +35,13 @@ def unlink(paths: Iterable[str]) -> None:
 
 def marked(mark: str) -> list[int]:
     """Processes of this user that were started with an environment that contains a text."""
-    found, wanted = [], mark.encode()
+    pids, wanted = [], mark.encode()
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError), open(f"/proc/{entry.name}/environ", "rb") as file:
                 if wanted in file.read():
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def end(mark: str, within: float = 5.0) -> None:
@@ -60,32 +60,32 @@ def end(mark: str, within: float = 5.0) -> None:
 
 
 def forsaken(since: float) -> list[str]:
-    """Shared memory of this user that was made after a time and that nobody has mapped.
+    """Shared memory of this user that was created after a time and that no process has mapped.
 
-    A rank that is killed while MPI starts has told nobody what it made. A segment that is
-    just being made elsewhere is mapped by then: it is looked for twice.
+    A rank that is killed while MPI starts has not reported its segments. A segment that another
+    process is just creating is mapped a moment later, so the search runs twice.
 
     Args:
         since: Seconds since the epoch.
     """
-    found = _unmapped(since)
-    if found:
+    unmapped = _unmapped(since)
+    if unmapped:
         time.sleep(0.2)
-        found &= _unmapped(since)
-    return sorted(found)
+        unmapped &= _unmapped(since)
+    return sorted(unmapped)
 
 
 def _unmapped(since: float) -> set[str]:
-    found = set()
+    paths = set()
     with contextlib.suppress(OSError):
         for entry in os.scandir(_SHARED):
             with contextlib.suppress(OSError):
                 facts = entry.stat()
                 own = facts.st_uid == os.getuid() and facts.st_mtime >= since
                 if own and _NAMES.match(entry.name):
-                    found.add(entry.path)
-    if found:
+                    paths.add(entry.path)
+    if paths:
         for entry in os.scandir("/proc"):
             if entry.name.isdigit():
-                found -= segments(entry.name)
-    return found
+                paths -= segments(entry.name)
+    return paths

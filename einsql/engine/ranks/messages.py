@@ -1,6 +1,6 @@
-"""What the driver tells ranks to do, and what they answer.
+"""The commands of the driver to ranks, and their answers.
 
-None of them has slots: frozen classes with them are pickled field by field, in Python, and a
+None of these classes has slots: Python pickles frozen classes with slots field by field, and a
 small statement takes no longer than its messages.
 """
 
@@ -43,7 +43,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Hello:
-    """What a rank says once MPI has started.
+    """The first message of a rank, once MPI has started.
 
     Attributes:
         rank: Its number.
@@ -80,7 +80,7 @@ class ShipBlocks:
 
 @dataclass(frozen=True)
 class Kept:
-    """A stored tensor whose tiles lie at the ranks as the program wants them.
+    """A stored tensor whose tiles are on the ranks in the placement that the program needs.
 
     Attributes:
         names: The tensor's fields by the names under which they were made.
@@ -105,7 +105,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Read:
-    """A tensor in a file, of which each rank reads what it needs.
+    """A tensor in a file, of which each rank reads its own tiles.
 
     Attributes:
         name: The field.
@@ -119,10 +119,10 @@ class Read:
 
 @dataclass(frozen=True)
 class Slice:
-    """The same part of every tile of what comes from elsewhere.
+    """The same part of every tile of another source.
 
     Attributes:
-        at: What is wanted along each axis; None if it is all.
+        at: The part along each axis; None for all of it.
     """
 
     source: Kept | Sent
@@ -138,8 +138,8 @@ class Run:
 
     Attributes:
         loads: Where the tiles of each Load come from, by the number of the step.
-        result: The handle of what it gives.
-        measured: Whether the driver wants to know what each step took.
+        result: The handle of the result.
+        measured: Whether the driver needs the measures of each step.
     """
 
     plan: int
@@ -161,9 +161,9 @@ class Paste:
     """Makes tiles of kept ones, with new values in some cells.
 
     Attributes:
-        handle: Those that are kept; they stay what they are.
+        handle: The tiles that are copied; they do not change.
         made: The handle of the new ones.
-        pieces: By the tile's number what of it changes, and the new values by field.
+        pieces: By the tile's number the part that changes, and the new values by field.
     """
 
     handle: Handle
@@ -203,7 +203,7 @@ class Fetch:
 
     Attributes:
         names: The fields.
-        parts: A tile's number, and what of it is wanted.
+        parts: A tile's number, and the part of it to send.
     """
 
     handle: Handle
@@ -237,7 +237,7 @@ class Order:
     """A command with its number.
 
     Attributes:
-        release: Handles that nobody needs any more.
+        release: Handles that the driver needs no more.
         forget: Plans likewise.
     """
 
@@ -286,7 +286,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Done:
-    """What a command gave at a rank."""
+    """The answer of a rank to a command."""
 
     number: int
     value: Any = None
@@ -298,7 +298,7 @@ class Failed:
 
     Attributes:
         error: Why, or None if another rank failed or it was cancelled.
-        cancelled: True if it was told to stop.
+        cancelled: True if the driver has cancelled it.
         apart: True if MPI failed, so that the ranks do not know any more where the others are.
     """
 

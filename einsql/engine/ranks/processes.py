@@ -69,12 +69,12 @@ class Processes(ABC):
         Raises:
             OperationalError: They do not come.
         """
-        found: dict[int, Process] = {}
+        reported: dict[int, Process] = {}
         deadline = time.monotonic() + START
         with meeting.accepting(ranks, self._note):
-            while len(found) < ranks:
+            while len(reported) < ranks:
                 check()
-                ready = {p.line: p for p in self._connected if p not in found.values()}
+                ready = {p.line: p for p in self._connected if p not in reported.values()}
                 for line in wait(list(ready), 0.02):
                     process = ready[line]  # type: ignore[index]  # only connections were given
                     try:
@@ -82,30 +82,30 @@ class Processes(ABC):
                         hello = receive(process.line)
                         patience(process.line, 0.0)
                     except (EOFError, OSError):
-                        raise self._failed(self._reported(found, ranks)) from None
+                        raise self._failed(self._reported(reported, ranks)) from None
                     if isinstance(hello, Fallen):
                         self.note(process, hello)
-                        raise self._failed(self._reported(found, ranks))
+                        raise self._failed(self._reported(reported, ranks))
                     assert isinstance(hello, Hello)
                     if hello.ranks != ranks:
                         raise self._failed(
                             f"the launcher and mpi4py are of different MPIs: of {ranks} "
                             f"processes one says that it is rank {hello.rank} of {hello.ranks}"
                         )
-                    found[hello.rank] = process
-                if len(found) < ranks and (time.monotonic() > deadline or not self._coming()):
-                    raise self._failed(self._reported(found, ranks))
-        self.ranks = [found[n] for n in range(ranks)]
+                    reported[hello.rank] = process
+                if len(reported) < ranks and (time.monotonic() > deadline or not self._coming()):
+                    raise self._failed(self._reported(reported, ranks))
+        self.ranks = [reported[n] for n in range(ranks)]
 
-    def _reported(self, found: Mapping[int, Process], ranks: int) -> str:
+    def _reported(self, reported: Mapping[int, Process], ranks: int) -> str:
         """How many ranks have reported, and which have not."""
-        called = [p for p in self._connected if p not in found.values()]
+        called = [p for p in self._connected if p not in reported.values()]
         numbers = {p.started.rank for p in called}
-        text = f"{len(found)} of {ranks} have reported"
+        text = f"{len(reported)} of {ranks} have reported"
         if called:
             names = [self._known(p) for p in called[:_NAMED]]
             text += f"; {listed(names)}{_and_more(called)} called, but MPI has not started there"
-        absent = [n for n in range(ranks) if n not in found and n not in numbers]
+        absent = [n for n in range(ranks) if n not in reported and n not in numbers]
         if None in numbers:  # the launcher tells no numbers
             absent = absent[len(called) :]
             text += f"; {len(absent)} ranks have not called" if absent else ""
@@ -119,7 +119,7 @@ class Processes(ABC):
 
     def _note(self, line: Connection, started: Started) -> None:
         self._connected.append(Process(line, started))
-        # Level-triggered, lines that have been told would be told again, in another order.
+        # Level-triggered, lines already reported would be reported again, in another order.
         self._ends.register(line.fileno(), select.EPOLLRDHUP | select.EPOLLET)
 
     @abstractmethod
@@ -140,8 +140,8 @@ class Processes(ABC):
         # The kernel lists lines in the order in which they were closed.
         closed = [number for number, _ in self._ends.poll(0)]
         known = {p.line.fileno(): p for p in self._connected if not p.line.closed}
-        found = [known[number] for number in closed if number in known]
-        self._closed += [p for p in dict.fromkeys(found) if p not in self._closed]
+        ended = [known[number] for number in closed if number in known]
+        self._closed += [p for p in dict.fromkeys(ended) if p not in self._closed]
         return [*(p for p in self._words if p not in self._closed), *self._closed]
 
     def note(self, process: Process, last: Fallen) -> None:
@@ -164,7 +164,7 @@ class Processes(ABC):
         return [self._known(p) for p in list(self._connected) if p not in gone]
 
     def _known(self, process: Process) -> Ended:
-        """What is known of a rank; if it has ended, with what it still wanted to say."""
+        """The state of a rank; of one that has ended, with its last message."""
         with contextlib.suppress(EOFError, OSError):
             while process in self._closed and process not in self._words and process.line.poll():
                 with contextlib.suppress(Withdrawn, Unread):
@@ -196,7 +196,7 @@ class Processes(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Waits for the ranks, which were told to leave, and ends what stays."""
+        """Waits for the ranks, which have the command to leave, and kills the others."""
 
     @abstractmethod
     def end(self) -> None:

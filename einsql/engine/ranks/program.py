@@ -1,4 +1,4 @@
-"""A placed program that runs on ranks; what it gives stays there."""
+"""A placed program that runs on ranks, with its result left there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 
-from einsql.core.boxes import common, volumes
+from einsql.core.boxes import common
 from einsql.core.schema import Key, Schema
 from einsql.engine.exchange import Held, paste, slices
 from einsql.engine.ranks import storage
@@ -19,37 +19,48 @@ from einsql.engine.ranks.call import Tick
 from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.groups import Lease
 from einsql.engine.ranks.messages import Command, Kept, Run, Sent, Ship, Slice, Source
+from einsql.engine.ranks.shipping import covers, detached
 from einsql.engine.ranks.storage import Holders, count, fetch, reads, renamed_terms
-from einsql.engine.ranks.windows import Dealt, DealtPart, RankPart, lasting, moving
-from einsql.engine.spmd_executor import SiteMeasure, StepMeasure, is_small, sliced
+from einsql.engine.ranks.windows import (
+    CacheableFields,
+    CacheablePart,
+    RankPart,
+    cacheable_tiles,
+    tiles_of_whole,
+)
+from einsql.engine.spmd_executor import SiteMeasure, combined_measure, is_small, sliced
 from einsql.errors import OperationalError, RanksLost
-from einsql.ir.einsum.graph import Input, Operand
+from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import Tiles, ranks_of
-from einsql.ir.spmd.program import Exchange, Load, Local, Program, Step
+from einsql.ir.spmd.program import Exchange, Load, Program
 from einsql.storage.files import FileFields, FilePart
 from einsql.storage.relation import Fields, PlacedFields, Term, count_here
 
-MOST_TILES = 4096
-"""Tensors in more tiles than this are brought to the ranks again by every statement."""
-
 Keep = Callable[[str, Fields, "RankFields"], None]
-"""Told that an input lies at the ranks now: its name, what it was, and what it is."""
+"""Called when ranks keep an input: with its name, its fields, and its fields on the ranks."""
 
 
 class RankFields(PlacedFields):
-    """Fields of a relation whose tiles lie at ranks; one is fetched when it is asked for."""
+    """Fields of a relation whose tiles are on ranks; reading a field fetches it."""
 
     def __init__(
-        self, cluster: Cluster, lease: Lease, schema: Schema, tiles: Tiles, sites: int,
-        names: Mapping[str, str] | None = None, origin: Fields | None = None, title: str = "",
-    ) -> None:  # fmt: skip
-        """Describes what ranks hold.
+        self,
+        cluster: Cluster,
+        lease: Lease,
+        schema: Schema,
+        tiles: Tiles,
+        sites: int,
+        names: Mapping[str, str] | None = None,
+        origin: Fields | None = None,
+        title: str = "",
+    ) -> None:
+        """Describes tiles on ranks.
 
         Args:
             cluster: The ranks.
             lease: Keeps them from forgetting the tiles.
             schema: Keys and fields.
-            tiles: Where they lie.
+            tiles: Their sites and boxes.
             sites: How many sites there are.
             names: The fields' names at the ranks, if they have been renamed.
             origin: Where the driver has the same arrays, if it has.
@@ -78,16 +89,16 @@ class RankFields(PlacedFields):
         return array
 
     def learn(self, tiles: Held) -> None:
-        """Remembers what has come along with the answer.
+        """Remembers small tiles that came with the answer.
 
         Args:
             tiles: One copy, by the fields' names here.
         """
-        whole = self._whole()
-        found: dict[str, np.ndarray] = {}
+        bounds = self._whole()
+        arrays: dict[str, np.ndarray] = {}
         for n, part in tiles.items():
-            paste(found, self.tiles.boxes[n], part, whole)
-        self.small = found
+            paste(arrays, self.tiles.boxes[n], part, bounds)
+        self.small = arrays
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -100,12 +111,12 @@ class RankFields(PlacedFields):
 
         Args:
             schema: Keys and fields of that tensor.
-            names: What its fields are called here, by their names there.
+            names: The old name of each field by its new name.
             title: Its name, for messages.
         """
-        found = {new: self.names[old] for new, old in names.items()}
+        renamed = {new: self.names[old] for new, old in names.items()}
         return RankFields(
-            self.cluster, self.lease, schema, self.tiles, self.sites, found, self.origin, title
+            self.cluster, self.lease, schema, self.tiles, self.sites, renamed, self.origin, title
         )
 
     def moved(self, tiles: Tiles, tick: Tick) -> RankFields:
@@ -125,9 +136,9 @@ class RankFields(PlacedFields):
         steps = Load(source, self.tiles), Exchange((0,), absent, tiles, ())
         program = Program(self.sites, steps, 1)
         mover = RankProgram(self.cluster, program, self.schema, "never", lambda *_: None)
-        made = mover.run({source.name: self}, tick)
-        assert isinstance(made, RankFields)
-        return made
+        fields = mover.run({source.name: self}, tick)
+        assert isinstance(fields, RankFields)
+        return fields
 
     def counted(self, schema: Schema) -> RankFields:
         """See `PlacedFields.counted`."""
@@ -135,12 +146,18 @@ class RankFields(PlacedFields):
         if not any(moved):
             return self
         boxes = self.tiles.boxes + np.array(moved, np.int64).reshape(-1, 1)
-        found = RankFields(
-            self.cluster, self.lease, schema, Tiles(self.tiles.sites, boxes, self.tiles.copies),
-            self.sites, self.names, None, self.title,
-        )  # fmt: skip
-        found.small = self.small
-        return found
+        fields = RankFields(
+            self.cluster,
+            self.lease,
+            schema,
+            Tiles(self.tiles.sites, boxes, self.tiles.copies),
+            self.sites,
+            self.names,
+            None,
+            self.title,
+        )
+        fields.small = self.small
+        return fields
 
     def cropped(self, box: np.ndarray) -> RankFields:
         """See `PlacedFields.cropped`."""
@@ -148,11 +165,18 @@ class RankFields(PlacedFields):
             return self
         boxes = common(self.tiles.boxes, box)
         boxes[..., 1] = boxes.max(axis=-1)
-        made = self.moved(Tiles(self.tiles.sites, boxes, self.tiles.copies), lambda _: None)
+        moved = self.moved(Tiles(self.tiles.sites, boxes, self.tiles.copies), lambda _: None)
         ends = zip(self.schema.keys, box.tolist(), strict=True)
         schema = Schema(tuple(Key(k.name, lo, hi) for k, (lo, hi) in ends), self.schema.fields)
         return RankFields(
-            self.cluster, made.lease, schema, made.tiles, self.sites, made.names, None, self.title
+            self.cluster,
+            moved.lease,
+            schema,
+            moved.tiles,
+            self.sites,
+            moved.names,
+            None,
+            self.title,
         )
 
     def pasted(self, box: np.ndarray, values: Mapping[str, np.ndarray]) -> RankFields | None:
@@ -172,7 +196,7 @@ class RankFields(PlacedFields):
             cluster, lease, self.schema, self.tiles, self.sites, self.names, None, self.title
         )
 
-    def within(self, box: np.ndarray, windows: Sequence[int]) -> RankPart:
+    def within(self, box: np.ndarray, windows: Sequence[int]) -> RankPart[RankFields]:
         """A part, of which nothing is moved yet.
 
         Args:
@@ -182,10 +206,10 @@ class RankFields(PlacedFields):
         return RankPart(self, box, windows)
 
     def version(self, tiles: Tiles, sites: int) -> Kept | None:
-        """What the present ranks know of exactly these tiles, if they keep them.
+        """The handle of exactly these tiles, if the present ranks keep them.
 
         Args:
-            tiles: Where they are to lie.
+            tiles: The wanted sites and boxes.
             sites: How many sites there are; they are dealt to the ranks, so among others
                 the same site is at another rank.
         """
@@ -203,7 +227,7 @@ class RankFields(PlacedFields):
         """Who has the tiles of one copy, put together from several where ranks have ended.
 
         Raises:
-            OperationalError: Some tiles are nowhere.
+            OperationalError: Some tiles are lost.
         """
         for n, (tiles, sites, lease, names) in enumerate(self._versions):
             now = np.array(lease.group.now)
@@ -211,7 +235,13 @@ class RankFields(PlacedFields):
             there = (ranks >= 0).reshape(tiles.copies, -1)
             if there.any(axis=0).all() and (n == 0 or covers(tiles, self.schema)):
                 numbers = there.argmax(axis=0) * tiles.once + np.arange(tiles.once)
-                return Holders(lease.number, names, numbers, ranks[numbers], tiles.boxes[numbers])
+                return Holders(
+                    handle=lease.number,
+                    names=names,
+                    numbers=numbers,
+                    ranks=ranks[numbers],
+                    boxes=tiles.boxes[numbers],
+                )
         what = f'The tensor "{self.title}"' if self.title else "The result"
         raise OperationalError(
             f"{what} was lost with {self.lease.group.reason}",
@@ -225,9 +255,9 @@ class RankFields(PlacedFields):
         if self.small:
             return count_here(self.small, terms)
         while True:
-            held = self.holders()
+            holders = self.holders()
             with suppress(RanksLost):  # others may have copies
-                return count(self.cluster, held, renamed_terms(terms, held.names))
+                return count(self.cluster, holders, renamed_terms(terms, holders.names))
 
     def part(self, names: Sequence[str], box: np.ndarray) -> dict[str, np.ndarray]:
         """Some fields over a box of keys, from the ranks that have it.
@@ -243,11 +273,11 @@ class RankFields(PlacedFields):
             at = slices(box, self._whole()[:, 0])
             return {name: self.small[name][at].copy() for name in names}
         while names:
-            held = self.holders()
-            dtypes = {held.names[name]: self.schema.dtype(name).numpy for name in names}
+            holders = self.holders()
+            dtypes = {holders.names[name]: self.schema.dtype(name).numpy for name in names}
             with suppress(RanksLost):  # others may have copies
-                found = fetch(self.cluster, held, dtypes, box)
-                return {name: found[held.names[name]] for name in names}
+                arrays = fetch(self.cluster, holders, dtypes, box)
+                return {name: arrays[holders.names[name]] for name in names}
         return {}
 
     def _whole(self) -> np.ndarray:
@@ -256,7 +286,7 @@ class RankFields(PlacedFields):
 
 
 @dataclass(frozen=True, slots=True)
-class _Dealing:
+class _Distribution:
     """Tiles of a stored tensor that ranks are sent.
 
     Attributes:
@@ -268,37 +298,37 @@ class _Dealing:
     covers: bool
 
 
-class AtRanks(ABC):
-    """What is shipped to the ranks once, and run there as often as wanted."""
+class RankExecutable(ABC):
+    """A program that is shipped to the ranks once, and run there any number of times."""
 
     def __init__(self, cluster: Cluster, program: Program, jit: str, keep: Keep) -> None:
         """Makes it ready; the ranks hear of it when it runs.
 
         Args:
             cluster: The ranks.
-            program: How many sites there are, and what they load.
+            program: Its number of sites, and its loads.
             jit: When kernels are compiled.
-            keep: Told which inputs lie at the ranks from now on.
+            keep: Called with each input that the ranks keep from now on.
         """
         self.program = program
         self._cluster = cluster
         self._jit = jit
         self._keep = keep
         self._plan: Lease | None = None
-        self._dealt: dict[tuple[int, int], _Dealing] = {}
+        self._distributions: dict[tuple[int, int], _Distribution] = {}
         self._loads = {id(s) for s in program.steps if isinstance(s, Load)}
 
     @abstractmethod
     def _ship(self, plan: int) -> Command:
-        """What tells the ranks of it, under the number of a plan."""
+        """The command that ships it to the ranks, under the number of a plan."""
 
     def _ran(
         self, inputs: Mapping[str, Fields], tick: Tick, *, measured: bool
     ) -> tuple[Lease, SiteMeasure]:
-        """Runs it: the handle of what it gave, and what every step and every site took.
+        """Runs it. Returns the handle of the result and the measures of every step and site.
 
         Args:
-            inputs: What it reads.
+            inputs: Its inputs by name.
             tick: Raises to cancel.
             measured: Whether that is of interest; if not, ranks tell of small results only.
 
@@ -324,31 +354,32 @@ class AtRanks(ABC):
         measures = cluster.call(runs, tick)
         for done in kept:
             done()
-        return result, together(measures)
+        return result, combined_measure(measures)
 
     def _sources(
         self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
-    ) -> Sequence[Source]:  # fmt: skip
+    ) -> Sequence[Source]:
         """Where each rank gets its tiles of an input from."""
         cluster, tiles = self._cluster, step.tiles
         if isinstance(fields, FilePart):
-            tiles, fields = moving(fields, tiles), fields.whole
+            tiles, fields = tiles_of_whole(fields, tiles), fields.whole
         if isinstance(fields, FileFields):
             file = fields.file.description
             return reads(cluster, file, fields.name, tiles, self.program.sites)
         if isinstance(fields, RankPart):
             return self._part(step, fields, kept, tick)
-        if isinstance(fields, DealtPart) and (found := lasting(fields, tiles)) is not None:
-            load = Load(Input(fields.whole.name, fields.whole.schema), found.tiles)
+        cut = cacheable_tiles(fields, tiles) if isinstance(fields, CacheablePart) else None
+        if isinstance(fields, CacheablePart) and cut is not None:
+            load = Load(Input(fields.whole.name, fields.whole.schema), cut.tiles)
             every = self._placed(load, fields.whole.given, kept, tick)
-            return [Slice(s, found.at) for s in every]
-        whole = fields.given if isinstance(fields, Dealt) else fields
-        return self._placed(step, whole, kept, tick)
+            return [Slice(s, cut.at) for s in every]
+        local = fields.given if isinstance(fields, CacheableFields) else fields
+        return self._placed(step, local, kept, tick)
 
     def _placed(
         self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
-    ) -> Sequence[Kept | Sent]:  # fmt: skip
-        """Where each rank gets its tiles of what lies at ranks or in this process from."""
+    ) -> Sequence[Kept | Sent]:
+        """The source of each rank's tiles of an input on ranks or in this process."""
         cluster, tiles = self._cluster, step.tiles
         placed = isinstance(fields, RankFields) and fields.cluster is cluster
         if isinstance(fields, RankFields) and placed:
@@ -357,62 +388,64 @@ class AtRanks(ABC):
                 return [there] * cluster.ranks
             alive = fields.origin is None and cluster.knows(fields.lease)
             if alive and fields.sites == self.program.sites:
-                made = fields.moved(tiles, tick)
-                fields.add(tiles, fields.sites, made.lease)
-                return [Kept(made.lease.number, made.names)] * cluster.ranks
+                moved = fields.moved(tiles, tick)
+                fields.add(tiles, fields.sites, moved.lease)
+                return [Kept(moved.lease.number, moved.names)] * cluster.ranks
         lease = cluster.tiles()
         if isinstance(fields, RankFields) and placed:
             kept.append(partial(fields.add, tiles, self.program.sites, lease))
-        elif self._dealing(step).covers:
-            found = RankFields(
+        elif self._distribution(step).covers:
+            placement = RankFields(
                 cluster, lease, step.source.schema, tiles, self.program.sites, origin=fields
             )
-            kept.append(partial(self._keep, step.source.name, fields, found))
-        return [Sent(sliced(step, fields, n), lease.number) for n in self._dealing(step).numbers]
+            kept.append(partial(self._keep, step.source.name, fields, placement))
+        return [
+            Sent(sliced(step, fields, n), lease.number) for n in self._distribution(step).numbers
+        ]
 
-    def _dealing(self, step: Load) -> _Dealing:
+    def _distribution(self, step: Load) -> _Distribution:
         """Which rank gets which tiles; found out once for a step of the program."""
         ranks, tiles = self._cluster.ranks, step.tiles
-        found = self._dealt.get((id(step), ranks))
-        if found is None:
+        distribution = self._distributions.get((id(step), ranks))
+        if distribution is None:
             rank = ranks_of(tiles.sites, self.program.sites, ranks)
             numbers = [np.flatnonzero(rank == r).tolist() for r in range(ranks)]
-            found = _Dealing(numbers, covers(tiles, step.source.schema))
+            distribution = _Distribution(numbers, covers(tiles, step.source.schema))
             if id(step) in self._loads:
-                self._dealt[id(step), ranks] = found
-        return found
+                self._distributions[id(step), ranks] = distribution
+        return distribution
 
     def _part(
-        self, step: Load, part: RankPart, kept: list[Callable[[], None]], tick: Tick
-    ) -> Sequence[Source]:  # fmt: skip
-        """Where each rank gets its tiles of a part of what lies at ranks from."""
-        cluster, whole = self._cluster, part.whole
-        there = whole.cluster is cluster and whole.sites == self.program.sites
-        if there and (found := lasting(part, step.tiles)) is not None:
-            load = Load(Input(step.source.name, whole.schema), found.tiles)
-            return [Slice(s, found.at) for s in self._placed(load, whole, kept, tick)]
-        if there and whole.origin is None and cluster.knows(whole.lease):
-            made = whole.moved(moving(part, step.tiles), tick)
-            kept.append(partial(_forget, made.lease))  # ranks have it until they have run
-            return [Kept(made.lease.number, made.names)] * cluster.ranks
+        self, step: Load, part: RankPart[RankFields], kept: list[Callable[[], None]], tick: Tick
+    ) -> Sequence[Source]:
+        """The source of each rank's tiles of a part of an input on ranks."""
+        cluster, tensor = self._cluster, part.whole
+        there = tensor.cluster is cluster and tensor.sites == self.program.sites
+        if there and (cut := cacheable_tiles(part, step.tiles)) is not None:
+            load = Load(Input(step.source.name, tensor.schema), cut.tiles)
+            return [Slice(s, cut.at) for s in self._placed(load, tensor, kept, tick)]
+        if there and tensor.origin is None and cluster.knows(tensor.lease):
+            moved = tensor.moved(tiles_of_whole(part, step.tiles), tick)
+            kept.append(partial(_forget, moved.lease))  # ranks have it until they have run
+            return [Kept(moved.lease.number, moved.names)] * cluster.ranks
         arrays = {name: part[name] for name in part}
-        return [Sent(sliced(step, arrays, n), None) for n in self._dealing(step).numbers]
+        return [Sent(sliced(step, arrays, n), None) for n in self._distribution(step).numbers]
 
 
-class RankProgram(AtRanks):
+class RankProgram(RankExecutable):
     """A placed program with the ranks that run it."""
 
     def __init__(
         self, cluster: Cluster, program: Program, schema: Schema, jit: str, keep: Keep
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Makes it ready; the ranks hear of it when it runs.
 
         Args:
             cluster: The ranks.
-            program: What they do.
+            program: The program.
             schema: Of the result.
             jit: When kernels are compiled.
-            keep: Told which inputs lie at the ranks from now on.
+            keep: Called with each input that the ranks keep from now on.
         """
         super().__init__(cluster, program, jit, keep)
         self.schema = schema
@@ -426,7 +459,7 @@ class RankProgram(AtRanks):
         return self._given(inputs, tick, measured=False)[0]
 
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
-        """As `run`, with what every step and every site took."""
+        """Runs every step as `run` does, and measures every step and site."""
         return self._given(inputs, tick, measured=True)
 
     def _given(
@@ -445,41 +478,3 @@ class RankProgram(AtRanks):
 
 def _forget(lease: Lease) -> None:
     """Lets ranks forget tiles that one run has read."""
-
-
-def detached(program: Program) -> Program:
-    """A program whose nodes know of each other no more than their schemas."""
-
-    def alone(step: Step) -> Step:
-        if not isinstance(step, Local):
-            return step
-        operands = tuple(
-            Operand(Input(f"#{n}", o.source.schema), o.labels)
-            for n, o in enumerate(step.node.operands)
-        )
-        return replace(step, node=replace(step.node, operands=operands))
-
-    return replace(program, steps=tuple(map(alone, program.steps)))
-
-
-def covers(tiles: Tiles, schema: Schema) -> bool:
-    """True if one copy of the tiles is all of a relation, each key once."""
-    boxes = tiles.boxes[: tiles.once]
-    if len(boxes) > MOST_TILES or int(volumes(boxes).sum()) != schema.size:
-        return False
-    shared = volumes(common(boxes[:, None], boxes[None])).sum(axis=1)
-    return bool((shared == volumes(boxes)).all())
-
-
-def together(measures: Sequence[SiteMeasure]) -> SiteMeasure:
-    """What the ranks took: a step lasts as long as at the slowest."""
-    every = zip(*(m.steps for m in measures), strict=True)
-    steps = [
-        StepMeasure(max(s.seconds for s in each), sum(s.nbytes for s in each)) for each in every
-    ]
-    seconds = [sum(each) for each in zip(*(m.seconds for m in measures), strict=True)]
-    counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
-    flops, sent, received = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
-    read = sum(m.read for m in measures)
-    tiles = {n: fields for m in measures for n, fields in (m.tiles or {}).items()}
-    return SiteMeasure(steps, seconds, flops, sent, received, read, len(measures), tiles)

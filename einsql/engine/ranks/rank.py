@@ -1,4 +1,4 @@
-"""What a rank does: it waits for orders, runs programs with the others, and keeps tiles."""
+"""The main loop of a rank: it obeys commands, runs programs with the others, and keeps tiles."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 PATIENCE = 5.0
-"""Seconds a rank has to leave what it does once the driver is gone."""
+"""Seconds in which a rank has to stop after its driver has ended."""
 
 SHARE = 16
 """The part of free memory that all ranks together may keep for results to come."""
@@ -74,7 +74,7 @@ _REPORTS = 0.2
 
 
 def serve(connection: Connection, comm: MPI.Intracomm) -> None:
-    """Does what the driver says until it says no more; `nameless` comes before it.
+    """Obeys commands until the driver ends or closes the connection; call `nameless` before it.
 
     Args:
         connection: To the driver.
@@ -127,7 +127,7 @@ class Rank:
             self._orders.put(None)
             time.sleep(PATIENCE)
             os._exit(1)  # the driver has gone and this rank is stuck
-        except BaseException as error:  # nobody would hear of cancelling any more
+        except BaseException as error:  # no thread would hear of cancelling any more
             self.fall(error)
             traceback.print_exc()
             os._exit(1)
@@ -149,7 +149,7 @@ class Rank:
             self._cancelled = message.number
             return True
         if isinstance(message, Regroup):
-            # This ends whatever the other thread waits for, on all ranks.
+            # This ends every wait of the other thread, on all ranks.
             self._comm.Revoke()
         self._orders.put(message)
         return not (isinstance(message, Order) and isinstance(message.command, Shutdown))
@@ -180,16 +180,18 @@ class Rank:
     def _obey(self, order: Order) -> Done | Failed:
         command = order.command
         if order.together or (isinstance(command, Decline) and command.together):
-            return self._together(order.number, command)
+            return self._run_with_all(order.number, command)
         try:
             if isinstance(command, Decline):
                 return self._declined(order.number, command)
             if isinstance(command, Ship):
                 compile_one = partial(compile_node, jit=command.jit)
                 self._programs[command.plan] = SiteProgram(
-                    command.program, command.schema, compile_one,
+                    command.program,
+                    command.schema,
+                    compile_one,
                     partial(join, compile_node=compile_one),
-                )  # fmt: skip
+                )
                 return Done(order.number)
             if isinstance(command, ShipBlocks):
                 self._programs[command.plan] = BlockProgram(
@@ -203,7 +205,7 @@ class Rank:
         except Exception as error:
             return self._failed(order.number, error)
 
-    def _together(self, number: int, command: Command) -> Done | Failed:
+    def _run_with_all(self, number: int, command: Command) -> Done | Failed:
         """Runs a program with all other ranks; all of them fail or none."""
         stops = self._stops(number)
         transport = RankTransport(self._comm, self._comm.size, stops)
@@ -214,18 +216,18 @@ class Rank:
             program = self._programs[command.plan]
             transport = RankTransport(self._comm, program.sites, stops)
             with enough_memory:
-                held, measure = self._run(command, program, transport, self._tick(number, stops))
+                tiles, measure = self._run(command, program, transport, self._tick(number, stops))
             transport.agree(CANCELLED if stops() else READY)
         except Abandoned as stop:
             return Failed(number, None, stop.status == CANCELLED)
         except InterruptedError:
             return self._withdraw(transport, Failed(number, None, True))
-        except BaseException as error:  # whatever it is, the others must hear of it
+        except BaseException as error:  # the other ranks must hear of any error
             return self._withdraw(transport, self._failed(number, error))
-        self._held[command.result] = compact(held)
+        self._held[command.result] = compact(tiles)
         if not isinstance(program, BlockProgram) and is_small(program.schema):
             once = program.program.steps[program.program.root].tiles.once
-            measure.tiles = {n: fields for n, fields in held.items() if n < once}
+            measure.tiles = {n: fields for n, fields in tiles.items() if n < once}
         if not command.measured:
             measure = SiteMeasure(tiles=measure.tiles)
         return Done(number, measure)
@@ -244,9 +246,12 @@ class Rank:
         return answer
 
     def _run(
-        self, command: Run, program: SiteProgram | BlockProgram, transport: RankTransport,
+        self,
+        command: Run,
+        program: SiteProgram | BlockProgram,
+        transport: RankTransport,
         tick: Callable[[float], None],
-    ) -> tuple[Held, SiteMeasure]:  # fmt: skip
+    ) -> tuple[Held, SiteMeasure]:
         loaded = 0
 
         def load(number: int, _: Load, tiles: Sequence[int]) -> Held:
@@ -254,23 +259,23 @@ class Rank:
             source = command.loads[number]
             if isinstance(source, Slice):
                 at = tuple(slice(None) if s is None else s for s in source.at)
-                held = self._tiles(source.source, tiles)
-                return {n: {k: a[at] for k, a in held[n].items()} for n in tiles}
+                stored = self._tiles(source.source, tiles)
+                return {n: {k: a[at] for k, a in stored[n].items()} for n in tiles}
             if isinstance(source, Read):
-                found = read(source, partial(tick, 0.0))
-                loaded += nbytes(found)
-                return found
+                tiles_read = read(source, partial(tick, 0.0))
+                loaded += nbytes(tiles_read)
+                return tiles_read
             return self._tiles(source, tiles)
 
-        held, measure = program.execute(transport, load, tick)
+        tiles_made, measure = program.execute(transport, load, tick)
         measure.read = loaded
-        return held, measure
+        return tiles_made, measure
 
     def _tiles(self, source: Kept | Sent, tiles: Sequence[int]) -> Held:
         """Tiles that are kept here, or have come with the message."""
         if isinstance(source, Kept):
-            held = self._held[source.handle]
-            return {n: {new: held[n][old] for new, old in source.names.items()} for n in tiles}
+            stored = self._held[source.handle]
+            return {n: {new: stored[n][old] for new, old in source.names.items()} for n in tiles}
         if source.keep is not None:
             self._held[source.keep] = source.tiles
         return source.tiles
@@ -343,7 +348,7 @@ def main(arguments: Sequence[str]) -> None:
     connection = None
     with contextlib.suppress(OSError, EOFError):
         connection = reach(address, bytes.fromhex(key))
-    # Without a driver too: who leaves while others start MPI makes them leave memory behind.
+    # Without a driver too: a rank that leaves while others start MPI makes them leak memory.
     from mpi4py import MPI
 
     share_cores(MPI.COMM_WORLD)

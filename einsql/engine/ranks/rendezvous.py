@@ -1,4 +1,4 @@
-"""Where ranks call: a socket of this machine, or one that others reach."""
+"""The socket at which ranks call the driver: local, or reachable from other machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from einsql.engine.ranks.messages import Started
 from einsql.errors import OperationalError
 
 KEY = "EINSQL_CLUSTER_KEY"
-"""The variable that hands a rank the key, which nobody else may read."""
+"""The variable that hands a rank the key, readable by this user alone."""
 
 UPPERMOST = 1000
 """Files have lower numbers in a rank, whose libraries may know no number beyond 1023."""
@@ -46,7 +46,7 @@ class Meeting:
 
     Attributes:
         address: `@name` of a socket of this machine, or `host:port`.
-        key: What the driver and its ranks know each other by.
+        key: The secret that the driver and its ranks share.
     """
 
     def __init__(self, host: str | None = None) -> None:
@@ -67,7 +67,7 @@ class Meeting:
             self._listener.bind(self.address.replace("@", "\0"))
         else:
             try:
-                # A machine's own name may stand for its loopback, which nobody else reaches.
+                # A machine's name may resolve to its loopback, which other machines cannot reach.
                 self._listener = socket.create_server((host or "0.0.0.0", 0))
             except OSError as error:
                 raise OperationalError(
@@ -92,7 +92,7 @@ class Meeting:
 
         Args:
             ranks: How many may call.
-            note: Told, in another thread, of the line to each and of what it says of itself.
+            note: Called in another thread with each connection and the rank's self-description.
         """
         bell, ring = socket.socketpair()
         desk = _Desk(self._listener, self.key, bell)
@@ -118,11 +118,11 @@ class _Caller:
 
 
 class _Desk:
-    """Takes calls side by side in one thread, so that nobody waits for a silent caller.
+    """Takes calls side by side in one thread, so that a silent caller delays no other.
 
     Args:
         listener: Where they call.
-        key: What ranks know.
+        key: The secret that ranks know.
         bell: Becomes readable when no more calls are to be taken.
     """
 
@@ -184,9 +184,11 @@ class _Desk:
             self._drop(selector, next(iter(self._callers)))
 
     def _listen(
-        self, selector: selectors.BaseSelector, number: int,
+        self,
+        selector: selectors.BaseSelector,
+        number: int,
         note: Callable[[Connection, Started], None],
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Hears a caller; true if it is a rank, which has been noted."""
         caller = self._callers[number]
         talk = caller.talk
@@ -232,14 +234,14 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 def reach(address: str, key: bytes) -> Connection:
-    """A rank's line to the driver, which is told of this process.
+    """A rank's connection to the driver, which learns of this process.
 
     Args:
         address: As a Meeting gives it.
         key: Likewise.
 
     Raises:
-        OSError: There is nobody, or nobody who answers in time and knows the key.
+        OSError: No driver answers in time, or it does not know the key.
     """
     number = next((int(n) for k in _NUMBERS if (n := os.environ.get(k, "")).isdigit()), None)
     started = Started(number, os.getpid(), socket.gethostname())
@@ -300,9 +302,9 @@ def _uppermost(line: socket.socket) -> socket.socket:
 
 def patience(line: Connection, seconds: float) -> None:
     """Limits how long reading from a line may wait; 0 seconds for ever."""
-    whole = int(seconds)
+    whole_seconds = int(seconds)
     with socket.socket(fileno=os.dup(line.fileno())) as end:
-        limit = struct.pack("ll", whole, int((seconds - whole) * 1e6))
+        limit = struct.pack("ll", whole_seconds, int((seconds - whole_seconds) * 1e6))
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 

@@ -16,17 +16,17 @@ def cluster(options: Mapping[str, object]) -> Cluster | None:
     """The ranks that `connect` is asked for.
 
     Args:
-        options: What it was given of "mpi", "mpiexec" and "mpi_host"; None counts as absent.
+        options: Values of "mpi", "mpiexec" and "mpi_host"; None counts as absent.
 
     Raises:
         ProgrammingError: They make no sense.
         OperationalError: There is no MPI, or ranks do not start.
         SystemExit: This process is a rank of the job other than 0 and has done its part.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    mpi = given.pop("mpi", None)
+    options_set = {name: value for name, value in options.items() if value is not None}
+    mpi = options_set.pop("mpi", None)
     if mpi is None:
-        for name in given:
+        for name in options_set:
             raise ProgrammingError(
                 f"{name} says how MPI ranks are started, but none are asked for",
                 hint="Give mpi a number of ranks.",
@@ -35,7 +35,7 @@ def cluster(options: Mapping[str, object]) -> Cluster | None:
     if isinstance(mpi, Cluster):
         return mpi
     texts: dict[str, str] = {}
-    for name, value in given.items():
+    for name, value in options_set.items():
         if not isinstance(value, str):
             raise ProgrammingError(f"{name} is a text, not {value!r}")
         texts[name] = value
@@ -43,7 +43,7 @@ def cluster(options: Mapping[str, object]) -> Cluster | None:
     if isinstance(mpi, str) and mpi.lower() == "world":
         if launcher is not None:
             raise ProgrammingError("mpiexec starts ranks, but those of the world are running")
-        from einsql.engine.ranks.joined import joined  # each way in loads what it needs alone
+        from einsql.engine.ranks.joined import joined  # imports mpi4py
 
         return joined(host)
     if isinstance(mpi, bool) or not str(mpi).isdecimal() or not 1 <= int(str(mpi)) <= MOST_RANKS:
@@ -57,7 +57,7 @@ def cluster(options: Mapping[str, object]) -> Cluster | None:
 def starting(
     ranks: int, launcher: str | None = None, host: str | None = None
 ) -> Callable[[Callable[[], None]], Processes]:
-    """What starts so many new ranks.
+    """A function that starts so many new ranks.
 
     Args:
         ranks: How many.

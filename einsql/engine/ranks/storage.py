@@ -1,4 +1,4 @@
-"""What the driver asks about tiles at ranks, and the files that ranks read and write."""
+"""Requests of the driver about tiles on ranks, and the files that ranks read and write."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from einsql.storage.relation import Term
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Holders:
-    """One copy of a relation: its tiles and who has them.
+    """One copy of a relation: its tiles and their ranks.
 
     Attributes:
-        handle: What ranks know them by.
+        handle: The handle of its tiles on the ranks.
         names: Its fields' names at the ranks.
-        numbers: int64 (tiles,), what ranks know each one by.
-        ranks: int64 (tiles,), who has it.
+        numbers: int64 (tiles,), the number of each tile under that handle.
+        ranks: int64 (tiles,), the rank of each tile.
         boxes: int64 (tiles, keys, 2), its keys.
     """
 
@@ -41,15 +41,15 @@ class Holders:
 
 
 def fetch(
-    cluster: Cluster, held: Holders, dtypes: Mapping[str, np.dtype], box: np.ndarray
+    cluster: Cluster, holders: Holders, dtypes: Mapping[str, np.dtype], box: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Brings fields over a box of keys here, from every rank that has some of it.
 
-    What is contiguous in the result is received where it belongs.
+    Parts that are contiguous in the result are received in place.
 
     Args:
         cluster: The ranks.
-        held: Who has what.
+        holders: The ranks that keep each tile.
         dtypes: The wanted fields by the names that ranks know.
         box: int64 (keys, 2).
 
@@ -57,35 +57,37 @@ def fetch(
         Error: As `Cluster.call`.
     """
     shape = tuple(extents(box))
-    found = {name: np.empty(shape, dtype) for name, dtype in dtypes.items()}
-    shared = common(held.boxes, box)
+    fields = {name: np.empty(shape, dtype) for name, dtype in dtypes.items()}
+    shared = common(holders.boxes, box)
     some = volumes(shared) > 0
     commands: dict[int, Command] = {}
     into: dict[int, list[np.ndarray]] = {}
-    for rank, tiles in held.by_rank().items():
+    for rank, tiles in holders.by_rank().items():
         meeting = tiles[some[tiles]]
         if not len(meeting):
             continue
-        parts = [(int(held.numbers[n]), slices(shared[n], held.boxes[n, :, 0])) for n in meeting]
-        commands[rank] = Fetch(held.handle, tuple(dtypes), parts)
-        into[rank] = [a[slices(shared[n], box[:, 0])] for n in meeting for a in found.values()]
+        parts = [
+            (int(holders.numbers[n]), slices(shared[n], holders.boxes[n, :, 0])) for n in meeting
+        ]
+        commands[rank] = Fetch(holders.handle, tuple(dtypes), parts)
+        into[rank] = [a[slices(shared[n], box[:, 0])] for n in meeting for a in fields.values()]
     answers = cluster.call(commands, into=into) if commands else []
     for targets, arrays in zip(into.values(), answers, strict=True):
         for target, array in zip(targets, arrays, strict=True):
             if not np.may_share_memory(target, array):
                 target[...] = array
-    return found
+    return fields
 
 
-def count(cluster: Cluster, held: Holders, terms: Sequence[Term]) -> int:
+def count(cluster: Cluster, holders: Holders, terms: Sequence[Term]) -> int:
     """How many keys meet all terms.
 
     Raises:
         Error: As `Cluster.call`.
     """
     commands: dict[int, Command] = {
-        rank: Count(held.handle, held.numbers[tiles].tolist(), tuple(terms))
-        for rank, tiles in held.by_rank().items()
+        rank: Count(holders.handle, holders.numbers[tiles].tolist(), tuple(terms))
+        for rank, tiles in holders.by_rank().items()
     }
     return sum(cluster.call(commands))
 
@@ -93,7 +95,7 @@ def count(cluster: Cluster, held: Holders, terms: Sequence[Term]) -> int:
 def reads(
     cluster: Cluster, file: files.Description, name: str, tiles: Tiles, sites: int
 ) -> list[Read]:
-    """What every rank reads of a file.
+    """The reads of a file by every rank.
 
     Args:
         cluster: The ranks.
@@ -121,17 +123,23 @@ def load(cluster: Cluster, handle: Handle, sources: Sequence[Read], tick: Tick) 
 
 
 def paste(
-    cluster: Cluster, handle: Handle, made: Handle, names: Mapping[str, str], tiles: Tiles,
-    sites: int, box: np.ndarray, values: Mapping[str, np.ndarray],
-) -> None:  # fmt: skip
+    cluster: Cluster,
+    handle: Handle,
+    target: Handle,
+    names: Mapping[str, str],
+    tiles: Tiles,
+    sites: int,
+    box: np.ndarray,
+    values: Mapping[str, np.ndarray],
+) -> None:
     """Lets ranks make tiles of kept ones, with new values in a box of keys.
 
     Args:
         cluster: The ranks.
-        handle: What is kept.
-        made: The handle of what they make.
+        handle: The tiles that are copied.
+        target: The handle of the new tiles.
         names: The fields' names at the ranks.
-        tiles: Where they lie.
+        tiles: Their sites and boxes.
         sites: How many sites there are.
         box: int64 (keys, 2).
         values: By field, in the shape of the box.
@@ -151,19 +159,24 @@ def paste(
                 slices(shared[n], tiles.boxes[n, :, 0]),
                 {names[k]: a[inside] for k, a in values.items()},
             )
-        commands[r] = Paste(handle, made, pieces)
+        commands[r] = Paste(handle, target, pieces)
     cluster.call(commands)
 
 
 def write(
-    cluster: Cluster, held: Holders, name: str, draft: files.Draft, axes: tuple[int, ...],
-    origin: np.ndarray, tick: Tick,
-) -> None:  # fmt: skip
+    cluster: Cluster,
+    holders: Holders,
+    name: str,
+    draft: files.Draft,
+    axes: tuple[int, ...],
+    origin: np.ndarray,
+    tick: Tick,
+) -> None:
     """Lets every rank write its tiles into a draft.
 
     Args:
         cluster: The ranks.
-        held: Who has what.
+        holders: The ranks that keep each tile.
         name: The field, as ranks know it.
         draft: The file, still to be committed.
         axes: For each axis of the file the tensor's.
@@ -174,11 +187,11 @@ def write(
         OperationalError: A rank cannot write.
         Error: As `Cluster.call`.
     """
-    boxes = (held.boxes - origin[:, None])[:, list(axes)]
+    boxes = (holders.boxes - origin[:, None])[:, list(axes)]
     commands: dict[int, Command] = {}
-    for rank, tiles in held.by_rank().items():
-        own = {int(held.numbers[n]): boxes[n] for n in tiles if (extents(boxes[n]) > 0).all()}
-        commands[rank] = Write(held.handle, name, draft, axes, own)
+    for rank, tiles in holders.by_rank().items():
+        own = {int(holders.numbers[n]): boxes[n] for n in tiles if (extents(boxes[n]) > 0).all()}
+        commands[rank] = Write(handle=holders.handle, name=name, draft=draft, axes=axes, boxes=own)
     cluster.call(commands, tick)
 
 

@@ -10,9 +10,12 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 THREADS = (
-    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
     "NUMBA_NUM_THREADS",
-)  # fmt: skip
+)
 
 
 def limited(environment: MutableMapping[str, str], share: int) -> None:
@@ -30,7 +33,7 @@ def limited(environment: MutableMapping[str, str], share: int) -> None:
 def share_cores(comm: MPI.Intracomm) -> None:
     """Deals the cores of each machine to its ranks, unless the user has said how many threads.
 
-    For ranks that were started without it: BLAS may be loaded, so its pool is told as well.
+    For ranks that were started without it: BLAS may be loaded, so its pool is limited as well.
 
     Args:
         comm: Of all ranks, which all call this.
@@ -41,9 +44,9 @@ def share_cores(comm: MPI.Intracomm) -> None:
     cores: set[int] = set().union(*neighbours.allgather(os.sched_getaffinity(0)))
     share = len(cores) // neighbours.size
     neighbours.Free()
-    given = any(os.environ.get(name) for name in THREADS[:-1])
+    chosen = any(os.environ.get(name) for name in THREADS[:-1])
     limited(os.environ, share)
-    if given:
+    if chosen:
         return
     try:
         from threadpoolctl import threadpool_limits

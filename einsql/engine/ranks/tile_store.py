@@ -1,4 +1,4 @@
-"""What a rank does with the tiles it holds, by itself: it reads, writes, counts and hands out."""
+"""The tiles of one rank: reading, writing, counting and sending them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Alone = Fill | Paste | Write | Count | Fetch
 
 
 def obey(command: Alone, known: dict[Handle, Held], proceed: Callable[[], None]) -> object:
-    """Does what needs no other rank.
+    """Obeys a command that needs no other rank.
 
     Args:
-        command: What to do.
+        command: The command.
         known: Every tile this rank holds.
         proceed: Called between tiles; raises to cancel.
 
@@ -30,21 +30,21 @@ def obey(command: Alone, known: dict[Handle, Held], proceed: Callable[[], None])
         The answer to the driver.
 
     Raises:
-        OperationalError: A file is not what it was, cannot be written, or memory is short.
+        OperationalError: A file has changed, cannot be written, or memory is short.
     """
     with enough_memory:
         if isinstance(command, Fill):
-            known[command.handle] = found = read(command.source, proceed)
-            return nbytes(found)
-        held = known[command.handle]
+            known[command.handle] = tiles = read(command.source, proceed)
+            return nbytes(tiles)
+        stored = known[command.handle]
         if isinstance(command, Paste):
-            known[command.made] = _pasted(command, held)
+            known[command.made] = _pasted(command, stored)
             return None
         if isinstance(command, Write):
-            return _write(command, held, proceed)
+            return _write(command, stored, proceed)
         if isinstance(command, Count):
-            return sum(count_here(held[n], command.terms) for n in command.tiles)
-        return _parts(command, held)
+            return sum(count_here(stored[n], command.terms) for n in command.tiles)
+        return _parts(command, stored)
 
 
 def read(source: Read, proceed: Callable[[], None]) -> Held:
@@ -53,63 +53,63 @@ def read(source: Read, proceed: Callable[[], None]) -> Held:
     Raises:
         OperationalError: The file is not the one that was described.
     """
-    found: dict[bytes, dict[str, np.ndarray]] = {}
-    held: Held = {}
+    by_content: dict[bytes, dict[str, np.ndarray]] = {}
+    tiles: Held = {}
     file = files.reopen(source.file) if source.boxes else None
     for n, box in source.boxes.items():
         proceed()
         assert file is not None
         key = box.tobytes()
-        if key not in found:
+        if key not in by_content:
             sound = np.stack([box[:, 0], box[:, 0] + extents(box)], axis=1)
-            found[key] = {source.name: file.read(sound)}
-        held[n] = found[key]
-    return held
+            by_content[key] = {source.name: file.read(sound)}
+        tiles[n] = by_content[key]
+    return tiles
 
 
-def nbytes(held: Held) -> int:
+def nbytes(tiles: Held) -> int:
     """Bytes of tiles, shared ones once."""
-    return sum({id(a): a.nbytes for fields in held.values() for a in fields.values()}.values())
+    return sum({id(a): a.nbytes for fields in tiles.values() for a in fields.values()}.values())
 
 
-def _pasted(command: Paste, held: Held) -> Held:
-    """The tiles with new values; what does not change is shared."""
-    made = dict(held)
+def _pasted(command: Paste, tiles: Held) -> Held:
+    """The tiles with new values; unchanged fields are shared."""
+    pasted = dict(tiles)
     for n, (at, values) in command.pieces.items():
-        made[n] = dict(held[n])
+        pasted[n] = dict(tiles[n])
         for name, piece in values.items():
-            made[n][name] = held[n][name].copy()
-            made[n][name][at] = piece
-    return made
+            pasted[n][name] = tiles[n][name].copy()
+            pasted[n][name][at] = piece
+    return pasted
 
 
-def _write(command: Write, held: Held, proceed: Callable[[], None]) -> int:
+def _write(command: Write, tiles: Held, proceed: Callable[[], None]) -> int:
     """Writes tiles; the answer is how many bytes."""
     written = 0
     for n, box in command.boxes.items():
         proceed()
-        tile = held[n][command.name].transpose(command.axes)
+        tile = tiles[n][command.name].transpose(command.axes)
         files.write_box(command.draft, box, tile)
         written += tile.nbytes
     return written
 
 
-def _parts(command: Fetch, held: Held) -> Sequence[np.ndarray]:
+def _parts(command: Fetch, tiles: Held) -> Sequence[np.ndarray]:
     """Parts of tiles, contiguous so that they are sent as they are."""
     return [
-        np.asarray(held[n][name][where], order="C")
+        np.asarray(tiles[n][name][where], order="C")
         for n, where in command.parts
         for name in command.names
     ]
 
 
-def compact(held: Held) -> Held:
-    """The tiles, without much memory around them that nobody needs any more."""
-    return {n: {k: _own(a) for k, a in fields.items()} for n, fields in held.items()}
+def compact(tiles: Held) -> Held:
+    """The tiles, copied where they keep much unused memory alive."""
+    return {n: {k: _own(a) for k, a in fields.items()} for n, fields in tiles.items()}
 
 
 def _own(array: np.ndarray) -> np.ndarray:
     """The array, copied if it shows less than half of the memory it keeps alive."""
     base = owner(array)
-    whole = base.nbytes if isinstance(base, np.ndarray | memoryview) else 0
-    return array if whole <= 2 * distinct(array).nbytes else array.copy()
+    total = base.nbytes if isinstance(base, np.ndarray | memoryview) else 0
+    return array if total <= 2 * distinct(array).nbytes else array.copy()

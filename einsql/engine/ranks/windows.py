@@ -1,35 +1,60 @@
-"""Parts of relations that lie at ranks: windows whose offsets are known when a statement runs.
+"""Parts of relations on ranks: windows whose offsets are known when a statement runs.
 
-A part that is whole along the keys of its windows, in tiles that together hold the relation
-about once, is cut at each rank from tiles that are whole along these keys too. So a stored
-tensor stays where it is, whatever the offsets. Of any other part what the ranks need is sent
-from rank to rank by each statement.
+A part may be whole along the keys of its windows, in tiles with about as many elements as the
+relation. Then each rank cuts it from tiles that are whole along these keys too, so a stored
+tensor is not moved, whatever the offsets. The tiles of any other part are sent from rank to rank
+by each statement.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from einsql.core.boxes import volumes
 from einsql.core.schema import Schema
+from einsql.engine.ranks.messages import Kept
 from einsql.ir.layout import Tiles
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import DistantFields, Fields
 
 if TYPE_CHECKING:
-    from einsql.engine.ranks.program import RankFields
     from einsql.storage.files import FilePart
 
 SMALL = 2**22
 """Keys of a relation of which every rank may have all."""
 
 
-class RankPart(DistantFields):
-    """A box of fields that lie at ranks.
+class RankTensor(Protocol):
+    """Fields on ranks, as far as a part of them needs to know."""
+
+    @property
+    def schema(self) -> Schema:
+        """Keys and fields."""
+
+    @property
+    def sites(self) -> int:
+        """How many sites there are."""
+
+    def part(self, names: Sequence[str], box: np.ndarray) -> dict[str, np.ndarray]:
+        """Fetches some fields over a box of keys."""
+
+    def version(self, tiles: Tiles, sites: int) -> Kept | None:
+        """The handle of exactly these tiles if the ranks keep them."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __len__(self) -> int: ...
+
+
+TensorT = TypeVar("TensorT", bound=RankTensor)
+
+
+class RankPart(DistantFields, Generic[TensorT]):
+    """A box of fields on ranks.
 
     Attributes:
         whole: The fields.
@@ -37,7 +62,7 @@ class RankPart(DistantFields):
         windows: Numbers of the keys that the part counts from 0, wherever the box begins.
     """
 
-    def __init__(self, whole: RankFields, box: np.ndarray, windows: Sequence[int]) -> None:
+    def __init__(self, whole: TensorT, box: np.ndarray, windows: Sequence[int]) -> None:
         self.whole = whole
         self.box = box
         self.windows = windows
@@ -52,7 +77,7 @@ class RankPart(DistantFields):
         return len(self.whole)
 
 
-class Dealt(dict[str, np.ndarray]):
+class CacheableFields(dict[str, np.ndarray]):
     """Fields of a stored tensor in this process that ranks may keep.
 
     Attributes:
@@ -67,20 +92,20 @@ class Dealt(dict[str, np.ndarray]):
         self.name = name
         self.schema = schema
 
-    def within(self, box: np.ndarray, windows: Sequence[int]) -> DealtPart:
+    def within(self, box: np.ndarray, windows: Sequence[int]) -> CacheablePart:
         """A part, which is sent when it is read.
 
         Args:
             box: int64 (keys, 2), within the bounds of the keys.
             windows: Numbers of the keys that the part counts from 0, wherever the box begins.
         """
-        return DealtPart(self, box, windows)
+        return CacheablePart(self, box, windows)
 
 
-class DealtPart(DistantFields):
+class CacheablePart(DistantFields):
     """A box of such fields; `whole`, `box` and `windows` as for `RankPart`."""
 
-    def __init__(self, whole: Dealt, box: np.ndarray, windows: Sequence[int]) -> None:
+    def __init__(self, whole: CacheableFields, box: np.ndarray, windows: Sequence[int]) -> None:
         self.whole = whole
         self.box = box
         self.windows = windows
@@ -101,24 +126,24 @@ def lent(tensor: Tensor) -> Fields:
     fields = tensor.relation.fields
     if tensor.borrowed or type(fields) is not dict:
         return fields
-    return Dealt(fields, tensor.name.lower(), tensor.relation.schema)
+    return CacheableFields(fields, tensor.name.lower(), tensor.relation.schema)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Within:
+class WindowTiles:
     """How tiles of a part are cut from tiles of the whole.
 
     Attributes:
         tiles: Those of the whole, at the same sites.
-        at: What of each of them along its axes; None if it is all.
+        at: The part of each of them along its axes; None for all of it.
     """
 
     tiles: Tiles
     at: tuple[slice | None, ...]
 
 
-def lasting(part: RankPart | DealtPart, tiles: Tiles) -> Within | None:
-    """Tiles of the whole that have what tiles of any such part need, if they may be kept.
+def cacheable_tiles(part: RankPart[Any] | CacheablePart, tiles: Tiles) -> WindowTiles | None:
+    """Tiles of the whole that contain the tiles of any such part, if ranks may keep them.
 
     Args:
         part: A part.
@@ -132,14 +157,14 @@ def lasting(part: RankPart | DealtPart, tiles: Tiles) -> Within | None:
             return None
         boxes[:, n] = key.lo, key.hi
         at[n] = slice(lo - key.lo, hi - key.lo)
-    found = Tiles(tiles.sites, boxes, tiles.copies)
-    known = isinstance(part, RankPart) and part.whole.version(found, part.whole.sites) is not None
-    if not known and int(found.volumes.sum()) > max(part.whole.schema.size, SMALL):
+    wanted = Tiles(tiles.sites, boxes, tiles.copies)
+    known = isinstance(part, RankPart) and part.whole.version(wanted, part.whole.sites) is not None
+    if not known and int(wanted.volumes.sum()) > max(part.whole.schema.size, SMALL):
         return None
-    return Within(found, tuple(at))
+    return WindowTiles(wanted, tuple(at))
 
 
-def moving(part: RankPart | FilePart, tiles: Tiles) -> Tiles:
+def tiles_of_whole(part: RankPart[Any] | FilePart, tiles: Tiles) -> Tiles:
     """The wanted tiles of a part by the keys of the whole."""
     boxes = tiles.boxes.copy()
     for n in part.windows:

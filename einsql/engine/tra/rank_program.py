@@ -1,7 +1,7 @@
 """A plan of the implementation algebra at the sites of one process, tile by tile.
 
-Blocks are numbered as tiles are: what a scan reads is loaded as a stored tensor of a
-placed program is, and what the plan gives is held under numbers and can be asked for.
+Blocks are numbered as tiles are. The inputs of scans are loaded as the stored tensors of a placed
+program are, and the results are kept under numbers and can be fetched.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from itertools import chain
 import numpy as np
 
 from einsql.engine.exchange import Held
-from einsql.engine.executor import Compile, Runner, Tick
 from einsql.engine.spmd_executor import Loading, SiteMeasure
+from einsql.engine.step import Compile, Runner, Tick
 from einsql.engine.tra.site_executor import run_sites
 from einsql.engine.transport import Transport
 from einsql.ir.einsum.graph import EinSum
@@ -30,7 +30,7 @@ class BlockProgram:
 
     Attributes:
         sites: How many sites there are.
-        loads: What the plan's scans read, in the order of the plan.
+        loads: The inputs of the plan's scans, in the order of the plan.
     """
 
     def __init__(self, root: Node, compile_node: Compile) -> None:
@@ -42,18 +42,16 @@ class BlockProgram:
         self._compile = compile_node
         self._runners: dict[object, Runner] = {}
 
-    def execute(
-        self, transport: Transport, load: Loading, tick: Tick
-    ) -> tuple[Held, SiteMeasure]:  # fmt: skip
+    def execute(self, transport: Transport, load: Loading, tick: Tick) -> tuple[Held, SiteMeasure]:
         """Runs the plan at the transport's own sites.
 
         Args:
-            transport: Moves what crosses sites.
+            transport: Moves arrays between sites.
             load: Gives the blocks of scans.
             tick: Told that it goes on; raises to cancel.
 
         Returns:
-            The blocks of the result at these sites by number, and what the run took here.
+            The blocks of the result at these sites by number, and the measures of the run.
 
         Raises:
             DataError: An element overflows, divides by zero or cannot be cast.
@@ -69,17 +67,17 @@ class BlockProgram:
         def read(scan: Scan, key: KeyTuple) -> np.ndarray:
             return known[self._scans[id(scan)]][key]
 
-        def run(template: EinSum, given: Sequence[np.ndarray]) -> np.ndarray:
-            runner = self._runner(template, tuple(a.shape for a in given))
-            return np.asarray(runner([{VALUE: a} for a in given], lambda _: tick(0.0))[VALUE])
+        def run(template: EinSum, arrays: Sequence[np.ndarray]) -> np.ndarray:
+            runner = self._runner(template, tuple(a.shape for a in arrays))
+            return np.asarray(runner([{VALUE: a} for a in arrays], lambda _: tick(0.0))[VALUE])
 
-        held, measure = run_sites(self._root, read, run, transport)
-        found: Held = {
+        by_site, measure = run_sites(self._root, read, run, transport)
+        at_tiles: Held = {
             self._numbers[key, n, site]: {VALUE: array}
-            for site, own in held.items()
+            for site, own in by_site.items()
             for (key, n), array in own.items()
         }
-        return found, measure
+        return at_tiles, measure
 
     def _runner(self, template: EinSum, shapes: tuple[tuple[int, ...], ...]) -> Runner:
         if (template, shapes) not in self._runners:
@@ -93,7 +91,7 @@ def scans_of(root: Node) -> list[Scan]:
 
 
 def loads_of(root: Node) -> tuple[Load, ...]:
-    """What the scans of a plan read, as the tiles of stored tensors."""
+    """The inputs of a plan's scans, as the tiles of stored tensors."""
     return tuple(Load(s.tensor, tiles_of(s.schema, s.cuts)) for s in scans_of(root))
 
 

@@ -1,8 +1,8 @@
 """Runs a plan of the implementation algebra: the same program at every site.
 
-A site sees its own arrays alone; what it needs of others comes through the transport.
-Which arrays those are every site knows from the plan, so nothing is asked for or agreed
-on. Handing out the result is no part of the plan and is not counted.
+A site reads its own arrays alone, and gets those of others through the transport. Every site
+knows the transfers from the plan, so there are no requests and no agreements. Returning the
+result is no part of the plan and is not counted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SiteRun:
 
     Attributes:
         blocks: The result by key, in the order of keys.
-        measure: What every site did.
+        measure: The measures of every site.
     """
 
     blocks: Mapping[KeyTuple, np.ndarray]
@@ -87,8 +87,8 @@ def run_on_sites(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -
         DataError: An element overflows, divides by zero or cannot be cast.
     """
     transport = LocalTransport(root.schema.sites)
-    held, measure = run_sites(root, reading(inputs), run, transport)
-    return SiteRun(gathered(root, held, run), measure)
+    by_site, measure = run_sites(root, reading(inputs), run, transport)
+    return SiteRun(gathered(root, by_site, run), measure)
 
 
 def run_sites(
@@ -100,10 +100,10 @@ def run_sites(
         root: The relation that is wanted.
         read: Gives blocks of scanned tensors.
         run: Runs kernels.
-        transport: Moves what crosses sites.
+        transport: Moves arrays between sites.
 
     Returns:
-        For each of them what it holds of the result, and what it did.
+        The blocks of the result at each site, and the measures of all.
 
     Raises:
         DataError: An element overflows, divides by zero or cannot be cast.
@@ -113,7 +113,7 @@ def run_sites(
     nodes = walk(root)
     left = Counter(id(c) for node in nodes for c in children(node))
     fused = _fused(nodes, left)
-    held: dict[int, dict[int, AtSite]] = {}
+    blocks_of: dict[int, dict[int, AtSite]] = {}
     for node in nodes:
         if id(node) in fused:
             continue
@@ -123,28 +123,28 @@ def run_sites(
         while isinstance(maker, LocalFilter) and id(maker.source) in fused:
             maker = maker.source
         sources = children(maker)
-        operands = [held[id(c)] for c in sources]
+        operands = [blocks_of[id(c)] for c in sources]
         if isinstance(node, Bcast | Shuffle):
-            held[id(node)] = _exchange(node, operands[0], transport)
+            blocks_of[id(node)] = _exchange(node, operands[0], transport)
         elif isinstance(node, Repartition):
-            held[id(node)] = _recut(node, operands[0], transport)
+            blocks_of[id(node)] = _recut(node, operands[0], transport)
         else:
-            held[id(node)] = {}
+            blocks_of[id(node)] = {}
             for site in transport.owned:
                 start = time.perf_counter()
                 own = [o[site] for o in operands]
                 kernel = counting(run, measure.flops, site)
-                made: Pairs = local_pairs(maker, last.schema.held, site, own, read, kernel)
+                pairs: Pairs = local_pairs(maker, last.schema.held, site, own, read, kernel)
                 if merges and isinstance(node, LocalAggregate):
-                    made = aggregated(node, site, made, kernel)
-                held[id(node)][site] = dict(made)
+                    pairs = aggregated(node, site, pairs, kernel)
+                blocks_of[id(node)][site] = dict(pairs)
                 measure.seconds[site] += time.perf_counter() - start
         for c in sources:
             left[id(c)] -= 1
             if left[id(c)] == 0:
-                del held[id(c)]
+                del blocks_of[id(c)]
     measure.sent, measure.received = transport.sent, transport.received
-    return held[id(root)], measure
+    return blocks_of[id(root)], measure
 
 
 def _fused(nodes: Sequence[Node], readers: Mapping[int, int]) -> set[int]:
@@ -153,51 +153,53 @@ def _fused(nodes: Sequence[Node], readers: Mapping[int, int]) -> set[int]:
     Their pairs are merged or passed on as they are made, never held; those that a filter
     drops are not made at all, and so cannot fail, as on one site.
     """
-    found: set[int] = set()
+    inlined: set[int] = set()
     for node in nodes:
         if isinstance(node, LocalAggregate | LocalFilter) and readers[id(node.source)] == 1:
             source = node.source
-            passes = isinstance(source, LocalFilter) and id(source.source) in found
+            passes = isinstance(source, LocalFilter) and id(source.source) in inlined
             if passes or isinstance(source, LocalJoin | LocalMap):
-                found.add(id(source))
-    return found
+                inlined.add(id(source))
+    return inlined
 
 
-def gathered(root: Node, held: Mapping[int, AtSite], run: RunKernel) -> Blocks:
+def gathered(root: Node, by_site: Mapping[int, AtSite], run: RunKernel) -> Blocks:
     """One array for every key of a result: any of its copies, parts merged by ⊕."""
-    found: Blocks = {}
+    blocks: Blocks = {}
     for key, parts in root.schema.held.items():
-        arrays = (held[copies[0]][key, n] for n, copies in enumerate(parts))
-        found[key] = reduce(lambda a, b: merged(root.schema.merge or "", a, b, run), arrays)
-    return dict(sorted(found.items()))
+        arrays = (by_site[copies[0]][key, n] for n, copies in enumerate(parts))
+        blocks[key] = reduce(lambda a, b: merged(root.schema.merge or "", a, b, run), arrays)
+    return dict(sorted(blocks.items()))
 
 
-# ---- what crosses sites
+# ---- transfers between sites
 
 
 def _exchange(
-    node: Bcast | Shuffle, held: dict[int, AtSite], transport: Transport
+    node: Bcast | Shuffle, by_site: dict[int, AtSite], transport: Transport
 ) -> dict[int, AtSite]:
     source, target = node.source.schema, node.schema
     moved = list(array_transfers(source, target))
     shapes = [source.blocks.shape(key) for key, _, _, _ in moved]
     routes = _routes([t[2:] for t in moved], shapes, source, [t[:3] for t in moved])
-    made: dict[int, AtSite] = {
+    received: dict[int, AtSite] = {
         site: {(key, n): a for (key, n), a in own.items() if site in target.held[key][n]}
-        for site, own in held.items()
+        for site, own in by_site.items()
     }
 
     def whole(n: int) -> Arrays:
         key, part, origin, _ = moved[n]
-        return {VALUE: held[origin][key, part]}
+        return {VALUE: by_site[origin][key, part]}
 
     for n, arrays in transport.exchange(routes, whole):
         key, part, _, site = moved[n]
-        made[site][key, part] = arrays[VALUE]
-    return made
+        received[site][key, part] = arrays[VALUE]
+    return received
 
 
-def _recut(node: Repartition, held: dict[int, AtSite], transport: Transport) -> dict[int, AtSite]:
+def _recut(
+    node: Repartition, by_site: dict[int, AtSite], transport: Transport
+) -> dict[int, AtSite]:
     """Sends every piece of a block to where its new block is put together."""
     source, target = node.source.schema, node.schema
     old = assembled(source.blocks, "Repartition")
@@ -205,31 +207,33 @@ def _recut(node: Repartition, held: dict[int, AtSite], transport: Transport) -> 
     shapes = [tuple(hi - lo for lo, hi in piece.box) for piece, _, _ in moved]
     cuts = [(piece.source, piece.box, origin) for piece, origin, _ in moved]
     routes = _routes([t[1:] for t in moved], shapes, source, cuts)
-    made: dict[int, AtSite] = {
+    received: dict[int, AtSite] = {
         site: {
             (key, 0): np.empty(target.blocks.shape(key), target.blocks.dtype.numpy)
             for key, n in target.at(site)
         }
-        for site in held
+        for site in by_site
     }
 
     def part(n: int) -> Arrays:
         piece, origin, _ = moved[n]
         starts = [c[k] for c, k in zip(old, piece.source, strict=True)]
-        return {VALUE: held[origin][piece.source, 0][slices(piece.box, starts)]}
+        return {VALUE: by_site[origin][piece.source, 0][slices(piece.box, starts)]}
 
     for n, arrays in transport.exchange(routes, part):
         piece, _, site = moved[n]
         starts = [c[k] for c, k in zip(node.cuts, piece.target, strict=True)]
-        made[site][piece.target, 0][slices(piece.box, starts)] = arrays[VALUE]
-    return made
+        received[site][piece.target, 0][slices(piece.box, starts)] = arrays[VALUE]
+    return received
 
 
 def _routes(
-    ends: Sequence[tuple[int, int]], shapes: Sequence[tuple[int, ...]], schema: PhysicalSchema,
+    ends: Sequence[tuple[int, int]],
+    shapes: Sequence[tuple[int, ...]],
+    schema: PhysicalSchema,
     pieces: Iterable[Hashable],
-) -> Routes:  # fmt: skip
-    """What moves, in the order in which the transfers are listed; equal pieces are the same."""
+) -> Routes:
+    """The routes in the order in which the transfers are listed; equal pieces have one number."""
     sites = np.array(ends, np.int64).reshape(-1, 2)
     rank = len(shapes[0]) if shapes else 0
     extents = np.array(shapes, np.int64).reshape(len(shapes), rank)

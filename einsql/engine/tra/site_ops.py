@@ -1,4 +1,4 @@
-"""What a site makes of its own blocks in a plan of the implementation algebra."""
+"""The operations of a site on its own blocks in a plan of the implementation algebra."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from einsql.storage.block_relation import RunKernel, merged, place_of, tiled
 Part = tuple[KeyTuple, int]
 """An array of a physical relation: its key, and its number among the parts under it."""
 AtSite = dict[Part, np.ndarray]
-"""What one site holds of a relation."""
+"""The blocks of a relation at one site."""
 Pairs = Iterable[tuple[Part, np.ndarray]]
 
 
@@ -38,8 +38,8 @@ Read = Callable[[Scan, KeyTuple], np.ndarray]
 
 def local_pairs(
     node: Node, wanted: Held, site: int, operands: Sequence[AtSite], read: Read, run: RunKernel
-) -> Iterator[tuple[Part, np.ndarray]]:  # fmt: skip
-    """What a site makes of its own arrays; of a join or map only the wanted keys."""
+) -> Iterator[tuple[Part, np.ndarray]]:
+    """Yields an operation's results on a site's arrays; of a join or map only the wanted keys."""
     if isinstance(node, Scan):
         for key, n in node.schema.at(site):
             yield (key, n), read(node, key)
@@ -59,11 +59,13 @@ def local_pairs(
 
 
 def _map(
-    node: LocalMap, wanted: Held, held: AtSite, run: RunKernel
+    node: LocalMap, wanted: Held, blocks: AtSite, run: RunKernel
 ) -> Iterator[tuple[Part, np.ndarray]]:
-    made = [(part, a) for part, array in held.items() for part, a in _emitted(node, part, array)]
-    new = renamed([key for (key, _), _ in made], node.keys)
-    for key, ((_, n), array) in zip(new, made, strict=True):
+    emitted = [
+        (part, a) for part, array in blocks.items() for part, a in _emitted(node, part, array)
+    ]
+    new = renamed([key for (key, _), _ in emitted], node.keys)
+    for key, ((_, n), array) in zip(new, emitted, strict=True):
         if key in wanted:
             yield (key, n), _chain(node.kernels, [array], run)
 
@@ -83,11 +85,11 @@ def _emitted(node: LocalMap, part: Part, array: np.ndarray) -> Iterator[tuple[Pa
 def _join(
     node: LocalJoin, wanted: Held, operands: Sequence[AtSite], run: RunKernel
 ) -> Iterator[tuple[Part, np.ndarray]]:
-    found = matches([[key for key, _ in o] for o in operands], node.keys)
-    kept = holds(node.where, [key for key, _ in found])
-    found = [match for match, on in zip(found, kept, strict=True) if on]
-    new = renamed([key for key, _ in found], node.key_map)
-    for key, (_, own) in zip(new, found, strict=True):
+    joined = matches([[key for key, _ in o] for o in operands], node.keys)
+    kept = holds(node.where, [key for key, _ in joined])
+    joined = [match for match, on in zip(joined, kept, strict=True) if on]
+    new = renamed([key for key, _ in joined], node.key_map)
+    for key, (_, own) in zip(new, joined, strict=True):
         if key in wanted:
             arrays = [o[k, 0] for o, k in zip(operands, own, strict=True)]
             yield (key, 0), _chain(node.kernels, arrays, run)
@@ -96,12 +98,12 @@ def _join(
 def aggregated(
     node: LocalAggregate, site: int, pairs: Pairs, run: RunKernel
 ) -> Iterator[tuple[Part, np.ndarray]]:
-    """What pairs give that are merged group by group as they come.
+    """Merges pairs group by group as they come.
 
     Args:
         node: How they are merged.
         site: Where.
-        pairs: What the site holds, or makes just now.
+        pairs: The blocks of the site, stored or computed.
         run: Runs kernels.
     """
     groups: dict[KeyTuple, np.ndarray] = {}
@@ -118,9 +120,9 @@ def aggregated(
         yield (group, n), _chain(node.finish, [total], run)
 
 
-def _stack(node: LocalStack, site: int, held: AtSite) -> Iterator[tuple[Part, np.ndarray]]:
+def _stack(node: LocalStack, site: int, blocks: AtSite) -> Iterator[tuple[Part, np.ndarray]]:
     groups: dict[KeyTuple, list[np.ndarray]] = {}
-    for (key, _), array in sorted(held.items(), key=lambda pair: pair[0]):
+    for (key, _), array in sorted(blocks.items(), key=lambda pair: pair[0]):
         groups.setdefault(without(key, node.key), []).append(array)
     for group, arrays in groups.items():
         if site in node.schema.held[group][0]:  # other sites hold some of the group only

@@ -1,20 +1,16 @@
-"""What kernels ask of a device: memory, copies, matrix products, launches.
+"""The protocol of a device: memory, copies, matrix products, launches.
 
-There are two: a GPU by CuPy and numba-cuda, and the processor standing in for one, with NumPy
-and Numba's CUDA simulator. What is above this line runs on either.
+There are two devices: a GPU by CuPy and numba-cuda, and a simulator on the processor by NumPy and
+Numba's CUDA simulator. All code above this protocol runs on either.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-
-from einsql.core import forks
-from einsql.errors import OperationalError
 
 Array = Any
 """An array on a device: CuPy's, or NumPy's in the simulator. Both slice, transpose, sum."""
@@ -29,7 +25,7 @@ class Device(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called, for people."""
+        """Its name, for messages."""
 
     @property
     def memory(self) -> int:
@@ -87,47 +83,5 @@ class Device(Protocol):
 
 
 def simulated() -> bool:
-    """True if Numba's simulator stands in for a GPU in this process."""
+    """True if Numba's simulator replaces a GPU in this process."""
     return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
-
-
-@lru_cache(maxsize=1)
-def device() -> Device:
-    """The device of this process.
-
-    Raises:
-        OperationalError: There is none, or a package or the driver is missing.
-    """
-    if simulated():
-        from einsql.kernels.cuda.simulator import Simulator
-
-        return Simulator()
-    if _inherited:
-        raise OperationalError(
-            f"This process was forked from process {forks.parent()}, which has used the GPU, so it "
-            "cannot use it",
-            hint="Start it by multiprocessing's 'spawn' or 'forkserver'.",
-        )
-    try:
-        from einsql.kernels.cuda.gpu import Gpu  # CuPy and numba-cuda are for who asks for them
-
-        return Gpu()
-    except ImportError as error:
-        raise OperationalError(
-            f"device = 'cuda' needs CuPy and numba-cuda: {error}", hint=WAY_OUT
-        ) from error
-
-
-_inherited = False
-"""Whether a parent process has used the GPU; CUDA does not work in a child then."""
-
-
-def _forget() -> None:
-    global _inherited
-    if device.cache_info().currsize and not simulated():
-        forks.never_destroy(device())
-        _inherited = True
-        device.cache_clear()
-
-
-forks.at_fork(_forget)

@@ -32,15 +32,15 @@ EACH = 4
 
 
 def start(o: Output) -> Any:
-    """What an output holds at a key without any point."""
+    """The value of an output at a key without any point."""
     return 0 if o.reduction is None else REDUCTIONS[o.reduction].identity(o.dtype)
 
 
 def compile_generated(node: EinSum, device: Device) -> Compute | None:
     """A generated kernel for a node, or None where a computed key defeats the grid.
 
-    Element-wise outputs are 0 where no point exists. What it returns raises DataError for a
-    selected element that fails.
+    Element-wise outputs are 0 where no point exists. The kernel raises DataError for a selected
+    element that fails.
     """
     shape = node.schema.shape
     if any(a.extent == 0 for a in node.axes):
@@ -98,7 +98,7 @@ class _Generated:
         sorts = list(self.sort(operands)) if self.places is not None else []
         outputs = [self.result(o) for o in node.outputs]
         numbers: list[Any] = [self.size]
-        given = [
+        inputs = [
             *(self.axes[x].extent for x in self.grid.nest.loops),
             *map(self.argument, self.program.params),
             *map(literal, self.program.constants),
@@ -106,12 +106,12 @@ class _Generated:
             *sorts,
         ]
         if self.finish is None:
-            self.launch(self.program, self.size, [*numbers, *given, *outputs])
+            self.launch(self.program, self.size, [*numbers, *inputs, *outputs])
         else:
             states = [self.state(d, v) for o in node.outputs for d, v in _states(o)]
             numbers.append(self.splits)
             work = self.size * self.splits * device.threads
-            self.launch(self.program, work, [*numbers, *given, *states])
+            self.launch(self.program, work, [*numbers, *inputs, *states])
             self.launch(self.finish, self.size, [*numbers, *states, *outputs])
         return {
             o.name: a.view(o.dtype.numpy).reshape(node.schema.shape)
@@ -119,7 +119,7 @@ class _Generated:
         }
 
     def launch(self, program: Program, work: int, args: list[Any]) -> None:
-        """Runs a kernel over so many threads; what it found wrong is raised."""
+        """Runs a kernel over so many threads, and raises the errors that it reports."""
         device = self.device
         if program.reasons or self.failed is None:
             self.failed = device.full((1,), 0, np.dtype(np.int64))

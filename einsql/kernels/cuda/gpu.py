@@ -25,7 +25,7 @@ from einsql.kernels.cuda.stacks import WIDEST, Stack, parts, stack_of
 
 numba_cuda: Any = numba.cuda  # without types of its own
 SHARE = 0.85
-"""Of the memory that is free at first; the rest is for libraries and for what they pad."""
+"""Share of the memory that is free at first; the rest is for libraries and for padding."""
 
 TAKEN = "End what else uses the GPU, choose another by CUDA_VISIBLE_DEVICES, or SET device = 'cpu'."
 
@@ -46,8 +46,9 @@ class Gpu:
 
     def __init__(self) -> None:
         try:
-            found = runtime.getDeviceProperties(0) if runtime.getDeviceCount() else None
-            free = runtime.memGetInfo()[0] if found is not None else 0  # the first that takes any
+            properties = runtime.getDeviceProperties(0) if runtime.getDeviceCount() else None
+            # The first call that takes memory of the device.
+            free = runtime.memGetInfo()[0] if properties is not None else 0
         except runtime.CUDARuntimeError as error:
             if is_shortage(error):
                 raise OperationalError(
@@ -56,10 +57,10 @@ class Gpu:
             raise OperationalError(
                 f"device = 'cuda' finds no GPU: {error}", hint=WAY_OUT
             ) from error
-        if found is None:
+        if properties is None:
             raise OperationalError("device = 'cuda' finds no GPU", hint=WAY_OUT)
-        self.name = found["name"].decode()
-        self.blocks = 8 * int(found["multiProcessorCount"])
+        self.name = properties["name"].decode()
+        self.blocks = 8 * int(properties["multiProcessorCount"])
         self.grid = 16 * self.blocks
         self.memory = int(free * SHARE)
         for name in ("numba.core.config", "numba.cuda.core.config"):
@@ -80,15 +81,15 @@ class Gpu:
     def download(self, array: Array) -> np.ndarray:
         """As `Device` says, into pinned memory if there is enough."""
         array = cupy.ascontiguousarray(array).reshape(array.shape)
-        made: np.ndarray
+        host: np.ndarray
         try:
-            made = cupyx.empty_pinned(array.shape, array.dtype)
+            host = cupyx.empty_pinned(array.shape, array.dtype)
         except runtime.CUDARuntimeError as error:
             if not is_shortage(error):
                 raise
-            made = np.empty(array.shape, array.dtype)  # slower, but nothing else is the matter
-        array.get(out=made)
-        return made
+            host = np.empty(array.shape, array.dtype)  # slower, but nothing else is the matter
+        array.get(out=host)
+        return host
 
     def gemm(self, a: Array, b: Array, dtype: np.dtype, precision: str) -> Array:
         """As `Device` says. cuBLAS counts columns first: it is given bᵀ·aᵀ."""
@@ -116,11 +117,11 @@ class Gpu:
 
     def launch(self, source: str, blocks: int, args: Sequence[Any]) -> None:
         """As `Device` says; both libraries use the same stream, so that neither waits."""
-        given = [
+        arguments = [
             numba_cuda.as_cuda_array(a, sync=False) if isinstance(a, cupy.ndarray) else a
             for a in args
         ]
-        load(source)[blocks, self.threads](*given)
+        load(source)[blocks, self.threads](*arguments)
 
     def give_back(self) -> None:
         """As `Device` says."""
@@ -134,12 +135,12 @@ class Gpu:
 
 def _stack(array: Array) -> tuple[Array, Stack]:
     """An array as cuBLAS reads it, copied where it has to be."""
-    found = stack_of(array.shape, tuple(s // array.itemsize for s in array.strides))
-    if found is None:
+    stack = stack_of(array.shape, tuple(s // array.itemsize for s in array.strides))
+    if stack is None:
         array = cupy.ascontiguousarray(array)
         _, rows, columns = array.shape
-        found = Stack(False, columns, rows * columns)
-    return array, found
+        stack = Stack(False, columns, rows * columns)
+    return array, stack
 
 
 def _quiet(name: str) -> None:

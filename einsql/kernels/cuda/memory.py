@@ -1,8 +1,9 @@
-"""Relations on a device: what is there, what was there and waits in the processor's memory.
+"""Relations on a device, and those that are evicted to the processor's memory.
 
-A buffer is one field's elements, in one memory or in both; views of it are handles. When room
-is needed, the buffers that were used least recently leave the device, copied out if nothing
-else holds their elements. Stored tensors never change, so theirs are kept between statements.
+A buffer is the elements of one field, in one memory or in both; handles are views of buffers.
+When room is needed, the least recently used buffers leave the device, and are copied out unless
+the processor has their elements. Stored tensors never change, so their buffers are cached
+between statements.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Buffer:
         array: Those on the device, or None.
         host: Those in the processor's memory, or None.
         stored: Whether a stored tensor has them, so that they need no copy when they leave.
-        made: Whether a step computed them, so that nobody else has them.
+        made: Whether a step computed them, so that the caller shares no memory with them.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype, stored: bool = False) -> None:
@@ -52,7 +53,7 @@ class Handle:
     Attributes:
         memory: The memory that the buffer is in, or comes to.
         source: The stored tensor's array that the buffer is a copy of.
-        views: What to do to the buffer's array, in order.
+        views: Views to take of the buffer's array, in order.
     """
 
     memory: Memory
@@ -101,7 +102,7 @@ class Handle:
 
 
 class Memory:
-    """The memory of a device; there is one for each, for what all users hold counts.
+    """The memory of a device. All users share one object, because its limit is for all of them.
 
     Args:
         device: The device.
@@ -130,7 +131,7 @@ class Memory:
 
         Args:
             array: The array, in the processor's memory.
-            made: Whether a step has computed it, and nobody else has it.
+            made: Whether a step has computed it, so that the caller does not have it.
         """
         core = _once(array)
         buffer = Buffer(core.shape, core.dtype)
@@ -141,13 +142,13 @@ class Memory:
         """A handle on an array that never changes; its copy on the device is used again."""
         key = id(array)
         with self.lock:
-            found = self._stored.get(key)
-            if found is None or found[0]() is not array:
-                # The entry must not keep the array alive: what is dropped has to be freed.
+            entry = self._stored.get(key)
+            if entry is None or entry[0]() is not array:
+                # The entry must not keep the array alive: a dropped array has to be freed.
                 buffer = Buffer(array.shape, array.dtype, stored=True)
                 gone = weakref.ref(array, lambda _: self._stored.pop(key, None))
-                found = self._stored[key] = gone, buffer
-        return Handle(self, found[1], array.shape, array)
+                entry = self._stored[key] = gone, buffer
+        return Handle(self, entry[1], array.shape, array)
 
     def made(self, array: Array) -> Handle:
         """A handle on a result of the device's."""
@@ -185,9 +186,9 @@ class Memory:
         """Puts handles on the device, with room for more bytes beside them.
 
         Args:
-            handles: What is to be there.
+            handles: The arrays that have to be on the device.
             room: Bytes that are to be free.
-            limit: Bytes that all buffers may take with these, at most what the device has.
+            limit: Bytes that all buffers may take with these, at most the device's memory.
 
         Returns:
             False if that is more than the limit; nothing has moved then.

@@ -1,4 +1,4 @@
-"""One node on a device: which kernel runs it, and what happens where it does not fit."""
+"""One node on a device: the choice of its kernel, and slabs where it does not fit."""
 
 from __future__ import annotations
 
@@ -16,26 +16,30 @@ from einsql.kernels.cuda.products import compile_product
 from einsql.kernels.cuda.shortage import is_shortage, with_room
 from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
 from einsql.kernels.cuda.tiles import LEAST, compile_tiles
-from einsql.kernels.dispatch.kernel import Tick, silent
-from einsql.kernels.dispatch.registry import compile_node
+from einsql.kernels.kernel import Tick, no_progress
+from einsql.kernels.registry import compile_node
 from einsql.kernels.vectorized.views import plan_views
 
 Handles = Mapping[str, Handle]
 Runner = Callable[[Sequence[Handles], Tick], dict[str, Handle]]
 
-TYPES = frozenset(DType(x) for x in (
-    "BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "FLOAT", "DOUBLE"
-))  # fmt: skip
-"""What kernels of devices compute with; the processor's take the others."""
+TYPES = frozenset(
+    DType(x) for x in ("BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "FLOAT", "DOUBLE")
+)
+"""Types that device kernels compute with; nodes with others run on the processor."""
 TEMPORARY = 2
 """How many times its own bytes an array may take while it is used: operands may be copied
 into another order, running values are as wide as DOUBLE."""
 
 
 def compile_on_device(
-    node: EinSum, memory: Memory, precision: str = "float32", jit: str = "auto",
-    least: int = LEAST, limit: int | None = None,
-) -> tuple[str, Runner]:  # fmt: skip
+    node: EinSum,
+    memory: Memory,
+    precision: str = "float32",
+    jit: str = "auto",
+    least: int = LEAST,
+    limit: int | None = None,
+) -> tuple[str, Runner]:
     """Chooses a kernel of the device for a node.
 
     Args:
@@ -44,7 +48,7 @@ def compile_on_device(
         precision: Of products of FLOAT: 'float32' or 'tf32'.
         jit: As the processor's kernels are chosen, for nodes that no kernel here takes.
         least: Rows, columns and terms from which products other than float sums are tiled.
-        limit: Bytes that relations may take together while it runs; what the device has without.
+        limit: Bytes that relations may take while it runs; by default the device's memory.
 
     Returns:
         The kernel's name and its runner, over handles. It raises DataError as kernels of the
@@ -63,7 +67,7 @@ def compile_on_device(
 
 def _compute(
     node: EinSum, memory: Memory, precision: str, least: int
-) -> tuple[str, Compute | None]:  # fmt: skip
+) -> tuple[str, Compute | None]:
     product = compile_product(node, memory.device, precision)
     if product is not None:
         return "cuda gemm", product
@@ -108,23 +112,29 @@ def _on_processor(node: EinSum, memory: Memory, jit: str) -> tuple[str, Runner]:
 
 def _types(node: EinSum) -> set[DType]:
     """Types of the expressions and results of a node."""
-    found = (e for root in exprs(node) for e in subexpressions(root))
-    return {e.dtype for e in found} | {o.dtype for o in node.outputs}
+    expressions = (e for root in exprs(node) for e in subexpressions(root))
+    return {e.dtype for e in expressions} | {o.dtype for o in node.outputs}
 
 
 def _reads(node: EinSum) -> set[tuple[int, str]]:
     """Operand numbers and fields that a node reads."""
-    found = (e for root in exprs(node) for e in subexpressions(root))
-    return {(e.operand, e.field) for e in found if isinstance(e, Value)}
+    expressions = (e for root in exprs(node) for e in subexpressions(root))
+    return {(e.operand, e.field) for e in expressions if isinstance(e, Value)}
 
 
 class _Operator:
     """A node with a kernel of the device."""
 
     def __init__(
-        self, node: EinSum, memory: Memory, compute: Compute, precision: str, jit: str, least: int,
+        self,
+        node: EinSum,
+        memory: Memory,
+        compute: Compute,
+        precision: str,
+        jit: str,
+        least: int,
         limit: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.node, self.memory, self.compute = node, memory, compute
         self.precision, self.jit, self.least = precision, jit, least
         most = memory.device.memory
@@ -133,24 +143,24 @@ class _Operator:
         self.results = prod(node.schema.shape) * sum(o.dtype.numpy.itemsize for o in node.outputs)
 
     def run(self, operands: Sequence[Handles], tick: Tick) -> dict[str, Handle]:
-        """Runs all of it at once, slab by slab, or on the processor: what fits."""
+        """Runs the node at once, slab by slab, or on the processor: the first that fits."""
         read = [
             {name: h for name, h in o.items() if (n, name) in self.reads}
             for n, o in enumerate(operands)
         ]
         pieces, limit, short = self.pieces(read), self.limit, False
         try:
-            made = self.at_once(read)
+            handles = self.at_once(read)
         except Exception as error:
             if not is_shortage(error):
                 raise
-            made, short = None, True  # what libraries and other programs take is not foreseen
-            # Half of what did not fit, so that every slab is smaller, and slabs of slabs end.
-            whole = dict.fromkeys(self.cuttable(), 1)
-            limit = min(limit, size(pieces, self.cuttable(), whole)) // 2
-        if made is not None:
+            handles, short = None, True  # memory of libraries and other programs is not foreseen
+            # Half of the size that failed, so that every slab is smaller, and slabs of slabs end.
+            uncut = dict.fromkeys(self.cuttable(), 1)
+            limit = min(limit, size(pieces, self.cuttable(), uncut)) // 2
+        if handles is not None:
             tick(1.0)
-            return made
+            return handles
         parts = plan_slabs(pieces, self.cuttable(), limit)
         if parts is None or (short and not parts):
             return _on_processor(self.node, self.memory, self.jit)[1](operands, tick)
@@ -168,8 +178,8 @@ class _Operator:
             if not self.memory.bring(handles, room, self.limit):
                 return None
             arrays = [{name: h.device() for name, h in o.items()} for o in read]
-            made = with_room(lambda: self.compute(arrays), self.memory.device.give_back)
-            return {name: self.memory.made(a) for name, a in made.items()}
+            computed = with_room(lambda: self.compute(arrays), self.memory.device.give_back)
+            return {name: self.memory.made(a) for name, a in computed.items()}
 
     def cuttable(self) -> dict[str, int]:
         """Extents of the keys that nothing computes."""
@@ -177,7 +187,7 @@ class _Operator:
         return {a.label: a.extent for a in axes if a.define is None}
 
     def pieces(self, read: Sequence[Handles]) -> list[Piece]:
-        """What a slab needs."""
+        """The arrays of a slab."""
         pieces = [
             Piece(frozenset(self.node.operands[n].labels), TEMPORARY * h.nbytes)
             for n, o in enumerate(read)
@@ -191,32 +201,32 @@ class _Operator:
         """Runs slab after slab; the result is put together in the processor's memory."""
         node = self.node
         host = [{name: h.host() for name, h in o.items()} for o in read]
-        whole = {o.name: np.empty(node.schema.shape, o.dtype.numpy) for o in node.outputs}
+        host_fields = {o.name: np.empty(node.schema.shape, o.dtype.numpy) for o in node.outputs}
         bounds = {x: (node.axis(x).lo, node.axis(x).hi) for x in parts}
         total = prod(parts.values())
-        held: list[tuple[tuple[slice, ...], Handles] | None] = [None] * len(read)
+        current: list[tuple[tuple[slice, ...], Handles] | None] = [None] * len(read)
         for number, slab in enumerate(slabs(bounds, parts)):
             part, cuts = _slab(node, slab)
             for n, cut in enumerate(cuts):
-                last = held[n]
+                last = current[n]
                 if last is None or last[0] != cut:  # the same part as before is still there
-                    held[n] = cut, {x: self.memory.given(a[cut]) for x, a in host[n].items()}
-            operands = [fields for _, fields in filter(None, held)]
-            run = compile_on_device(
-                part, self.memory, self.precision, self.jit, self.least, limit
-            )[1]  # fmt: skip
-            made = run(operands, silent)
+                    current[n] = cut, {x: self.memory.given(a[cut]) for x, a in host[n].items()}
+            operands = [fields for _, fields in filter(None, current)]
+            run = compile_on_device(part, self.memory, self.precision, self.jit, self.least, limit)[
+                1
+            ]
+            computed = run(operands, no_progress)
             into = tuple(
                 slice(slab[k][0] - node.axis(k).lo, slab[k][1] - node.axis(k).lo)
                 if k in slab
                 else slice(None)
                 for k in node.keys
             )
-            for name, handle in made.items():
-                whole[name][into] = handle.host()
-            del operands, made
+            for name, handle in computed.items():
+                host_fields[name][into] = handle.host()
+            del operands, computed
             tick(min(1.0, (number + 1) / total))
-        return {name: self.memory.given(a, made=True) for name, a in whole.items()}
+        return {name: self.memory.given(a, made=True) for name, a in host_fields.items()}
 
 
 def _slab(

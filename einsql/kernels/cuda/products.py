@@ -22,19 +22,19 @@ def compile_product(node: EinSum, device: Device, precision: str) -> Compute | N
     """
     if len(node.outputs) != 1 or any(a.extent == 0 for a in node.axes):
         return None
-    found = product_of(node, node.outputs[0])
-    if found is None or not found.right:
+    product_sides = product_of(node, node.outputs[0])
+    if product_sides is None or not product_sides.right:
         return None
-    product = _Product(node, found, device, precision)
+    product = _Product(node, product_sides, device, precision)
     return product.run if product.k else None
 
 
 class _Product:
     """A product with its labels in groups."""
 
-    def __init__(self, node: EinSum, found: Product, device: Device, precision: str) -> None:
+    def __init__(self, node: EinSum, sums: Product, device: Device, precision: str) -> None:
         self.node, self.device, self.precision = node, device, precision
-        self.sides = (found.left, found.right)
+        self.sides = (sums.left, sums.right)
         self.extent = {a.label: a.extent for a in node.axes}
         a, b = (tuple(dict.fromkeys(node.operands[s[0].operand].labels)) for s in self.sides)
         keys = node.keys
@@ -50,8 +50,8 @@ class _Product:
         dtype = node.outputs[0].dtype
         self.work = np.dtype(np.float32) if dtype is DType.HALF else dtype.numpy
         nowhere = [x for x in self.extent if x not in a and x not in b and x not in keys]
-        self.scalars = found.scalars
-        self.scale = found.scale * prod(self.extent[x] for x in nowhere)
+        self.scalars = sums.scalars
+        self.scale = sums.scale * prod(self.extent[x] for x in nowhere)
 
     def run(self, operands: Sequence[Arrays]) -> dict[str, Array]:
         """Multiplies."""
@@ -61,10 +61,10 @@ class _Product:
         if left.dtype != right.dtype or (halves and self.work != np.float32):
             left, right = left.astype(self.work), right.astype(self.work)
         result = self.device.gemm(left, right, self.work, self.precision)
-        held = (*self.batch, *self.m, *self.n)
-        result = result.reshape([self.extent[x] for x in held])
-        kept = [k for k in self.node.keys if k in held]
-        result = result.transpose([held.index(k) for k in kept])
+        labels = (*self.batch, *self.m, *self.n)
+        result = result.reshape([self.extent[x] for x in labels])
+        kept = [k for k in self.node.keys if k in labels]
+        result = result.transpose([labels.index(k) for k in kept])
         for s in self.scalars:
             result = result * operands[s.operand][s.field].astype(self.work)
         if self.scale != 1.0:
@@ -72,7 +72,7 @@ class _Product:
         output = self.node.outputs[0]
         result = result.astype(output.dtype.numpy, copy=False)
         if len(kept) < len(self.node.keys):
-            lift = tuple(slice(None) if k in held else None for k in self.node.keys)
+            lift = tuple(slice(None) if k in labels else None for k in self.node.keys)
             result = np.broadcast_to(result[lift], self.node.schema.shape)
         return {output.name: result}
 

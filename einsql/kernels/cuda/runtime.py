@@ -1,4 +1,4 @@
-"""What generated CUDA kernels call, compiled by numba-cuda or run by Numba's simulator.
+"""Functions called by generated CUDA kernels, compiled by numba-cuda or run by its simulator.
 
 Importing this module imports Numba, so only generated source does it. Everything is written
 without signed overflow, which compiled code takes not to happen, and without reinterpreting
@@ -106,7 +106,7 @@ def idiv(a: Any, b: Any) -> Any:
 
 @_device
 def remainder(a: Any, b: Any) -> Any:
-    """What `idiv` leaves over: the dividend's sign."""
+    """The remainder of `idiv`, with the dividend's sign."""
     if b == -1:  # the quotient of the least integer has no place
         return 0 * a
     r = a % b
@@ -143,8 +143,8 @@ def floor(a: Any) -> Any:
     x = np.float64(a)
     if not abs(x) < _WHOLE:
         return x
-    whole = np.float64(np.int64(x))
-    return math.copysign(whole - 1.0 if whole > x else whole, x)
+    truncated = np.float64(np.int64(x))
+    return math.copysign(truncated - 1.0 if truncated > x else truncated, x)
 
 
 @_device
@@ -159,8 +159,8 @@ def round_away(a: Any) -> Any:
     x = np.float64(a)
     if not abs(x) < _WHOLE:
         return x
-    whole = np.float64(np.int64(abs(x)))
-    return math.copysign(whole + 1.0 if abs(x) - whole >= 0.5 else whole, x)
+    truncated = np.float64(np.int64(abs(x)))
+    return math.copysign(truncated + 1.0 if abs(x) - truncated >= 0.5 else truncated, x)
 
 
 @_device

@@ -1,7 +1,7 @@
-"""A lack of memory, however a library says so.
+"""Recognition of errors that mean a lack of memory, for all libraries.
 
-CuPy raises MemoryError for its arrays. What is allocated beside them fails with errors of other
-types: cuBLAS's handles and workspaces, the driver's modules and stacks, pinned memory.
+CuPy raises MemoryError for its arrays. Other allocations fail with other types of errors:
+cuBLAS's handles and workspaces, the driver's modules and stacks, pinned memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NAMES = (
     "CUDA_ERROR_OUT_OF_MEMORY",
     "cudaErrorMemoryAllocation",
 )
-"""What cuBLAS, the driver and the runtime call it, which CuPy's and numba-cuda's messages name."""
+"""Names that cuBLAS, the driver and the runtime give it in messages of CuPy and numba-cuda."""
 
 
 def is_shortage(error: BaseException) -> bool:
@@ -25,17 +25,17 @@ def is_shortage(error: BaseException) -> bool:
 
 
 def with_room(work: Callable[[], T], give_back: Callable[[], None]) -> T:
-    """What `work` returns, at the second try if the first one lacks memory beside the arrays'.
+    """Runs `work`, a second time if the first one lacks memory other than that of arrays.
 
     Args:
-        work: What to do; it leaves nothing behind where it fails.
-        give_back: Makes room for others than arrays; those have it already, for what raises
-            MemoryError has tried that itself.
+        work: The function; it leaves nothing behind where it fails.
+        give_back: Frees cached memory for other allocations. Allocations of arrays, which raise
+            MemoryError, have done that themselves.
     """
     try:
         return work()
     except Exception as error:
         if isinstance(error, MemoryError) or not is_shortage(error):
             raise
-    give_back()  # only here, where the error no longer holds what the first try had made
+    give_back()  # only here, where the error no longer holds the arrays of the first try
     return work()

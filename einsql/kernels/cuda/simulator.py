@@ -36,7 +36,7 @@ class Simulator:
         return np.full(shape, value, dtype)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-        """As `Device` says; at its worst, so that what is not written is noticed."""
+        """As `Device` says; filled with bad values, so that tests notice elements never written."""
         return np.full(shape, np.nan if dtype.kind == "f" else 77, dtype)
 
     def upload(self, array: np.ndarray) -> Array:

@@ -18,7 +18,7 @@ class Piece:
 
     Attributes:
         labels: The labels along which it can be cut.
-        nbytes: Bytes of all of it, with what its use takes beside it.
+        nbytes: Bytes of all of it, with the working memory of its use.
     """
 
     labels: frozenset[str]
@@ -30,11 +30,11 @@ def plan_slabs(
 ) -> dict[str, int] | None:
     """Into how many parts each label is cut, so that a slab fits.
 
-    Every step halves the parts of the label that makes the least traffic for what it saves;
-    an operand is copied once for every slab of the labels it does not have.
+    Every step halves the parts of the label with the least traffic per byte saved. An operand is
+    copied once for every slab of the labels it does not have.
 
     Args:
-        pieces: What a slab needs, operands and results.
+        pieces: The arrays of a slab, operands and results.
         extent: Values of the labels that may be cut.
         limit: Bytes that a slab may take.
 

@@ -128,7 +128,7 @@ class CudaWriter(Writer):
         return False
 
     def folds(self, o: Output) -> bool:
-        """Teams add what their threads have summed."""
+        """Teams add the sums of their threads."""
         return False
 
     def scans(self, o: Output, test: str | None) -> bool:
@@ -148,8 +148,8 @@ class CudaWriter(Writer):
             return
         self.at = self.nest.kept
         after = self.after[self.at]
-        found = [c for n, o in enumerate(self.node.outputs) for c in cells(n, o)]
-        after += [f"h_{name}[t] = {name}" for name, _, _ in found]
+        running = [c for n, o in enumerate(self.node.outputs) for c in cells(n, o)]
+        after += [f"h_{name}[t] = {name}" for name, _, _ in running]
         after += ["cuda.syncthreads()", f"step = {self.team // 2}", "while step > 0:"]
         after.append("    if t < step:")
         for n, o in enumerate(self.node.outputs):
@@ -157,7 +157,7 @@ class CudaWriter(Writer):
             after += ["        " + line for line in self.merged(n, o, other)]
             after += [f"        h_{c}[t] = {c}" for c, _, _ in cells(n, o)]
         after += ["    cuda.syncthreads()", "    step = step // 2", "if t == 0:"]
-        after += [f"    o_{name}[w] = {name}" for name, _, _ in found]
+        after += [f"    o_{name}[w] = {name}" for name, _, _ in running]
         after.append("cuda.syncthreads()")
 
     def merged(self, n: int, o: Output, other: Sequence[str]) -> list[str]:
@@ -170,8 +170,10 @@ class CudaWriter(Writer):
             tied = f"(not {loses} and {new} < s{n})"
             return [
                 f"if {other[2]} and (not f{n} or {wins} or {tied}):",
-                f"    s{n} = {new}", f"    m{n} = {other[1]}", f"    f{n} = True",
-            ]  # fmt: skip
+                f"    s{n} = {new}",
+                f"    m{n} = {other[1]}",
+                f"    f{n} = True",
+            ]
         if entry.monoid in ("and", "or"):
             return [f"s{n} = s{n} {_BITS[entry.monoid]} {new}"]
         lines = []
@@ -221,24 +223,24 @@ class CudaWriter(Writer):
     def key_digits(self) -> list[str]:
         """The labels of the result's key number `x`."""
         if not self.grid.sorted:
-            found = [(f"l{n}", f"e{n}") for n in range(self.nest.kept)]
-            return _digits("x", found)
-        found, number = [], []
+            digits = [(f"l{n}", f"e{n}") for n in range(self.nest.kept)]
+            return _digits("x", digits)
+        digits, number = [], []
         for n, k in enumerate(self.node.keys):
             if k in self.nest.loops:
                 at = self.nest.loops.index(k)
-                found.append((f"l{at}", f"e{at}"))
+                digits.append((f"l{at}", f"e{at}"))
             else:
-                found.append((f"g{n}", f"({self.param('hi', k)} - {self.param('lo', k)})"))
+                digits.append((f"g{n}", f"({self.param('hi', k)} - {self.param('lo', k)})"))
             if k not in self.nest.loops or k in self.grid.sorted:
-                number.append(found[-1])
+                number.append(digits[-1])
         text = "0"
         for digit, extent in number:
             text = digit if text == "0" else f"({text}) * {extent} + {digit}"
-        return [*_digits("x", found), f"segment = {text}"]
+        return [*_digits("x", digits), f"segment = {text}"]
 
     def heads(self) -> list[tuple[str, list[str], int]]:
-        """The loops over points: their heads, what they begin with, the level they reach."""
+        """The loops over points: their heads, initial values, and innermost level."""
         kept, depth = self.nest.kept, self.depth
         first = f"part * {self.team} + t"
         if self.grid.sorted:
@@ -248,8 +250,9 @@ class CudaWriter(Writer):
             ends = "bounds[segment]", "bounds[segment + 1]"
             if self.team > 1:
                 start = f"{ends[0]} + {first}"
-                heads = [(f"for q in range({start}, {ends[1]}, splits * {self.team}):", digits,
-                          last)]  # fmt: skip
+                heads = [
+                    (f"for q in range({start}, {ends[1]}, splits * {self.team}):", digits, last)
+                ]
             else:
                 heads = [(f"for q in range({ends[0]}, {ends[1]}):", digits, last)]
         elif self.team > 1:
@@ -296,15 +299,15 @@ def finishing(node: EinSum, grid: Grid) -> Program:
     return writer.out
 
 
-def _digits(number: str, found: Sequence[tuple[str, str]]) -> list[str]:
+def _digits(number: str, digits: Sequence[tuple[str, str]]) -> list[str]:
     """Statements that take a number apart; digits without a name are passed over."""
-    if not found:
+    if not digits:
         return []
     lines = [f"y = {number}"]
-    for digit, extent in reversed(found[1:]):
+    for digit, extent in reversed(digits[1:]):
         lines += [f"{digit} = y % {extent}"] if digit else []
         lines.append(f"y = y // {extent}")
-    return [*lines, f"{found[0][0]} = y"] if found[0][0] else lines
+    return [*lines, f"{digits[0][0]} = y"] if digits[0][0] else lines
 
 
 def read(cell: str, dtype: DType) -> str:

@@ -1,7 +1,7 @@
-"""How scalar functions are spelled in CUDA kernels: as for Numba, but for what CUDA lacks.
+"""The spelling of scalar functions in CUDA kernels: as for Numba, with replacements.
 
-Source that was written for the processor names functions of `math` and of NumPy; here every
-one of them is a function of `runtime.py`, which the simulator has as well.
+Source written for the processor names functions of `math` and of NumPy. Here each of them is a
+function of `runtime.py`, which runs on the simulator as well.
 """
 
 from __future__ import annotations

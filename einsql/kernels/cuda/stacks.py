@@ -15,7 +15,7 @@ class Stack:
     """How memory that holds a matrix X row by row, or column by column, is read as Xᵀ.
 
     Attributes:
-        turned: Whether what lies there column by column is to be transposed.
+        turned: Whether the matrix is stored column by column, so that it has to be transposed.
         step: Elements from one column to the next.
         next: Elements from one matrix to the next, 0 where it is the same for all.
     """

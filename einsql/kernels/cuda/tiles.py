@@ -76,15 +76,18 @@ def compile_tiles(node: EinSum, device: Device, least: int = LEAST) -> Compute |
 
 def _sides(node: EinSum) -> _Sides | None:
     if (
-        len(node.outputs) != 1 or node.guard != TRUE or any(a.define for a in node.axes)
-        or node.outputs[0].reduction is None or any(a.extent == 0 for a in node.axes)
-    ):  # fmt: skip
+        len(node.outputs) != 1
+        or node.guard != TRUE
+        or any(a.define for a in node.axes)
+        or node.outputs[0].reduction is None
+        or any(a.extent == 0 for a in node.axes)
+    ):
         return None
     output = node.outputs[0]
     roots: tuple[Expr, ...] = (*output.args, output.where)
-    values = list(dict.fromkeys(
-        e for root in roots for e in subexpressions(root) if isinstance(e, Value)
-    ))  # fmt: skip
+    values = list(
+        dict.fromkeys(e for root in roots for e in subexpressions(root) if isinstance(e, Value))
+    )
     if len(values) != 2 or values[0].operand == values[1].operand:
         return None
     a, b = (set(node.operands[v.operand].labels) for v in values)
@@ -92,10 +95,11 @@ def _sides(node: EinSum) -> _Sides | None:
         return None
     keys = node.keys
     groups = (
-        tuple(x for x in keys if x in a & b), tuple(x for x in keys if x in a - b),
+        tuple(x for x in keys if x in a & b),
+        tuple(x for x in keys if x in a - b),
         tuple(x for x in keys if x in b - a),
         tuple(x.label for x in node.axes if x.label not in keys),
-    )  # fmt: skip
+    )
     if not all(groups[1:]) or not set(groups[3]) <= a & b:
         return None
     named = {x for root in roots for x in labels_of(root)}
@@ -196,9 +200,9 @@ class _Tiles:
             bits = int(device.download(failed)[0])
             if bits:
                 raise DataError(program.reasons[(bits & -bits).bit_length() - 1])
-        held = (*s.batch, *s.m, *s.n)
-        result = result.view(output.dtype.numpy).reshape([self.extent[x] for x in held])
-        return {output.name: result.transpose([held.index(key) for key in self.node.keys])}
+        labels = (*s.batch, *s.m, *s.n)
+        result = result.view(output.dtype.numpy).reshape([self.extent[x] for x in labels])
+        return {output.name: result.transpose([labels.index(key) for key in self.node.keys])}
 
     def stack(
         self, operands: Sequence[Arrays], side: Value, groups: Sequence[tuple[str, ...]]
@@ -223,9 +227,9 @@ class _Tiles:
         (rows, cols), (high, wide) = self.micro, self.tile
         over = self.threads[1]
         state = [*cells(0, o), *([("z0", DType.FLOAT, "np.float32(0)")] if w.chunks else [])]
-        held = {name: f"r_{name}[r * {cols} + c]" for name, _, _ in state}
+        registers = {name: f"r_{name}[r * {cols} + c]" for name, _, _ in state}
         threads = self.device.threads
-        # What lies outside is read inside: it is never used.
+        # Elements outside are replaced by some inside: they are never used.
         at_m, at_n = "min(first_m + x, m - 1)", "min(first_n + x, n - 1)"
         at_k = "min(k0 + y, k - 1)"
         lines = [
@@ -242,7 +246,7 @@ class _Tiles:
             f"    first_n = (w % across) * {wide}",
             f"    first_m = (w // across) % down * {high}",
             "    b = w // (across * down)",
-            *_nested(self.micro, 1, [f"{held[c]} = {start}" for c, _, start in state]),
+            *_nested(self.micro, 1, [f"{registers[c]} = {start}" for c, _, start in state]),
             f"    for k0 in range(0, k, {DEPTH}):",
             *_copying("left", high, f"a0[b, {at_m}, {at_k}]", threads, True),
             *_copying("right", wide, f"a1[b, {at_k}, {at_n}]", threads, False),
@@ -253,18 +257,18 @@ class _Tiles:
             f"                u[r] = left[y, ty * {rows} + r]",
             f"            for c in range({cols}):",
             f"                v[c] = right[y, tx + c * {over}]",
-        ]  # fmt: skip
+        ]
         place = [f"i_ = first_m + ty * {rows} + r", f"j_ = first_n + tx + c * {over}"]
         one = ["u_ = u[r]", "v_ = v[c]", *place]
-        one += [f"{c} = {read(held[c], d)}" for c, d, _ in state]
-        one += [*body, *(f"{held[c]} = {c}" for c, _, _ in state)]
+        one += [f"{c} = {read(registers[c], d)}" for c, d, _ in state]
+        one += [*body, *(f"{registers[c]} = {c}" for c, _, _ in state)]
         lines += _nested(self.micro, 3, one)
         if w.chunks:
-            total = f"{held['s0']} = plus({held['s0']}, np.float64({held['z0']}))"
-            lines += _nested(self.micro, 2, [total, f"{held['z0']} = np.float32(0)"])
+            total = f"{registers['s0']} = plus({registers['s0']}, np.float64({registers['z0']}))"
+            lines += _nested(self.micro, 2, [total, f"{registers['z0']} = np.float32(0)"])
         lines.append("        cuda.syncthreads()")
         last = [*place, "if i_ < m and j_ < n:", "    x = (b * m + i_) * n + j_"]
-        last += [f"    {c} = {read(held[c], d)}" for c, d, _ in state]
+        last += [f"    {c} = {read(registers[c], d)}" for c, d, _ in state]
         lines += _nested(self.micro, 1, [*last, *(f"    {line}" for line in after)])
         lines += ["if bad != 0:", "    cuda.atomic.or_(failed, 0, bad)"]
         names = ["work", "m", "n", "k", "down", "across"]

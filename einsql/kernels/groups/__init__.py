@@ -1,9 +1,11 @@
 """Several nodes run together, block by block over keys that all of them have.
 
-What passes between them stays in a cache and is never there as a whole. Files by theme:
-`find` (which nodes), `classes` (labels that are one key), `limits` and `masks` (guards), `members`
-and `plan` (how they run), `weights` (what algebra lets them do otherwise), `places`, `online` and
-`driver` (source text), `tiles` and `carried` (what it calls), `group` (a run).
+Intermediate results stay in a cache and never exist as a whole. Modules by theme:
+
+* Choice of nodes: `find`, `classes` (labels that are one key), `limits` and `masks` (guards).
+* Plan: `members`, `plan`, `weights` (softmax-like weights and their sums).
+* Source text: `places`, `online`, `driver`; `tiles` and `carried` are the functions it calls.
+* Runs: `group`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ def find_groups(roots: Sequence[Node], compile_node: Compile) -> list[Group]:
     """Groups of nodes of a graph; no node is in two of them.
 
     Args:
-        roots: What the graph computes.
+        roots: The roots of the graph.
         compile_node: How a node runs by itself, where a group has to run otherwise.
     """
     nodes = walk(*roots)
@@ -38,18 +40,14 @@ def find_groups(roots: Sequence[Node], compile_node: Compile) -> list[Group]:
     return [Group(p, compile_node) for p in plans(nodes, roots, heavy, LEAST)]
 
 
-def join(
-    nodes: Sequence[EinSum], visible: Sequence[bool], compile_node: Compile
-) -> Group | None:  # fmt: skip
+def join(nodes: Sequence[EinSum], visible: Sequence[bool], compile_node: Compile) -> Group | None:
     """Chosen nodes as a group, or None if they do not run together.
 
     Args:
-        nodes: At least two, producers first; no other node lies between them.
+        nodes: At least two, producers first; no other node is between them.
         visible: For each whether something else reads it.
         compile_node: How a node runs by itself, where a group has to run otherwise.
     """
-    from einsql.kernels.groups.group import Group  # as in `find_groups`
-    from einsql.kernels.groups.plan import make_plan
+    from einsql.kernels.groups.group import make_group  # as in `find_groups`
 
-    plan = make_plan(nodes, visible)
-    return None if plan is None else Group(plan, compile_node)
+    return make_group(nodes, visible, compile_node)

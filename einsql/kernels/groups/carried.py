@@ -34,27 +34,29 @@ def clear_rows(values: Any, step: int, rows: int, wide: int) -> None:
 
 
 @part
-def carry(extremes: Any, factors: Any, totals: Any, found: Any, step: int, rows: int) -> None:
-    """Takes the greatest x of a part; `found` is then that of all parts so far."""
+def carry(
+    extremes: Any, factors: Any, totals: Any, part_extremes: Any, step: int, rows: int
+) -> None:
+    """Merges the greatest values of a part into those of all parts before it, in place."""
     for r in range(rows):
         n, at = np.uintp(r), np.uintp(r * step)
         old = extremes[n]
-        new = maximum(old, found[at])
+        new = maximum(old, part_extremes[at])
         extremes[n] = new
-        found[at] = new
+        part_extremes[at] = new
         if new == -np.inf:
-            found[at] = 0
+            part_extremes[at] = 0
         factors[n] = 1
         if old != new:
             factors[n] = exp(old - new)
 
 
 @part
-def fold(extremes: Any, factors: Any, totals: Any, found: Any, step: int, rows: int) -> None:
+def fold(extremes: Any, factors: Any, totals: Any, part_sums: Any, step: int, rows: int) -> None:
     """Takes the sums of a part's weights."""
     for r in range(rows):
         n = np.uintp(r)
-        totals[n] = totals[n] * factors[n] + found[np.uintp(r * step)]
+        totals[n] = totals[n] * factors[n] + part_sums[np.uintp(r * step)]
 
 
 @part
@@ -69,13 +71,19 @@ def rescale(values: Any, step: int, rows: int, wide: int, factors: Any) -> None:
 
 @part
 def finish(
-    extremes: Any, factors: Any, totals: Any,
-    found: Any, step: int, sums: Any, between: int, rows: int,
-) -> None:  # fmt: skip
+    extremes: Any,
+    factors: Any,
+    totals: Any,
+    maxima: Any,
+    step: int,
+    sums: Any,
+    between: int,
+    rows: int,
+) -> None:
     """Writes the greatest x and the sums of whole rows."""
     for r in range(rows):
         n = np.uintp(r)
-        found[np.uintp(r * step)] = extremes[n]
+        maxima[np.uintp(r * step)] = extremes[n]
         sums[np.uintp(r * between)] = totals[n]
         if extremes[n] == -np.inf:  # infinity minus infinity
             sums[np.uintp(r * between)] = np.nan

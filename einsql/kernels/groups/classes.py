@@ -51,10 +51,10 @@ def classify(nodes: Sequence[EinSum]) -> Classes | None:
             if len(set(o.labels)) < len(o.labels):
                 return None
             for key, label in zip(nodes[producer].keys, o.labels, strict=True):
-                made, read = nodes[producer].axis(key), node.axis(label)
-                if not is_free(node, read) or not is_free(nodes[producer], made):
+                written, read = nodes[producer].axis(key), node.axis(label)
+                if not is_free(node, read) or not is_free(nodes[producer], written):
                     return None
-                if (made.lo, made.hi) != (read.lo, read.hi):
+                if (written.lo, written.hi) != (read.lo, read.hi):
                     return None
                 parent[root((at, label))] = root((producer, key))
     names: dict[Name, int] = {}

@@ -1,7 +1,7 @@
 """Source of a group's kernel: for each block its products and loops, one after another.
 
-The text is canonical like that of single nodes: what differs between two groups of one
-structure — extents, strides, addresses, limits — are integers that the kernel is given.
+The text is canonical like that of single nodes. Two groups of one structure differ in extents,
+strides, addresses and limits, which are integer arguments of the kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from einsql.kernels.loops.generated import bits
 
 _HEADER = "import numpy as np\nfrom numba import njit\n"
 _PART = '@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")'
-"""Of what the kernel alone calls; the rest would take time to compile."""
+"""Decorator of functions that the kernel alone calls; it skips wrappers that take compile time."""
 _IMPORTS = """\
 from einsql.kernels.groups.carried import begin, carry, clear_rows, finish, fold, rescale
 from einsql.kernels.groups.tiles import (
@@ -33,15 +33,15 @@ from einsql.kernels.runtime.compiled_functions import at, real
 
 
 def external(plan: Plan) -> list[Source]:
-    """What the nodes read that does not lie in a buffer, as far as their expressions say."""
+    """The operands that the nodes' expressions read from outside of buffers."""
     number = {id(m.origin): at for at, m in enumerate(plan.members)}
-    found: list[Source] = []
+    sources: list[Source] = []
     for at, m in enumerate(plan.members):
         for operand, name in _reads(plan, at, m):
             source = number.get(id(m.node.operands[operand].source))
             if source is None or plan.buffers[source] is None:
-                found.append((at, operand, name))
-    return found
+                sources.append((at, operand, name))
+    return sources
 
 
 def _reads(plan: Plan, at: int, m: Member) -> list[tuple[int, str]]:
@@ -57,7 +57,7 @@ def write(plan: Plan, strided: frozenset[Source]) -> Driver:
 
     Args:
         plan: The group.
-        strided: What it reads whose last label does not step by one element.
+        strided: Operands whose last label does not step by one element.
     """
     return _Writer(plan, strided).write()
 
@@ -87,12 +87,12 @@ class _Writer(Online):
     def open_block(self) -> None:
         """Where a block begins: `x` of each class of its rows, and how many rows it has."""
         last = len(self.rows) - 1
-        whole, batch = self.param(self.plan.extent(self.plan.block)), self.param(self.out.batch)
+        all_rows, batch = self.param(self.plan.extent(self.plan.block)), self.param(self.out.batch)
         size = self.param(self.plan.rows)
         self.depth = 2
         self.emit(f"batch = block // {batch}")
         self.emit(f"x{last} = block % {batch} * {size}")
-        self.emit(f"rows = min({size}, {whole} - x{last})")
+        self.emit(f"rows = min({size}, {all_rows} - x{last})")
         self.emit("rest = batch")
         for n in reversed(range(last)):
             extent = self.param(self.plan.extent(self.rows[n]))
@@ -148,7 +148,7 @@ class _Writer(Online):
         right, depth = self.right(at, m, product, panel)
         deep, across = (self.length(m.own[x]) for x in (product.summed, product.wide))
         left, between = self.read((at, *product.left))
-        if not self.lies_apart((at, *product.left)):
+        if not self.is_separate((at, *product.left)):
             step = -(-node.axis(product.summed).extent // (2 * PAD)) * 2 * PAD + PAD
             own, step_name = self.param(self.room(plan.rows * step * size)), self.param(step)
             self.emit(
@@ -181,15 +181,15 @@ class _Writer(Online):
         )
 
     def right(self, at: int, m: Member, product: Product, panel: str) -> tuple[str, str]:
-        """Lays a right side out; its address for what is at hand, and the terms of a panel."""
+        """Packs a right side. Returns the address of its rows, and the terms of a panel."""
         plan, size = self.plan, itemsize(m.node.outputs[0].dtype)
         element = f"np.{STORED[m.node.outputs[0].dtype]}"
         labels = product.summed, product.wide
         depth, wide = (plan.held(m.own[x]) for x in labels)
         # Panels are as wide as tiles, which are at most 2 · PAD elements.
         start = f"scratch + {self.param(self.room(depth * -(-wide // (2 * PAD)) * 2 * PAD * size))}"
-        whole, parted = plan.parts is not None and plan.parts.whole, self.parted
-        self.parted = parted and not whole
+        all_rows, parted = plan.parts is not None and plan.parts.whole, self.parted
+        self.parted = parted and not all_rows
         begin, _ = self.read((at, *product.right))
         down, along = (self.step((at, *product.right), x) for x in labels)
         deep, across = (self.length(m.own[x]) for x in labels)
@@ -198,7 +198,7 @@ class _Writer(Online):
             f"pack(at({begin}, {element}), {down}, {along}, {deep}, {across}, "
             f"at({start}, {element}), {panel})"
         )
-        if whole and self.along in (m.own[x] for x in labels):
+        if all_rows and self.along in (m.own[x] for x in labels):
             row = panel if m.own[product.summed] == self.along else deep
             start = f"{start} + part * {row} * {size}"
         return start, deep
@@ -231,14 +231,14 @@ class _Writer(Online):
         parts = self.plan.parts
         return parts.weights.total if parts is not None and at in self.sums else None
 
-    def lies_apart(self, source: Source) -> bool:
-        """True if a left side lies in a buffer whose rows tiles can read."""
+    def is_separate(self, source: Source) -> bool:
+        """True if a left side is in a buffer whose rows tiles can read."""
         producer = self.number.get(id(self.plan.members[source[0]].node.operands[source[1]].source))
         if producer is None:
             return False
         m, buffer = self.plan.members[producer], self.plan.buffers[producer]
-        held = [k for k in m.node.keys if m.own[k] not in self.rows[:-1]]
-        return buffer is not None and buffer.whole and held[-1] != self.cut_of(m)
+        keys = [k for k in m.node.keys if m.own[k] not in self.rows[:-1]]
+        return buffer is not None and buffer.whole and keys[-1] != self.cut_of(m)
 
     def cut_of(self, m: Member) -> str:
         """A node's label that is cut in blocks."""
@@ -266,12 +266,12 @@ class _Writer(Online):
         self.emit(f"strip = min({step}, rows - r)")
         names: dict[frozenset[Limit], tuple[str, str]] = {}
         for limits, (inner, edges, _) in lines.items():
-            whole = self.length(inner)
-            least, most = ["0"], [whole]
+            extent = self.length(inner)
+            least, most = ["0"], [extent]
             for rises, start, slope in edges:
                 (least if rises else most).append(f"{start} + r * {slope}")
             name = f"w{len(self.out.numbers)}_{len(names)}"
-            self.emit(f"{name} = min({extreme('max', least)}, {whole})")
+            self.emit(f"{name} = min({extreme('max', least)}, {extent})")
             self.emit(f"{name}e = max({extreme('min', most)}, {name})")
             names[limits] = name, f"{name}e"
         for at, call in zip(stage, calls, strict=True):
@@ -324,9 +324,13 @@ class _Writer(Online):
         return addresses
 
     def run(
-        self, at: int, m: Member, addresses: Sequence[str],
-        limits: tuple[str, str] | None, outer: tuple[str, str] | None,
-    ) -> None:  # fmt: skip
+        self,
+        at: int,
+        m: Member,
+        addresses: Sequence[str],
+        limits: tuple[str, str] | None,
+        outer: tuple[str, str] | None,
+    ) -> None:
         """Calls a node's kernel on a strip; beyond its limits a result within the row is 0."""
         nest, program = self.plan.nests[at], self.programs[at]
         assert nest is not None

@@ -37,9 +37,9 @@ def plans(
 
     Args:
         nodes: A graph, producers first.
-        roots: What it computes.
+        roots: The roots of the graph.
         heavy: Those among its nodes that may be joined with others.
-        least: Elements from which what is passed between nodes is large.
+        least: Elements from which an intermediate result is large.
     """
     return _Search(nodes, roots, least).plans(heavy)
 
@@ -79,8 +79,8 @@ class _Search:
         for node in heavy:
             at = self.number[id(node)]
             if not views.matches(node):
-                made = self._joined(at, self._near(at)) or _Found(frozenset((at,)), None)
-                self.of |= dict.fromkeys(made.numbers, made)
+                group = self._joined(at, self._near(at)) or _Found(frozenset((at,)), None)
+                self.of |= dict.fromkeys(group.numbers, group)
         groups = {id(f): f.plan for f in self.of.values()}
         return [plan for plan in groups.values() if plan is not None]
 
@@ -133,22 +133,22 @@ class _Search:
         return not any(self._reads(at, f.numbers) for f in near if f is not single)
 
     def _closed(self, at: int, parts: Sequence[_Found]) -> frozenset[int] | None:
-        """A node and groups with all that lies between; None if that is too much.
+        """A node and groups with all nodes between them; None if there are too many.
 
-        It is also None where a part of another group lies between.
+        It is also None where a part of another group is between them.
         """
-        found = {at}.union(*(f.numbers for f in parts))
-        inside, stack = sum(1 << n for n in found), list(found)
-        while stack and len(found) <= MOST:
+        closed = {at}.union(*(f.numbers for f in parts))
+        inside, stack = sum(1 << n for n in closed), list(closed)
+        while stack and len(closed) <= MOST:
             for n in self.sources[stack.pop()]:
-                if n not in found and self.reached[n] & inside:
-                    found.add(n)
+                if n not in closed and self.reached[n] & inside:
+                    closed.add(n)
                     stack.append(n)
-        if len(found) > MOST:
+        if len(closed) > MOST:
             return None
         chosen = {id(f) for f in parts}
-        others = (self.of.get(n) for n in found if n != at)
-        return None if any(f and id(f) not in chosen for f in others) else frozenset(found)
+        others = (self.of.get(n) for n in closed if n != at)
+        return None if any(f and id(f) not in chosen for f in others) else frozenset(closed)
 
     def _plan(self, numbers: frozenset[int]) -> Plan | None:
         order = sorted(numbers)
@@ -163,7 +163,7 @@ class _Search:
         return make_plan(chosen, visible)
 
     def _pays(self, order: Sequence[int]) -> bool:
-        """True if the last node reads what is large and passes through the group anyway."""
+        """True if the last node reads large operands and runs through the group anyway."""
         last = self.nodes[order[-1]]
         assert isinstance(last, EinSum)
         inside = set(order)

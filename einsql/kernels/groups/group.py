@@ -13,10 +13,10 @@ from einsql.core.buffer_pool import empty
 from einsql.core.schema import PRESENT
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import EinSum, Node, Operand
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
 from einsql.kernels.groups.driver import external, write
-from einsql.kernels.groups.places import Driver, Given, Source, Strided
-from einsql.kernels.groups.plan import Plan, work
+from einsql.kernels.groups.places import Driver, GroupInputs, Source, Strided
+from einsql.kernels.groups.plan import Plan, make_plan, work
+from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.loops.expressions import FAR
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
 
@@ -37,9 +37,9 @@ class Group:
 
     Attributes:
         nodes: The nodes, producers first.
-        sources: What they read from outside, each once.
+        sources: Operands from outside, each once.
         results: Those among them whose fields leave.
-        kernel: What EXPLAIN calls it.
+        kernel: The name of the kernel, for EXPLAIN.
     """
 
     kernel = "group"
@@ -87,71 +87,75 @@ class Group:
         Raises:
             DataError: A selected element overflows, divides by zero or cannot be cast.
         """
-        given = self._given(operands)
-        strided = frozenset(k for k, a in given.arrays.items() if self._is_strided(k, a))
+        bound = self._inputs(operands)
+        strided = frozenset(k for k, a in bound.arrays.items() if self._is_strided(k, a))
         driver = self._drivers.get(strided)
         if driver is None:
             driver = self._drivers[strided] = write(self.plan, strided)
-        numbers = np.array([n(given) for n in driver.numbers], np.int64)
+        numbers = np.array([n(bound) for n in driver.numbers], np.int64)
         seconds = work(self.plan) * OPERATION
         bad = _run(driver, numbers, len(self.nodes), self._pieces(driver), seconds, tick)
         if bad[-1]:  # beyond a limit was NaN or infinity, which 0 times is not 0
-            return self._apart(operands, tick)
+            return self._run_one_by_one(operands, tick)
         for failed, reasons in zip(bad, driver.reasons, strict=False):
             if failed and FAR in reasons and failed & 1 << reasons.index(FAR):
-                return self._apart(operands, tick)
+                return self._run_one_by_one(operands, tick)
             if failed:
                 raise DataError(reasons[int(failed & -failed).bit_length() - 1])
         return [
             {
-                o.name: self._presence(at) if o.name == PRESENT else given.results[at, o.name]
+                o.name: self._presence(at) if o.name == PRESENT else bound.results[at, o.name]
                 for o in node.outputs
             }
             for at, node in enumerate(self.nodes)
             if self.plan.members[at].visible
         ]
 
-    def _apart(self, operands: Sequence[Fields], tick: Tick) -> list[dict[str, np.ndarray]]:
+    def _run_one_by_one(
+        self, operands: Sequence[Fields], tick: Tick
+    ) -> list[dict[str, np.ndarray]]:
         """Runs node by node."""
-        made: dict[int, Fields] = {id(s): f for s, f in zip(self.sources, operands, strict=True)}
+        fields_of: dict[int, Fields] = {
+            id(s): f for s, f in zip(self.sources, operands, strict=True)
+        }
         results: list[dict[str, np.ndarray]] = []
         for at, (node, runner) in enumerate(zip(self.nodes, self._singly, strict=True)):
-            fields = runner([made[id(o.source)] for o in node.operands], tick)
-            made[id(node)] = fields
+            fields = runner([fields_of[id(o.source)] for o in node.operands], tick)
+            fields_of[id(node)] = fields
             if self.plan.members[at].visible:
                 results.append(fields)
         return results
 
-    def _given(self, operands: Sequence[Fields]) -> Given:
+    def _inputs(self, operands: Sequence[Fields]) -> GroupInputs:
         from einsql.kernels.groups.tiles import width  # imports Numba
 
         plan = self.plan
-        made = {id(s): f for s, f in zip(self.sources, operands, strict=True)}
+        fields_of = {id(s): f for s, f in zip(self.sources, operands, strict=True)}
         results: dict[tuple[int, str], np.ndarray] = {}
         for at, m in enumerate(plan.members):
             if m.visible:
                 own = {o.name: empty(m.node.schema.shape, o.dtype.numpy) for o in m.node.outputs}
                 results |= {(at, name): array for name, array in own.items()}
-                made[id(plan.nodes[at])] = own
+                fields_of[id(plan.nodes[at])] = own
         arrays = {}
         for at, operand, name in self._external:
             m = plan.members[at]
             o = m.node.operands[operand]
-            arrays[at, operand, name] = _strided(m.node, o, name, made[id(o.source)][name])
+            arrays[at, operand, name] = _strided(m.node, o, name, fields_of[id(o.source)][name])
         panel = {
             at: width(m.node.outputs[0].dtype.numpy.itemsize, m.node.axis(m.product.wide).extent)
             for at, m in enumerate(plan.members)
             if m.product is not None
         }
-        return Given(arrays, results, panel)
+        return GroupInputs(arrays, results, panel)
 
-    def _is_strided(self, source: Source, held: Strided) -> bool:
+    def _is_strided(self, source: Source, array: Strided) -> bool:
         at, operand, _ = source
         labels = self.plan.members[at].node.operands[operand].labels
         return (
             self.plan.members[at].product is None
             and bool(labels)
-            and (held.strides[labels[-1]] != 1)
+            and (array.strides[labels[-1]] != 1)
         )
 
     def _presence(self, at: int) -> np.ndarray:
@@ -188,6 +192,14 @@ class Group:
         ]
 
 
+def make_group(
+    nodes: Sequence[EinSum], visible: Sequence[bool], compile_node: Compile
+) -> Group | None:
+    """See `einsql.kernels.groups.join`."""
+    plan = make_plan(nodes, visible)
+    return None if plan is None else Group(plan, compile_node)
+
+
 def _run(
     driver: Driver,
     numbers: np.ndarray,
@@ -216,16 +228,16 @@ def _run(
         tick(1.0)
         united: np.ndarray = np.bitwise_or.reduce([p.bad for p in places])
         return united
-    made: list[_Place] = []
+    opened: list[_Place] = []
     free: list[_Place] = []
 
     def piece(blocks: tuple[int, int]) -> None:
-        # Pieces may be short: what Python does for one holds up the other threads too.
+        # Pieces may be short: time in Python for one delays the other threads too.
         try:
             place = free.pop()
         except IndexError:
             place = _Place(driver.scratch, nodes)
-            made.append(place)
+            opened.append(place)
         kernel(*blocks, numbers, place.bad, place.address)
         if place.bad.any():
             raise _FailedError
@@ -233,7 +245,7 @@ def _run(
 
     with suppress(_FailedError):
         thread_pool.run(piece, pieces, len(pieces), tick)
-    bad: np.ndarray = np.bitwise_or.reduce([p.bad for p in made])
+    bad: np.ndarray = np.bitwise_or.reduce([p.bad for p in opened])
     return bad
 
 
@@ -242,11 +254,11 @@ class _FailedError(Exception):
 
 
 class _Place:
-    """What a thread has to itself while it does pieces.
+    """The working memory of a thread while it runs pieces.
 
     Attributes:
         bad: The bits of the failures met.
-        address: Of memory for what is passed between nodes, from a whole line of a cache on.
+        address: Of the buffers between nodes, aligned to a cache line.
             It may hold anything, but begins with the number of the batch that it holds right
             sides of.
     """
@@ -260,12 +272,12 @@ class _Place:
 
 
 def _scratch(nbytes: int) -> np.ndarray:
-    """Memory for what is passed between nodes; it may hold anything."""
+    """Uninitialised memory for the buffers between nodes."""
     return empty((nbytes,), np.dtype(np.uint8))
 
 
 def _strided(node: EinSum, operand: Operand, name: str, values: np.ndarray) -> Strided:
-    """What a node reads, within the bounds of its labels; a copy where strides are odd."""
+    """An operand within the bounds of its labels; a copy where strides are odd."""
     dtype = operand.source.schema.dtype(name).numpy
     cut = []
     for label, key in zip(operand.labels, operand.source.schema.keys, strict=True):

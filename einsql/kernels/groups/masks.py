@@ -35,7 +35,7 @@ class Mask:
 
     Attributes:
         term: The condition over the operands.
-        operands: What it reads, from outside of the group.
+        operands: The operands of its condition, from outside of the group.
     """
 
     term: Expr
@@ -75,12 +75,10 @@ def mask(
     return Mask(relabel(renumber(term, {n: at for at, n in enumerate(read)}), names), operands)
 
 
-def asked(
-    nodes: Sequence[EinSum], classes: Classes, visible: Sequence[bool]
-) -> list[Masks]:  # fmt: skip
-    """Masks by scalars alone that hold for a node as all who read it have them.
+def asked(nodes: Sequence[EinSum], classes: Classes, visible: Sequence[bool]) -> list[Masks]:
+    """Masks by scalars alone that hold for a node because all of its readers have them.
 
-    The optimizer drops such a condition from a node whose other values nobody looks at.
+    The optimizer drops such a condition from a node whose other values are never read.
 
     Args:
         nodes: In their order.
@@ -88,17 +86,19 @@ def asked(
         visible: Whose results leave the group.
     """
     number = {id(n): at for at, n in enumerate(nodes)}
-    found: list[Masks] = [frozenset()] * len(nodes)
+    masks: list[Masks] = [frozenset()] * len(nodes)
     for at in reversed(range(len(nodes))):
         node, own = nodes[at], classes.of[at]
         kept = {own[k] for k in node.keys}
         readers = [n for n, r in enumerate(nodes) if any(o.source is node for o in r.operands)]
-        held = {m for t in conjuncts(node.guard) if (m := mask(t, node, own, number)) is not None}
-        found[at] = frozenset(m for m in held if not any(o.labels for o in m.operands))
+        own_masks = {
+            m for t in conjuncts(node.guard) if (m := mask(t, node, own, number)) is not None
+        }
+        masks[at] = frozenset(m for m in own_masks if not any(o.labels for o in m.operands))
         if readers and not visible[at]:
-            common = frozenset.intersection(*(found[n] for n in readers))
-            found[at] |= {m for m in common if m.classes <= kept}
-    return found
+            common = frozenset.intersection(*(masks[n] for n in readers))
+            masks[at] |= {m for m in common if m.classes <= kept}
+    return masks
 
 
 def masked(node: EinSum, own: Mapping[str, int], masks: Masks) -> EinSum | None:
@@ -120,7 +120,7 @@ def masked(node: EinSum, own: Mapping[str, int], masks: Masks) -> EinSum | None:
     if not node.is_elementwise:
         masks = over(masks, kept)
         if not masks or all(o.reduction == "sum" and o.where == TRUE for o in node.outputs):
-            return node  # a sum of what is 0 there; `masks_fit` finds where it is not
+            return node  # a sum of elements that are 0 there; `masks_fit` finds where they are not
     label = {str(c): x for x, c in own.items()}
     operands = list(node.operands)
     terms: list[Expr] = []
@@ -147,7 +147,7 @@ def over(masks: Masks, kept: set[int]) -> Masks:
 
 
 def unmasked(value: Expr) -> Expr:
-    """What a masked value is where its masks hold: the masks made it one choice more."""
+    """A masked value where its masks hold, without the choice that masking added."""
     if isinstance(value, Call) and value.fn == "if" and value.args[2] == Const(0.0, value.dtype):
         return value.args[1]
     return value

@@ -1,4 +1,4 @@
-"""What the nodes of a group are inside it: matrix products, or loops within limits."""
+"""The nodes of a group as it runs them: matrix products, or loops within limits."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Member:
 
     Attributes:
         origin: The node that the operands of others name.
-        node: The node without its guard, which the limits stand for, and without presence.
+        node: The node without presence and without its guard, which the limits replace.
         own: Class of each label.
         limits: Where its points exist, or are asked for.
         masks: Data that says so too.
@@ -81,7 +81,7 @@ class Member:
 
     @property
     def last(self) -> str:
-        """The key whose values lie beside each other in the result."""
+        """The key along which the result is contiguous."""
         return last_key(self.node)
 
     def wide(self, labels: Iterable[str]) -> list[int]:
@@ -106,21 +106,21 @@ def members(
         visible: Whose results leave the group.
         block: The class that is cut in blocks.
     """
-    found = _within_limits(nodes, classes, asked(nodes, classes, visible))
-    if found is None:
+    split = _within_limits(nodes, classes, asked(nodes, classes, visible))
+    if split is None:
         return None
-    resolved, held, masks = found
-    _narrow(nodes, resolved, held, classes, visible)
-    made: list[Member] = []
-    for all_of in zip(nodes, resolved, classes.of, held, masks, visible, strict=True):
+    resolved, limits, masks = split
+    _narrow(nodes, resolved, limits, classes, visible)
+    group: list[Member] = []
+    for all_of in zip(nodes, resolved, classes.of, limits, masks, visible, strict=True):
         m = Member(*all_of)
         m = replace(m, product=match_product(m.node, m.own, classes.rows, block))
         if m.product is None and not _loops(m.node):
             return None
         if m.visible and m.masks > over(m.masks, _kept(m.node, m.own)):
-            return None  # what leaves has no place to say where it exists
-        made.append(m)
-    return made
+            return None  # a result that leaves the group has no flags of presence
+        group.append(m)
+    return group
 
 
 def _within_limits(
@@ -135,13 +135,13 @@ def _within_limits(
     """
     number = {id(n): at for at, n in enumerate(nodes)}
     resolved: list[EinSum] = []
-    held: list[Limits] = []
+    limits_of: list[Limits] = []
     hidden: list[Masks] = []
     for node, own, more in zip(nodes, classes.of, ranges, strict=True):
         inside = {
             n: number[id(o.source)] for n, o in enumerate(node.operands) if id(o.source) in number
         }
-        shown = {n: _shown(nodes[p], classes.of[p], held[p]) for n, p in inside.items()}
+        shown = {n: _shown(nodes[p], classes.of[p], limits_of[p]) for n, p in inside.items()}
         behind = {
             n: hidden[p] - over(hidden[p], _kept(nodes[p], classes.of[p]))
             for n, p in inside.items()
@@ -172,9 +172,9 @@ def _within_limits(
         if bare is None:
             return None
         resolved.append(bare)
-        held.append(frozenset(limits))
+        limits_of.append(frozenset(limits))
         hidden.append(frozenset(masks))
-    return resolved, held, hidden
+    return resolved, limits_of, hidden
 
 
 def _kept(node: EinSum, own: Mapping[str, int]) -> set[int]:
@@ -191,8 +191,8 @@ def _bare(node: EinSum, full: frozenset[int]) -> EinSum | None:
     """The node without guard and presence; presence of `full` operands is TRUE."""
 
     def visit(e: Expr) -> Expr:
-        whole = isinstance(e, Value) and e.field == PRESENT and e.operand in full
-        return TRUE if whole else _multiplied(e)
+        full_presence = isinstance(e, Value) and e.field == PRESENT and e.operand in full
+        return TRUE if full_presence else _multiplied(e)
 
     outputs = tuple(
         replace(o, args=tuple(rewrite(a, visit) for a in o.args), where=rewrite(o.where, visit))
@@ -236,7 +236,7 @@ def _tells(args: Sequence[Expr], where: Expr) -> bool:
 def _narrow(
     nodes: Sequence[EinSum],
     resolved: Sequence[EinSum],
-    held: list[Limits],
+    limits_of: list[Limits],
     classes: Classes,
     visible: Sequence[bool],
 ) -> None:
@@ -247,16 +247,16 @@ def _narrow(
             continue
         kept = {own[k] for k in node.keys}
         asked = [
-            held[n]
+            limits_of[n]
             for n, reader in enumerate(nodes)
             if any(o.source is nodes[at] for o in reader.operands)
         ]
         if asked:
-            held[at] |= frozenset(m for m in frozenset.intersection(*asked) if m.inner in kept)
+            limits_of[at] |= frozenset(m for m in frozenset.intersection(*asked) if m.inner in kept)
 
 
 def _is_float_sum(reduction: str | None, dtype: DType) -> bool:
-    """True for what raises nothing, wherever it is computed."""
+    """True for expressions that never raise."""
     return reduction == "sum" and dtype.is_float
 
 
@@ -289,10 +289,10 @@ def match_product(
         return None
     for first, second in (values, reversed(values)):
         left, right = node.operands[first.operand], node.operands[second.operand]
-        found = _sides(node, own, rows, block, left, right)
-        if found is not None:
+        labels = _sides(node, own, rows, block, left, right)
+        if labels is not None:
             return Product(
-                (first.operand, first.field), (second.operand, second.field), *found, scale
+                (first.operand, first.field), (second.operand, second.field), *labels, scale
             )
     return None
 
@@ -306,9 +306,13 @@ def _factors(e: Expr, dtype: DType) -> Iterator[Expr]:
 
 
 def _sides(
-    node: EinSum, own: Mapping[str, int], rows: Sequence[int], block: int,
-    left: Operand, right: Operand,
-) -> tuple[str, str] | None:  # fmt: skip
+    node: EinSum,
+    own: Mapping[str, int],
+    rows: Sequence[int],
+    block: int,
+    left: Operand,
+    right: Operand,
+) -> tuple[str, str] | None:
     """The label summed and the one of the right side that stays, each the only one."""
     if any(len(set(o.labels)) < len(o.labels) for o in (left, right)):
         return None

@@ -1,7 +1,7 @@
-"""What is carried from one part of a row to the next: text of a group's kernel.
+"""Values carried from one part of a row to the next: text of a group's kernel.
 
-For each row the greatest x so far, and what the sums so far are multiplied by when it
-grows. A part that has nothing greater costs a comparison.
+For each row these are the greatest x so far, and the factor of the sums so far when it grows. A
+part without a greater x costs one comparison.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from einsql.kernels.loops.expressions import STORED
 
 
 class Online(Places):
-    """Writes what goes on around the stages of a part."""
+    """Writes the code around the stages of a part."""
 
     def __init__(self, plan: Plan, strided: frozenset[Source]) -> None:
         super().__init__(plan, strided)
@@ -35,29 +35,29 @@ class Online(Places):
         self.emit(f"begin({self.carried('0')}, rows)")
         for at in self.sums:
             self.emit(f"clear_rows({self.summed(at)})")
-        whole, step = self.param(plan.extent(parts.weights.along)), self.param(parts.size)
+        extent, step = self.param(plan.extent(parts.weights.along)), self.param(parts.size)
         m = plan.members[parts.weights.total]
-        first, stop = self.around(m) if m.limits else ("0", whole)
+        first, stop = self.around(m) if m.limits else ("0", extent)
         self.emit(f"for part in range({first} // {step} * {step}, {stop}, {step}):")
         self.depth += 1
-        self.emit(f"width = min({step}, {whole} - part)")
+        self.emit(f"width = min({step}, {extent} - part)")
         self.parted = True
 
     def carry(self, at: int) -> None:
-        """Takes what a strip of rows has for a node into what is carried."""
+        """Merges a strip of rows of a node into the carried values."""
         if at in self.carries:
             self.emit(f"{self.carries[at]}({self.carried('r')}, {self.row(at, 'r')}, strip)")
 
     def rescale(self, at: int) -> None:
-        """Multiplies the sums so far by what the weights have shrunk by."""
+        """Multiplies the sums so far by the factors of the weights."""
         self.emit(f"rescale({self.summed(at)}, {self.lying(self.factors, '0', self.size)})")
 
     def finish(self) -> None:
         """The extremes and sums of whole rows go where they are read."""
         self.depth -= 1
         self.parted = False
-        found, total = (self.row(at, "0") for at in self.carries)
-        self.emit(f"finish({self.carried('0')}, {found}, {total}, rows)")
+        maximum, total = (self.row(at, "0") for at in self.carries)
+        self.emit(f"finish({self.carried('0')}, {maximum}, {total}, rows)")
 
     def carried(self, row: str) -> str:
         """The extremes, factors and sums from a row on."""
@@ -66,7 +66,7 @@ class Online(Places):
         return ", ".join([*rest, double])
 
     def lying(self, start: str, row: str, size: int) -> str:
-        """What lies in the scratch from a row on."""
+        """The scratch memory from a row on."""
         return f"at(scratch + {start} + {row} * {size}, {self.element})"
 
     def row(self, at: int, row: str) -> str:

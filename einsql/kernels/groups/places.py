@@ -1,4 +1,4 @@
-"""Where the values of a block lie: text of a group's kernel, and the integers it is given."""
+"""Addresses of the values of a block: text of a group's kernel, and its integer arguments."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Strided:
 
 
 @dataclass
-class Given:
-    """What a run gives: everything that integers of the kernel are made of.
+class GroupInputs:
+    """The inputs of a run, from which the integers of the kernel are computed.
 
     Attributes:
-        arrays: What the nodes read from outside, or from each other's results.
+        arrays: Operands from outside, and from results of other nodes.
         results: Arrays that leave, in C order.
         panel: Columns of a tile of each product.
     """
@@ -49,7 +49,7 @@ class Given:
     panel: dict[int, int]
 
 
-Number = Callable[[Given], int]
+Number = Callable[[GroupInputs], int]
 
 
 @dataclass
@@ -57,8 +57,8 @@ class Driver:
     """A group's kernel.
 
     Attributes:
-        numbers: Its integers, in order, from what a run gives.
-        reasons: For each node what the bits of its failures say.
+        numbers: Compute its integers, in order, from the inputs of a run.
+        reasons: For each node the reasons that the bits of its failures mean.
         scratch: Bytes that a thread needs; the first of them number the batch whose right
             sides it holds.
         blocks: How many blocks there are.
@@ -76,7 +76,7 @@ class Driver:
 
 
 class Places:
-    """Collects the lines of a kernel, and what the integers mean that they name."""
+    """Collects the lines of a kernel, and the functions that compute its integers."""
 
     def __init__(self, plan: Plan, strided: frozenset[Source]) -> None:
         self.plan = plan
@@ -86,7 +86,7 @@ class Places:
         self.packing: list[str] = []
         self.head: list[str] = []
         self.depth = 1
-        self.parted = False  # whether what is written takes a part of the rows
+        self.parted = False  # whether the code runs over a part of the rows
         self.rows = plan.classes.rows
         self.number = {id(m.origin): at for at, m in enumerate(plan.members)}
         self.functions: dict[str, None] = {}
@@ -126,24 +126,26 @@ class Places:
 
     # ---- addresses
 
-    def outside(self, steps: Callable[[Given, int], int], held: Sequence[int], size: int) -> str:
+    def outside(
+        self, steps: Callable[[GroupInputs, int], int], fixed: Sequence[int], size: int
+    ) -> str:
         """Bytes from an array's first element to that of the block, as an expression.
 
         Args:
             steps: Elements from one value of a class to the next.
-            held: The classes that the array has.
+            fixed: The classes that the array has.
             size: Bytes of an element.
         """
         terms = []
         for n, c in enumerate(self.rows):
-            if c in held:
+            if c in fixed:
                 terms.append(f"x{n} * {self.param(partial(_bytes, steps, c, size))}")
-        if self.parted and self.along in held:
+        if self.parted and self.along in fixed:
             terms.append(f"part * {self.param(partial(_bytes, steps, self.along, size))}")
         return " + ".join(terms) or "0"
 
     def read(self, source: Source) -> tuple[str, str]:
-        """Address of what a node reads at the block's first row, and bytes between rows."""
+        """Address of an operand at the block's first row, and bytes between rows."""
         at, operand, name = source
         m = self.plan.members[at]
         o = m.node.operands[operand]
@@ -152,18 +154,18 @@ class Places:
         if producer is not None and (buffer := self.plan.buffers[producer]) is not None:
             base = f"scratch + {self.param(self.at[producer, name])}"
             return base, self.param(buffer.row * size if buffer.whole else 0)
-        held = {m.own[x] for x in o.labels}
+        own = {m.own[x] for x in o.labels}
 
-        def steps(g: Given, c: int) -> int:
+        def steps(g: GroupInputs, c: int) -> int:
             return sum(g.arrays[source].strides[x] for x in set(o.labels) if m.own[x] == c)
 
         base = self.param(lambda g: g.arrays[source].array.ctypes.data)
-        begin = f"{base} + {self.outside(steps, sorted(held), size)}"
+        begin = f"{base} + {self.outside(steps, sorted(own), size)}"
         cut = self.plan.block
-        return begin, self.param(lambda g: steps(g, cut) * size if cut in held else 0)
+        return begin, self.param(lambda g: steps(g, cut) * size if cut in own else 0)
 
     def made(self, result: Result) -> tuple[str, str]:
-        """Address of what a node writes at the block's first row, and bytes between rows."""
+        """Address of a node's result at the block's first row, and bytes between rows."""
         at, name = result
         m = self.plan.members[at]
         size = itemsize(next(o.dtype for o in m.node.outputs if o.name == name))
@@ -178,7 +180,7 @@ class Places:
         m = self.plan.members[result[0]]
         keys = {m.own[k]: n for n, k in enumerate(m.node.keys)}
 
-        def steps(g: Given, c: int) -> int:
+        def steps(g: GroupInputs, c: int) -> int:
             return g.results[result].strides[keys[c]] // size
 
         base = self.param(lambda g: g.results[result].ctypes.data)
@@ -200,8 +202,8 @@ class Places:
         """The class that a node's limits are about, and each limit as a line over the rows.
 
         Returns:
-            The class, and for each limit whether it is from below, where it lies at the
-            block's first row, and by how much it moves from one row to the next.
+            The class, and for each limit whether it is from below, its value at the block's
+            first row, and its increment from one row to the next.
         """
         bounds = self.plan.classes.bounds
         (inner,) = {x.inner for x in m.limits}
@@ -225,18 +227,18 @@ class Places:
     def around(self, m: Member) -> tuple[str, str]:
         """First and last value of the label with limits that any row of the block has."""
         inner, lines = self.edges(m)
-        whole = self.length(inner)
-        least, most = ["0"], [whole]
+        extent = self.length(inner)
+        least, most = ["0"], [extent]
         for rises, start, slope in lines:
             ends = f"{start}, {start} + (rows - 1) * {slope}"
             (least if rises else most).append(f"{'min' if rises else 'max'}({ends})")
         name = f"z{len(self.out.numbers)}"
-        self.emit(f"{name} = min({extreme('max', least)}, {whole})")
+        self.emit(f"{name} = min({extreme('max', least)}, {extent})")
         self.emit(f"{name}e = max({extreme('min', most)}, {name})")
         return name, f"{name}e"
 
     def step(self, source: Source, label: str) -> str:
-        """Elements from one value of a label to the next in what a node reads."""
+        """Elements from one value of a label to the next in an operand."""
         at, operand, _ = source
         o = self.plan.members[at].node.operands[operand]
         producer = self.number.get(id(o.source))
@@ -260,7 +262,7 @@ def _always(number: int) -> Number:
     return lambda _: number
 
 
-def _bytes(steps: Callable[[Given, int], int], c: int, size: int, g: Given) -> int:
+def _bytes(steps: Callable[[GroupInputs, int], int], c: int, size: int, g: GroupInputs) -> int:
     return steps(g, c) * size
 
 

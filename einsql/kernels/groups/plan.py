@@ -54,7 +54,7 @@ class Parts:
     """How rows are taken part by part.
 
     Attributes:
-        weights: What is carried from part to part, with the class that is cut.
+        weights: The weights carried from part to part, with the class that is cut.
         size: Values of that class in a part.
         folds: Numbers of the nodes that run over that class.
         whole: Whether the right sides of whole rows are kept, not those of a part.
@@ -80,7 +80,7 @@ class Plan:
         rows: Rows of a block.
         strips: Rows of a strip in each stage.
         nests: The loops of each node; None for a product.
-        buffers: For each node what its block is kept in; None if that is its result.
+        buffers: For each node the buffer of its block; None if it writes to its result.
         parts: How rows are taken part by part; None where they are taken whole.
     """
 
@@ -117,7 +117,7 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | None:
     """How nodes run together, or None if they do not, or had better not.
 
     Args:
-        nodes: At least two, producers first; no other node lies between them.
+        nodes: At least two, producers first; no other node is between them.
         visible: For each whether something else reads it.
     """
     if any(a.extent == 0 for n in nodes for a in n.axes):
@@ -128,28 +128,28 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | None:
     extent = {c: hi - lo for c, (lo, hi) in classes.bounds.items()}
     for block in sorted(classes.cut, key=lambda c: (-extent[c], -classes.cut.index(c))):
         for ordered in _rows(classes, block):
-            found = members(nodes, ordered, visible, block)
-            if found is not None and _limits_fit(found):
-                found = deferred(found, ordered.rows, block)
-                fits, _ = masks_fit(found)
-                return _sized(nodes, found, ordered) if fits else None
+            group = members(nodes, ordered, visible, block)
+            if group is not None and _limits_fit(group):
+                group = deferred(group, ordered.rows, block)
+                fits, _ = masks_fit(group)
+                return _sized(nodes, group, ordered) if fits else None
     return None
 
 
 def _rows(classes: Classes, block: int) -> Iterator[Classes]:
     """The classes with one that is cut in blocks, the last of the rows.
 
-    First with all others of them; then with one of these inside the rows, for a product whose
-    result is used element by element has both of its keys in common with who uses it.
+    First with all other classes of rows, then with one of these inside the rows: a product whose
+    result is read element by element shares both of its keys with its reader.
     """
     others = [c for c in classes.rows if c != block]
     for left_out in (None, *(c for c in reversed(classes.cut) if c != block)):
         yield replace(classes, rows=(*(c for c in others if c != left_out), block))
 
 
-def _limits_fit(found: Iterable[Member]) -> bool:
-    """True if what lies within limits is a part of each row, with nothing in between."""
-    for m in found:
+def _limits_fit(group: Iterable[Member]) -> bool:
+    """True if nodes within limits use a contiguous part of each row."""
+    for m in group:
         inner = {x.inner for x in m.limits}
         kept = [k for k in m.node.keys if m.own[k] in inner]
         if len(inner) > 1 or (kept and kept != [m.last]):
@@ -166,39 +166,39 @@ def _flat(m: Member) -> bool:
     return m.own[m.last] in inner or all(m.own[k] not in inner for k in m.node.keys)
 
 
-def _sized(nodes: Sequence[EinSum], found: list[Member], classes: Classes) -> Plan | None:
+def _sized(nodes: Sequence[EinSum], group: list[Member], classes: Classes) -> Plan | None:
     """The plan with whole rows, or part by part where they are too long to stay in a cache."""
-    whole = _laid_out(nodes, found, classes, None)
+    by_rows = _laid_out(nodes, group, classes, None)
     lo, hi = classes.bounds[classes.rows[-1]]
     enough = min(LEAST_ROWS, hi - lo)
-    products = any(m.product is not None for m in found)
-    if not products or hi - lo < ROWS[0] or (whole is not None and whole.rows >= enough):
-        return whole
-    taken = taken_in_parts(found, classes.rows)
+    products = any(m.product is not None for m in group)
+    if not products or hi - lo < ROWS[0] or (by_rows is not None and by_rows.rows >= enough):
+        return by_rows
+    taken = taken_in_parts(group, classes.rows)
     if taken is None:
-        return whole
+        return by_rows
     weights, folds = taken
     first, last = classes.bounds[weights.along]
     if last - first > LONGEST:
-        return whole
-    size = PART // found[weights.made].node.outputs[0].dtype.numpy.itemsize
+        return by_rows
+    size = PART // group[weights.made].node.outputs[0].dtype.numpy.itemsize
     size = max(1, size // (2 * PAD), -(-(last - first) // (PARTS * 2 * PAD))) * 2 * PAD  # panels
     for kept in (True, False):
-        cut = _laid_out(nodes, found, classes, Parts(weights, size, folds, kept))
+        cut = _laid_out(nodes, group, classes, Parts(weights, size, folds, kept))
         if cut is not None:
             return cut
-    return whole
+    return by_rows
 
 
 def _laid_out(
-    nodes: Sequence[EinSum], found: list[Member], classes: Classes, parts: Parts | None
+    nodes: Sequence[EinSum], group: list[Member], classes: Classes, parts: Parts | None
 ) -> Plan | None:
-    held = [_part(m, parts) for m in found]
-    stages, inner = _stages(found, parts)
+    in_parts = [_part(m, parts) for m in group]
+    stages, inner = _stages(group, parts)
     stage_of = {at: s for s, stage in enumerate(stages) for at in stage}
-    crossing = _crossing(found, stage_of, parts)
-    widths = [_row_bytes(m, classes.rows) for m in held]
-    products = any(m.product is not None for m in found)
+    crossing = _crossing(group, stage_of, parts)
+    widths = [_row_bytes(m, classes.rows) for m in in_parts]
+    products = any(m.product is not None for m in group)
     extent = classes.bounds[classes.rows[-1]][1] - classes.bounds[classes.rows[-1]][0]
     row = sum(w for w, c in zip(widths, crossing, strict=True) if c) if products else sum(widths)
     rows = max(1, IN_CACHE // max(1, row))
@@ -206,7 +206,7 @@ def _laid_out(
         least, most = ROWS
         rows = max(least, min(most, rows // 12 * 12))
     rows = min(rows, extent)
-    right = found if parts is None or parts.whole else held
+    right = group if parts is None or parts.whole else in_parts
     if rows * row + sum(map(_right_bytes, right)) > LARGEST:
         return None
     blocks = prod(classes.bounds[c][1] - classes.bounds[c][0] for c in classes.rows) // rows
@@ -215,13 +215,14 @@ def _laid_out(
     ):  # long rows are better cut, by single nodes
         return None
     strips = tuple(
-        1 if parts is None and any(found[at].limits for at in stage)
-        else max(1, min(rows, IN_FIRST_CACHE // _stage_bytes(found, stage, classes.rows)))
+        1
+        if parts is None and any(group[at].limits for at in stage)
+        else max(1, min(rows, IN_FIRST_CACHE // _stage_bytes(group, stage, classes.rows)))
         for stage in stages
-    )  # fmt: skip
+    )
     nests: list[Nest | None] = []
     buffers: list[Buffer | None] = []
-    for at, m in enumerate(held):
+    for at, m in enumerate(in_parts):
         strip = strips[stage_of[at]]
         nest = None if m.product is not None else plan_nest(_narrowed(m, classes.rows, strip))
         if nest is not None and nest.keeps_state:
@@ -231,9 +232,17 @@ def _laid_out(
         own = m.product is None and m.visible
         buffers.append(None if own else _buffer(m, classes.rows, held_rows, crossing[at]))
     return Plan(
-        tuple(nodes), tuple(found), classes, stages, inner, rows, strips,
-        tuple(nests), tuple(buffers), parts,
-    )  # fmt: skip
+        nodes=tuple(nodes),
+        members=tuple(group),
+        classes=classes,
+        stages=stages,
+        inner=inner,
+        rows=rows,
+        strips=strips,
+        nests=tuple(nests),
+        buffers=tuple(buffers),
+        parts=parts,
+    )
 
 
 def _part(m: Member, parts: Parts | None) -> Member:
@@ -248,39 +257,39 @@ def _part(m: Member, parts: Parts | None) -> Member:
 
 
 def _crossing(
-    found: Sequence[Member], stage_of: Mapping[int, int], parts: Parts | None
+    group: Sequence[Member], stage_of: Mapping[int, int], parts: Parts | None
 ) -> list[bool]:
     """For each member whether all rows of its block are kept, not those of a strip alone."""
-    number = {id(m.origin): at for at, m in enumerate(found)}
-    crossing = [m.product is not None for m in found]
-    for at, m in enumerate(found):
+    number = {id(m.origin): at for at, m in enumerate(group)}
+    crossing = [m.product is not None for m in group]
+    for at, m in enumerate(group):
         for o in m.node.operands:
             source = number.get(id(o.source))
             if source is not None and stage_of[source] != stage_of[at]:
                 crossing[source] = True
     for at in parts.folds if parts is not None else ():
         crossing[at] = True
-    _, looked_at = masks_fit(found)
+    _, looked_at = masks_fit(group)
     if looked_at is not None:
         crossing[looked_at] = True
     return crossing
 
 
 def _stages(
-    found: Sequence[Member], parts: Parts | None
+    group: Sequence[Member], parts: Parts | None
 ) -> tuple[tuple[tuple[int, ...], ...], int]:
     """The stages, those that take a part of the rows first, and how many these are."""
 
     def is_part(at: int) -> bool:
-        return parts is None or parts.weights.along in found[at].own.values()
+        return parts is None or parts.weights.along in group[at].own.values()
 
     stages: list[list[int]] = []
     for wanted in (True, False):
-        for at, m in enumerate(found):
+        for at, m in enumerate(group):
             if is_part(at) is not wanted:
                 continue
             before = stages[-1][0] if stages else at
-            joins = m.product is None and found[before].product is None
+            joins = m.product is None and group[before].product is None
             if stages and joins and is_part(before) is wanted:
                 stages[-1].append(at)
             else:
@@ -288,17 +297,17 @@ def _stages(
     return tuple(map(tuple, stages)), sum(is_part(stage[0]) for stage in stages)
 
 
-def _stage_bytes(found: Sequence[Member], stage: Sequence[int], rows: Sequence[int]) -> int:
-    """Bytes that a row takes of what consecutive loops make, and of what they read from outside."""
-    inside = {id(m.origin) for m in found}
+def _stage_bytes(group: Sequence[Member], stage: Sequence[int], rows: Sequence[int]) -> int:
+    """Bytes of a row of the results of consecutive loops, and of their operands from outside."""
+    inside = {id(m.origin) for m in group}
     read: dict[tuple[object, ...], int] = {}
-    for m in (found[at] for at in stage):
+    for m in (group[at] for at in stage):
         for value in {e for x in exprs(m.node) for e in subexpressions(x) if isinstance(e, Value)}:
             o = m.node.operands[value.operand]
             if id(o.source) not in inside and rows[-1] in (classes := [m.own[x] for x in o.labels]):
                 inner = (m.node.axis(x).extent for x in o.labels if m.own[x] not in rows)
                 read[id(o.source), value.field, *classes] = prod(inner) * value.dtype.numpy.itemsize
-    return sum(_row_bytes(found[at], rows) for at in stage) + sum(read.values())
+    return sum(_row_bytes(group[at], rows) for at in stage) + sum(read.values())
 
 
 def _row_bytes(m: Member, rows: Sequence[int]) -> int:
@@ -319,8 +328,8 @@ def _narrowed(m: Member, rows: Sequence[int], strip: int) -> EinSum:
 
     def extent(label: str) -> int:
         c = m.own[label]
-        whole = m.node.axis(label).extent
-        return whole if c not in rows else min(strip, whole) if c == rows[-1] else 1
+        all_of = m.node.axis(label).extent
+        return all_of if c not in rows else min(strip, all_of) if c == rows[-1] else 1
 
     axes = (
         a if a.define is not None else replace(a, hi=a.lo + extent(a.label)) for a in m.node.axes
@@ -328,7 +337,7 @@ def _narrowed(m: Member, rows: Sequence[int], strip: int) -> EinSum:
     return replace(m.node, axes=tuple(axes))
 
 
-def _buffer(m: Member, rows: Sequence[int], held: int, whole: bool) -> Buffer:
+def _buffer(m: Member, rows: Sequence[int], blocks: int, all_rows: bool) -> Buffer:
     inner = [k for k in m.node.keys if m.own[k] not in rows[:-1]]
     steps = dict.fromkeys(m.node.keys, 0)
     size = 1
@@ -338,12 +347,12 @@ def _buffer(m: Member, rows: Sequence[int], held: int, whole: bool) -> Buffer:
                 # Rows of whole tiles, and such that they do not meet in a cache.
                 size = -(-size // (2 * PAD)) * 2 * PAD + PAD
             steps[k] = size
-            size *= held
+            size *= blocks
         else:
             steps[k] = size
             size *= m.node.axis(k).extent
     row = next(steps[k] for k in m.node.keys if m.own[k] == rows[-1])
-    return Buffer(tuple(steps[k] for k in m.node.keys), row, whole, size + 2 * PAD)
+    return Buffer(tuple(steps[k] for k in m.node.keys), row, all_rows, size + 2 * PAD)
 
 
 def work(plan: Plan) -> int:

@@ -1,9 +1,9 @@
 """Matrix products of blocks in registers, compiled into the kernels of groups by Numba.
 
 A tile of the result stays in vector registers while the inner label runs: `TALL` rows of
-the left block, element by element, against `WIDE` vectors of a row of the right block,
-which was laid out so that these lie together. Nothing is called and nothing is copied, so
-that blocks of a few dozen rows are as fast as large products.
+the left block, element by element, against `WIDE` vectors of a row of the right block, which
+was packed so that these are contiguous. There are no calls and no copies, so blocks of a few
+dozen rows are as fast as large products.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ def is_narrow(itemsize: int, columns: int) -> bool:
 
 
 def _tile(tall: int, wide: int) -> Any:
-    """What computes tiles of so many rows, and vectors in a row."""
+    """An intrinsic that computes tiles of so many rows, and vectors in a row."""
 
     @_compiled
     def tile(_: Any, a: Any, b: Any, c: Any, scale: Any, keep: Any) -> Any:
         """Sets c to keep · c + scale · a · b for one tile.
 
         `a` is (address, bytes between rows, number of terms, rows there are), `b` an address,
-        `c` (address, bytes between rows). Rows beyond those there are read the last one again,
-        and what they make is put aside.
+        `c` (address, bytes between rows). Rows beyond the last one read the last one again, and
+        their results are dropped.
         """
         element = ir.FloatType() if scale == types.float32 else ir.DoubleType()
         size = 4 if scale == types.float32 else 8
@@ -94,8 +94,8 @@ def _tile(tall: int, wide: int) -> Any:
             at = builder.phi(word)
             at.add_incoming(word(0), before)
             sums = [[builder.phi(vector) for _ in range(wide)] for _ in range(tall)]
-            for held in sums:
-                for s in held:
+            for row_sums in sums:
+                for s in row_sums:
                     s.add_incoming(zero, before)
             ahead = builder.mul(at, word(wide * BYTES))
             loads = [
@@ -107,7 +107,7 @@ def _tile(tall: int, wide: int) -> Any:
             ]
             along = builder.mul(at, word(size))
             new = []
-            for n, held in enumerate(sums):
+            for n, row_sums in enumerate(sums):
                 x = builder.load(pointer(builder.add(bases[n], along), element), align=size)
                 spread = _spread(builder, x, vector)
                 new.append(
@@ -115,13 +115,13 @@ def _tile(tall: int, wide: int) -> Any:
                         builder.fadd(
                             s, builder.fmul(spread, y, flags=("contract",)), flags=("contract",)
                         )
-                        for s, y in zip(held, loads, strict=True)
+                        for s, y in zip(row_sums, loads, strict=True)
                     ]
                 )
             following = builder.add(at, word(1))
             at.add_incoming(following, loop)
-            for held, made in zip(sums, new, strict=True):
-                for s, t in zip(held, made, strict=True):
+            for row_sums, next_sums in zip(sums, new, strict=True):
+                for s, t in zip(row_sums, next_sums, strict=True):
                     s.add_incoming(t, loop)
             builder.cbranch(builder.icmp_signed("<", following, terms), loop, after)
             builder.position_at_end(after)
@@ -135,10 +135,10 @@ def _tile(tall: int, wide: int) -> Any:
                     )
                     for m in range(wide):
                         cell = pointer(builder.add(line, word(m * BYTES)), vector)
-                        made = builder.fmul(new[n][m], scales)
+                        product = builder.fmul(new[n][m], scales)
                         if adds:
-                            made = builder.fadd(made, builder.load(cell, align=size))
-                        builder.store(made, cell, align=size)
+                            product = builder.fadd(product, builder.load(cell, align=size))
+                        builder.store(product, cell, align=size)
 
             with builder.if_else(kept) as (added, alone):
                 with added:
@@ -161,7 +161,7 @@ def _spread(builder: Any, value: Any, vector: Any) -> Any:
 part: Callable[[F], F] = njit(  # type: ignore[call-overload]  # its stub lacks these options
     no_cpython_wrapper=True, no_cfunc_wrapper=True
 )
-"""Compiles what kernels alone call: what would let Python and C call it takes time to compile."""
+"""Compiles functions that kernels alone call, without wrappers for Python and C."""
 
 
 @part
@@ -190,7 +190,7 @@ def pack(source: Any, down: int, across: int, depth: int, wide: int, into: Any, 
 
 @part
 def copy(source: Any, down: int, across: int, rows: int, wide: int, into: Any, step: int) -> None:
-    """Copies a block row by row, whose elements then lie together; a sum is never -0.0."""
+    """Copies a block row by row to contiguous rows; a sum is never -0.0."""
     for r in range(rows):
         for n in range(wide):
             into[np.uintp(r * step + n)] = source[np.uintp(r * down + n * across)]
@@ -213,34 +213,34 @@ def clear(into: Any, first: int, stop: int) -> None:
 @part
 def not_finite(values: Any, step: int, rows: int, wide: int) -> bool:
     """True if a block has a NaN or an infinity."""
-    found = 0
+    bad = 0
     for r in range(rows):
         for n in range(wide):
             x = values[np.uintp(r * step + n)]
-            found |= x - x != 0
-    return found != 0
+            bad |= x - x != 0
+    return bad != 0
 
 
 @part
 def spoilt(values: Any, step: int, rows: int, wide: int, divisors: Any, between: int) -> bool:
     """True if a row with a finite divisor has a NaN or an infinity."""
-    found = 0
+    bad = 0
     for r in range(rows):
         divisor = divisors[np.uintp(r * between)]
         if divisor - divisor == 0:
             for n in range(wide):
                 x = values[np.uintp(r * step + n)]
-                found |= x - x != 0
-    return found != 0
+                bad |= x - x != 0
+    return bad != 0
 
 
 @part
 def any_empty(extremes: Any, step: int, rows: int) -> bool:
     """True if a row's greatest value is that of no values, -infinity."""
-    found = False
+    empty = False
     for r in range(rows):
-        found |= extremes[np.uintp(r * step)] == -np.inf
-    return found
+        empty |= extremes[np.uintp(r * step)] == -np.inf
+    return empty
 
 
 def _multiplier(tall: int, wide: int) -> Any:
@@ -248,14 +248,25 @@ def _multiplier(tall: int, wide: int) -> Any:
     tile = _tile(tall, wide)
 
     def multiply(
-        left: int, step: int, rows: int, right: int, depth: int, terms: Any, columns: Any,
-        into: int, stride: int, scale: Any, panel: int, size: int, adds: int,
-    ) -> None:  # fmt: skip
+        left: int,
+        step: int,
+        rows: int,
+        right: int,
+        depth: int,
+        terms: Any,
+        columns: Any,
+        into: int,
+        stride: int,
+        scale: Any,
+        panel: int,
+        size: int,
+        adds: int,
+    ) -> None:
         """Sets a block to scale · left · right, or adds that, for some terms and panels of columns.
 
         Args:
             left: Address of the left block's first row.
-            step: Bytes from one of its rows to the next; its elements lie together.
+            step: Bytes from one of its rows to the next; its elements are contiguous.
             rows: Its rows.
             right: Address of the panels.
             depth: Terms that a panel has.
@@ -266,7 +277,7 @@ def _multiplier(tall: int, wide: int) -> Any:
             scale: The factor.
             panel: Columns of a panel.
             size: Bytes of an element.
-            adds: 1 if the product is added to what is there, otherwise 0.
+            adds: 1 if the product is added to the result, 0 if it replaces it.
         """
         first = columns[0] // panel * panel
         for start in range(terms[0], max(terms[1], terms[0] + 1), DEPTH):

@@ -1,9 +1,9 @@
-"""Weights e = exp(x - m) of rows, with m the greatest x of a row, and what sums them.
+"""Weights e = exp(x - m) of rows, with m the greatest x of a row, and the sums of them.
 
-They are known by their algebra, not by a name: 0 ≤ e ≤ 1, and their sum z is at least 1. So
-Σ (e / z) · v = (Σ e · v) / z loses nothing but for rounding, and divides one row of results
-instead of one of terms. And as exp(x - m') = exp(x - m) · exp(m - m'), all sums of them can
-be taken over a part of the row at a time, with the greatest x so far.
+They are recognised by their algebra, not by a name: 0 ≤ e ≤ 1, and their sum z is at least 1. So
+Σ (e / z) · v = (Σ e · v) / z loses nothing but a rounding, and divides one row of results instead
+of one of terms. Because exp(x - m') = exp(x - m) · exp(m - m'), all sums of weights can be taken
+over a part of the row at a time, with the greatest x so far.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Weights:
     along: int
 
 
-def find_weights(found: Sequence[Member]) -> list[Weights]:
+def find_weights(group: Sequence[Member]) -> list[Weights]:
     """The weights among the members of a group."""
-    number = {id(m.origin): at for at, m in enumerate(found)}
-    powers = {at: e for at, m in enumerate(found) if (e := _power(m)) is not None}
-    pairs = ((at, other) for at in powers for other in range(len(found)))
-    every = (_weights(found, number, powers[at], at, other) for at, other in pairs)
+    number = {id(m.origin): at for at, m in enumerate(group)}
+    powers = {at: e for at, m in enumerate(group) if (e := _power(m)) is not None}
+    pairs = ((at, other) for at in powers for other in range(len(group)))
+    every = (_weights(group, number, powers[at], at, other) for at, other in pairs)
     return [w for w in every if w is not None]
 
 
@@ -61,38 +61,38 @@ def _power(m: Member) -> Call | None:
 
 
 def _weights(
-    found: Sequence[Member], number: Mapping[int, int], read: Call, made: int, total: int
+    group: Sequence[Member], number: Mapping[int, int], read: Call, weights: int, total: int
 ) -> Weights | None:
     """The weights that a node makes and another one sums."""
-    summed = _only(found[total], "sum")
+    summed = _only(group[total], "sum")
     if not isinstance(summed, Value) or summed.dtype is not read.dtype:
         return None
-    if number.get(id(_source(found[total], summed))) != made:
+    if number.get(id(_source(group[total], summed))) != weights:
         return None
     (inside,) = read.args
     if not isinstance(inside, Call) or inside.fn != "sub" or inside.dtype is not read.dtype:
         return None
     x, m = inside.args
-    extreme = number.get(id(_source(found[made], m))) if isinstance(m, Value) else None
+    extreme = number.get(id(_source(group[weights], m))) if isinstance(m, Value) else None
     if extreme is None or not isinstance(m, Value):
         return None
-    greatest = _only(found[extreme], "max")
+    greatest = _only(group[extreme], "max")
     if greatest is None or greatest.dtype is not read.dtype:
         return None
-    if _at_classes(greatest, found[extreme]) != _at_classes(x, found[made]):
+    if _at_classes(greatest, group[extreme]) != _at_classes(x, group[weights]):
         return None
-    three = [found[at] for at in (made, extreme, total)]
+    three = [group[at] for at in (weights, extreme, total)]
     if len({frozenset(m.wide(m.own)) for m in three}) > 1 or len(set(map(_points_of, three))) > 1:
         return None
-    rows = [set(_keys(found[at])) for at in (extreme, total)]
-    gone = set(found[made].wide(found[made].own)) - rows[0]
-    if rows[0] != rows[1] or len(gone) != 1 or set(_points(found[made], m)) != rows[0]:
+    rows = [set(_keys(group[at])) for at in (extreme, total)]
+    gone = set(group[weights].wide(group[weights].own)) - rows[0]
+    if rows[0] != rows[1] or len(gone) != 1 or set(_points(group[weights], m)) != rows[0]:
         return None
-    return Weights(extreme, made, total, gone.pop())
+    return Weights(extreme, weights, total, gone.pop())
 
 
 def _at_classes(e: Expr, m: Member) -> object:
-    """An expression over classes and nodes, equal for what has the same value at a point."""
+    """An expression over classes and nodes, equal for expressions of equal values at a point."""
     if isinstance(e, Label):
         return m.own[e.name]
     if isinstance(e, Value):
@@ -109,29 +109,29 @@ def _keys(m: Member) -> list[int]:
     return m.wide(m.node.keys)
 
 
-def deferred(found: Sequence[Member], rows: Sequence[int], block: int) -> list[Member]:
+def deferred(group: Sequence[Member], rows: Sequence[int], block: int) -> list[Member]:
     """The members with sums of divided weights divided afterwards.
 
     Args:
-        found: The members in their order.
+        group: The members in their order.
         rows: Classes of the rows.
         block: The class that is cut in blocks.
     """
-    made = list(found)
-    for w in find_weights(found):
-        for at in range(len(made)):
-            _defer(made, w, at, rows, block)
-    return made
+    rewritten = list(group)
+    for w in find_weights(group):
+        for at in range(len(rewritten)):
+            _defer(rewritten, w, at, rows, block)
+    return rewritten
 
 
-def _defer(made: list[Member], w: Weights, at: int, rows: Sequence[int], block: int) -> None:
+def _defer(rewritten: list[Member], w: Weights, at: int, rows: Sequence[int], block: int) -> None:
     """Where a member divides weights for one sum alone, lets it sum, and the sum divide."""
-    share = made[at]
+    share = rewritten[at]
     quotient = _only(share, None)
     if share.visible or not isinstance(quotient, Call) or quotient.fn != "div":
         return
     e, z = quotient.args
-    weights, total = made[w.made], made[w.total]
+    weights, total = rewritten[w.made], rewritten[w.total]
     if not isinstance(e, Value) or not isinstance(z, Value):
         return
     if _source(share, e) is not weights.origin or _source(share, z) is not total.origin:
@@ -141,11 +141,11 @@ def _defer(made: list[Member], w: Weights, at: int, rows: Sequence[int], block: 
     if _points(share, e) != _keys(weights):
         return
     readers = [
-        n for n, m in enumerate(made) if any(o.source is share.origin for o in m.node.operands)
+        n for n, m in enumerate(rewritten) if any(o.source is share.origin for o in m.node.operands)
     ]
     if len(readers) != 1:
         return
-    reader = made[readers[0]]
+    reader = rewritten[readers[0]]
     product = reader.product
     if (
         product is None
@@ -178,17 +178,20 @@ def _defer(made: list[Member], w: Weights, at: int, rows: Sequence[int], block: 
     dividing = replace(
         reader,
         node=EinSum(
-            tuple(keys), (Operand(node, node.keys), of_total), TRUE, node.keys,
+            tuple(keys),
+            (Operand(node, node.keys), of_total),
+            TRUE,
+            node.keys,
             (Output(field.name, (divided,), field.dtype),),
         ),
         own={k: reader.own[k] for k in node.keys},
         limits=frozenset(),
         masks=frozenset(),
         product=None,
-    )  # fmt: skip
+    )
     if summing.product is None or not set(of_total.labels) <= set(node.keys):
         return  # a key of one value may be summed away
-    made[at], made[readers[0]] = summing, dividing
+    rewritten[at], rewritten[readers[0]] = summing, dividing
 
 
 def _reading(node: EinSum, operand: int, terms: Operand, name: str) -> EinSum:
@@ -203,21 +206,21 @@ def _reading(node: EinSum, operand: int, terms: Operand, name: str) -> EinSum:
 
 
 def taken_in_parts(
-    found: Sequence[Member], rows: Sequence[int]
+    group: Sequence[Member], rows: Sequence[int]
 ) -> tuple[Weights, frozenset[int]] | None:
     """The weights whose rows can be taken part by part, and all nodes that run over them.
 
     That is so where every node either has the class of the terms as a key and is read for
     the same point, or runs over it and is m, z or a product Σ e · v, or does not have it.
     """
-    weights = find_weights(found)
+    weights = find_weights(group)
     if len(weights) != 1 or weights[0].along in rows:
         return None
     (w,) = weights
-    number = {id(m.origin): at for at, m in enumerate(found)}
+    number = {id(m.origin): at for at, m in enumerate(group)}
     folds: set[int] = set()
     terms: set[int] = set()
-    for at, m in enumerate(found):
+    for at, m in enumerate(group):
         reads = {number[id(o.source)] for o in m.node.operands if id(o.source) in number}
         if w.along not in m.own.values():
             continue
@@ -226,12 +229,12 @@ def taken_in_parts(
             allowed = terms | ({w.extreme} if at == w.made else set())
             if m.visible or not reads <= allowed or (w.made in reads):
                 return None
-        elif at in (w.extreme, w.total) or _sums_weights(m, found[w.made], w):
+        elif at in (w.extreme, w.total) or _sums_weights(m, group[w.made], w):
             folds.add(at)
         else:
             return None
-    held = {c for m in found for c in m.wide(m.own)} & set(rows)
-    if any(set(_keys(found[at])) != held for at in (w.extreme, w.total)):
+    row_classes = {c for m in group for c in m.wide(m.own)} & set(rows)
+    if any(set(_keys(group[at])) != row_classes for at in (w.extreme, w.total)):
         return None
     return w, frozenset(folds)
 
@@ -248,30 +251,30 @@ def _sums_weights(m: Member, weights: Member, w: Weights) -> bool:
     return m.node.operands[operand].source is weights.origin
 
 
-def masks_fit(found: Sequence[Member]) -> tuple[bool, int | None]:
+def masks_fit(group: Sequence[Member]) -> tuple[bool, int | None]:
     """Whether all that runs over masked points is weights and their sums, and their extreme.
 
     Where a row has no point its extreme is -infinity, so a group with masks has to look.
     """
-    running = [at for at, m in enumerate(found) if over(m.masks, set(_keys(m)))]
+    running = [at for at, m in enumerate(group) if over(m.masks, set(_keys(m)))]
     if not running:
         return True, None
-    weights = find_weights(found)
+    weights = find_weights(group)
     if len(weights) != 1:
         return False, None
     (w,) = weights
     known = {w.extreme, w.total}
-    known |= {at for at in running if _sums_weights(found[at], found[w.made], w)}
+    known |= {at for at in running if _sums_weights(group[at], group[w.made], w)}
     return set(running) <= known, w.extreme
 
 
 def _points_of(m: Member) -> tuple[Limits, Masks]:
-    """What says which points a member has."""
+    """The guards that decide which points a member has."""
     return m.limits, m.masks
 
 
 def _only(m: Member, reduction: str | None) -> Expr | None:
-    """What a FLOAT or DOUBLE member computes, if it is one output of that reduction."""
+    """The argument of a FLOAT or DOUBLE member with one output of that reduction, else None."""
     if len(m.node.outputs) != 1 or any(a.define is not None for a in m.node.axes):
         return None
     (o,) = m.node.outputs

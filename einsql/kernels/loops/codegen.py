@@ -82,9 +82,9 @@ def accumulator(o: Output) -> DType:
 def state(o: Output, nest: Nest | None = None) -> tuple[DType, ...]:
     """Types of an output's running values.
 
-    Those of pairs are the argument, its value, and `found`. Those of DOUBLE sums in memory are the
-    sum, and what rounding took from it; before these the sum of the last terms, if rows of running
-    values are added to each other.
+    Those of pairs are the argument, its value, and a flag of whether there is one. Those of DOUBLE
+    sums in memory are the sum and its rounding error, preceded by the sum of the last terms if
+    rows of running values are added to each other.
     """
     if o.reduction is not None and REDUCTIONS[o.reduction].better is not None:
         return (o.dtype, o.args[1].dtype, DType.BOOLEAN)
@@ -265,20 +265,20 @@ class Writer(Wraps):
     def pick(self, n: int, o: Output, better: str, at: str, test: str | None) -> None:
         """Takes a point into a running pair of a value and its argument."""
         arg, new = self.converted(o.args[0], o.dtype), self.value(o.args[1])
-        run, best, found = f"s{n}{at}", f"m{n}{at}", f"f{n}{at}"
+        run, best, seen = f"s{n}{at}", f"m{n}{at}", f"f{n}{at}"
         old_arg, old = self.held(run, o.dtype), self.held(best, o.args[1].dtype)
         wins, loses = better.format(new, old), better.format(old, new)
         if self.nest.mode is Mode.ROW:  # without branches, so that rows vectorise
-            take = f"(not {found}) | {wins} | ((not {loses}) & ({arg} < {old_arg}))"
+            take = f"(not {seen}) | {wins} | ((not {loses}) & ({arg} < {old_arg}))"
             take = self.temp(take if test is None else f"{test} & ({take})")
             self.emit(f"{run} = {arg} if {take} else {run}")
             self.emit(f"{best} = {new} if {take} else {best}")
-            self.emit(f"{found} = {found} | {take}")
+            self.emit(f"{seen} = {seen} | {take}")
         else:  # with branches, which are foreseen, so that no point waits for the one before
             if self.scans(o, test):
-                self.scanned = (len(self.before[self.depth]), new, best, found)
-            self.emit(f"if {wins} or not {found} or (not {loses} and {arg} < {old_arg}):")
-            for cell, value in ((run, arg), (best, new), (found, "True")):
+                self.scanned = (len(self.before[self.depth]), new, best, seen)
+            self.emit(f"if {wins} or not {seen} or (not {loses} and {arg} < {old_arg}):")
+            for cell, value in ((run, arg), (best, new), (seen, "True")):
                 self.emit(f"    {cell} = {value}")
 
     def scans(self, o: Output, test: str | None) -> bool:
@@ -363,7 +363,7 @@ class Writer(Wraps):
     # Text --------------------------------------------------------------------------
 
     def assemble(self) -> str:
-        """The module's text: what the one argument holds, and the nest."""
+        """The module's text: the layout of its one argument, and the loop nest."""
         body = [f"b{n}, e{n} = p[{2 * n}], p[{2 * n + 1}]" for n in range(self.depth)]
         place = count(2 * self.depth)
         body += [f"p{n} = p[{next(place)}]" for n in range(len(self.out.params))]
@@ -456,7 +456,7 @@ def cells(n: int, o: Output, nest: Nest | None = None) -> list[tuple[str, DType,
 
 
 def added(total: str, lost: str, term: str) -> list[str]:
-    """Takes a term into a sum, and what rounding takes from that into another one."""
+    """Adds a term to a sum, and its rounding error to another one."""
     return [
         f"y = {total} + {term}",
         f"{lost} += rounded_off({total}, {term}, y)",

@@ -31,8 +31,11 @@ CARRIERS: dict[DType, str] = {
 }
 """The compiled type that holds a value of each type."""
 STORED = {
-    **CARRIERS, DType.BOOLEAN: "uint8", DType.HALF: "uint16", DType.BFLOAT16: "uint16",
-}  # fmt: skip
+    **CARRIERS,
+    DType.BOOLEAN: "uint8",
+    DType.HALF: "uint16",
+    DType.BFLOAT16: "uint16",
+}
 """The compiled type of a value in operands and results; a HALF or BFLOAT16 is its bits there."""
 _READ = {DType.BOOLEAN: "{0} != 0", DType.HALF: "half({0})", DType.BFLOAT16: "bfloat({0})"}
 _STORE = {DType.HALF: "to_half({0})", DType.BFLOAT16: "to_bfloat({0})"}
@@ -65,13 +68,13 @@ class Param:
 
 @dataclass(slots=True)
 class Program:
-    """Generated source and what its arguments mean, in order.
+    """Generated source and its arguments, in order.
 
     Attributes:
         arrays: Operand number and field of each array argument.
         params: Integer arguments.
         constants: Literals, each an argument of its own type.
-        reasons: What each bit of the error cell says.
+        reasons: The reason of each bit of the error cell.
     """
 
     source: str = ""
@@ -102,7 +105,7 @@ def memory(dtype: DType) -> str:
 
 
 def stored(dtype: DType, value: str) -> str:
-    """Source that turns a value in its carrier into what a result holds."""
+    """Source that turns a value in its carrier into the stored type of a result."""
     return _STORE.get(dtype, "{0}").format(value)
 
 
@@ -118,7 +121,7 @@ def cast_text(source: DType, target: DType, value: str) -> str:
 
 
 class Points:
-    """Collects the statements of each loop level; level 0 stands before all loops.
+    """Collects the statements of each loop level; level 0 is before all loops.
 
     Attributes:
         level: The loop level from which a label is known.
@@ -205,8 +208,8 @@ class Points:
     def value(self, e: Expr) -> str:
         """The name of an expression's value, computed at most once per point.
 
-        What cannot raise is computed in the outermost loop that decides it, and eagerly;
-        what may raise, only where it is selected.
+        Expressions that cannot raise are computed eagerly, in the outermost loop that decides
+        them; those that may raise, only where they are selected.
         """
         if isinstance(e, Const):
             return self.constant(e)
@@ -285,7 +288,7 @@ class Points:
         return self.temp(text)
 
     def divides_many(self, e: Call) -> bool:
-        """True for a DOUBLE quotient of what fits FLOAT or BIGINT, by what all points share."""
+        """True for a DOUBLE quotient of FLOAT or BIGINT values by a common divisor."""
         if e.fn != "div" or e.dtype is not DType.DOUBLE or self.failure(e) is not None:
             return False
         number, by = e.args
@@ -354,7 +357,7 @@ class Points:
         return failed
 
     def bit(self, reason: str) -> int:
-        """The bit of `bad` that stands for a reason."""
+        """The bit of `bad` for a reason."""
         if reason not in self.out.reasons:
             self.out.reasons.append(reason)
         return 1 << self.out.reasons.index(reason)

@@ -1,7 +1,7 @@
-"""Labels that always stand side by side become one, so that rows are as long as they can be.
+"""Labels that are always adjacent become one, so that rows are as long as they can be.
 
-A node over (i, j) that reads its operands as they lie in memory, and keeps both labels or
-reduces both, is a node over one label with i·j values.
+A node over (i, j) that reads its operands in memory order, and keeps both labels or reduces both,
+is a node over one label with i·j values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from einsql.core.schema import Key, Schema
 from einsql.ir.einsum.graph import Axis, EinSum, Input, Label, Operand, exprs, subexpressions
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
 
 Runs = tuple[tuple[str, ...], ...]
 """Labels in their order; those of one run become one."""
@@ -28,9 +28,8 @@ def flatten(node: EinSum) -> tuple[EinSum, Callable[[Runner, Runner], Runner]] |
         node: Any node.
 
     Returns:
-        The node, and what makes a runner of the given one out of two: of the new one, for
-        operands that are contiguous, and of the given one for all others. None where no
-        labels can be merged.
+        The node, and a function that combines two runners: that of the new node for contiguous
+        operands, and that of the given node for all others. None where no labels can be merged.
     """
     pairs = _pairs(node)
     if not pairs:
@@ -61,7 +60,7 @@ def flatten(node: EinSum) -> tuple[EinSum, Callable[[Runner, Runner], Runner]] |
 
 
 def _pairs(node: EinSum) -> set[tuple[str, str]]:
-    """Labels of which the second follows the first wherever either stands.
+    """Labels of which the second follows the first wherever either occurs.
 
     They index whole keys, and no expression reads their values.
     """
@@ -110,12 +109,12 @@ def _either(
     shape: tuple[int, ...], shapes: list[tuple[int, tuple[int, ...]]], new: Runner, old: Runner
 ) -> Runner:
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
-        given = list(operands)
+        flattened = list(operands)
         for n, flat in shapes:
-            fields = given[n]
+            fields = flattened[n]
             if not all(a.flags.c_contiguous for a in fields.values()):
                 return old(operands, tick)
-            given[n] = {name: a.reshape(flat) for name, a in fields.items()}
-        return {name: a.reshape(shape) for name, a in new(given, tick).items()}
+            flattened[n] = {name: a.reshape(flat) for name, a in fields.items()}
+        return {name: a.reshape(shape) for name, a in new(flattened, tick).items()}
 
     return run

@@ -23,7 +23,7 @@ from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Output
 from einsql.ir.einsum.intervals import fits, interval
 from einsql.ir.functions import REDUCTIONS, SCALARS
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.loops.codegen import accumulator, compensated, generate, is_compensated, state
 from einsql.kernels.loops.expressions import FAR, Param, Program
 from einsql.kernels.loops.flatten_labels import flatten
@@ -51,10 +51,10 @@ def compile_loops(node: EinSum) -> Runner:
         one whose key is computed. Element-wise outputs are 0 where no point exists. It raises
         DataError for a selected element that fails.
     """
-    found = flatten(node)
-    if found is None:
+    flattened = flatten(node)
+    if flattened is None:
         return _Loops(node).run
-    flat, either = found
+    flat, either = flattened
     otherwise = cached(lambda: _Loops(node))
     return either(_Loops(flat).run, lambda operands, tick: otherwise().run(operands, tick))
 
@@ -76,7 +76,7 @@ class _Source:
 
 @dataclass(slots=True)
 class _Layout:
-    """What depends on the strides of the operands alone.
+    """The parts of a run that depend on the strides of the operands alone.
 
     Attributes:
         strided: The operands whose last label does not step by one element.
@@ -201,7 +201,7 @@ class _Loops:
         return 0
 
     def array(self, source: _Source, values: np.ndarray) -> np.ndarray:
-        """What a kernel reads: a view of an operand, a copy only where it has no address."""
+        """An operand of a kernel: a view, or a copy where it has no address."""
         if source.window is not None:
             values = values[source.window]
         if values.dtype != source.dtype:
@@ -220,22 +220,22 @@ class _Loops:
         """The program for operands of these strides and the numbers it takes."""
         strides: list[dict[str, int]] = []
         strided = set()
-        for source, given in zip(self.sources, steps, strict=True):
+        for source, own_steps in zip(self.sources, steps, strict=True):
             size = source.dtype.itemsize
             extents = [self.axes[x].extent for x in source.labels]
             own: dict[str, int] = {}
-            for label, step, n in zip(source.labels, given, extents, strict=True):
+            for label, step, n in zip(source.labels, own_steps, extents, strict=True):
                 own[label] = own.get(label, 0) + (step // size if n > 1 else 0)
             strides.append(own)
-            if extents and extents[-1] > 1 and given[-1] != size:
+            if extents and extents[-1] > 1 and own_steps[-1] != size:
                 strided.add((source.operand, source.field))
-        found = frozenset(strided)
-        program = self.program(found)
+        strided_sources = frozenset(strided)
+        program = self.program(strided_sources)
         numbers = [0] * (2 * len(self.nest.loops))
         numbers += [self.argument(p, strides) for p in program.params]
         numbers += [bits(c) for c in program.constants]
         numbers += [0] * (len(self.sources) + sum(len(self.kinds(o)) for o in self.node.outputs))
-        return _Layout(found, program, np.array(numbers, np.int64))
+        return _Layout(strided_sources, program, np.array(numbers, np.int64))
 
     def program(self, strided: frozenset[tuple[int, str]]) -> Program:
         """The source for operands of which some are strided, written once."""
@@ -272,7 +272,7 @@ class _Loops:
         return [np.full(shape, start, first), *(np.zeros(shape, t) for t in rest)]
 
     def finish(self, o: Output, result: list[np.ndarray]) -> np.ndarray:
-        """The values of an output, out of what the kernel wrote."""
+        """The values of an output, computed from the arrays that the kernel wrote."""
         if o.reduction is None or not self.nest.keeps_state:
             return result[0]
         if is_compensated(o, self.nest):
@@ -306,12 +306,10 @@ class _Table:
 
     Args:
         boxes: The slice and the one box of each.
-        seconds: What all of them take one thread.
+        seconds: Time that all of them take on one thread.
     """
 
-    def __init__(
-        self, boxes: Sequence[tuple[int, Sequence[np.ndarray]]], seconds: float
-    ) -> None:  # fmt: skip
+    def __init__(self, boxes: Sequence[tuple[int, Sequence[np.ndarray]]], seconds: float) -> None:
         self.seconds = seconds
         self.ends = np.array([ends for _, (ends,) in boxes])
         parts = np.array([part for part, _ in boxes])
@@ -323,16 +321,16 @@ class _Table:
         Args:
             kernel: The compiled function.
             numbers: Its argument, but for the boxes.
-            strides: Bytes from a slice to the next of what it writes, its last numbers.
+            strides: Bytes from a slice of each result to the next, the last numbers.
         """
-        given = np.empty((len(self.ends), len(numbers)), np.int64)
-        given[...] = numbers
-        given[:, : self.ends.shape[1]] = self.ends
+        rows = np.empty((len(self.ends), len(numbers)), np.int64)
+        rows[...] = numbers
+        rows[:, : self.ends.shape[1]] = self.ends
         if self.parts is not None:
-            given[:, len(numbers) - len(strides) :] += self.parts * np.array(strides)
+            rows[:, len(numbers) - len(strides) :] += self.parts * np.array(strides)
         return thread_team.run(
             compile_cache.address(kernel),
-            thread_team.array_rows(given),
+            thread_team.array_rows(rows),
             thread_team.at_hand(self.seconds),
         )
 
@@ -356,7 +354,7 @@ class _Progress:
         return not self._stopped
 
     def tell(self) -> None:
-        """Reports progress; what that raises stops the other threads after their box."""
+        """Reports progress; an exception stops the other threads after their box."""
         try:
             self._tick(self._done / self._total)
         except BaseException:
@@ -373,7 +371,7 @@ class _FailedError(Exception):
 
 
 def _start(o: Output, shape: tuple[int, ...]) -> np.ndarray:
-    """What an output holds at keys without any point."""
+    """The value of an output at keys without any point."""
     value = 0 if o.reduction is None else REDUCTIONS[o.reduction].identity(o.dtype)
     return stored(np.full(shape, value, o.dtype.carrier), o.dtype)
 
@@ -390,9 +388,15 @@ def _source(node: EinSum, operand: int, name: str) -> _Source:
     for label, key in zip(read.labels, schema.keys, strict=True):
         a = node.axis(label)
         cuts.append(slice(a.lo - key.lo, a.hi - key.lo))
-    whole = [slice(0, k.hi - k.lo) for k in schema.keys]
-    window = None if cuts == whole else tuple(cuts)
-    return _Source(operand, name, schema.dtype(name).numpy, read.labels, window)
+    full = [slice(0, k.hi - k.lo) for k in schema.keys]
+    window = None if cuts == full else tuple(cuts)
+    return _Source(
+        operand=operand,
+        field=name,
+        dtype=schema.dtype(name).numpy,
+        labels=read.labels,
+        window=window,
+    )
 
 
 def bits(c: Const) -> int:

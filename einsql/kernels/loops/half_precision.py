@@ -1,9 +1,9 @@
 """Kernels that compute with FLOAT, over operands and results of two bytes an element.
 
-HALF and BFLOAT16 are stored, not computed. A kernel that would read each element many times
-gets operands of FLOAT, made in one pass over the part that it reads, and its results are
-rounded at the end. Views, gathers, the vector tier and generated loops need none of this:
-they move such elements as they are, or convert them as they read and write.
+HALF and BFLOAT16 are storage types. A kernel that would read each element many times gets FLOAT
+operands, converted in one pass over the part that it reads, and its results are rounded at the
+end. Views, gathers, the vector kernel and generated loops do not need this: they move such
+elements unchanged, or convert them as they read and write.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from einsql.ir.einsum.graph import (
     rewrite,
     subexpressions,
 )
-from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
+from einsql.kernels.loops.generated import compile_loops
 from einsql.kernels.runtime import thread_pool
 
 PIECE = 2**18
@@ -45,11 +46,11 @@ PARALLEL = 2**22
 """Elements from which it runs on several threads: a million take it 0.1 ms."""
 
 Done = dict[object, tuple[np.ndarray, np.ndarray]]
-"""What was made FLOAT, by the array's identity and the part; the array is kept beside it, for
-another one made later could get its identity."""
+"""Converted arrays by the identity of the source and its part. The source is kept beside, so that
+no later array gets its identity."""
 
 
-def stores_short(node: EinSum) -> bool:
+def stores_half(node: EinSum) -> bool:
     """True if an operand or a result of a node may have two bytes an element."""
     return any(o.dtype.is_short for o in node.outputs) or any(
         f.dtype.is_short for o in node.operands for f in o.source.schema.fields
@@ -57,7 +58,7 @@ def stores_short(node: EinSum) -> bool:
 
 
 def match_floats(kernel: Kernel, node: EinSum, compiled: bool) -> Runner | None:
-    """What a kernel makes of a node with such operands or results, given FLOAT for them.
+    """A runner for a node with two-byte operands or results, by a kernel over FLOAT.
 
     Args:
         kernel: A kernel that knows FLOAT.
@@ -76,10 +77,10 @@ def match_floats(kernel: Kernel, node: EinSum, compiled: bool) -> Runner | None:
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         done: Done = {}
-        given = [
+        as_floats = [
             f if r is None else r.run(f, done, tick) for r, f in zip(reads, operands, strict=True)
         ]
-        fields = runner(given, tick)
+        fields = runner(as_floats, tick)
         for name, dtype in results.items():
             fields[name] = _narrowed(fields[name], dtype)
         return fields
@@ -102,7 +103,7 @@ def _over_floats(node: EinSum) -> EinSum | None:
 
 
 def _widened(e: Expr) -> Expr:
-    """A value as FLOAT, and no cast that does nothing then; what rounds stays."""
+    """A value as FLOAT, without casts that become no-ops; casts that round remain."""
     if isinstance(e, Value) and e.dtype.is_short:
         return replace(e, dtype=DType.FLOAT)
     if isinstance(e, Const) and e.dtype.is_short:
@@ -132,7 +133,7 @@ class _Read:
 
     Attributes:
         fields: Those that are read, with their types.
-        part: What of them is.
+        part: The part that is read.
         compiled: Whether a generated loop may convert them.
     """
 
@@ -140,20 +141,20 @@ class _Read:
     part: tuple[slice, ...]
     compiled: bool
 
-    def run(self, given: Fields, done: Done, tick: Tick) -> dict[str, np.ndarray]:
-        """The fields; `done` has what was made for other operands, perhaps of the same arrays."""
-        made: dict[str, np.ndarray] = {}
+    def run(self, fields: Fields, done: Done, tick: Tick) -> dict[str, np.ndarray]:
+        """The fields; `done` has the conversions for other operands, perhaps of the same arrays."""
+        converted: dict[str, np.ndarray] = {}
         for f in self.fields:
-            array = given[f.name]
+            array = fields[f.name]
             key = id(array), tuple((s.start, s.stop) for s in self.part)
             if not f.dtype.is_short:
-                made[f.name] = array[self.part]
+                converted[f.name] = array[self.part]
             elif key in done:
-                made[f.name] = done[key][1]
+                converted[f.name] = done[key][1]
             else:
-                made[f.name] = floats(array[self.part], f.dtype, tick, self.compiled)
-                done[key] = array, made[f.name]
-        return made
+                converted[f.name] = floats(array[self.part], f.dtype, tick, self.compiled)
+                done[key] = array, converted[f.name]
+        return converted
 
 
 def _read(node: EinSum, n: int, wide: EinSum, compiled: bool) -> _Read | None:
@@ -176,8 +177,7 @@ def floats(array: np.ndarray, dtype: DType, tick: Tick, compiled: bool) -> np.nd
     """The float32 numbers of HALF or BFLOAT16, with the axes following each other alike.
 
     Args:
-        array: As a field of the type holds it, of any strides; where it is repeated, so is
-            what comes out.
+        array: Elements as stored, of any strides; repeated axes stay repeated.
         dtype: The type.
         tick: Called between pieces; raises to cancel.
         compiled: Whether a generated loop may do it, several times as fast as NumPy.
@@ -203,8 +203,6 @@ def floats(array: np.ndarray, dtype: DType, tick: Tick, compiled: bool) -> np.nd
 @lru_cache(maxsize=64)
 def _loop(dtype: DType, size: int) -> Runner:
     """A generated loop that makes FLOAT of so many elements of a type."""
-    from einsql.kernels.loops.generated import compile_loops  # Numba takes 0.25 s to import
-
     source = Input("short", Schema((Key("i", 0, size),), (Field("val", dtype),)))
     cast = Call("cast", (Value(0, "val", dtype),), DType.FLOAT)
     output = Output("val", (cast,), DType.FLOAT)

@@ -100,7 +100,7 @@ def cut(node: EinSum, nest: Nest) -> Cut:
         parts[-1] = max(ceil(extent[-1] / STRIP), min(ceil(pieces / rows), extent[-1] // NARROW))
     wanted = ceil(max(work / BOX, pieces) / prod(parts))
     for n in keys:
-        # Where running values lie in memory, slices of the terms are better than short rows.
+        # Where running values are in memory, slices of the terms are better than short rows.
         few = 8 * prod(node.schema.shape) < prod(extent)
         row = nest.mode is Mode.MEMORY and n == len(extent) - 1 and few
         parts[n] = min(max(1, extent[n] // NARROW) if row else extent[n], wanted)
@@ -123,4 +123,11 @@ def cut(node: EinSum, nest: Nest) -> Cut:
             else:
                 parts[n] = more = min(extent[n], wanted)
             wanted = ceil(wanted / more)
-    return Cut(tuple(extent), tuple(parts), tuple(kept), sliced, slices, work)
+    return Cut(
+        extent=tuple(extent),
+        parts=tuple(parts),
+        kept=tuple(kept),
+        sliced=sliced,
+        slices=slices,
+        work=work,
+    )

@@ -88,7 +88,7 @@ def labels_read(node: EinSum, expr: Expr) -> set[str]:
 
 
 def free_labels(node: EinSum) -> dict[str, frozenset[str]]:
-    """The free labels that decide each label; derived labels follow what they read."""
+    """The free labels that decide each label; derived ones follow the labels they read."""
     decided = {a.label: frozenset((a.label,)) for a in node.axes if a.define is None}
     waiting = [a for a in node.axes if a.define is not None]
     while waiting:
@@ -168,13 +168,13 @@ def plan_nest(node: EinSum, alone: bool = False) -> Nest:
     kept = [k for k in kept if node.axis(k).define is None]
     gone = [a.label for a in node.axes if a.define is None and a.label not in kept]
     if not kept and not gone:
-        return Nest((), 0, Mode.REGISTERS, False)
+        return Nest(loops=(), kept=0, mode=Mode.REGISTERS, carry=False)
 
     inner = min([*reversed(kept), *reversed(gone)], key=lambda x: _cost_inside(node, x, decided))
     reduced_work = prod(extent[x] for x in gone) * weight(node)
     if gone and _scatters(node, decided, set(kept)):
         loops = [x for x in (*kept, *gone) if x != inner] + [inner]
-        return Nest(tuple(loops), 0, Mode.MEMORY, False, True)
+        return Nest(loops=tuple(loops), kept=0, mode=Mode.MEMORY, carry=False, scatters=True)
     outer = [x for x in kept if x != inner]
     if gone and inner in kept:
         derived_key = any(node.axis(k).define is not None for k in node.keys)
@@ -183,12 +183,14 @@ def plan_nest(node: EinSum, alone: bool = False) -> Nest:
         few = alone and width < WIDE and reduced_work > LONG and not _pairs(node)
         mode = Mode.ROW if small and not derived_key and not few else Mode.MEMORY
         levels = len(outer) if mode is Mode.ROW else 0
-        return Nest((*outer, *gone, inner), levels, mode, False, derived_key)
+        return Nest(
+            loops=(*outer, *gone, inner), kept=levels, mode=mode, carry=False, scatters=derived_key
+        )
     if not gone:
-        return Nest((*outer, inner), len(kept), Mode.REGISTERS, False)
+        return Nest(loops=(*outer, inner), kept=len(kept), mode=Mode.REGISTERS, carry=False)
     loops = [*kept, *(x for x in gone if x != inner), inner]
     carry = not kept or reduced_work > LONGEST
-    return Nest(tuple(loops), len(kept), Mode.REGISTERS, carry)
+    return Nest(loops=tuple(loops), kept=len(kept), mode=Mode.REGISTERS, carry=carry)
 
 
 def _pairs(node: EinSum) -> bool:

@@ -1,9 +1,9 @@
 """Quotients and remainders by constants in the innermost loop, without dividing at each point.
 
 Between two places where it wraps, `(a * x + c) % m` is a line in x and `(a * x + c) // m` is
-constant. So the loop over x is cut there: each piece divides once, and within it operands are
-read one after another, or in the same place. Where pieces would be short, the points are
-divided several at a time, as floating-point numbers.
+constant. So the loop over x is cut there: each piece divides once, and reads operands one after
+another or in the same place. Where pieces would be short, several points are divided at a time
+as floating-point numbers.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _LARGEST = 2**62
 
 @dataclass(frozen=True, slots=True)
 class _Wrap:
-    """What is divided by a constant, and how it changes along the innermost loop.
+    """A division by a constant, and the change of its dividend along the innermost loop.
 
     Attributes:
         dividend: In labels that are known outside that loop, and its own.
         divisor: Above 0.
         step: By which the dividend grows, or shrinks, from a point to the next of a piece.
-        inner: What else has to be cut for that.
+        inner: Other values that have to be cut for that.
     """
 
     dividend: Expr
@@ -43,8 +43,8 @@ class Wraps(Points):
     """Statements of which the innermost may be in pieces.
 
     Attributes:
-        wraps: What is constant within a piece: the quotients `q`, and `g`, their products with
-            the divisors, by their number here.
+        wraps: Divisions whose quotients `q`, and products `g` of quotient and divisor, are
+            constant within a piece; their numbers are their positions here.
         starts: Statements at the start of each piece.
     """
 
@@ -61,7 +61,7 @@ class Wraps(Points):
         self._known_ahead: dict[Expr, str] = {}
 
     def call(self, e: Call) -> str:
-        """As `Points.call`; what the start of a piece decides is read there."""
+        """As `Points.call`; values that the start of a piece decides are read there."""
         wrap = self.wrap(e)
         if wrap is None:
             return super().call(e)
@@ -108,7 +108,7 @@ class Wraps(Points):
 
         Args:
             e: The expression.
-            inner: Gets what has to be cut for that.
+            inner: Receives the values that have to be cut for that.
         """
         if self.level_of(e) < self.depth:
             return 0
@@ -149,7 +149,7 @@ class Wraps(Points):
     # Pieces ------------------------------------------------------------------------
 
     def number(self, wrap: _Wrap) -> int:
-        """The number of what wraps; where a piece that begins ends because of it, once."""
+        """The number of a division; writes once where a piece ends because of it."""
         if wrap in self.wraps:
             return self.wraps.index(wrap)
         for w in wrap.inner:

@@ -32,19 +32,19 @@ Ends = tuple[str, str]
 
 
 def scanned(
-    n: int, ends: Ends, o: Output, lines: Sequence[str], pick: int, new: str, best: str, found: str
+    n: int, ends: Ends, o: Output, lines: Sequence[str], pick: int, new: str, best: str, seen: str
 ) -> list[str]:
     """A loop that looks for an argument: strips are looked through for their extreme first.
 
     Args:
         n: The loop.
         ends: Where it begins and ends.
-        o: What is looked for.
+        o: The output with an argument.
         lines: Its body.
         pick: The line from which on a point is compared.
         new: The point's value.
         best: The extreme so far.
-        found: Whether there is one.
+        seen: The variable that says whether there is one.
     """
     dtype = o.args[1].dtype
     lowest = o.reduction == "arg_min"
@@ -63,7 +63,7 @@ def scanned(
         f"    {loop}",
         *(f"        {line}" for line in lines[:pick]),
         f"        w = {update}",
-        f"    if not {found} or not {worse}:",
+        f"    if not {seen} or not {worse}:",
         f"        {loop}",
         *(f"            {line}" for line in lines),
     ]
@@ -143,8 +143,8 @@ def folded_rows(ends: Ends, loop: Sequence[str], fold: Sequence[str]) -> list[st
 
     Args:
         ends: Where it begins and ends.
-        loop: What adds the rows from `v` to `g`.
-        fold: What takes the sums of the last rows into those of all. `since` counts these rows.
+        loop: Code that adds the rows from `v` to `g`.
+        fold: Code that adds the sums of the last rows to those of all. `since` counts these rows.
     """
     return [
         f"for v in range({ends[0]}, {ends[1]}, {FOLDED}):",
@@ -160,8 +160,8 @@ def folded_rows(ends: Ends, loop: Sequence[str], fold: Sequence[str]) -> list[st
 def folded(n: int, ends: Ends, lines: Sequence[str], sums: Sequence[int]) -> list[str]:
     """A loop whose strips have sums of their own, which are added without loss.
 
-    What rounding takes from a sum `h` is added to `k`, so long sums are as accurate as
-    pairwise ones.
+    The rounding error of a sum `h` is added to `k`, so long sums are as accurate as pairwise
+    ones.
 
     Args:
         n: The loop.

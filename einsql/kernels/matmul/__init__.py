@@ -1,6 +1,6 @@
-"""Sums of products of two operands: how they become matrix products, and who computes them.
+"""Sums of products of two operands: how they become matrix products, and what computes them.
 
-`layout.py` decides from the strides that operands arrive with, `pieces.py` cuts the work,
-`multiply.py` does it by BLAS, `rows.py` where matrices would have to be copied first or nothing
-is summed over both operands.
+`layout.py` chooses an order of axes from the strides of the operands, and `pieces.py` cuts the
+work. `multiply.py` multiplies by BLAS. `rows.py` multiplies where matrices would have to be
+copied first, or where no label of both operands is summed.
 """

@@ -16,8 +16,10 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.core.source_writer import Laid, Page
 from einsql.ir.einsum.graph import Call, EinSum, Output, Value
-from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.matmul.layout import Labels
 from einsql.kernels.matmul.match import Factor, Product, is_safe_scale, product_of
+from einsql.kernels.matmul.rows import by_rows
 from einsql.kernels.vectorized.sums import (
     LONGEST,
     ORDERED,
@@ -27,14 +29,15 @@ from einsql.kernels.vectorized.sums import (
     from_zero,
     write_small_sum,
 )
+from einsql.kernels.vectorized.vector import compile_vector
 from einsql.kernels.vectorized.views import View, reading, write_view
 
 Compute = Callable[[Sequence[Fields], Tick], np.ndarray]
 WriteArray = Callable[[Page, Sequence[Laid]], str]
-"""Writes what an array is computed from; gives its name."""
+"""Writes the computation of an array, and returns its name."""
 
 STREAMED = 2**20
-"""Points from which compiled loops pay for what is read once."""
+"""Points from which compiled loops pay for operands that are read once."""
 _CONVERTED = (DType.FLOAT, DType.HALF, DType.BFLOAT16)
 AT_ONCE = 2**28
 """Points up to which a sum takes so little time that it need not stop for others."""
@@ -55,38 +58,38 @@ def is_plain_sum(node: EinSum, output: Output) -> bool:
         return False
     if value.dtype is output.dtype and _alternates(node, value.operand):
         return False
-    held = node.operands[value.operand].labels
+    labels = node.operands[value.operand].labels
     summed = any(a.label not in node.keys for a in node.axes)
     plain = value.dtype is output.dtype or value.dtype in _CONVERTED
-    return summed and plain and len(set(held)) == len(held)
+    return summed and plain and len(set(labels)) == len(labels)
 
 
 def converts(output: Output) -> bool:
-    """True if what is reduced is widened before, which loops do while they read it."""
+    """True if the argument is widened before the sum, which loops do while they read it."""
     value = output.args[0]
     return isinstance(value, Call) and value.fn == "cast" and value.args[0].dtype in _CONVERTED
 
 
 def is_streamed(node: EinSum) -> bool:
-    """True for what compiled loops do as fast as memory and NumPy and BLAS do not.
+    """True where compiled loops are as fast as memory, and NumPy and BLAS are not.
 
     That is products without a sum, and sums of one operand by its slowest key, or of all of
     it; but NumPy is as fast where neighbours in DOUBLE are added.
     """
     if node.points < STREAMED or len(node.outputs) != 1:
         return False
-    found = product_of(node, node.outputs[0])
-    if found is None:
+    factors = product_of(node, node.outputs[0])
+    if factors is None:
         return False
     if len(node.keys) == len(node.axes):
-        return bool(found.right)
-    labels = node.operands[found.left[0].operand].labels
-    if not found.right and _alternates(node, found.left[0].operand):
+        return bool(factors.right)
+    labels = node.operands[factors.left[0].operand].labels
+    if not factors.right and _alternates(node, factors.left[0].operand):
         return False
-    if found.right or (node.keys and labels[0] not in node.keys):
+    if factors.right or (node.keys and labels[0] not in node.keys):
         return False
     alike = len(set(labels)) == len(labels) and labels[-1] not in node.keys
-    (left,) = found.left
+    (left,) = factors.left
     kept = node.operands[left.operand].source.schema.dtype(left.field) is DType.DOUBLE
     return not alike or not kept
 
@@ -94,7 +97,7 @@ def is_streamed(node: EinSum) -> bool:
 def _alternates(node: EinSum, operand: int) -> bool:
     """True for short rows that are summed, or added to each other, within slower keys or sums.
 
-    `sums.py` takes one after another as they lie, in DOUBLE as compiled loops do.
+    `sums.py` takes them one after another in memory order, in DOUBLE as compiled loops do.
     """
     labels = node.operands[operand].labels
     kept = [x in node.keys for x in labels]
@@ -113,12 +116,12 @@ def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
 
     Args:
         node: The node.
-        compiles: Whether its first run may compile what BLAS is slow at.
+        compiles: Whether its first run may compile kernels where BLAS is slow.
     """
     if len(node.outputs) != 1:
         return None
-    found = product_of(node, node.outputs[0])
-    return None if found is None else _compiled(node, found, compiles)
+    factors = product_of(node, node.outputs[0])
+    return None if factors is None else _compiled(node, factors, compiles)
 
 
 def compile_parts(node: EinSum, compiles: bool = True) -> Callable[[EinSum], Runner] | None:
@@ -129,18 +132,18 @@ def compile_parts(node: EinSum, compiles: bool = True) -> Callable[[EinSum], Run
         compiles: As of `compile_contraction`.
 
     Returns:
-        What makes the runner of such a part, or None where another kernel might be better at
+        A function from a part to its runner, or None where another kernel might be better for
         one of them.
     """
     if len(node.outputs) != 1 or len(node.keys) == len(node.axes):
         return None
-    found = product_of(node, node.outputs[0])
-    if found is None or not (found.right or node.points < STREAMED):
+    factors = product_of(node, node.outputs[0])
+    if factors is None or not (factors.right or node.points < STREAMED):
         return None  # loops stream long sums of one operand
-    return lambda part: _compiled(part, found, compiles)
+    return lambda part: _compiled(part, factors, compiles)
 
 
-def _compiled(node: EinSum, found: Product, compiles: bool) -> Runner:
+def _compiled(node: EinSum, factors: Product, compiles: bool) -> Runner:
     """A runner for the product that the node's output is a sum of."""
     output = node.outputs[0]
     name = output.name
@@ -148,10 +151,10 @@ def _compiled(node: EinSum, found: Product, compiles: bool) -> Runner:
         shape = node.schema.shape
         return lambda operands, tick: {name: np.zeros(shape, output.dtype.numpy)}
     work = np.dtype(np.float32) if output.dtype is DType.HALF else output.dtype.numpy
-    compute, write = (_pair if found.right else _single)(node, found, work, compiles)
-    finish = _finish(node, found, output.dtype.numpy)
-    if found.scalars:
-        return _scaled(node, found, compute, finish)
+    compute, write = (_pair if factors.right else _single)(node, factors, work, compiles)
+    finish = _finish(node, factors, output.dtype.numpy)
+    if factors.scalars:
+        return _scaled(node, factors, compute, finish)
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         result = compute(operands, tick)
@@ -164,28 +167,22 @@ def _compiled(node: EinSum, found: Product, compiles: bool) -> Runner:
     return ignoring(run, lines)
 
 
-def _scaled(
-    node: EinSum, found: Product, compute: Compute, finish: _Finish | None
-) -> Runner:  # fmt: skip
+def _scaled(node: EinSum, factors: Product, compute: Compute, finish: _Finish | None) -> Runner:
     """Multiplies a product by scalars; where one of them is 0 or infinite, term by term."""
     output = node.outputs[0]
     each: list[Runner] = []
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         scale = 1.0
-        for s in found.scalars:
+        for s in factors.scalars:
             scale *= float(operands[s.operand][s.field])
-        if not is_safe_scale(found.scale * scale, output.dtype):
+        if not is_safe_scale(factors.scale * scale, output.dtype):
             if not each:
-                from einsql.kernels.vectorized.vector import (
-                    compile_vector,  # it reads this module's sums
-                )
-
                 each.append(compile_vector(node))
             return each[0](operands, tick)
-        made = compute(operands, tick)
-        made = from_zero(np.asarray(made * made.dtype.type(scale)))
-        return {output.name: made if finish is None else finish(made)}
+        total = compute(operands, tick)
+        total = from_zero(np.asarray(total * total.dtype.type(scale)))
+        return {output.name: total if finish is None else finish(total)}
 
     return ignoring(run)
 
@@ -268,25 +265,25 @@ def _load(
     once = tuple(order.index(x) for x in gone if node.axis(x).extent == 1)
     left = [x for n, x in enumerate(order) if n not in once]
     return _Load(
-        side,
-        all(operand.source.schema.dtype(f.field).numpy == work for f in side),
-        reading(node, operand, order),
-        once,
-        tuple(left.index(x) for x in gone if x in left),
-        work,
-        prod(node.axis(x).extent for x in order),
-        compiles,
+        side=side,
+        own=all(operand.source.schema.dtype(f.field).numpy == work for f in side),
+        view=reading(node, operand, order),
+        once=once,
+        axes=tuple(left.index(x) for x in gone if x in left),
+        work=work,
+        points=prod(node.axis(x).extent for x in order),
+        compiles=compiles,
     )
 
 
 def _single(
-    node: EinSum, found: Product, work: np.dtype, compiles: bool
+    node: EinSum, factors: Product, work: np.dtype, compiles: bool
 ) -> tuple[Compute, WriteArray]:
     """Sums one operand over the labels that are no keys."""
-    labels = tuple(dict.fromkeys(node.operands[found.left[0].operand].labels))
+    labels = tuple(dict.fromkeys(node.operands[factors.left[0].operand].labels))
     kept = [k for k in node.keys if k in labels]
     summed = [x for x in labels if x not in kept]
-    load = _load(node, found.left, summed, work, compiles)
+    load = _load(node, factors.left, summed, work, compiles)
     rest = [x for x in labels if x in kept]
     turn = tuple(rest.index(x) for x in kept)
     turned = "" if turn == tuple(range(len(turn))) else f".transpose({turn!r})"
@@ -311,18 +308,16 @@ def _single(
 
 
 def _pair(
-    node: EinSum, found: Product, work: np.dtype, compiles: bool
+    node: EinSum, factors: Product, work: np.dtype, compiles: bool
 ) -> tuple[Compute, WriteArray]:
     """Reads both sides and multiplies them."""
-    from einsql.kernels.matmul.layout import Labels  # for statements with products only
-    from einsql.kernels.matmul.multiply import Multiplied
-    from einsql.kernels.matmul.rows import by_rows
+    from einsql.kernels.matmul.multiply import Multiplied  # for statements with products only
 
     extent = {a.label: a.extent for a in node.axes}
     keys = node.keys
     sides = [
         (side, tuple(dict.fromkeys(node.operands[side[0].operand].labels)))
-        for side in (found.left, found.right)
+        for side in (factors.left, factors.right)
     ]
     if keys and keys[-1] in sides[0][1] and keys[-1] not in sides[1][1]:
         sides.reverse()  # the last key belongs to N, so that the result is in C order
@@ -350,11 +345,11 @@ def _pair(
 
 @dataclass(frozen=True, slots=True)
 class _Finish:
-    """What remains after the product: constants, labels of no operand, rounding to HALF.
+    """The operations after the product: constants, labels of no operand, rounding to HALF.
 
     Attributes:
         scale: The constants, and how often labels of no operand repeat.
-        lift: Where there are axes for keys of no operand; None for nowhere.
+        lift: An index that inserts axes for keys of no operand; None if there are none.
         shape: The result's.
         dtype: Its type.
     """
@@ -381,14 +376,16 @@ class _Finish:
         return scaled
 
 
-def _finish(node: EinSum, found: Product, dtype: np.dtype) -> _Finish | None:
-    """What remains after the product, if anything does."""
-    held = {x for f in (*found.left, *found.right) for x in node.operands[f.operand].labels}
-    repeats = prod(a.extent for a in node.axes if a.label not in held and a.label not in node.keys)
-    scale = found.scale * repeats
+def _finish(node: EinSum, factors: Product, dtype: np.dtype) -> _Finish | None:
+    """The operations after the product, or None."""
+    labels = {x for f in (*factors.left, *factors.right) for x in node.operands[f.operand].labels}
+    repeats = prod(
+        a.extent for a in node.axes if a.label not in labels and a.label not in node.keys
+    )
+    scale = factors.scale * repeats
     lift: tuple[slice | None, ...] | None = None
-    if not held.issuperset(node.keys):
-        lift = tuple(slice(None) if k in held else None for k in node.keys)
+    if not labels.issuperset(node.keys):
+        lift = tuple(slice(None) if k in labels else None for k in node.keys)
     if scale == 1.0 and lift is None and dtype != np.float16:
         return None
     return _Finish(scale, lift, node.schema.shape, dtype)

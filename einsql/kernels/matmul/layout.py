@@ -93,14 +93,14 @@ def lay_out(labels: Labels, left: Strides, right: Strides) -> Layout:
         right: Strides of the right operand; a value that is no multiple of an element is
             given as 0, which is never read without a copy.
     """
-    found = [_laid_out(labels, left, right, k) for k in _orders_of_sum(labels, left, right)]
-    return min(found, key=lambda x: _copied(labels, x))
+    layouts = [_laid_out(labels, left, right, k) for k in _orders_of_sum(labels, left, right)]
+    return min(layouts, key=lambda x: _copied(labels, x))
 
 
 def _copied(labels: Labels, layout: Layout) -> int:
     """How many elements are copied."""
     sides = (labels.left, layout.left), (labels.right, layout.right)
-    return sum(labels.size(held) for held, side in sides if side.copied)
+    return sum(labels.size(labels_of) for labels_of, side in sides if side.copied)
 
 
 def _laid_out(labels: Labels, left: Strides, right: Strides, k: tuple[str, ...]) -> Layout:
@@ -123,13 +123,13 @@ def _laid_out(labels: Labels, left: Strides, right: Strides, k: tuple[str, ...])
     fits = _is_run(m, steps, extent) and _is_run(n, steps, extent)
     fits = fits and _is_matrix(m, n, steps, extent)
     return Layout(
-        (*batch, *over),
-        m,
-        n,
-        k,
-        _side(stack_left, m, k, left, extent),
-        _side(stack_right, k, n, right, extent),
-        keys if fits else natural,
+        batch=(*batch, *over),
+        m=m,
+        n=n,
+        k=k,
+        left=_side(stack_left, m, k, left, extent),
+        right=_side(stack_right, k, n, right, extent),
+        result=keys if fits else natural,
     )
 
 
@@ -148,8 +148,8 @@ def _split(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The labels of M or N to be multiplied one by one, and those that are merged.
 
-    Where they are no single run, the outer ones are left alone if what remains is a matrix
-    of `BLOCK` rows by `BLOCK` columns or more.
+    Where they are no single run, the outer ones are not merged if the others make a matrix of
+    `BLOCK` rows by `BLOCK` columns or more.
     """
     if _is_run(group, strides, extent) or not _is_run(k, strides, extent):
         return (), group
@@ -172,18 +172,16 @@ def _side(
     runs = _is_run(rows, strides, extent) and _is_run(columns, strides, extent)
     inner = min((strides[x] for x in (*rows, *columns) if extent[x] > 1), default=0)
     if any(0 < strides[x] < inner for x in batch if extent[x] > 1):
-        runs = False  # vectors that lie side by side: each by itself would read all lines
+        runs = False  # interleaved vectors: each by itself would read all cache lines
     if runs and _is_matrix(rows, columns, strides, extent):
-        return Side(batch, rows, columns, False, False)
+        return Side(batch=batch, rows=rows, columns=columns, copied=False, flipped=False)
     # A copy in which the innermost label of memory stays innermost reads whole lines.
     if rows and columns and min(strides[x] for x in rows) < min(strides[x] for x in columns):
-        return Side(batch, columns, rows, True, True)
-    return Side(batch, rows, columns, True, False)
+        return Side(batch=batch, rows=columns, columns=rows, copied=True, flipped=True)
+    return Side(batch=batch, rows=rows, columns=columns, copied=True, flipped=False)
 
 
-def _sorted(
-    group: Iterable[str], strides: Strides, extent: Mapping[str, int]
-) -> tuple[str, ...]:  # fmt: skip
+def _sorted(group: Iterable[str], strides: Strides, extent: Mapping[str, int]) -> tuple[str, ...]:
     """Labels from the slowest to the fastest in memory."""
     return tuple(sorted(group, key=lambda x: (extent[x] > 1, -strides[x])))
 
@@ -201,7 +199,7 @@ def _is_run(group: Sequence[str], strides: Strides, extent: Mapping[str, int]) -
 def _is_matrix(
     rows: Sequence[str], columns: Sequence[str], strides: Strides, extent: Mapping[str, int]
 ) -> bool:
-    """True if BLAS reads it as it lies: one of two runs is contiguous, the other longer."""
+    """True if BLAS reads it in place: one of two runs is contiguous, the other longer."""
     down, height = _step(rows, strides, extent)
     across, width = _step(columns, strides, extent)
     if height == 1 or width == 1:
@@ -209,9 +207,7 @@ def _is_matrix(
     return (across == 1 and down >= width) or (down == 1 and across >= height)
 
 
-def _step(
-    group: Sequence[str], strides: Strides, extent: Mapping[str, int]
-) -> tuple[int, int]:  # fmt: skip
+def _step(group: Sequence[str], strides: Strides, extent: Mapping[str, int]) -> tuple[int, int]:
     """The step of a run and its extent; that of a single element is 1."""
     long = [x for x in group if extent[x] > 1]
     return (strides[long[-1]] if long else 1), prod(extent[x] for x in long)

@@ -63,7 +63,7 @@ def multiply_long(left: np.ndarray, right: np.ndarray, out: np.ndarray, product:
             for all.
         right: `[stack …, K, N]`, of the same type.
         out: `[stack …, M, N]`; it may hold anything.
-        product: What multiplies blocks.
+        product: Multiplies blocks.
     """
     (m, k), n = left.shape[-2:], right.shape[-1]
     contiguous = left.strides[-1] == right.strides[-2] == left.itemsize

@@ -1,4 +1,4 @@
-"""What is a sum of products of one or two operands' values."""
+"""Recognition of sums of products of one or two operands' values."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Read:
 
     Attributes:
         turn: The order its axes are put into.
-        shape: What they are merged to before it is cut.
+        shape: The extents of the merged axes, before cutting.
         cuts: For each axis then, which axis of the cut grid it follows.
         batch: For each axis of the stack, whether the operand has it.
         rows: How many of the axes are merged to rows; the rest of them are the columns.
@@ -39,23 +39,21 @@ class Read:
     def whole(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The order of the axes and the shape in which `matrices` gives all of an operand.
 
-        It is one that is read where it lies.
+        The operand is read in place.
         """
-        held = sum(self.batch)
-        sizes, rest = iter(self.shape[:held]), self.shape[held:]
+        batch_axes = sum(self.batch)
+        sizes, rest = iter(self.shape[:batch_axes]), self.shape[batch_axes:]
         stack = [next(sizes) if has else 1 for has in self.batch]
         return self.turn, (*stack, prod(rest[: self.rows]), prod(rest[self.rows :]))
 
-    def matrices(
-        self, array: np.ndarray, piece: Sequence[slice], work: np.dtype
-    ) -> np.ndarray:  # fmt: skip
+    def matrices(self, array: np.ndarray, piece: Sequence[slice], work: np.dtype) -> np.ndarray:
         """The stack of matrices that a piece needs."""
         part = array[tuple(piece[n] for n in self.cuts)]
         if self.side.copied:
             part = contiguous(part, work)
-        held = sum(self.batch)
-        sizes = iter(part.shape[:held])
+        batch_axes = sum(self.batch)
+        sizes = iter(part.shape[:batch_axes])
         stack = [next(sizes) if has else 1 for has in self.batch]
-        rest = part.shape[held:]
+        rest = part.shape[batch_axes:]
         part = part.reshape(*stack, prod(rest[: self.rows]), prod(rest[self.rows :]))
         return part.swapaxes(-1, -2) if self.side.flipped else part

@@ -1,10 +1,12 @@
 """Products of two operands by BLAS, on all threads.
 
-Each of them runs BLAS on one thread over pieces of its own. BLAS's own threads wait for each
-other within a product, which takes 8 to 25 % longer, many times longer where a core is busy, and
-go on spinning for a tenth of a second, on the cores that the next kernel needs. Large products
-are left to them, for they share what they pack; and products of less than a millisecond while no
-other kernel is at work, for spinning threads are at hand sooner than sleeping ones.
+Each thread runs single-threaded BLAS over pieces of its own. BLAS's own threads wait for each
+other within a product, which takes 8 to 25 % longer, and many times longer where a core is busy.
+Afterwards they spin for a tenth of a second on cores that the next kernel needs.
+
+Two kinds of products are left to BLAS's threads all the same: large ones, because the threads
+share packed panels, and products of less than a millisecond while no other kernel runs, because
+spinning threads start sooner than sleeping ones.
 """
 
 from __future__ import annotations
@@ -13,21 +15,20 @@ from collections.abc import Sequence
 from itertools import product
 from math import ceil, inf, prod
 from time import monotonic
-from typing import Any
 
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul import long_sums, rows
 from einsql.kernels.matmul.copying import spread_copy
-from einsql.kernels.matmul.layout import Labels, Layout, Side, lay_out
-from einsql.kernels.matmul.memory_read import Read
+from einsql.kernels.matmul.layout import Labels, Layout, lay_out
 from einsql.kernels.matmul.numpy_call import Multiply, at_once, unless_same
 from einsql.kernels.matmul.pieces import (
     BETWEEN,
     COPIES,
     LEAST,
+    LITTLE,
     LONG,
     LONG_PRODUCT,
     MOST,
@@ -36,30 +37,24 @@ from einsql.kernels.matmul.pieces import (
     slices,
     wanted,
 )
-from einsql.kernels.matmul.product_strategy import Form, Matrices
+from einsql.kernels.matmul.product_strategy import Matrices, ProductStrategy
+from einsql.kernels.matmul.product_views import ProductViews
 from einsql.kernels.matmul.rows import by_rows
 from einsql.kernels.matmul.thread_pool_gemm import Calls, calls_for
 from einsql.kernels.runtime import blas, thread_pool, thread_team
-
-Unit = tuple[str, ...]
-"""Labels that are one axis."""
 
 ALONE, SHORT = 2**18, 2**13
 """Points up to which BLAS by itself uses one thread for a product of matrices, or a vector."""
 ADDED = 2**18
 """Elements of a result up to which its sum may be cut into parts of their own."""
-LITTLE, LARGE = 1.2e-3, 2e-1
-"""Seconds on one thread up to which and from which BLAS's own threads are faster."""
+LARGE = 2e-1
+"""Seconds on one thread from which BLAS's own threads are faster."""
 ELSE = 1.0
 """Seconds without other kernels after which products alone are taken to be wanted."""
 SPIN = 0.1
 """Seconds that BLAS's own threads go on spinning after a product."""
 SEVERAL, PIECE = 8, 1e-5
 """Pieces of a thread at most, and the seconds that one takes at least."""
-ROWS, CACHED, PACKED = 4, 2**17, 10**5
-"""Rows that are multiplied one by one with a matrix whose columns are contiguous, elements of one
-that stays in cache meanwhile, and points above which BLAS would pack it first, which takes up to
-twice as long."""
 LONG_SUM = 2**12
 """Terms from which a sum is worth cutting."""
 COMPILED = 2**21
@@ -69,12 +64,12 @@ IN_ORDER = 2**16
 
 
 class Multiplied:
-    """Multiplies arrays of given labels; what it decides for strides is kept.
+    """Multiplies arrays of given labels; plans for strides are cached.
 
     Args:
         labels: The labels; each one that is not a key is in both operands.
         work: The type to compute in.
-        compiles: Whether kernels may be compiled for what BLAS is slow at.
+        compiles: Whether kernels may be compiled where BLAS is slow.
     """
 
     def __init__(self, labels: Labels, work: np.dtype, compiles: bool = True) -> None:
@@ -130,68 +125,20 @@ class Multiplied:
         return False
 
 
-class Plan:
-    """A layout with the views and the pieces it stands for.
+class Plan(ProductViews):
+    """How a product of operands of some strides is computed.
 
     Args:
-        product: What it is of.
+        product: The product.
         layout: The layout.
         work: How much there is to do.
         contiguous: Whether the terms of a sum follow each other in both operands' memory.
     """
 
-    def __init__(
-        self, product: Multiplied, layout: Layout, work: Work, contiguous: bool
-    ) -> None:  # fmt: skip
+    def __init__(self, product: Multiplied, layout: Layout, work: Work, contiguous: bool) -> None:
+        super().__init__(product.labels, product.work, layout, work, contiguous)
         self.product = product
-        self.layout = layout
-        self.work = work
-        labels = product.labels
-        left, right = layout.left, layout.right
-        m = _units(layout.m, left.copied)
-        n = _units(layout.n, right.copied)
-        k = _units(layout.k, left.copied or right.copied)
-        self.units: list[Unit] = [*((x,) for x in layout.batch), *m, *n, *k]
-        self.free = len(layout.batch)
-        self.kept = self.free + len(m) + len(n)
-        self.extents = [labels.size(u) for u in self.units]
-        self.m, self.n = labels.size(layout.m), labels.size(layout.n)
-        self.k = labels.size(layout.k)
-        self.terms = long_sums.most_terms(self.m, self.n, self.k, contiguous, work.itemsize)
-        self.reads = (
-            self._read(left, labels.left, (m, k) if not left.flipped else (k, m)),
-            self._read(right, labels.right, (k, n) if not right.flipped else (n, k)),
-        )
-        sides = [(self.free, self.m, m), (self.free + len(m), self.n, n)]
-        by_columns = bool(layout.result) and layout.result[-1] in layout.m
-        if left.copied != right.copied:  # then each thread copies what it alone reads
-            by_columns = right.copied
-        if by_columns:
-            sides.reverse()
-        self.blocks = [(start, size) for start, size, group in sides if group]
-        few = 1 < self.m <= ROWS and self.n * self.k <= CACHED
-        self.vectors = few and self.m * self.n * self.k > PACKED
-        self.shape = tuple(labels.extent[x] for x in layout.result)
-        self.turn = tuple(layout.result.index(x) for x in labels.keys)
-        order = (*layout.batch, *layout.m, *layout.n)
-        self.arranged = tuple(layout.result.index(x) for x in order)
-        # Short products and vectors are NumPy's, whose BLAS has threads of its own.
-        long = self.work.seconds >= LITTLE and min(self.m, self.n) > 1
-        self.other = long and not blas.is_numpys()
-        self.whole = at_once(self)
-
-    def _read(
-        self, side: Side, labels: tuple[str, ...], groups: tuple[list[Unit], list[Unit]]
-    ) -> Read:
-        units = [*((x,) for x in side.batch), *groups[0], *groups[1]]
-        return Read(
-            tuple(labels.index(x) for x in (x for u in units for x in u)),
-            tuple(self.product.labels.size(u) for u in units),
-            tuple(self.units.index(u) for u in units),
-            tuple(x in side.batch for x in self.layout.batch),
-            len(groups[0]),
-            side,
-        )
+        self.numpy_call = at_once(self)
 
     def choose(self) -> Multiply:
         """How it is run: at once, or in pieces of the result or of the sum."""
@@ -206,7 +153,7 @@ class Plan:
             by_us = self._cut(pieces, copied)
         elif self.m * self.n * self.k <= (ALONE if min(self.m, self.n) > 1 else SHORT):
             # Of a stack, each by itself.
-            return self._at_hand(self.whole) if stack > 1 and self.vectors else self.whole
+            return self._at_hand(self.numpy_call) if stack > 1 and self.vectors else self.numpy_call
         if own or thread_pool.threads() == 1:
             return by_us
         by_blas = self._by_blas()
@@ -224,25 +171,25 @@ class Plan:
             b: A right one.
         """
         stack = prod(self.extents[: self.free])
-        form = Form(stack, self.m, self.n, self.k)
+        form = ProductStrategy(stack, self.m, self.n, self.k)
         if form.kind is None or (stack * self.m == 1 and self.work.seconds < thread_team.LONG):
             return None
-        whole = [slice(None)] * len(self.units)
+        everything = [slice(None)] * len(self.units)
 
         def matrices(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Matrices:
-            views = self._views(a, b)
-            left = self.reads[0].matrices(views[0], whole, out.dtype)
-            right = self.reads[1].matrices(views[1], whole, out.dtype)
+            views = self.views(a, b)
+            left = self.reads[0].matrices(views[0], everything, out.dtype)
+            right = self.reads[1].matrices(views[1], everything, out.dtype)
             return left, right, out.reshape(*out.shape[: self.free], self.m, self.n)
 
-        multiply = form.multiply(*matrices(a, b, self._result()[1]))
+        multiply = form.multiply(*matrices(a, b, self.result()[1]))
         if multiply is None:
             return None
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
-            made, out = self._result()
+            array, out = self.result()
             multiply(*matrices(a, b, out), tick)
-            return made.transpose(self.turn)
+            return array.transpose(self.turn)
 
         return run
 
@@ -256,8 +203,8 @@ class Plan:
             again = [p for x, p in enumerate(parts) if x not in read.cuts]
             if copied[n] and prod(again) > 1:
                 return self._copied_first(n)
-        whole = [*parts, *[1] * (len(self.units) - self.kept)]
-        return self._at_hand(lambda a, b, tick: self.in_pieces(a, b, whole, tick))
+        all_parts = [*parts, *[1] * (len(self.units) - self.kept)]
+        return self._at_hand(lambda a, b, tick: self.in_pieces(a, b, all_parts, tick))
 
     def _at_hand(self, otherwise: Multiply) -> Multiply:
         """Short work as calls that threads at hand take from each other."""
@@ -272,13 +219,13 @@ class Plan:
         ):
             return otherwise
         pieces = thread_pool.threads()
-        if min(self.m, self.n) == 1:  # nothing is packed: who is done takes from the others
+        if min(self.m, self.n) == 1:  # no packing: idle threads take from others
             pieces *= max(1, min(SEVERAL, int(seconds / pieces / PIECE)))
         parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
         if prod(parts) == 1:
             return otherwise
         known: list[tuple[Calls | None, int]] = []
-        work, shape, turn = self.product.work, self.shape, unless_same(self.turn)
+        work, shape, turn = self.dtype, self.shape, unless_same(self.turn)
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             threads = thread_team.at_hand(seconds)
@@ -289,30 +236,30 @@ class Plan:
             calls, blocks = known[0]  # of two threads' that make them at once
             if calls is None:
                 return otherwise(a, b, tick)
-            made = empty((blocks, *shape) if blocks > 1 else shape, work)
+            array = empty((blocks, *shape) if blocks > 1 else shape, work)
             if calls.blas:
                 with blas.OneThread():
-                    calls.run(a, b, made, threads)
+                    calls.run(a, b, array, threads)
             else:
-                calls.run(a, b, made, threads)
+                calls.run(a, b, array, threads)
             if blocks > 1:
-                made = long_sums.add_blocks(made, 0, empty(shape, work))
-            return made if turn is None else made.transpose(turn)
+                array = long_sums.add_blocks(array, 0, empty(shape, work))
+            return array if turn is None else array.transpose(turn)
 
         return run
 
     def _calls(
         self, a: np.ndarray, b: np.ndarray, parts: Sequence[int]
-    ) -> tuple[Calls | None, int]:  # fmt: skip
+    ) -> tuple[Calls | None, int]:
         """Pieces of the result as calls, for operands of these strides.
 
         Returns:
             The calls, and of how many blocks of terms each is the product: they write to an array
             with an axis of these before those of the result.
         """
-        found = self._calls_of(a, b, parts, 1)
-        if self.k <= self.terms or found is None or not found.blas:
-            return found, 1  # compiled calls take blocks of terms themselves
+        unblocked = self._calls_of(a, b, parts, 1)
+        if self.k <= self.terms or unblocked is None or not unblocked.blas:
+            return unblocked, 1  # compiled calls take blocks of terms themselves
         if min(self.m, self.n) > 1 and self.terms == long_sums.PACKED:
             return None, 1  # each block is added to the result before
         blocks = ceil(self.k / self.terms)
@@ -322,16 +269,16 @@ class Plan:
         self, a: np.ndarray, b: np.ndarray, parts: Sequence[int], blocks: int
     ) -> Calls | None:
         """The calls for so many blocks of terms."""
-        made = empty((blocks, *self.shape), self.product.work)
-        views = self._views(a, b)
+        array = empty((blocks, *self.shape), self.dtype)
+        views = self.views(a, b)
         # Nothing is copied, so the terms are one axis, or none where each sum has one.
-        whole = slices(self.extents, [*parts, *[1] * (len(self.units) - self.kept)])
+        pieces = slices(self.extents, [*parts, *[1] * (len(self.units) - self.kept)])
         terms = [slice(n * self.terms, min((n + 1) * self.terms, self.k)) for n in range(blocks)]
-        found = []
-        for part, block in product(whole, range(blocks)):
+        matrices = []
+        for part, block in product(pieces, range(blocks)):
             piece = part if blocks == 1 else (*part[:-1], terms[block])
-            out = made[block].transpose(self.arranged).reshape(self.extents[: self.kept])
-            stacks = self._matrices(*views, out, piece)
+            out = array[block].transpose(self.arranged).reshape(self.extents[: self.kept])
+            stacks = self.matrices(*views, out, piece)
             shape = stacks[2].shape[: self.free]
             for at in np.ndindex(shape):
                 x, y, z = (np.broadcast_to(s, (*shape, *s.shape[-2:]))[at] for s in stacks)
@@ -339,61 +286,54 @@ class Plan:
                 if self.free and self.vectors and not single:
                     return None  # too small for calls of matrices
                 step = 1 if single else len(x)
-                found += [(x[n : n + step], y, z[n : n + step]) for n in range(0, len(x), step)]
-        return calls_for(found, (a, b, made))
-
-    def by_piece(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
-        """All of it as the one piece."""
-        made, out = self._result()
-        with blas.undisturbed:
-            self._piece(*self._views(a, b), out, [slice(None)] * len(self.units))
-        return made.transpose(self.turn)
+                matrices += [(x[n : n + step], y, z[n : n + step]) for n in range(0, len(x), step)]
+        return calls_for(matrices, (a, b, array))
 
     def on_one(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         """All of it on one thread."""
         with blas.OneThread():
-            return self.whole(a, b, tick)
+            return self.numpy_call(a, b, tick)
 
     def in_pieces(
         self, a: np.ndarray, b: np.ndarray, parts: Sequence[int], tick: Tick
-    ) -> np.ndarray:  # fmt: skip
+    ) -> np.ndarray:
         """Pieces of the result, on all threads."""
-        made, out = self._result()
-        views = self._views(a, b)
+        array, out = self.result()
+        views = self.views(a, b)
         with blas.OneThread():
             thread_pool.run(
-                lambda piece: self._piece(*views, out, piece),
+                lambda piece: self.multiply_piece(*views, out, piece),
                 slices(self.extents, parts),
                 prod(parts),
                 tick,
                 blas=self.work.seconds < LITTLE or min(self.m, self.n) == 1,
             )
-        return made.transpose(self.turn)
+        return array.transpose(self.turn)
 
     def _by_blas(self) -> Multiply:
         """One piece after another, each on all threads of BLAS."""
         pieces = ceil(self.work.seconds / (thread_pool.threads() * BETWEEN))
         parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
-        whole = [*parts, *[1] * (len(self.units) - self.kept)]
+        all_parts = [*parts, *[1] * (len(self.units) - self.kept)]
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             blas.all_threads()
-            made, out = self._result()
-            views = self._views(a, b)
-            for done, piece in enumerate(slices(self.extents, whole), start=1):
+            array, out = self.result()
+            views = self.views(a, b)
+            for done, piece in enumerate(slices(self.extents, all_parts), start=1):
                 with blas.undisturbed:
-                    self._piece(*views, out, piece)
-                tick(done / prod(whole))
+                    self.multiply_piece(*views, out, piece)
+                tick(done / prod(all_parts))
             self._leave_spinning()
-            return made.transpose(self.turn)
+            return array.transpose(self.turn)
 
         def at_once(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             blas.all_threads()
-            made = self.whole(a, b, tick)
+            array = self.numpy_call(a, b, tick)
             self._leave_spinning()
-            return made
+            return array
 
-        return at_once if prod(whole) == 1 else run
+        return at_once if prod(all_parts) == 1 else run
 
     def _leave_spinning(self) -> None:
         """Notes that BLAS's threads go on spinning after a product that is surely left to them."""
@@ -409,67 +349,37 @@ class Plan:
         cuts = list(slices(self.extents, parts))
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
-            made, out = self._result()
+            array, out = self.result()
             sums = np.empty((len(cuts), *out.shape), out.dtype)
-            views = self._views(a, b)
+            views = self.views(a, b)
             with blas.OneThread():
                 thread_pool.run(
-                    lambda n: self._piece(*views, sums[n, ...], cuts[n]),
-                    range(len(cuts)), len(cuts), tick, blas=True,
-                )  # fmt: skip
+                    lambda n: self.multiply_piece(*views, sums[n, ...], cuts[n]),
+                    range(len(cuts)),
+                    len(cuts),
+                    tick,
+                    blas=True,
+                )
             out[...] = np.add.reduce(sums, axis=0, dtype=np.float64)
-            return made.transpose(self.turn)
+            return array.transpose(self.turn)
 
         return run
 
     def _copied_first(self, number: int) -> Multiply:
         """Copies an operand that several pieces need."""
         read = self.reads[number]
-        labels = (self.product.labels.left, self.product.labels.right)[number]
+        labels = (self.labels.left, self.labels.right)[number]
         order = read.side.labels
         turn = tuple(labels.index(x) for x in order)
         back = tuple(order.index(x) for x in labels)
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             sides = [a, b]
-            sides[number] = spread_copy(sides[number].transpose(turn), self.product.work)
+            sides[number] = spread_copy(sides[number].transpose(turn), self.dtype)
             sides[number] = sides[number].transpose(back)
             return self.product(sides[0], sides[1], tick)
 
         return run
-
-    def _views(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.reads[0].view(a), self.reads[1].view(b)
-
-    def _result(self) -> tuple[np.ndarray, np.ndarray]:
-        """The result as it lies, and the view of it that pieces are cut from."""
-        made = empty(self.shape, self.product.work)
-        return made, made.transpose(self.arranged).reshape(self.extents[: self.kept])
-
-    def _matrices(
-        self, a: np.ndarray, b: np.ndarray, out: np.ndarray, piece: Sequence[slice]
-    ) -> Matrices:  # fmt: skip
-        """The stacks of matrices of a piece: of the operands, and of the result."""
-        left, right = (
-            read.matrices(x, piece, self.product.work)
-            for read, x in zip(self.reads, (a, b), strict=True)
-        )
-        into: tuple[Any, ...] = (*piece[: self.kept], ...)  # a view, even without axes
-        part = out[into]
-        return left, right, part.reshape(*part.shape[: self.free], left.shape[-2], right.shape[-1])
-
-    def _piece(
-        self, a: np.ndarray, b: np.ndarray, out: np.ndarray, piece: Sequence[slice]
-    ) -> None:  # fmt: skip
-        left, right, part = self._matrices(a, b, out, piece)
-        long_sums.multiply_long(
-            left, right, part, long_sums.dots if self.m == self.n == 1 else self._product
-        )
-
-    @property
-    def _product(self) -> long_sums.Product:
-        """What multiplies matrices."""
-        return blas.multiply if self.other else np.matmul
 
 
 _spun = [-inf]
@@ -483,11 +393,6 @@ def _left_to_blas(least: float) -> bool:
         least: Seconds after which no other kernel is taken to want them.
     """
     return monotonic() - _spun[0] < SPIN or thread_pool.idle() > least
-
-
-def _units(group: tuple[str, ...], apart: bool) -> list[Unit]:
-    """A group's labels as one axis, or each as its own where a copy merges them later."""
-    return [(x,) for x in group] if apart else [group] if group else []
 
 
 def _steps(labels: tuple[str, ...], array: np.ndarray, work: np.dtype) -> dict[str, int]:

@@ -1,30 +1,27 @@
-"""Products by one call of NumPy, their views known before: what calls take counts."""
+"""Products by one call of NumPy with precomputed views, for small products."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul.long_sums import Product, dots, multiply_long
+from einsql.kernels.matmul.product_views import ProductViews
 from einsql.kernels.runtime import blas
-
-if TYPE_CHECKING:
-    from einsql.kernels.matmul.multiply import Plan
 
 Multiply = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
 
 
-def at_once(plan: Plan) -> Multiply:
+def at_once(plan: ProductViews) -> Multiply:
     """All of it by one call, its views known before."""
     stack = plan.extents[: plan.free]
     if plan.layout.left.copied or plan.layout.right.copied:
         return plan.by_piece
-    work, shape, turn = plan.product.work, plan.shape, unless_same(plan.turn)
+    work, shape, turn = plan.dtype, plan.shape, unless_same(plan.turn)
     arranged = unless_same(plan.arranged)
     (order_a, shape_a), (order_b, shape_b) = (r.whole() for r in plan.reads)
     turn_a, turn_b = unless_same(order_a), unless_same(order_b)
@@ -40,8 +37,8 @@ def at_once(plan: Plan) -> Multiply:
     def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         left = (a if turn_a is None else a.transpose(turn_a)).reshape(shape_a)
         right = (b if turn_b is None else b.transpose(turn_b)).reshape(shape_b)
-        made = empty(shape, work)
-        out = (made if arranged is None else made.transpose(arranged)).reshape(matrix)
+        array = empty(shape, work)
+        out = (array if arranged is None else array.transpose(arranged)).reshape(matrix)
         if vectors and right.strides[-2] == work.itemsize:
             left, right = left[..., None, :], right[..., None, :, :]
             out = out[..., None, :]
@@ -50,19 +47,19 @@ def at_once(plan: Plan) -> Multiply:
                 product(left, right, out)
         else:
             product(left, right, out)
-        return made if turn is None else made.transpose(turn)
+        return array if turn is None else array.transpose(turn)
 
     return run
 
 
-def _vectors_at_once(plan: Plan) -> Multiply:
+def _vectors_at_once(plan: ProductViews) -> Multiply:
     """Inner products, where calls of NumPy take longer than sums."""
-    stack, work = tuple(plan.extents[: plan.free]), plan.product.work
+    stack, work = tuple(plan.extents[: plan.free]), plan.dtype
     turns, shapes = [], []
     for read in plan.reads:
-        order, whole = read.whole()
+        order, read_shape = read.whole()
         turns.append(unless_same(order))
-        shapes.append((*whole[:-2], plan.k))
+        shapes.append((*read_shape[:-2], plan.k))
     (turn_a, turn_b), (shape_a, shape_b) = turns, shapes
     shape, turn, arranged = plan.shape, unless_same(plan.turn), unless_same(plan.arranged)
     plain = arranged is None and shape == stack
@@ -76,23 +73,23 @@ def _vectors_at_once(plan: Plan) -> Multiply:
             left = left.reshape(shape_a)
         if right.shape != shape_b:
             right = right.reshape(shape_b)
-        made = empty(shape, work)
+        array = empty(shape, work)
         if plain:
-            out = made
+            out = array
         else:
-            out = (made if arranged is None else made.transpose(arranged)).reshape(stack)
+            out = (array if arranged is None else array.transpose(arranged)).reshape(stack)
         if shared:
             with blas.undisturbed:
                 dot(left, right, out)
         else:
             dot(left, right, out)
-        return made if turn is None else made.transpose(turn)
+        return array if turn is None else array.transpose(turn)
 
     return run
 
 
 def unless_same(turn: tuple[int, ...]) -> tuple[int, ...] | None:
-    """An order of axes, or None for that which they have."""
+    """An order of axes, or None if it is the present one."""
     return None if turn == tuple(range(len(turn))) else turn
 
 

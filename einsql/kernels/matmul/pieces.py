@@ -17,6 +17,8 @@ COPIES = 6e8
 """Elements that one thread copies in another order in a second."""
 SPREAD = 4e-4
 """Seconds from which threads are worth starting."""
+LITTLE = 1.2e-3
+"""Seconds on one thread up to which BLAS's own threads are faster."""
 LONG = 4e-3
 """Seconds from which there are more pieces than threads, so that a slow thread has fewer."""
 MOST = 5e-2
@@ -55,16 +57,16 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """What it takes one thread, roughly."""
+        """Seconds on one thread, roughly."""
         least = max(self.flops * self.itemsize / FLOPS, self.nbytes / TRAFFIC)
         return least + self.copied / COPIES
 
 
 def wanted(seconds: float, long: float = LONG, most: float = MOST) -> int:
-    """Into how many pieces is to be cut what takes one thread so long; one for one thread.
+    """The number of pieces for work of so many seconds on one thread; 1 for one thread.
 
     Args:
-        seconds: What it takes one thread.
+        seconds: Time on one thread.
         long: Seconds from which there are more pieces than threads.
         most: Seconds that a piece may take on one thread of several.
     """
@@ -83,7 +85,7 @@ def cut(
         free: The leading axes, which may be cut as finely as need be: elements of a stack.
         pieces: How many pieces are wanted.
         blocks: Other axes that may be cut, with the rows or columns they lead: where there are
-            two, the rows of the result as it lies come first.
+            two, the rows of the result in memory come first.
     """
     parts = [1] * len(extents)
     for axis in range(free):

@@ -1,4 +1,4 @@
-"""Which products are multiplied where they lie, and how they are cut for that."""
+"""Which products are multiplied in place, and how they are cut for that."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.kernels.dispatch.kernel import Tick
-from einsql.kernels.matmul.unpacked_tiles import Direct
+from einsql.kernels.kernel import Tick
+from einsql.kernels.matmul.unpacked_tiles import UnpackedTiles
 from einsql.kernels.vectorized.sums import add_up
 
 MANY, SMALL = 64, 64
@@ -25,7 +25,7 @@ Multiply = Callable[[np.ndarray, np.ndarray, np.ndarray, Tick], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ProductStrategy:
     """A stack of matrix products.
 
     Attributes:
@@ -54,7 +54,7 @@ class Form:
         return "long" if self.k >= LONG and self.m * self.n <= SQUARE else None
 
     def multiply(self, left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply | None:
-        """What multiplies such matrices, or None where they lie badly.
+        """A function that multiplies such matrices, or None where their strides are unsuitable.
 
         Args:
             left: `[stack …, M, K]`, of the strides that are to come; so are the others.
@@ -67,7 +67,7 @@ class Form:
             return None  # each term of a row is in a line, and maybe on a page, of its own
         if self.m == 1 and right.strides[-1] != right.itemsize:
             return None  # a copy takes longer than the product
-        return (_long if self.kind == "long" or self.k > TERMS else Direct)(left, right, out)
+        return (_long if self.kind == "long" or self.k > TERMS else UnpackedTiles)(left, right, out)
 
 
 def _long(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply:
@@ -87,7 +87,8 @@ def _long(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply:
     sums = np.empty(shape, out.dtype)
     places = slice(0, cut), slice(cut, None)
     multiply = [
-        Direct(*part, sums[place]) for part, place in zip(parts(left, right), places, strict=False)
+        UnpackedTiles(*part, sums[place])
+        for part, place in zip(parts(left, right), places, strict=False)
     ]
 
     def run(left: np.ndarray, right: np.ndarray, out: np.ndarray, tick: Tick) -> None:

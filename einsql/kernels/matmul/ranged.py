@@ -1,8 +1,8 @@
 """Products over a range of labels that scalars end: `label <= scalar` in a guard.
 
 Such a range is known when the node runs. A sum of products over it is the same sum within
-narrower bounds, which other kernels do without a condition at each point; and where a key of
-the result lies beyond the range its value is arbitrary.
+narrower bounds, which other kernels compute without a condition at each point. Where a key of the
+result is beyond the range, its value is arbitrary.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from einsql.core.source_writer import Laid, Page
 from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Value, conj, conjuncts
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick, Written
+from einsql.kernels.kernel import Fields, Runner, Tick, WithWriter
 
 KEPT = 64
 """Ranges whose kernels are kept."""
@@ -106,11 +106,11 @@ def without_limits(node: EinSum) -> tuple[EinSum, tuple[Limit, ...]] | None:
     limits: list[Limit] = []
     kept: list[Expr] = []
     for term in conjuncts(node.guard):
-        found = limit_of(node, term)
-        if found is None:
+        limit = limit_of(node, term)
+        if limit is None:
             kept.append(term)
         else:
-            limits.append(found)
+            limits.append(limit)
     if not limits:
         return None
     return replace(node, guard=conj(*kept)), tuple(limits)
@@ -119,7 +119,7 @@ def without_limits(node: EinSum) -> tuple[EinSum, tuple[Limit, ...]] | None:
 def over_ranges(
     node: EinSum, limits: Sequence[Limit], compile_node: Callable[[EinSum], Runner]
 ) -> Runner:
-    """Runs sums within limits; kernels are made for each range of what is summed as it comes.
+    """Runs sums within limits; kernels are compiled for each range when it first occurs.
 
     Args:
         node: The node without the limits; its outputs are float sums.
@@ -132,16 +132,16 @@ def over_ranges(
     keys = [(node.keys.index(m.label), node.axis(m.label), m) for m in limits if m not in summed]
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
-        found = within(operands, tick)
+        fields = within(operands, tick)
         for n, axis, m in keys:
             lo, hi = m.cut(axis.lo, axis.hi, operands)
-            for name, array in found.items():
+            for name, array in fields.items():
                 beyond = slice(hi - axis.lo, None) if m.upper else slice(0, lo - axis.lo)
                 at = (slice(None),) * n
                 if array[(*at, beyond)].size:
-                    found[name] = array = array if array.flags.writeable else array.copy()
+                    fields[name] = array = array if array.flags.writeable else array.copy()
                     array[(*at, beyond)] = 0
-        return found
+        return fields
 
     def within(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         bounds = {x: ((a := node.axis(x)).lo, a.hi) for x in labels}
@@ -155,10 +155,9 @@ def over_ranges(
         if runner is None:
             bounds = dict(zip(labels, key, strict=True))
             axes = tuple(
-                replace(a, lo=bounds[a.label][0], hi=bounds[a.label][1])
-                if a.label in bounds else a
+                replace(a, lo=bounds[a.label][0], hi=bounds[a.label][1]) if a.label in bounds else a
                 for a in node.axes
-            )  # fmt: skip
+            )
             if len(known) >= KEPT:
                 known.pop(next(iter(known)))
             runner = known[key] = compile_node(replace(node, axes=axes))
@@ -171,8 +170,8 @@ def over_ranges(
         for m in summed:
             m.write(page, ends[m.label], operands)
         key = "".join(f"({lo}, {hi}), " for lo, hi in ends.values())
-        given = "".join(f"{o.whole}, " for o in operands)
-        made = page.line(f"{page.held(chosen, 'f')}(({key}))(({given}), {page.tick})")
-        return {o.name: page.line(f"{made}[{o.name!r}]") for o in node.outputs}
+        arguments = "".join(f"{o.whole}, " for o in operands)
+        call = page.line(f"{page.held(chosen, 'f')}(({key}))(({arguments}), {page.tick})")
+        return {o.name: page.line(f"{call}[{o.name!r}]") for o in node.outputs}
 
-    return Written(run, write)
+    return WithWriter(run, write)

@@ -1,6 +1,6 @@
-"""Registers of products that are read where they lie: tiles, rows times a vector, rows added.
+"""Register code of products read in place: tiles, rows times a vector, rows added.
 
-What is here is compiled into kernels, so its text is part of their name on disk.
+This module is compiled into kernels, so its text is part of their name on disk.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def tile(
         depth: How many terms there are.
         column: From the first column to the tile's first.
         last: From the first column to the last that a register may begin at. Registers
-            beyond it begin there, and compute what another one does too.
+            beyond it begin there, and compute the same columns as another one.
         out: Address of the rows of the result, whose columns are contiguous.
         under: From a row of the result to the next.
     """
@@ -126,8 +126,8 @@ def dots(
         down: From a row to the next.
         right: Address of the vector, which is contiguous.
         depth: How many terms there are, at least one register's.
-        ahead: From an element to what is brought nearer as it is read.
-        adds: Whether the sums are added to what is there.
+        ahead: Distance from an element to the address that is prefetched.
+        adds: Whether the sums are added to the result.
         out: Address of the first row's sum.
         under: From a sum to the next.
     """
@@ -163,8 +163,8 @@ def dots(
                 builder.store(builder.call(fma, [*both, builder.load(total)]), total)
 
         step = many * nbytes
-        whole = builder.sdiv(depth_, _INDEX(many * across))
-        with cgutils.for_range(builder, whole, intp=_INDEX) as loop:
+        blocks = builder.sdiv(depth_, _INDEX(many * across))
+        with cgutils.for_range(builder, blocks, intp=_INDEX) as loop:
             at = builder.mul(loop.index, _INDEX(step * across))
             for register in range(across):
                 add(builder.add(at, _INDEX(register * step)), register)
@@ -172,13 +172,13 @@ def dots(
                 soon = builder.add(builder.add(begin, at), ahead_)
                 for line in range(0, step * across, _LINE):
                     _bring(builder, builder.add(soon, _INDEX(line)))
-        first = builder.mul(whole, _INDEX(across))
+        first = builder.mul(blocks, _INDEX(across))
         last = builder.sdiv(depth_, _INDEX(many))
         with cgutils.for_range(builder, builder.sub(last, first), intp=_INDEX) as loop:
             add(builder.mul(builder.add(first, loop.index), _INDEX(step)), 0)
         rest = builder.sub(depth_, builder.mul(last, _INDEX(many)))
         with builder.if_then(builder.icmp_signed(">", rest, _INDEX(0))):
-            # The last register is read whole, and what it shares with the one before is left out.
+            # The last register is read in full, without the elements of the one before.
             places = ir.Constant(ir.VectorType(_INDEX, many), [_INDEX(n) for n in range(many)])
             from_ = _spread(builder, builder.sub(_INDEX(many), rest), places.type)
             at = builder.mul(builder.sub(depth_, _INDEX(many)), _INDEX(nbytes))
@@ -201,9 +201,7 @@ def dots(
 
 
 @intrinsic
-def add_rows(
-    _: Any, size: Any, lanes: Any, rows: Any, first: Any, down: Any, sums: Any
-) -> Any:  # fmt: skip
+def add_rows(_: Any, size: Any, lanes: Any, rows: Any, first: Any, down: Any, sums: Any) -> Any:
     """Adds neighbouring elements of some rows to each other, and to running sums in DOUBLE.
 
     Args:
@@ -251,8 +249,8 @@ def _bring(builder: Any, address: Any) -> None:
     word = ir.IntType(32)
     place = builder.inttoptr(address, ir.IntType(8).as_pointer())
     function = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
-    found = builder.module.declare_intrinsic("llvm.prefetch", [place.type], function)
-    builder.call(found, [place, *(ir.Constant(word, n) for n in (0, 2, 1))])
+    prefetch = builder.module.declare_intrinsic("llvm.prefetch", [place.type], function)
+    builder.call(prefetch, [place, *(ir.Constant(word, n) for n in (0, 2, 1))])
 
 
 def _pointer(builder: Any, address: Any, to: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul.layout import Labels
 from einsql.kernels.matmul.long_sums import TERMS
 from einsql.kernels.matmul.pieces import SPREAD, Work, cut, slices, wanted
@@ -36,7 +36,7 @@ def by_rows(labels: Labels, work: np.dtype) -> Callable[[np.ndarray, np.ndarray,
         work: The type to compute in.
 
     Returns:
-        What multiplies two arrays with axes as the labels say, into an array in C order.
+        A function that multiplies two arrays with axes as the labels say, into an array in C order.
     """
     letter = dict(zip(labels.extent, ascii_letters, strict=False))
     terms = ["".join(letter[x] for x in t) for t in (labels.left, labels.right, labels.keys)]
@@ -76,7 +76,7 @@ def by_rows(labels: Labels, work: np.dtype) -> Callable[[np.ndarray, np.ndarray,
 
 def _einsum(
     spec: str, work: np.dtype, left: np.ndarray, right: np.ndarray, out: np.ndarray
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     return np.einsum(spec, left, right, out=out, dtype=work, casting="same_kind")
 
 

@@ -1,7 +1,8 @@
-"""Products as calls by addresses, which threads at hand take from each other.
+"""Products as calls by address, which spinning threads take from each other.
 
-BLAS multiplies, or where the rows of a matrix meet a vector, compiled code that only reads as
-fast as it can. What a call needs besides the addresses of its matrices depends on strides alone.
+The calls go to BLAS. Where the rows of a matrix meet a vector, they may go to compiled code that
+is limited by memory alone. The arguments of a call, but for the addresses of its matrices, depend
+on strides alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import cache as cached
 import numpy as np
 
 from einsql.kernels.runtime import blas, compile_cache, thread_team
+from einsql.kernels.runtime.cpu_features import machine
 
 _TEXT = """\
 from numba import njit
@@ -48,15 +50,15 @@ def kernel({args}):
         first += count
     return 0
 """
-"""Multiplies rows with a vector, all distances in bytes: several rows at a time that lie far
-apart, each a stream of its own to the processor, which brings nearer what follows in each."""
+"""Multiplies rows with a vector, all distances in bytes. It reads several distant rows at a time,
+so that the processor prefetches each as a stream of its own."""
 _GEMM = "flip_a, flip_b, m, n, k, a, lead_a, b, lead_b, c, lead_c"
 _GEMV = "flip, rows, columns, a, lead, x, step, y, apart"
 _ROWS = "rows, terms, a, down, x, y, under"
 STREAMS, WIDTH = 4, 2
 """Rows that are read at a time, and registers of running sums of each."""
 NEAR = 2**12
-"""Bytes by which what is brought nearer is ahead of what is read."""
+"""Bytes from the element that is read to the address that is prefetched."""
 LONG = 4
 """Registers of a row from which it is worth reading in this way."""
 MOST = 2**12
@@ -80,9 +82,13 @@ class Calls:
     """
 
     def __init__(
-        self, function: int, table: np.ndarray, places: tuple[int, int, int],
-        streamed: int | None, blas: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        function: int,
+        table: np.ndarray,
+        places: tuple[int, int, int],
+        streamed: int | None,
+        blas: bool = True,
+    ) -> None:
         self.blas = blas
         self._table, self._places, self._streamed = table, places, streamed
         self._job = (*thread_team.job_of(function, table), 0, 0, 0)
@@ -105,25 +111,25 @@ class Calls:
         thread_team.start(self._job, threads, reads, bases)
 
 
-def calls_for(pieces: Sequence[Matrices], whole: Matrices) -> Calls | None:
+def calls_for(pieces: Sequence[Matrices], arrays: Matrices) -> Calls | None:
     """The calls for pieces of a product.
 
     Args:
-        pieces: Their matrices, FLOAT or DOUBLE and not empty, as they lie.
-        whole: The arrays that they are parts of.
+        pieces: Their matrices, FLOAT or DOUBLE and not empty, with their strides.
+        arrays: The two operands and the result that they are parts of.
 
     Returns:
-        The calls, or None where BLAS does not read the matrices as they lie.
+        The calls, or None where BLAS cannot read the matrices in place.
     """
-    found = blas.library()
-    if found is None:
+    library = blas.library()
+    if library is None:
         return None
     turned = blas.stepped(pieces[0][2])[0] != blas.PLAIN
     if turned:  # the transposed product is in C order
         pieces = [(b.T, a.T, out.T) for a, b, out in pieces]
-        whole = whole[1], whole[0], whole[2]
-    size = whole[2].itemsize
-    bases = [x.ctypes.data for x in whole]
+        arrays = arrays[1], arrays[0], arrays[2]
+    size = arrays[2].itemsize
+    bases = [x.ctypes.data for x in arrays]
     left = pieces[0][2].shape[0] == 1  # the left operand is the vector
     named = "gemm"
     if all(1 in out.shape for _, _, out in pieces):
@@ -139,15 +145,15 @@ def calls_for(pieces: Sequence[Matrices], whole: Matrices) -> Calls | None:
         places = places[1], places[0], places[2]
     if named == "dots":
         return Calls(_dots(size), np.array(table, np.int64), places, places.index(2), blas=False)
-    address = (found.gemm if named == "gemm" else found.gemv)[size]
+    address = (library.gemm if named == "gemm" else library.gemv)[size]
     rows = np.array([[address, *row] for row in table], np.int64)
     streamed = places.index(4) if named == "gemv" else None
-    return Calls(_caller(named, size, found.wide), rows, places, streamed)
+    return Calls(_caller(named, size, library.wide), rows, places, streamed)
 
 
 def _matrix_row(
     a: np.ndarray, b: np.ndarray, out: np.ndarray, bases: Sequence[int]
-) -> list[int] | None:  # fmt: skip
+) -> list[int] | None:
     flip_a, lead_a = blas.stepped(a)
     flip_b, lead_b = blas.stepped(b)
     flip_c, lead_c = blas.stepped(out)
@@ -155,9 +161,18 @@ def _matrix_row(
         return None
     at = [x.ctypes.data - base for x, base in zip((a, b, out), bases, strict=True)]
     return [
-        flip_a, flip_b, len(a), out.shape[1], a.shape[1],
-        at[0], lead_a, at[1], lead_b, at[2], lead_c,
-    ]  # fmt: skip
+        flip_a,
+        flip_b,
+        len(a),
+        out.shape[1],
+        a.shape[1],
+        at[0],
+        lead_a,
+        at[1],
+        lead_b,
+        at[2],
+        lead_c,
+    ]
 
 
 def _vectors(piece: Matrices) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -168,7 +183,7 @@ def _vectors(piece: Matrices) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _vector_row(
     a: np.ndarray, b: np.ndarray, out: np.ndarray, bases: Sequence[int]
-) -> list[int] | None:  # fmt: skip
+) -> list[int] | None:
     matrix, x, y = _vectors((a, b, out))
     flip, lead = blas.stepped(matrix)
     size = out.itemsize
@@ -193,7 +208,7 @@ def _in_rows(pieces: Sequence[Matrices]) -> bool:
 
 def _dots_row(
     a: np.ndarray, b: np.ndarray, out: np.ndarray, bases: Sequence[int]
-) -> list[int] | None:  # fmt: skip
+) -> list[int] | None:
     matrix, _, y = _vectors((a, b, out))
     at = [v.ctypes.data - base for v, base in zip((a, b, out), bases, strict=True)]
     places = (at[1], at[0]) if out.shape[0] == 1 else (at[0], at[1])
@@ -202,8 +217,6 @@ def _dots_row(
 
 def _lanes(size: int) -> int:
     """Elements of a register."""
-    from einsql.kernels.packed.machine import machine  # imports Numba
-
     return machine().width // size
 
 

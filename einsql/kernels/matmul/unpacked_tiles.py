@@ -1,10 +1,10 @@
-"""Products too small or too narrow for BLAS to pack: register tiles over matrices as they lie.
+"""Products too small or too narrow for BLAS to pack: register tiles over matrices in place.
 
-BLAS copies both operands into panels, which pays where each element is used often. In a
-stack of small matrices, in a long matrix times one of few columns, or in a sum of many terms
-for few elements it is not; here rows are read element by element and columns in vectors,
-wherever they lie. One compiled kernel serves every product with the same tile: it works down
-a table of addresses.
+BLAS copies both operands into panels, which pays where each element is used often. It does not
+pay in a stack of small matrices, in a long matrix times one of few columns, or in a sum of many
+terms for few elements. Here rows are read element by element and columns in vectors, with any
+strides. One compiled kernel serves every product with the same tile: it works down a table of
+addresses.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from math import ceil
 
 import numpy as np
 
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
+from einsql.kernels.runtime.cpu_features import machine
 
 PIECE = 2**27
 """Products of elements that make a piece, of some milliseconds."""
@@ -57,8 +58,6 @@ def tile_for(m: int, n: int, size: int) -> Tile:
 @cached
 def _registers() -> tuple[int, int]:
     """Bytes and number of the machine's vector registers."""
-    from einsql.kernels.packed.machine import machine  # imports Numba
-
     return machine().width, machine().registers
 
 
@@ -111,7 +110,7 @@ def source_of(tile: Tile) -> str:
     )
 
 
-class Direct:
+class UnpackedTiles:
     """Multiplies stacks of matrices of one form.
 
     Args:
@@ -160,7 +159,7 @@ def _steps(x: np.ndarray, stack: Sequence[int]) -> list[np.ndarray]:
 
 def _sums(steps: Sequence[np.ndarray]) -> np.ndarray:
     """Every sum of one element of each, the last varying fastest."""
-    found = np.zeros(1, np.int64)
+    sums = np.zeros(1, np.int64)
     for s in steps:
-        found = (found[:, None] + s).reshape(-1)
-    return found
+        sums = (sums[:, None] + s).reshape(-1)
+    return sums

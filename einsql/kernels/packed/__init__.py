@@ -1,9 +1,9 @@
 """Any ⊗ over two sides and any ⊕: packed panels, register tiles, one kernel per expression.
 
-`layout` finds rows, columns and terms; `terms` cuts an expression into what is packed and
-what is computed in registers, whose functions are in `functions`; `source` writes the
-kernel around a register tile, which `tile` builds from `registers`; `run` looks at the data,
-and `pieces` cuts the work.
+`layout` finds rows, columns and terms. `terms` splits an expression into a part that is packed
+and a part that is computed in registers by `functions`. `source` writes the kernel around a
+register tile, which `tile` builds from `registers`. `run` inspects the data, and `pieces` cuts
+the work for threads.
 """
 
 from einsql.kernels.packed.run import compile_packed

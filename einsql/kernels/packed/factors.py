@@ -1,8 +1,8 @@
 """Sums of integers, and counts, that are matrix products.
 
-Where an output's term is a product of what each side has alone, and every sum of such
-products is exact in FLOAT or DOUBLE, BLAS adds them: nothing is compiled, and it multiplies
-large integers faster than the processor's integer instructions do.
+The term of such an output is a product of a factor for each side, and every sum of such products
+is exact in FLOAT or DOUBLE. BLAS computes them: no kernel is compiled, and BLAS multiplies large
+integers faster than the processor's integer instructions do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from einsql.core.buffer_pool import empty
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, Call, Const, Expr, Label, Output, Value
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul.layout import Labels
 from einsql.kernels.matmul.multiply import Multiplied
 from einsql.kernels.matmul.pieces import COPIES, cut, slices, wanted
@@ -42,7 +42,7 @@ def factors_of(columns: Columns, o: Output, where: Expr | None) -> Factors | Non
     Args:
         columns: The node's sides.
         o: The output.
-        where: What selects pairs, or None for all of them.
+        where: The condition that selects pairs, or None for all of them.
     """
     if o.reduction != "sum" or not o.args[0].dtype.is_integer:
         return None
@@ -110,7 +110,7 @@ class FactorProduct:
         """Computes the output.
 
         Args:
-            arrays: What the factors read, as cubes of their sides; no factor may fail on it.
+            arrays: The operands of the factors, as cubes of their sides; no factor may fail.
             dtype: The type to multiply in.
             out: Where the result goes, `[batch, row, column]` of any strides.
             tick: Told the fraction done.
@@ -124,7 +124,7 @@ class FactorProduct:
 
 
 class _Cubes(Block):
-    """What factors read."""
+    """The operand fields that factors read."""
 
     def __init__(self, arrays: Mapping[Leaf, Cube]) -> None:
         self._labels = {x.name: a for x, a in arrays.items() if isinstance(x, Label)}
@@ -143,16 +143,16 @@ def _matrices(
     """The product of a side's factors; its axes follow each other in memory as the first's do."""
     first, *rest = (np.broadcast_to(f.run(block, None), shape) for f in factors)
     order = sorted(range(len(shape)), key=lambda x: -abs(first.strides[x]))
-    made = empty(tuple(shape[x] for x in order), dtype).transpose(np.argsort(order))
+    products = empty(tuple(shape[x] for x in order), dtype).transpose(np.argsort(order))
 
     def fill(at: tuple[slice, ...]) -> None:
-        part = made[at]
+        part = products[at]
         np.copyto(part, first[at], casting="unsafe")
         for other in rest:
             np.multiply(part, other[at], out=part, casting="unsafe")
 
     _in_pieces(shape, fill)
-    return made
+    return products
 
 
 def _in_pieces(shape: tuple[int, ...], work: Callable[[tuple[slice, ...]], object]) -> None:

@@ -1,9 +1,9 @@
 """Scalar functions over vector registers: one entry per function.
 
-The names are those of `algebra.SCALARS`. An entry builds a function's vector code through
-`registers.Registers` and says what range its results have, from which follows that no NaN
-or no overflow can occur. Functions that are not here keep an expression out of registers,
-but not out of what is computed while operands are packed.
+The names are those of `ir.functions.SCALARS`. An entry builds a function's vector code through
+`registers.Registers` and gives the range of its results, which may prove that NaN or overflow
+cannot occur. Functions without an entry keep an expression out of registers, but may still be
+computed while operands are packed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from einsql.core.schema import DType
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Where the values of an expression lie.
+    """The range of the values of an expression.
 
     Attributes:
         lo, hi: Inclusive bounds of all values but NaN; integers are exact.
@@ -58,7 +58,7 @@ class Lane:
 
 
 def of_type(dtype: DType, r: Range) -> Range:
-    """A range after rounding to a float type: what may overflow is infinite."""
+    """A range after rounding to a float type: bounds that may overflow are infinite."""
     most = float(np.finfo(np.float64 if dtype is DType.DOUBLE else np.float32).max) * (1 - 1e-6)
     lo = r.lo if r.lo > -most else -math.inf
     return Range(lo, r.hi if r.hi < most else math.inf, r.nan)

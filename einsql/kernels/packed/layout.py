@@ -29,7 +29,7 @@ On BOTH sides it is `[batch, row, column]`.
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The labels of a node in four groups, and on which side each operand stands.
+    """The labels of a node in four groups, and the side of each operand.
 
     Attributes:
         batch: Keys that both sides have.
@@ -100,38 +100,40 @@ def find_layout(node: EinSum, slowest: str | None) -> Layout | None:
     terms = tuple(a.label for a in node.axes if a.label not in keys)
     if slowest is not None:
         terms = (slowest, *(x for x in terms if x != slowest))
-    else:  # as the operand with most of them lies in memory
+    else:  # in the memory order of the operand with most of them
         most = max((node.operands[n].labels for n in used), key=lambda x: len(set(x) & set(terms)))
         lying = [x for x in dict.fromkeys(most) if x in terms]
         terms = (*(x for x in terms if x not in lying), *lying)
-    found = Layout(batch, rows, columns, terms, side, extent)
-    _, m, n, k = found.sizes
+    layout = Layout(batch=batch, rows=rows, columns=columns, terms=terms, side=side, extent=extent)
+    _, m, n, k = layout.sizes
     if min(m, n) < LEAST or m * n < AREA or k < TERMS:
         return None
     # The last key runs along registers, so that rows of the result are written, unless few.
     if (node.keys[-1] in rows and (m >= 64 or m > n)) or (m >= 4 * n and n < 64):
         other = {ROWS: COLUMNS, COLUMNS: ROWS, BOTH: BOTH}
         turned = {o: other[s] for o, s in side.items()}
-        found = Layout(batch, columns, rows, terms, turned, extent)
-    return found
+        layout = Layout(
+            batch=batch, rows=columns, columns=rows, terms=terms, side=turned, extent=extent
+        )
+    return layout
 
 
 def cube_of(node: EinSum, layout: Layout, operand: int) -> Callable[[np.ndarray], Cube]:
     """How an operand's field becomes a cube; a copy only where strides force one."""
     read = node.operands[operand]
     groups = layout.groups(layout.side[operand])
-    held = [[x for x in g if x in read.labels] for g in groups]
-    view = reading(node, read, [x for h in held for x in h])
+    own = [[x for x in g if x in read.labels] for g in groups]
+    view = reading(node, read, [x for h in own for x in h])
     # A group of which an operand has some labels is repeated over the others.
     index = tuple(
         slice(None) if x in h else None
-        for g, h in zip(groups, held, strict=True)
+        for g, h in zip(groups, own, strict=True)
         for x in (g if h else ())
     )
     shape = tuple(
-        layout.extent[x] for g, h in zip(groups, held, strict=True) for x in (g if h else ())
+        layout.extent[x] for g, h in zip(groups, own, strict=True) for x in (g if h else ())
     )
-    sizes = tuple(layout.size(h and g) for g, h in zip(groups, held, strict=True))
+    sizes = tuple(layout.size(h and g) for g, h in zip(groups, own, strict=True))
 
     def cube(values: np.ndarray) -> Cube:
         values = values if view is None else view(values)

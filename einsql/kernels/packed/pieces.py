@@ -16,7 +16,7 @@ from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
 from einsql.kernels.packed.source import NUMPY, Program
 
 SPAN = 512
-"""Most rows and columns of a piece, so that what is packed stays in the second cache."""
+"""Most rows and columns of a piece, so that packed panels stay in the second cache."""
 PIECE = 2**31
 """Most points of a piece; some tens of milliseconds."""
 SMALL_PIECE = 2**22

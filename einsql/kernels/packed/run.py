@@ -1,4 +1,4 @@
-"""Runs of packed kernels: what the data decide, the pieces and their buffers."""
+"""Runs of packed kernels: decisions by the data, the pieces and their buffers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, Output, Value, conj, subexpressions
 from einsql.ir.functions import SCALARS
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.loops.generated import compile_loops
 from einsql.kernels.packed.factors import FactorProduct, factors_of
 from einsql.kernels.packed.functions import Range
 from einsql.kernels.packed.layout import (
@@ -24,11 +25,11 @@ from einsql.kernels.packed.layout import (
     find_layout,
     label_cube,
 )
-from einsql.kernels.packed.machine import machine
 from einsql.kernels.packed.pieces import Scratch, cut, flatten, scan
 from einsql.kernels.packed.source import Leaf, Program, Variant, generate
 from einsql.kernels.packed.terms import Columns, Ranges, compares
 from einsql.kernels.runtime import compile_cache, thread_pool
+from einsql.kernels.runtime.cpu_features import machine
 from einsql.kernels.vectorized.sums import RunningSum
 
 LONGEST = 2**17
@@ -55,10 +56,10 @@ def compile_packed(node: EinSum) -> Runner | None:
         return None
     parts = []
     for o in node.outputs:
-        found = _match(node, o)
-        if found is None:
+        packed = _match(node, o)
+        if packed is None:
             return None
-        parts.append(found)
+        parts.append(packed)
     return _Packed(node, parts).run
 
 
@@ -104,8 +105,6 @@ class _Packed:
 
     def fall_back(self) -> Runner:
         """Compiled loops, which raise where arithmetic does."""
-        from einsql.kernels.loops.generated import compile_loops
-
         if self.loops is None:
             self.loops = compile_loops(self.node)
         return self.loops
@@ -152,10 +151,10 @@ class _Part:
             else:
                 side = self.columns.side(x) or ROWS
                 arrays[x] = label_cube(self.node, self.layout, x.name, side)
-        found = self.variant(arrays)
-        if found is None:
+        choice = self.variant(arrays)
+        if choice is None:
             return None
-        variant, most = found
+        variant, most = choice
         exact = None if self.product is None else self.product.type_for(most)
         if self.product is not None and exact is not None:
             _, view, result = self.allocate(np.dtype(np.int64))
@@ -168,7 +167,7 @@ class _Part:
         return self.finish(result)
 
     def variant(self, arrays: dict[Leaf, np.ndarray]) -> tuple[Variant, int] | None:
-        """What the data allow, and the magnitude that no term of a sum of integers exceeds.
+        """The variant that the data allow, and a bound of the magnitude of terms of integer sums.
 
         None where integers may overflow.
         """
@@ -212,7 +211,7 @@ class _Part:
         return total.result(), False
 
     def terms_of(self, leaf: Leaf, cube: Cube, start: int, count: int) -> Cube:
-        """Some terms of what a kernel reads."""
+        """Some terms of the operands of a kernel."""
         if cube.shape[2] == 1 or self.columns.own(leaf) == BOTH:
             return cube
         return cube[:, :, start : start + count]
@@ -233,8 +232,8 @@ class _Part:
             flats.append(flat)
             strides += steps
         dtype = np.dtype(np.bool_ if program.out == "boolean" else program.out)
-        whole, view, result = self.allocate(dtype)
-        flat_out, goal = whole.reshape(-1), [s // dtype.itemsize for s in view.strides]
+        array, view, result = self.allocate(dtype)
+        flat_out, goal = array.reshape(-1), [s // dtype.itemsize for s in view.strides]
         flag = np.zeros(1, np.int64)
         free: list[Scratch] = []
         parts = cut(*self.layout.sizes[:3], terms, thread_pool.threads())
@@ -256,14 +255,14 @@ class _Part:
         lay = self.layout
         natural = (*lay.batch, *lay.rows, *lay.columns)
         keys = self.node.keys
-        whole = empty(tuple(lay.extent[x] for x in keys), dtype)
-        turned = whole.transpose([keys.index(x) for x in natural])
+        array = empty(tuple(lay.extent[x] for x in keys), dtype)
+        turned = array.transpose([keys.index(x) for x in natural])
         try:
-            return whole, turned.reshape(lay.sizes[:3], copy=False), whole
+            return array, turned.reshape(lay.sizes[:3], copy=False), array
         except ValueError:
-            whole = empty(tuple(lay.extent[x] for x in natural), dtype)
-            turned = whole.transpose([natural.index(x) for x in keys])
-            return whole, whole.reshape(lay.sizes[:3]), turned
+            array = empty(tuple(lay.extent[x] for x in natural), dtype)
+            turned = array.transpose([natural.index(x) for x in keys])
+            return array, array.reshape(lay.sizes[:3]), turned
 
     def finish(self, result: np.ndarray) -> np.ndarray:
         o, lay = self.output, self.layout

@@ -1,4 +1,4 @@
-"""Source text of packed kernels: what is packed, how, and the register tile between."""
+"""Source text of packed kernels: packing, and the register tile between."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from einsql.ir.einsum.graph import Call, Const, Expr, Label, Output, Value
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.loops.expressions import CARRIERS, cast_text, typed
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
-from einsql.kernels.packed.machine import Machine
 from einsql.kernels.packed.terms import Columns, is_slow, kind_of, spell
+from einsql.kernels.runtime.cpu_features import Machine
 
 SIZES = {"i8": 1, "i32": 4, "f32": 4, "i64": 8, "f64": 8}
 NUMPY = {"i8": "int8", "i32": "int32", "i64": "int64", "f32": "float32", "f64": "float64"}
 BLOCK = 32
 """FLOAT terms added to each other in FLOAT; such partial sums are added in DOUBLE."""
 LINE = 16
-"""Terms read one after another while panels are packed: what a cache line holds."""
+"""Terms read one after another while panels are packed: the elements of a cache line."""
 SLOW_ROWS = 2
 """Rows of a tile whose terms need many registers."""
 FOREVER = 2**62
@@ -31,7 +31,7 @@ Leaf = Value | Label
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What the data decide.
+    """The decisions by the data.
 
     Attributes:
         narrow: Whether every integer fits 32 bits.
@@ -49,10 +49,10 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A kernel's text and what its arguments are.
+    """A kernel's text and its arguments.
 
     Attributes:
-        leaves: What is read, in the order of the arguments.
+        leaves: The operands, in the order of the arguments.
         packed: Kinds of the packed columns of each side.
         state: Kinds of the running values.
         depth: Terms packed at a time.
@@ -105,25 +105,45 @@ def generate(
     if slow:
         rows = SLOW_ROWS
     spec: dict[str, Any] = {
-        "rows": rows, "lanes": lanes, **packed, "consts": consts, "term": term, "where": test,
-        "reduction": running.reduction, "run": running.run, "state": running.state,
-        "ordered": running.ordered, "start": running.start, "block": running.block,
-        "tame": variant.tame, "fma": machine.fma,
-    }  # fmt: skip
+        "rows": rows,
+        "lanes": lanes,
+        **packed,
+        "consts": consts,
+        "term": term,
+        "where": test,
+        "reduction": running.reduction,
+        "run": running.run,
+        "state": running.state,
+        "ordered": running.ordered,
+        "start": running.start,
+        "block": running.block,
+        "tame": variant.tame,
+        "fma": machine.fma,
+    }
     depth = 256 if widest <= 4 else 128
     state = (running.state, *(["i64" if SIZES[running.run] == 8 else "i32"] if pair else []))
     literals = tuple(
         np.dtype(NUMPY[k]).type(c.value) for c, k in zip(columns.consts, consts, strict=True)
     )
-    program = Program("", (), packed, state, literals, rows, lanes, depth, running.out)
+    program = Program(
+        source="",
+        leaves=(),
+        packed=packed,
+        state=state,
+        consts=literals,
+        rows=rows,
+        lanes=lanes,
+        depth=depth,
+        out=running.out,
+    )
     return _Text(columns, program, spec, running).program()
 
 
 def _wide(machine: Machine, lanes: int, columns: int) -> int:
     """Registers along a row of a tile, a power of two.
 
-    Four use what is read of a row twice as often as two, a tenth faster, but more of them
-    may lie beyond the last column.
+    Four use each element of a row twice as often as two and are a tenth faster, but more of them
+    may be beyond the last column.
     """
     if machine.registers < 32:
         return 2
@@ -132,7 +152,7 @@ def _wide(machine: Machine, lanes: int, columns: int) -> int:
 
 
 def _rows(machine: Machine, wide: int, pair: bool, calls: int, columns: int) -> int:
-    """Rows of a tile: as many as leave registers for what a row needs."""
+    """Rows of a tile: as many as leave registers for the values of a row."""
     room = machine.registers - wide * columns - 4 - 2 * (calls > 3)
     return max(2, room // (2 * wide if pair else wide))
 
@@ -141,7 +161,16 @@ def _running(o: Output, guarded: bool, v: Variant) -> _Running:
     """Which running values a reduction has."""
     name, term = o.reduction or "", o.args[-1].dtype
     kind = kind_of(term, v.narrow)
-    same = _Running(name, kind, kind, False, 0, FOREVER, CARRIERS[o.dtype], "{0}")
+    same = _Running(
+        reduction=name,
+        run=kind,
+        state=kind,
+        ordered=False,
+        start=0,
+        block=FOREVER,
+        out=CARRIERS[o.dtype],
+        finish="{0}",
+    )
     if name == "sum" and o.dtype.is_float:
         run = kind if kind in ("f32", "f64") and not v.careful else "f64"
         block = BLOCK if run == "f32" else FOREVER
@@ -166,11 +195,20 @@ def _running(o: Output, guarded: bool, v: Variant) -> _Running:
         kind = "i64" if kind == "f64" else "i32"
         finish = finish if pair else "order_back({0})"
     start: float = _extreme(kind, term, lowest, exact)
-    return _Running(name, kind, kind, exact, start, FOREVER, out, finish)
+    return _Running(
+        reduction=name,
+        run=kind,
+        state=kind,
+        ordered=exact,
+        start=start,
+        block=FOREVER,
+        out=out,
+        finish=finish,
+    )
 
 
 def _extreme(kind: str, term: DType, lowest: bool, exact: bool) -> float:
-    """What a running extreme begins with."""
+    """The initial value of a running extreme."""
     if exact:
         top = 1 << (8 * SIZES[kind] - 1)
         mantissa = 1 << (23 if kind == "i32" else 52)
@@ -263,7 +301,7 @@ class _Text:
         for n, e in enumerate(self.columns.sides[side]):
             self.pack(f"y{side}{n}[{index}]", self.what.packed[side][n], e)
         element = "m" if rows else "n"
-        # Whole lines are read where terms lie side by side; neighbours are copied otherwise.
+        # Whole lines are read where terms are contiguous; neighbours are copied otherwise.
         read = [n for n, x in enumerate(self.leaves) if self.columns.side(x) == side]
         along = " or ".join(f"x{n}k == 1" for n in read) or "False"
         body = [f"            {line}" for line in self.lines]
@@ -285,7 +323,7 @@ class _Text:
         ]
 
     def spreading(self) -> list[str]:
-        """Loops that pack what depends on rows and columns, but on no term, tile by tile."""
+        """Loops that pack, tile by tile, values that depend on rows and columns, but on no term."""
         self.lines, self.known, self.side = [], {}, BOTH
         w = self.what
         index = f"np.uintp(((jr * left + ir) * {w.rows} + i) * {w.lanes} + j)"
@@ -358,8 +396,10 @@ class _Text:
     def assemble(self, body: list[str]) -> str:
         w = self.what
         names, kinds = ["p", "flag"], ["int64[::1]", "int64[::1]"]
-        unpack = ["b0, b1, m0, m1, n0, n1, terms = p[0], p[1], p[2], p[3], p[4], p[5], p[6]",
-                  "ob, om, on = p[7], p[8], p[9]"]  # fmt: skip
+        unpack = [
+            "b0, b1, m0, m1, n0, n1, terms = p[0], p[1], p[2], p[3], p[4], p[5], p[6]",
+            "ob, om, on = p[7], p[8], p[9]",
+        ]
         at = 10
         for n, leaf in enumerate(self.leaves):
             names.append(f"x{n}")
@@ -381,8 +421,11 @@ class _Text:
         names += ["o", *(f"q{n}" for n in range(len(w.consts))), "one"]
         kinds += [f"{w.out}[::1]"]
         kinds += [c.dtype.name for c in w.consts] + ["float64"]
-        unpack += [f"left = (m1 - m0 + {w.rows - 1}) // {w.rows}",
-                   f"right = (n1 - n0 + {w.lanes - 1}) // {w.lanes}", "wild = False"]  # fmt: skip
+        unpack += [
+            f"left = (m1 - m0 + {w.rows - 1}) // {w.rows}",
+            f"right = (n1 - n0 + {w.lanes - 1}) // {w.lanes}",
+            "wild = False",
+        ]
         spec = ",\n".join(f"    {name}={_spelled(value)}" for name, value in self.spec.items())
         head = f'@njit("void({", ".join(kinds)})", cache=True, nogil=True, error_model="numpy")'
         lines = [*unpack, *body, "if wild:", "    flag[0] = 1"]

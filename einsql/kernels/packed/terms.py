@@ -1,7 +1,8 @@
-"""What is packed and what is computed in registers: an output's expression, cut in two.
+"""An output's expression in two parts: one is packed, the other computed in registers.
 
-The largest subexpressions that read one side alone are columns: computed once per element of
-that side while it is packed. What joins them is computed for every pair.
+The largest subexpressions that read one side alone are columns: they are computed once per
+element of that side while it is packed. The expressions over both sides are computed for every
+pair.
 """
 
 from __future__ import annotations
@@ -62,14 +63,14 @@ class Columns:
 
     def side(self, e: Expr) -> str | None:
         """The side that an expression reads alone; None if it reads both."""
-        found = (self.own(x) for x in subexpressions(e) if isinstance(x, Value | Label))
-        sides = {side for side in found if side is not None}
+        sides_read = (self.own(x) for x in subexpressions(e) if isinstance(x, Value | Label))
+        sides = {side for side in sides_read if side is not None}
         if len(sides) > 1:
             return None
         return sides.pop() if sides else ROWS
 
     def own(self, e: Leaf) -> str | None:
-        """The side of an operand's field or of a key; None for what every side has."""
+        """The side of an operand's field or of a key; None for values that every side has."""
         if isinstance(e, Value):
             return self.layout.side[e.operand]
         if e.name in self.layout.rows:
@@ -135,7 +136,7 @@ def spell(columns: Columns, e: Expr, narrow: bool) -> tuple[Any, ...]:
 
 
 class Ranges:
-    """What is known of expressions over data whose extremes are known."""
+    """The ranges of expressions over data whose extremes are known."""
 
     def __init__(self, node: EinSum, leaves: Mapping[Expr, Range]) -> None:
         self.bounds = {a.label: (a.lo, a.hi) for a in node.axes}
@@ -145,12 +146,12 @@ class Ranges:
 
     def of(self, e: Expr) -> Range:
         """An expression's range; notes whether it may raise, and integers beyond 32 bits."""
-        found = self.known.get(e)
-        if found is None:
-            found = self.known[e] = self._of(e)
-            if e.dtype.is_integer and not (found.lo > -(2**31) and found.hi < 2**31):
+        bounds = self.known.get(e)
+        if bounds is None:
+            bounds = self.known[e] = self._of(e)
+            if e.dtype.is_integer and not (bounds.lo > -(2**31) and bounds.hi < 2**31):
                 self.narrow = False
-        return found
+        return bounds
 
     def _of(self, e: Expr) -> Range:
         if isinstance(e, Const):
@@ -179,8 +180,9 @@ class Ranges:
     def _integer(self, e: Call, args: list[Range]) -> Range:
         entry = SCALARS[e.fn]
         ends = None
-        if entry.interval is not None and all(a.dtype.is_integer or a.dtype is DType.BOOLEAN
-                                              for a in e.args):  # fmt: skip
+        if entry.interval is not None and all(
+            a.dtype.is_integer or a.dtype is DType.BOOLEAN for a in e.args
+        ):
             ends = entry.interval(*((int(r.lo), int(r.hi)) for r in args))
         lo, hi = e.dtype.range
         safe = ends is not None and lo <= ends[0] and ends[1] <= hi

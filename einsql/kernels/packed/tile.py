@@ -1,4 +1,4 @@
-"""Register tiles: what a packed kernel does with one panel of rows and one of columns.
+"""Register tiles: the work of a packed kernel on one panel of rows and one of columns.
 
 A tile is written as LLVM vector code, not left to the vectoriser. Its text is compiled into
 kernels; importing this module imports Numba.
@@ -23,7 +23,7 @@ _SIZES = {"f32": 4, "f64": 8, "i8": 1, "i32": 4, "i64": 8}
 
 @dataclass(frozen=True)
 class Tile:
-    """What a tile computes; generated source spells it out.
+    """The computation of a tile; generated source spells it out.
 
     Expressions are `("a", n)`, `("b", n)` and `("c", n)` for columns, `("const", n)` for arguments,
     `("literal", kind, value)`, and `(function, kind, argument, …)` where the kind is that of
@@ -31,15 +31,15 @@ class Tile:
 
     Attributes:
         rows, lanes: How many rows and columns of the result.
-        a, b, c: Kinds of what each side has packed, and of what is packed tile by tile.
+        a, b, c: Kinds of the packed values of each side, and of those packed tile by tile.
         consts: Kinds of the literals that are arguments.
-        term: What is reduced.
-        where: What selects points, or None.
-        reduction: Of `algebra.REDUCTIONS`.
+        term: The term of the reduction.
+        where: The condition that selects points, or None.
+        reduction: Of `ir.functions.REDUCTIONS`.
         run: Kind of the running values in registers.
         state: Kind of the running values in memory.
         ordered: Whether running floats are integers of the same order.
-        start: What running values begin with, as an element of kind `run`.
+        start: The initial running value, as an element of kind `run`.
         block: How many terms are combined in registers before they meet those in memory.
         tame: Whether no NaN can occur.
         fma: Whether the processor multiplies and adds in one instruction.
@@ -72,8 +72,18 @@ def tile(**spec: Any) -> Any:
     """
     what = Tile(**spec)
 
-    def typed(_: Any, depth: Any, first: Any, at: Any, a: Any, b: Any, c: Any, state: Any,
-              consts: Any, one: Any) -> Any:  # fmt: skip
+    def typed(
+        _: Any,
+        depth: Any,
+        first: Any,
+        at: Any,
+        a: Any,
+        b: Any,
+        c: Any,
+        state: Any,
+        consts: Any,
+        one: Any,
+    ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             _Writer(what, builder, args).write()
             return context.get_dummy_value()
@@ -132,16 +142,16 @@ class _Writer:
             for phi, value in zip(row, values, strict=True):
                 phi.add_incoming(value, blocks)
         point = self.point(k)
-        found = [self.combine(point(row), running[row]) for row in range(self.what.rows)]
+        combined = [self.combine(point(row), running[row]) for row in range(self.what.rows)]
         following = builder.add(k, ir.Constant(_WORD, 1))
         k.add_incoming(following, terms)
-        for row, values in zip(running, found, strict=True):
+        for row, values in zip(running, combined, strict=True):
             for phi, value in zip(row, values, strict=True):
                 phi.add_incoming(value, terms)
         builder.cbranch(builder.icmp_signed("<", following, stop), terms, after)
 
         builder.position_at_end(after)
-        for at, results in enumerate(found):
+        for at, results in enumerate(combined):
             self.merge(at, results, new)
         start.add_incoming(stop, after)
         new.add_incoming(ir.Constant(BIT, 0), after)
@@ -151,7 +161,7 @@ class _Writer:
     # Running values ----------------------------------------------------------------
 
     def begin(self, row: int, new: Any) -> list[Any]:
-        """What a row's running values begin a block with."""
+        """The initial running values of a row in a block."""
         starts = [self.identity(), *[self.r.literal(TYPES[k], 0) for k in self.run[1:]]]
         if self.what.reduction == "sum":
             return starts
@@ -169,7 +179,7 @@ class _Writer:
         return self.r.load(self.place(row, n, kind), TYPES[kind], _SIZES[kind])
 
     def place(self, row: int, n: int, kind: str) -> Any:
-        """Where a row's running values lie."""
+        """The address of a row's running values."""
         offset = ir.Constant(_WORD, row * self.what.lanes * _SIZES[kind])
         return self.builder.add(self.state[n], offset)
 
@@ -190,7 +200,7 @@ class _Writer:
     # Terms -------------------------------------------------------------------------
 
     def point(self, k: Any) -> Callable[[int], _Point]:
-        """What every row reads of term `k`."""
+        """The values of term `k` that every row reads."""
         builder = self.builder
         columns = []
         for kind, address in zip(self.what.b, self.b, strict=True):

@@ -1,1 +1,1 @@
-"""What compiled kernels call: threads, BLAS, mathematics; and the cache of compiled kernels."""
+"""The runtime of compiled kernels: threads, BLAS, mathematics, and the cache of kernels on disk."""

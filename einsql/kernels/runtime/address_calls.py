@@ -22,21 +22,21 @@ _ROW_MAJOR = 101
 
 @intrinsic
 def call(_: Any, function: Any, args_at: Any, result_at: Any) -> Any:
-    """Calls what Numba compiled for integers and arrays, at its address.
+    """Calls a function that Numba compiled for integers and arrays, by its address.
 
-    It is given `ARGUMENTS` words from an address on, more than it takes: an array is seven words
-    (0, 0, its length, its item size, its address, its length, its step). Its result is stored at
-    another address. Returns 0, or what an exception left.
+    The call passes `ARGUMENTS` words from an address on, more than the function takes: an array is
+    seven words (0, 0, its length, its item size, its address, its length, its step). The result is
+    stored at another address. Returns 0, or the status of an exception.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         status, place = ir.IntType(32), WORD.as_pointer()
         kind = ir.FunctionType(status, [place, place, *[WORD] * ARGUMENTS])
-        found = builder.inttoptr(args[0], kind.as_pointer())
+        function_pointer = builder.inttoptr(args[0], kind.as_pointer())
         raised = builder.alloca(WORD)
         base = pointer(builder, args[1])
         words = [builder.load(builder.gep(base, [ir.Constant(WORD, n)])) for n in range(ARGUMENTS)]
-        left = builder.call(found, [pointer(builder, args[2]), raised, *words])
+        left = builder.call(function_pointer, [pointer(builder, args[2]), raised, *words])
         return builder.sext(left, WORD)
 
     return types.int64(function, args_at, result_at), generate
@@ -58,33 +58,35 @@ def _blas(kinds: str) -> Any:
     """An intrinsic that calls a function of CBLAS over matrices in C order.
 
     Args:
-        kinds: What its arguments are after the order: `f` for a transposition, `i` for an
+        kinds: The kinds of its arguments after the order: `f` for a transposition, `i` for an
             extent or a step, `p` for an address, and `1` or `0` for that factor.
     """
-    given = [k for k in kinds if k not in "01"]
+    values_given = [k for k in kinds if k not in "01"]
 
     def typed(_: Any, function: Any, size: Any, wide: Any, *numbers: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             number = ir.FloatType() if size.literal_value == 4 else ir.DoubleType()
             count = WORD if wide.literal_value else _INT
             values = iter(args[3:])
-            found = [ir.Constant(_INT, _ROW_MAJOR)]
+            arguments = [ir.Constant(_INT, _ROW_MAJOR)]
             for kind in kinds:
                 if kind in "01":
-                    found.append(ir.Constant(number, float(kind)))
+                    arguments.append(ir.Constant(number, float(kind)))
                 elif kind == "p":
-                    found.append(pointer(builder, next(values)))
+                    arguments.append(pointer(builder, next(values)))
                 else:
-                    whole = _INT if kind == "f" else count
+                    full_type = _INT if kind == "f" else count
                     value = next(values)
-                    found.append(value if whole == WORD else builder.trunc(value, whole))
-            kind = ir.FunctionType(ir.VoidType(), [v.type for v in found])
-            builder.call(builder.inttoptr(args[0], kind.as_pointer()), found)
+                    arguments.append(
+                        value if full_type == WORD else builder.trunc(value, full_type)
+                    )
+            kind = ir.FunctionType(ir.VoidType(), [v.type for v in arguments])
+            builder.call(builder.inttoptr(args[0], kind.as_pointer()), arguments)
             return context.get_dummy_value()
 
         return types.void(function, size, wide, *numbers), generate
 
-    names = [f"x{n}" for n in range(len(given))]
+    names = [f"x{n}" for n in range(len(values_given))]
     space = {"typed": typed}
     head = f"_, function, size, wide, {', '.join(names)}"
     exec(f"def caller({head}): return typed({head})", space)  # as Numba counts arguments
@@ -94,4 +96,4 @@ def _blas(kinds: str) -> Any:
 gemm = _blas("ffiii1pipi0pi")
 """C = A B: transpositions of A and B, extents M, N, K, then address and step of A, B, C."""
 gemv = _blas("fii1pipi0pi")
-"""y = A x: transposition of A, its extents as it lies, then address and step of A, x, y."""
+"""y = A x: transposition of A, its extents in memory, then address and step of A, x, y."""

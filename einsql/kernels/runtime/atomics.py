@@ -13,7 +13,7 @@ from numba.extending import intrinsic
 
 WORD = ir.IntType(64)
 _PAUSES = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint", (1,))}
-"""How a processor is told that a thread waits: an intrinsic, and its argument."""
+"""The intrinsic that tells a processor that a thread is waiting, and its argument."""
 
 
 def pointer(builder: Any, address: Any) -> Any:
@@ -23,7 +23,7 @@ def pointer(builder: Any, address: Any) -> Any:
 
 @intrinsic
 def load(_: Any, address: Any) -> Any:
-    """The word at an address; what was written before it was stored there is seen."""
+    """Loads the word at an address, with acquire order."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(pointer(builder, args[0]), "acquire", 8)
@@ -33,7 +33,7 @@ def load(_: Any, address: Any) -> Any:
 
 @intrinsic
 def store(_: Any, address: Any, value: Any) -> Any:
-    """Stores a word after whatever was written before."""
+    """Stores a word, with release order."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.store_atomic(args[1], pointer(builder, args[0]), "release", 8)
@@ -54,9 +54,9 @@ def _combined(operation: str) -> Any:
 
 
 add = _combined("add")
-"""Adds to the word at an address; returns what was there."""
+"""Adds to the word at an address; returns the old value."""
 unite = _combined("or")
-"""Sets bits of the word at an address; returns what was there."""
+"""Sets bits of the word at an address; returns the old value."""
 
 
 @intrinsic
@@ -65,8 +65,8 @@ def replace(_: Any, address: Any, old: Any, new: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = pointer(builder, args[0])
-        found = builder.cmpxchg(place, args[1], args[2], "seq_cst", "seq_cst")
-        return builder.extract_value(found, 1)
+        exchanged = builder.cmpxchg(place, args[1], args[2], "seq_cst", "seq_cst")
+        return builder.extract_value(exchanged, 1)
 
     return types.boolean(address, old, new), generate
 

@@ -1,9 +1,9 @@
-"""BLAS: which library it is, its GEMM by address, and how many threads it uses.
+"""BLAS: the choice of a library, its GEMM by address, and its number of threads.
 
-NumPy and SciPy bring a BLAS each, with threads and buffers of its own; here the one that
-NumPy has loaded serves everything, or MKL where it is installed and faster. GEMM by its address
-does what `numpy.matmul` does not: it adds to an array that is there (beta), compiled loops can
-call it, and it need not be NumPy's.
+NumPy and SciPy each bring a BLAS with threads and buffers of its own. Here all products use the
+one that NumPy has loaded, or MKL where it is installed and faster. GEMM by address has three
+advantages over `numpy.matmul`: it can add to an array (beta), compiled loops can call it, and it
+need not be NumPy's.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ VECTORS, MATRICES = 2**13, 2**18
 
 @dataclass(frozen=True)
 class Blas:
-    """What was found.
+    """The functions of a BLAS library.
 
     Attributes:
-        name: What it is called.
+        name: Its name, for messages.
         gemm, gemv: Addresses of `cblas_sgemm` and `cblas_dgemm`, and of the products of a matrix
             and a vector, by item size of their elements.
         wide: True if its integers have 64 bits, False for 32.
@@ -86,7 +86,7 @@ def library() -> Blas | None:
     if choice == "numpy" or (choice == "auto" and not _prefers_mkl()):
         return numpys()
     try:
-        found = mkl.load()
+        mkl_library = mkl.load()
     except OSError as error:
         if choice == "auto":
             return numpys()
@@ -94,7 +94,7 @@ def library() -> Blas | None:
             f"{CHOICE} is mkl, and MKL cannot be loaded: {error}",
             hint="pip install 'einsql[mkl]' brings it; auto and numpy do without.",
         ) from error
-    return _blas(found, "MKL", "cblas_{}", True)
+    return _blas(mkl_library, "MKL", "cblas_{}", True)
 
 
 def _prefers_mkl() -> bool:
@@ -109,29 +109,31 @@ def numpys() -> Blas | None:
     if linked is None:
         return None
     for name, count, wide in _NAMES:
-        found = _blas(linked, "NumPy's", name, wide, count)
-        if found is not None:
-            return found
+        numpy_blas = _blas(linked, "NumPy's", name, wide, count)
+        if numpy_blas is not None:
+            return numpy_blas
     return None
 
 
 @cache
 def _linked() -> ctypes.CDLL | None:
-    """What NumPy is linked to: symbols of all its libraries."""
-    found = importlib.import_module("numpy._core._multiarray_umath").__file__
+    """The libraries that NumPy is linked to, with all of their symbols."""
+    path = importlib.import_module("numpy._core._multiarray_umath").__file__
     try:
-        return ctypes.CDLL(found)
+        return ctypes.CDLL(path)
     except OSError:
         return None
 
 
 def _blas(
-    found: ctypes.CDLL, called: str, name: str, wide: bool, count: str = ""
-) -> Blas | None:  # fmt: skip
+    library_file: ctypes.CDLL, called: str, name: str, wide: bool, count: str = ""
+) -> Blas | None:
     """A library whose functions are spelled so, or None if they are not."""
     try:
-        single, double = (getattr(found, name.format(f"{t}gemm")) for t in "sd")
-        vectors = {n: getattr(found, name.format(f"{t}gemv")) for n, t in ((4, "s"), (8, "d"))}
+        single, double = (getattr(library_file, name.format(f"{t}gemm")) for t in "sd")
+        vectors = {
+            n: getattr(library_file, name.format(f"{t}gemv")) for n, t in ((4, "s"), (8, "d"))
+        }
     except AttributeError:
         return None
     size = ctypes.c_int64 if wide else ctypes.c_int32
@@ -142,12 +144,20 @@ def _blas(
             scalar, ctypes.c_void_p, size, ctypes.c_void_p, size,
             scalar, ctypes.c_void_p, size,
         ]  # fmt: skip
-    setter = getattr(found, count.format("set"), None) if count else None
-    getter = getattr(found, count.format("get"), None) if count else None
+    setter = getattr(library_file, count.format("set"), None) if count else None
+    getter = getattr(library_file, count.format("get"), None) if count else None
     if setter is not None:
         setter.restype, setter.argtypes = None, [ctypes.c_int]
     calls = {4: single, 8: double}
-    return Blas(called, _addresses(calls), _addresses(vectors), wide, calls, setter, getter)
+    return Blas(
+        name=called,
+        gemm=_addresses(calls),
+        gemv=_addresses(vectors),
+        wide=wide,
+        calls=calls,
+        set_threads=setter,
+        get_threads=getter,
+    )
 
 
 def is_numpys() -> bool:
@@ -168,17 +178,28 @@ def gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, alpha: float, beta: floa
         b: `[K, N]`, likewise.
         out: `[M, N]` of the same type in C order, its rows any distance apart.
         alpha: Factor of the product.
-        beta: Factor of what is there; where it is 0, `out` may hold anything.
+        beta: Factor of the old values; where it is 0, `out` may be uninitialised.
     """
-    found = library()
-    assert found is not None
+    blas = library()
+    assert blas is not None
     flip_a, lead_a = stepped(a)
     flip_b, lead_b = stepped(b)
-    found.calls[out.itemsize](
-        _ROW_MAJOR, flip_a, flip_b, out.shape[0], out.shape[1], a.shape[1],
-        alpha, a.ctypes.data, lead_a, b.ctypes.data, lead_b,
-        beta, out.ctypes.data, max(out.strides[0] // out.itemsize, out.shape[1]),
-    )  # fmt: skip
+    blas.calls[out.itemsize](
+        _ROW_MAJOR,
+        flip_a,
+        flip_b,
+        out.shape[0],
+        out.shape[1],
+        a.shape[1],
+        alpha,
+        a.ctypes.data,
+        lead_a,
+        b.ctypes.data,
+        lead_b,
+        beta,
+        out.ctypes.data,
+        max(out.strides[0] // out.itemsize, out.shape[1]),
+    )
 
 
 def multiply(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
@@ -196,7 +217,7 @@ def multiply(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
 
 
 def add_products(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
-    """Adds the products of matrices to what is there.
+    """Adds the products of matrices to the result.
 
     Args:
         left: As of `multiply`; so are the others.
@@ -209,7 +230,7 @@ def add_products(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
 
 
 def _by_address(left: np.ndarray, right: np.ndarray, out: np.ndarray, beta: float) -> bool:
-    """Multiplies stacks of matrices by calls of GEMM; False where matrices lie badly for it."""
+    """Multiplies stacks of matrices by calls of GEMM; False where strides are unsuitable for it."""
     stack = out.shape[:-2]
     if library() is None:
         return False
@@ -238,7 +259,7 @@ def in_rows(out: np.ndarray) -> bool:
 
 
 def stepped(a: np.ndarray) -> tuple[int, int]:
-    """How BLAS reads a matrix as it lies: whether transposed, and its leading dimension.
+    """How BLAS reads a matrix in place: whether transposed, and its leading dimension.
 
     Returns:
         The transposition and the leading dimension, which is 0 where a copy is needed.
@@ -254,7 +275,7 @@ def stepped(a: np.ndarray) -> tuple[int, int]:
 
 
 class _Here(threading.local):
-    """What this thread is in."""
+    """The statement of this thread."""
 
     statements = 0
 
@@ -270,18 +291,23 @@ _before = 0
 class OneThread:
     """NumPy's BLAS on one thread, for kernels that call it from several of their own.
 
-    Other statements of the process run beside it on one thread too; the last kernel to leave
-    restores what there was, or the end of the `Statement` that it is part of.
+    Other statements of the process then use one thread too. The old number is restored by the last
+    kernel that leaves, or at the end of the `Statement` that it is part of.
     """
 
     def __enter__(self) -> None:
         global _limits, _before
         with _lock:
-            found = numpys()
-            if not _before and found is not None and found.set_threads and found.get_threads:
-                _before = found.get_threads()
+            numpy_blas = numpys()
+            if (
+                not _before
+                and numpy_blas is not None
+                and numpy_blas.set_threads
+                and numpy_blas.get_threads
+            ):
+                _before = numpy_blas.get_threads()
                 with undisturbed:
-                    found.set_threads(1)
+                    numpy_blas.set_threads(1)
             _limits += 1
 
     def __exit__(self, *_: object) -> None:
@@ -310,10 +336,10 @@ def all_threads() -> None:
     with _lock:
         if _limits or not _before:
             return
-        found = numpys()
-        if found is not None and found.set_threads is not None:
+        numpy_blas = numpys()
+        if numpy_blas is not None and numpy_blas.set_threads is not None:
             with undisturbed:
-                found.set_threads(_before)
+                numpy_blas.set_threads(_before)
         _before = 0
 
 

@@ -26,7 +26,7 @@ from typing import Any
 from einsql.core import forks
 from einsql.core.file_ownership import CHECKED, private_directory, read_private
 from einsql.errors import InternalError
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 
 Kernel = Callable[..., Any]
 
@@ -55,11 +55,11 @@ _compiling = forks.Undisturbed("compiled a kernel")
 _loaded: dict[str, Kernel] = {}
 """Kernels by their source."""
 _addresses: dict[Kernel, int] = {}
-"""Where kernels lie that are called by their addresses."""
+"""Addresses of kernels that are called by address."""
 _temporaries: set[Path] = set()
 """Directories that this process has made for want of a private one."""
 _directories: dict[tuple[Path, int], Path | None] = {}
-"""Which directory is used for one that is asked for, and for the user who asks."""
+"""The directory in use, by the requested one and the user."""
 notices: list[str] = []
 """Why the directory that was asked for is not used; a session takes it."""
 _noticed = False
@@ -87,7 +87,7 @@ def load(source: str, tick: Tick | None = None) -> Kernel:
 
     Args:
         source: The module's text.
-        tick: Called while it compiles; raises to leave. What has begun to compile goes on
+        tick: Called while it compiles; raises to leave. A compilation that has begun goes on
             in a thread of its own and is there for the next statement.
 
     Raises:
@@ -126,7 +126,7 @@ def _awaited(source: str, tick: Tick) -> Kernel:
 
 
 def address(kernel: Kernel) -> int:
-    """Where the machine code of a compiled function lies.
+    """The address of the machine code of a compiled function.
 
     By Numba's calling convention it takes an address for the result and one for an exception,
     then its arguments, and returns 0 unless it raised. The function stays in memory.
@@ -134,8 +134,8 @@ def address(kernel: Kernel) -> int:
     known = _addresses.get(kernel)
     if known is None:
         compiled: Any = kernel
-        found = compiled.overloads[compiled.signatures[0]]
-        known = int(found.library.get_pointer_to_function(found.fndesc.llvm_func_name))
+        overload = compiled.overloads[compiled.signatures[0]]
+        known = int(overload.library.get_pointer_to_function(overload.fndesc.llvm_func_name))
         _addresses[kernel] = known
     return known
 
@@ -168,7 +168,7 @@ def forget() -> None:
 
 @lru_cache(maxsize=1)
 def _runtime() -> str:
-    """The text of what kernels call; it is compiled into them, so it is part of their name."""
+    """The text of the functions compiled into kernels, which is part of their name."""
     modules = [Path(__file__).parents[1] / f"{name}.py" for name in COMPILED]
     return "".join(path.read_text(encoding="utf-8") for path in modules)
 
@@ -178,7 +178,7 @@ def _from_disk(key: str, source: str) -> Kernel:
     if home is not None:
         try:
             return _verified(home, key, source)
-        except Exception:  # whatever a damaged pickle raises, or a directory that went away
+        except Exception:  # a damaged pickle may raise anything; the directory may be gone
             home = _temporary()
     try:
         return _uncached(key, source) if home is None else _verified(home, key, source)

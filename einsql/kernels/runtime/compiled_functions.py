@@ -1,4 +1,4 @@
-"""What generated kernels call: small functions compiled into them by Numba.
+"""Functions called by generated kernels: Numba compiles them into the kernels.
 
 Importing this module imports Numba, so only generated source does it. The reducing
 operations alone carry LLVM's `reassoc` flag: a sum may be split over vector lanes while
@@ -18,6 +18,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload, register_jitable
 
 from einsql.ir.functions import numeric
+from einsql.kernels.runtime.cpu_features import machine
 from einsql.kernels.runtime.vector_values import Num
 
 Build = Callable[[Any, Any, Any, Any], Any]
@@ -112,8 +113,8 @@ def _larger(builder: Any, kind: Any, a: Any, b: Any) -> Any:
 def _of_floats(name: str, builder: Any, a: Any, b: Any, flags: tuple[str, ...]) -> Any:
     """A call of an LLVM intrinsic."""
     function = ir.FunctionType(a.type, [a.type] * 2)
-    found = builder.module.declare_intrinsic(name, [a.type], function)
-    return builder.call(found, [a, b], fastmath=flags)
+    declared = builder.module.declare_intrinsic(name, [a.type], function)
+    return builder.call(declared, [a, b], fastmath=flags)
 
 
 def _highest(builder: Any, kind: Any, a: Any, b: Any) -> Any:
@@ -140,7 +141,7 @@ maximum = _binary(_larger)
 
 @intrinsic
 def rounded_off(_: Any, old: Any, term: Any, total: Any) -> Any:
-    """What rounding takes from a sum of two numbers, of which neither need be the larger one."""
+    """The rounding error of a sum of two numbers, of which neither need be the larger one."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         a, b, y = args
@@ -221,10 +222,10 @@ def _truncate_float(a: Any) -> Any:
 
 
 def _round_away_float(a: Any) -> Any:
-    whole = np.trunc(a)
-    if abs(a - whole) >= 0.5:
-        whole += math.copysign(1.0, a)
-    return math.copysign(whole, a)
+    truncated = np.trunc(a)
+    if abs(a - truncated) >= 0.5:
+        truncated += math.copysign(1.0, a)
+    return math.copysign(truncated, a)
 
 
 def _by_kind(on_integers: Callable[..., Any], on_floats: Callable[..., Any]) -> Any:
@@ -246,7 +247,7 @@ def _by_kind(on_integers: Callable[..., Any], on_floats: Callable[..., Any]) -> 
 idiv = _by_kind(_idiv_int, _idiv_float)
 """Division truncated towards zero; of floats, plain division."""
 remainder = _by_kind(_remainder_int, _remainder_float)
-"""What `idiv` leaves over: the dividend's sign."""
+"""The remainder of `idiv`, with the dividend's sign."""
 
 
 def _in_floats(build: Callable[[Num, Num], Num]) -> Any:
@@ -262,9 +263,9 @@ def _in_floats(build: Callable[[Num, Num], Num]) -> Any:
         narrow = builder.trunc if kind.bitwidth > 32 else builder.sext
         a, b = (x if x.type == word else narrow(x, word) for x in args)
         doubles = (Num(builder, builder.sitofp(x, ir.DoubleType())) for x in (a, b))
-        found = builder.fptosi(build(*doubles).value, word)
+        integer = builder.fptosi(build(*doubles).value, word)
         back = builder.sext if kind.bitwidth > 32 else builder.trunc
-        return found if args[0].type == word else back(found, args[0].type)
+        return integer if args[0].type == word else back(integer, args[0].type)
 
     return _binary(generate)
 
@@ -318,8 +319,8 @@ def prefetch(_: Any, address: Any) -> Any:
         word = ir.IntType(32)
         place = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
         function = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
-        found = builder.module.declare_intrinsic("llvm.prefetch", [place.type], function)
-        builder.call(found, [place, *(ir.Constant(word, n) for n in (0, 3, 1))])
+        declared = builder.module.declare_intrinsic("llvm.prefetch", [place.type], function)
+        builder.call(declared, [place, *(ir.Constant(word, n) for n in (0, 3, 1))])
         return context.get_dummy_value()
 
     return types.void(address), generate
@@ -348,8 +349,6 @@ def quotient(_: Any, a: Any, by: Any, inverse: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        from einsql.kernels.packed.machine import machine  # which reads Numba's settings
-
         a, by, inverse = (Num(builder, x) for x in args)
         if not machine().fma:
             return (a / by).value
@@ -399,7 +398,7 @@ def to_half(_: Any, a: Any) -> Any:
 
 @intrinsic
 def half(_: Any, a: Any) -> Any:
-    """The FLOAT that a HALF's bits stand for."""
+    """The FLOAT of a HALF's bits."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         bits = Num(builder, builder.zext(args[0], ir.IntType(32)))
@@ -446,7 +445,7 @@ def to_bfloat(_: Any, a: Any) -> Any:
 
 @intrinsic
 def bfloat(_: Any, a: Any) -> Any:
-    """The FLOAT that a BFLOAT16's bits stand for."""
+    """The FLOAT of a BFLOAT16's bits."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         bits = Num(builder, builder.zext(args[0], ir.IntType(32)))

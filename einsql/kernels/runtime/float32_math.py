@@ -1,9 +1,9 @@
 """Sine, cosine, logarithm to base 10 and power of float32, computed in float64.
 
-Straight-line code that vectorises, as in `maths`; what float64 has to spare makes the
-functions right but for the last rounding, whatever their arguments: infinities, NaN, zeros
-with their sign, denormal numbers, angles of any size. The largest errors, in units in the
-last place, are below 0.51 for all four. Polynomials are those of Taylor, long enough for that.
+Straight-line code that vectorises, as in `vector_math`. The extra precision of float64 makes the
+functions exact but for the last rounding for all arguments: infinities, NaN, signed zeros,
+denormal numbers, angles of any size. The largest errors are below 0.51 units in the last place
+for all four. The polynomials are Taylor's, of sufficient degree.
 
 Of float64 the functions are those of the C library.
 
@@ -157,7 +157,7 @@ def _power(x: Num, y: Num) -> Num:
     r = (power - (rounded - DOUBLE.round)) * math.log(2)
     result = r.polynomial(_EXP) * power_of_two(n, DOUBLE)
     result = size.choose("==", 1.0, 1.0, result)  # to an infinite power, too
-    # What is left over of the exponent, and of its half: an odd one keeps the sign.
+    # The remainder of the exponent, and of its half: an odd one keeps the sign.
     large, half = abs(exponent), exponent * 0.5
     left = large.choose(">=", _EVEN, 0.0, exponent - exponent.rounded())
     odd = abs(large.choose(">=", _EVEN, 0.0, half - half.rounded()))

@@ -1,10 +1,10 @@
-"""Intel's MKL, which `pip install 'einsql[mkl]'` brings: found, and loaded for einsql alone.
+"""Intel's MKL, installed by `pip install 'einsql[mkl]'`: found, and loaded for einsql alone.
 
-MKL's libraries do not name each other, so whoever loads them one by one has to add their symbols
-to those that the whole process sees, and so does MKL's own loader, `libmkl_rt`. Whatever is
-loaded later then calls them: PyTorch, which has an MKL of another version linked in, would run
-ours, on one thread. Here they are loaded as what a library without any code needs: their symbols
-are seen by each other and by whoever holds that library.
+MKL's libraries do not name their dependencies. A program that loads them one by one has to make
+their symbols global, as MKL's own loader `libmkl_rt` does. Libraries loaded later then call them:
+PyTorch, which has an MKL of another version linked in, would run ours, on one thread. Here they
+are loaded as dependencies of a library without code, so that only they and this library see
+their symbols.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 
 _PARTS = "intel_ilp64", "sequential", "core"
-"""Integers of 64 bits, no threads of its own, and what does the work."""
+"""Integers of 64 bits, no threads of its own, and the computing library."""
 _CORE = re.compile(r"libmkl_core\.so\.(\d+)")
 
 _NEEDED, _HASH, _NAMES, _SYMBOLS, _NAMES_SIZE, _SYMBOL_SIZE, _END = 1, 4, 5, 6, 10, 11, 0
@@ -29,10 +29,10 @@ _LOAD, _DYNAMIC, _STACK = 1, 2, 0x6474E551
 """Types of segments; the last one says that the stack need not be executable."""
 _READ_WRITE = 6
 _HEADER, _SEGMENT, _SYMBOL = 64, 56, 24
-"""Bytes of what a file begins with, of a segment's entry and of a symbol."""
+"""Bytes of a file's header, of a segment's entry and of a symbol."""
 
 _loads = count(1)
-"""Numbers of what is loaded."""
+"""Counter of loads, which makes the names of files distinct."""
 
 
 def parts() -> list[Path]:
@@ -40,15 +40,15 @@ def parts() -> list[Path]:
 
     The user's own packages count where Python imports them: not under -I, for example.
     """
-    found, users = [], [site.getuserbase()] if site.ENABLE_USER_SITE else []
+    installed, users = [], [site.getuserbase()] if site.ENABLE_USER_SITE else []
     for home in dict.fromkeys((sys.prefix, *users)):
         place = Path(home, "lib")
         for name in os.listdir(place) if place.is_dir() else ():
             match = _CORE.fullmatch(name)
             if match:
-                made = [place / f"libmkl_{part}.so.{match[1]}" for part in _PARTS]
-                found.append((int(match[1]), made))
-    return max(found, default=(0, []))[1]
+                libraries = [place / f"libmkl_{part}.so.{match[1]}" for part in _PARTS]
+                installed.append((int(match[1]), libraries))
+    return max(installed, default=(0, []))[1]
 
 
 def is_intel() -> bool:

@@ -1,7 +1,7 @@
-"""Pointers to operands and results, of which the compiler knows that they lie apart.
+"""Pointers to operands and results that the compiler may assume not to overlap.
 
-Without that a loop asks before it begins whether what it writes overlaps what it reads, and
-one that reads at computed places takes a single point at a time, for there it cannot ask.
+Without that assumption a loop first checks whether its result overlaps its operands. A loop that
+reads at computed places cannot check that, and computes one point at a time.
 
 Importing this module imports Numba, so only generated source does it.
 """
@@ -17,7 +17,7 @@ from numba.core.typing.templates import AbstractTemplate, infer_global, signatur
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
 _OPERANDS = 0
-"""The part of memory in which all operands lie; results have those from 1 on."""
+"""The address space of all operands; results have those from 1 on."""
 
 
 class Numbers(types.Type):

@@ -6,8 +6,8 @@ from functools import cache as cached
 
 import numpy as np
 
-from einsql.kernels.packed.machine import machine
 from einsql.kernels.runtime import compile_cache
+from einsql.kernels.runtime.cpu_features import machine
 
 ROWS, FEW = 16, 4
 """Rows added to each other at once, and where fewer are left; a power of two."""

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from einsql.core import forks
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 
 T = TypeVar("T")
 
@@ -130,10 +130,10 @@ def _await(turns: Sequence[_Turn], tick: Callable[[], None]) -> None:
 
 
 class _Turn:
-    """What one thread of the pool is asked for: to help with a queue.
+    """A request to one thread of the pool: to help with a queue.
 
     Attributes:
-        error: What it raised.
+        error: The exception that it raised.
     """
 
     def __init__(self, queue: _Queue[Any]) -> None:
@@ -154,7 +154,7 @@ class _Turn:
             return
         try:
             self._queue.drain()
-        except BaseException as error:  # whatever it is, the caller is to have it
+        except BaseException as error:  # any exception goes to the caller
             self.error = error
         finally:
             self._end.release()
@@ -201,7 +201,7 @@ class _Queue(Generic[T]):
         self._stopped = True
 
     def forget(self) -> None:
-        """Lets go of what the work holds; a thread may hold the queue a little longer."""
+        """Releases the references of the work; a thread may keep the queue a little longer."""
         self.work = lambda piece: None
         self._pieces = iter(())
 
@@ -230,9 +230,9 @@ def _sleep(_: int) -> None:
 
 
 _stay: Callable[[int], None] = _sleep
-"""What a thread does after a turn, given its number."""
+"""The function that a thread calls after a turn, with its number."""
 _leave: Callable[[bool], None] = _sleep
-"""What calls threads back from there."""
+"""The function that calls threads back from there."""
 _away: tuple[int, int, frozenset[int]] | None = None
 """The core that the pool's threads were kept off last, how many of them, and their others."""
 
@@ -273,7 +273,7 @@ def stay(stays: Callable[[int], None], leave: Callable[[bool], None]) -> None:
     """Has threads of the pool look for other work before they sleep.
 
     Args:
-        stays: What a thread then does, given its number, from 1 on.
+        stays: Called by each thread then with its number, from 1 on.
         leave: Tells threads whether the pool wants them back.
     """
     global _stay, _leave
@@ -355,11 +355,11 @@ def _keep_off(here: int, allowed: set[int]) -> bool:
 
 @cache
 def _core() -> Callable[[], int] | None:
-    """What tells the number of the core that the calling thread runs on."""
+    """A function that returns the core on which the calling thread runs."""
     if not hasattr(os, "sched_setaffinity"):
         return None
-    found: Callable[[], int] | None = getattr(ctypes.CDLL(None), "sched_getcpu", None)
-    return found
+    sched_getcpu: Callable[[], int] | None = getattr(ctypes.CDLL(None), "sched_getcpu", None)
+    return sched_getcpu
 
 
 def _forget() -> None:

@@ -1,10 +1,9 @@
-"""Threads that stay at hand for short pieces of compiled kernels.
+"""Threads that spin between short pieces of compiled kernels.
 
-To wake a thread takes some 50 µs, and as long again wherever two threads want Python's lock
-at once: `pool.run` costs more than it gains for work of less than half a millisecond. Here
-the threads of the pool go on looking for pieces for a while after each work, in compiled code
-without that lock, and take one from the other within a microsecond. What they share are the words
-of one block of memory.
+Waking a thread takes some 50 µs, and as long again wherever two threads want Python's lock at
+once: `thread_pool.run` does not pay for work of less than half a millisecond. Here the threads of
+the pool spin for a while after each work, in compiled code without that lock, and take pieces
+from each other within a microsecond. They share the words of one block of memory.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ _TRIALS = 20_000
 _LINE = 8
 """Words of a line of memory, which only one thread should write to."""
 _DONE, _AWAKE, _FAILED, _LEAVE, _JOB, _TICKETS = (n * _LINE for n in (0, 1, 2, 3, 4, 6))
-"""Where words lie: a job takes two lines, and each thread's ticket one."""
+"""Offsets of words: a job takes two lines, and each thread's ticket one."""
 _RAISED = 1 << 62
 _BASES = 3
 _PACK = Struct(f"{10 + 2 * _BASES}q").pack_into
-"""Writes a job: how many pieces, the function, the rows' address and length, the address of
-what threads pass themselves, where it goes and how many words it has, how many threads, the
-address and length of what is read next, and numbers of arguments, each with what is added to it."""
+"""Writes a job: the number of pieces, the function, the address and length of the rows, the
+address, position and number of the threads' own words, the number of threads, the address and
+length of the next read, and numbers of arguments, each with its increment."""
 _STRIDE = 2**10
-"""Bytes that a thread brings nearer between two looks."""
+"""Bytes that a thread prefetches between two polls."""
 _NEARER = 3 * 2**19
-"""Bytes that it brings nearer at most: what its second cache has room for."""
+"""Bytes that it prefetches at most: the room of its second cache."""
 
 _TEXT = f"""\
 import numpy as np
@@ -140,8 +139,8 @@ def kernel(state, worker, looks, begins, others):
     return 0
 """
 """Takes pieces: as the caller, number 0, until all are done, or as a thread of the pool until
-there has been none for so many looks. `others` is the address of what lets other threads run,
-or 0. Returns 1 to a caller if all are done."""
+so many polls have met none. `others` is the address of a function that yields the core, or 0.
+Returns 1 to a caller if all are done."""
 
 
 class _Words:
@@ -163,16 +162,14 @@ class _Words:
         self.bytes = self.words.data.cast("B")
         self.ints: memoryview[int] = self.bytes.cast("q")
 
-    def lead(
-        self, kernel: _Kernel, job: tuple[int, ...], patience: int, others: int
-    ) -> int:  # fmt: skip
-        """Does the pieces of a job with whoever looks; returns their united results."""
+    def lead(self, kernel: _Kernel, job: tuple[int, ...], patience: int, others: int) -> int:
+        """Does the pieces of a job with the threads that spin; returns their united results."""
         _PACK(self.bytes, 8 * _JOB, *job)
         over = 0
         try:
             over = kernel(self.at, 0, patience, 1, others)
         finally:
-            while not over:  # whatever interrupts it: the memory of pieces is in use
+            while not over:  # despite interrupts, as the memory of pieces is in use
                 over = kernel(self.at, 0, patience, 0, others)
                 if not over:
                     sleep(1e-4)
@@ -180,7 +177,7 @@ class _Words:
 
 
 class _Team:
-    """The threads, and what they look at."""
+    """The threads, and the words that they watch."""
 
     def __init__(self) -> None:
         self.kernel: _Kernel = compile_cache.load(_TEXT)
@@ -202,13 +199,13 @@ class _Team:
         self.kernel(self.words.at, worker, self.looks, 0, self.others)
 
     def leave(self, now: bool) -> None:
-        """Lets threads end to look, or look again."""
+        """Makes threads stop polling, or start again."""
         self.words.words[_LEAVE] = now
 
     def follow(self, reads: tuple[int, int]) -> tuple[int, int]:
-        """What was read after this when it was read last, its address and length; or nothing.
+        """Address and length of the read that followed this one the last time; or nothing.
 
-        Nobody has to keep that alive: to bring nearer what is not there does nothing.
+        That memory may be freed: prefetching an invalid address does nothing.
         """
         if not reads[1]:
             return _NOTHING
@@ -242,7 +239,7 @@ class _Team:
 _NOTHING = 0, 0
 _NOWHERE = (0,) * (2 * _BASES)
 _KNOWN = 2**12
-"""Of how many places is known at most what was read after them."""
+"""Number of addresses at most whose successor is remembered."""
 _Kernel = Callable[[int, int, int, int, int], int]
 _team: _Team | None = None
 _asked = -inf
@@ -255,14 +252,14 @@ def at_hand(seconds: float) -> int:
     """On how many threads work is done soonest: on all, or on one.
 
     Args:
-        seconds: What it takes one thread.
+        seconds: Time on one thread.
     """
     global _asked, _threads
     if not LEAST <= seconds < LONG or thread_pool.is_piece():
         return 1
     now, before = perf_counter(), _asked
     _asked = now
-    if now - before >= STREAM:  # what the environment says takes 10 µs to find out
+    if now - before >= STREAM:  # reading the environment takes 10 µs
         _threads = thread_pool.threads()
     if seconds >= WAKE:
         # Who has not needed Numba does not load it for this.
@@ -280,7 +277,7 @@ def run(
         rows: `[pieces, arguments]`, int64, in C order: integers and addresses, an array as
             `array_rows` has it; at most 2^20 - 1 pieces, which write to different places.
         threads: How many take pieces, if they are not at other work.
-        own: `[threads, arguments]`: what each thread passes in place of some arguments.
+        own: `[threads, arguments]`: the values that each thread passes in place of some arguments.
         first: The number of the first of these.
 
     Returns:
@@ -301,33 +298,33 @@ def job_of(function: int, rows: np.ndarray) -> tuple[int, ...]:
 def start(
     job: tuple[int, ...], threads: int, reads: tuple[int, int], bases: tuple[int, ...]
 ) -> int:
-    """As `run`, for a job that is kept.
+    """As `run`, for a cached job.
 
     Args:
-        job: Its words: those of `job_of`, whose rows live on, and of what threads pass.
-        threads: How many take pieces.
-        reads: The address of what the pieces read one after another, and how many bytes it has:
-            threads without work bring nearer what was read next the last time.
-        bases: The numbers of three arguments, each followed by what is added to it in every row.
+        job: Its words: those of `job_of`, whose rows stay alive, and the threads' own words.
+        threads: Number of threads that take pieces.
+        reads: Address and bytes of the memory that the pieces read one after another. Threads
+            without work prefetch the read that followed the last time.
+        bases: The numbers of three arguments, each followed by its increment per row.
     """
     global _team
     if _team is None:
         _team = _Team()
-    found = _team.run(job, threads, reads, bases)
-    if found & _RAISED:
+    failures = _team.run(job, threads, reads, bases)
+    if failures & _RAISED:
         raise InternalError("a compiled kernel raised an exception")
-    return found
+    return failures
 
 
 def _by_interface(array: np.ndarray) -> int:
-    found: int = array.__array_interface__["data"][0]
-    return found
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _by_place(array: np.ndarray) -> int:
-    """The first word of an array behind what every object has; the interface takes 2 µs."""
-    found: int = _WORD(id(array) + object.__basicsize__).value or 0
-    return found
+    """The first word of an array after an object's header; the interface takes 2 µs."""
+    address: int = _WORD(id(array) + object.__basicsize__).value or 0
+    return address
 
 
 _WORD = ctypes.c_void_p.from_address

@@ -163,8 +163,8 @@ def _reduce(x: Num, f: Format, biases: int = 1) -> tuple[Num, Num, Num]:
     """
     offset = x.held(f.round + biases * f.bias)
     rounded = x.times_plus(x.held(1 / math.log(2)), offset)
-    whole = rounded - offset
-    r = whole.times_plus(x.held(-f.ln2[1]), whole.times_plus(x.held(-f.ln2[0]), x))
+    multiple = rounded - offset
+    r = multiple.times_plus(x.held(-f.ln2[1]), multiple.times_plus(x.held(-f.ln2[0]), x))
     return rounded.bits(), r, r * r * r.polynomial(f.expm1)
 
 
@@ -264,6 +264,5 @@ erf = _of_float(_erf)
 """The error function."""
 sigmoid = _of_float(_sigmoid)
 """1 / (1 + e⁻ˣ)."""
-CODE = {"exp": _exp, "ln": _log, "log2": _log2, "tanh": _tanh, "erf": _erf,
-        "sigmoid": _sigmoid}  # fmt: skip
-"""What writes each of them, over vectors too, by the names of `algebra.SCALARS`."""
+CODE = {"exp": _exp, "ln": _log, "log2": _log2, "tanh": _tanh, "erf": _erf, "sigmoid": _sigmoid}
+"""The writer of each function, over vectors too, by the names of `ir.functions.SCALARS`."""

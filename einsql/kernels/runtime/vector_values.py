@@ -82,17 +82,17 @@ class Num:
         return self._with("div", other)
 
     def __and__(self, other: Num | float) -> Num:
-        return Num(self.builder, self.builder.and_(self.value, self._value(other)))
+        return Num(self.builder, self.builder.and_(self.value, self.as_operand(other)))
 
     def __xor__(self, other: Num | float) -> Num:
-        return Num(self.builder, self.builder.xor(self.value, self._value(other)))
+        return Num(self.builder, self.builder.xor(self.value, self.as_operand(other)))
 
     def __lshift__(self, places: int) -> Num:
-        return Num(self.builder, self.builder.shl(self.value, self._value(places)))
+        return Num(self.builder, self.builder.shl(self.value, self.as_operand(places)))
 
     def __rshift__(self, places: int) -> Num:
         """Division by a power of two, rounded down."""
-        return Num(self.builder, self.builder.ashr(self.value, self._value(places)))
+        return Num(self.builder, self.builder.ashr(self.value, self.as_operand(places)))
 
     def __neg__(self) -> Num:
         return Num(self.builder, self.builder.fneg(self.value))
@@ -138,18 +138,18 @@ class Num:
     def looked_up(self, name: str, table: tuple[float, ...]) -> Num:
         """The element of a table of doubles, named for good, at this integer, no vector."""
         module, kind = self.builder.module, ir.ArrayType(ir.DoubleType(), len(table))
-        held = module.globals.get(name)
-        if held is None:
-            held = ir.GlobalVariable(module, kind, name)
-            held.linkage, held.global_constant = "internal", True
-            held.initializer = ir.Constant(kind, table)
+        constant = module.globals.get(name)
+        if constant is None:
+            constant = ir.GlobalVariable(module, kind, name)
+            constant.linkage, constant.global_constant = "internal", True
+            constant.initializer = ir.Constant(kind, table)
         start = ir.Constant(ir.IntType(32), 0)
-        place = self.builder.gep(held, [start, self.value], inbounds=True)
+        place = self.builder.gep(constant, [start, self.value], inbounds=True)
         return Num(self.builder, self.builder.load(place))
 
     def either(self, then: Num, other: Num) -> Num:
         """`then` where this integer is not 0."""
-        test = self.builder.icmp_signed("!=", self.value, self._value(0))
+        test = self.builder.icmp_signed("!=", self.value, self.as_operand(0))
         return Num(self.builder, self.builder.select(test, then.value, other.value))
 
     def where(self, comparison: str, limit: Num | float, then: Num | float) -> Num:
@@ -158,8 +158,8 @@ class Num:
 
     def choose(self, comparison: str, limit: Num | float, then: Num | float, other: Num) -> Num:
         """`then` where this float compares so with a limit, otherwise `other`; of any type."""
-        test = self.builder.fcmp_ordered(comparison, self.value, self._value(limit))
-        chosen = other._value(then)
+        test = self.builder.fcmp_ordered(comparison, self.value, self.as_operand(limit))
+        chosen = other.as_operand(then)
         return Num(self.builder, self.builder.select(test, chosen, other.value))
 
     def polynomial(self, coefficients: tuple[float, ...]) -> Num:
@@ -172,20 +172,21 @@ class Num:
     def _with(self, operation: str, other: Num | float) -> Num:
         prefix = "" if isinstance(self._element, ir.IntType) else "f"
         emit = getattr(self.builder, prefix + operation)
-        return Num(self.builder, emit(self.value, self._value(other)))
+        return Num(self.builder, emit(self.value, self.as_operand(other)))
 
     def called(self, name: str, *others: Num | float) -> Num:
         """An LLVM intrinsic of this and other floats of its type."""
-        args = [self.value, *map(self._value, others)]
+        args = [self.value, *map(self.as_operand, others)]
         kind = self.value.type
         function = ir.FunctionType(kind, [kind] * len(args))
         module = self.builder.module
         if isinstance(kind, ir.VectorType):  # llvmlite knows no names over vectors
             full = f"{name}.v{kind.count}{self._element.intrinsic_name}"
-            found = module.globals.get(full) or ir.Function(module, function, full)
+            callee = module.globals.get(full) or ir.Function(module, function, full)
         else:
-            found = module.declare_intrinsic(name, [kind], function)
-        return Num(self.builder, self.builder.call(found, args))
+            callee = module.declare_intrinsic(name, [kind], function)
+        return Num(self.builder, self.builder.call(callee, args))
 
-    def _value(self, other: Num | float) -> Any:
+    def as_operand(self, other: Num | float) -> Any:
+        """The LLVM value of a Num, or a constant of this type for a number."""
         return other.value if isinstance(other, Num) else self.literal(other).value

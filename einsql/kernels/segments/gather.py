@@ -11,7 +11,7 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.ir.einsum.graph import EinSum, Output, Value
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.segments.rows import Rows, inside, is_presence, numbering, rows_of
 from einsql.kernels.vectorized.views import window
@@ -46,11 +46,11 @@ class _Copy:
     """An output that copies rows of an operand.
 
     Attributes:
-        value: What is read.
+        value: The value that is read.
         label: The derived label that chooses the row.
         at: Its position among the operand's labels.
         first: The number of the first row that is there.
-        part: What of the operand is read, None for all of it.
+        part: The part of the operand that is read, None for all of it.
         shape: The copy's, with one axis per label.
         turn: Its axes in the order of the result; None if they are that.
     """
@@ -70,10 +70,10 @@ class _Copy:
         out = empty((*table.shape[:at], len(numbers), *table.shape[at + 1 :]), table.dtype)
         if compiled and at == 0 and table[:1].flags.c_contiguous:
             kernel, size = compile_cache.load(SOURCE, tick), out.nbytes // max(1, len(out))
-            given = len(table), table.ctypes.data, table.strides[0], out.ctypes.data, size
+            table_args = len(table), table.ctypes.data, table.strides[0], out.ctypes.data, size
 
             def work(piece: slice) -> None:
-                kernel(numbers, piece.start, piece.stop, *given)
+                kernel(numbers, piece.start, piece.stop, *table_args)
         elif at == 0 and table.flags.c_contiguous:
 
             def work(piece: slice) -> None:
@@ -108,10 +108,10 @@ def compile_gather(node: EinSum, may_compile: bool = True) -> Runner | None:
     copies: dict[str, _Copy] = {}
     for o in node.outputs:
         if o.name not in flags:
-            found = _copy(node, rows, o)
-            if found is None:
+            row_copy = _copy(node, rows, o)
+            if row_copy is None:
                 return None
-            copies[o.name] = found
+            copies[o.name] = row_copy
     if not copies:
         return None
     numbers_of, shape = numbering(node, rows), node.schema.shape
@@ -159,11 +159,11 @@ def _copy(node: EinSum, rows: Rows, o: Output) -> _Copy | None:
     now = [*labels[:at], *rows.labels, *labels[at + 1 :]]
     turn = tuple(now.index(k) for k in node.keys)
     return _Copy(
-        value,
-        axis.label,
-        at,
-        axis.lo,
-        window(node, operand),
-        tuple(node.axis(x).extent for x in now),
-        None if turn == tuple(range(len(turn))) else turn,
+        value=value,
+        label=axis.label,
+        at=at,
+        first=axis.lo,
+        part=window(node, operand),
+        shape=tuple(node.axis(x).extent for x in now),
+        turn=None if turn == tuple(range(len(turn))) else turn,
     )

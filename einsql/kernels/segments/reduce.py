@@ -17,7 +17,7 @@ from einsql.core.buffer_pool import contiguous, empty
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Output, Value
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.segments.rows import (
     Numbers,
@@ -115,9 +115,13 @@ class _Segments:
     """A node with its plan."""
 
     def __init__(
-        self, node: EinSum, rows: Rows, segments: tuple[str, ...], reduced: tuple[Output, ...],
+        self,
+        node: EinSum,
+        rows: Rows,
+        segments: tuple[str, ...],
+        reduced: tuple[Output, ...],
         leaves: tuple[Leaf, ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.node, self.rows, self.segments = node, rows, segments
         self.reduced, self.leaves = reduced, leaves
         self.numbers_of = numbering(node, rows)
@@ -132,12 +136,12 @@ class _Segments:
         numbers = self.numbers_of(operands, tick)
         at = self.places(numbers)
         sources = [self.source(x, operands, numbers) for x in self.leaves]
-        given = [y for x in sources for y in (x.numbers, x.step, x.flat)]
+        arguments = [y for x in sources for y in (x.numbers, x.step, x.flat)]
         scatter = pays(len(at), self.count, self.width if self.reduced else 1)
-        found = (self.scattered if scatter else self.sorted)(at, given, tick)
-        if found is None:  # whole numbers beyond 64 bits
+        reduced = (self.scattered if scatter else self.sorted)(at, arguments, tick)
+        if reduced is None:  # whole numbers beyond 64 bits
             return compile_vector(self.node)(operands, tick)
-        counts, results = found
+        counts, results = reduced
         fields: dict[str, np.ndarray] = {}
         for o in self.node.outputs:
             if _is_count(o):
@@ -157,7 +161,7 @@ class _Segments:
         return np.broadcast_to(lifted, self.shape).transpose(self.turn)
 
     def places(self, numbers: Numbers) -> np.ndarray:
-        """The segment of each row; what is none of [0, count) is left out."""
+        """The segment of each row; rows outside of [0, count) are left out."""
         node = self.node
         extents = [node.axis(x).extent for x in self.rows.labels]
         rows = prod(extents)
@@ -181,28 +185,32 @@ class _Segments:
             at = np.where(missing, -1, at)
         return np.ascontiguousarray(np.broadcast_to(at, (rows,)))
 
-    def scattered(self, at: np.ndarray, given: Sequence[object], tick: Tick) -> Found | None:
+    def scattered(self, at: np.ndarray, arguments: Sequence[object], tick: Tick) -> Found | None:
         """Adds rows where they belong."""
         sizes = self.count, self.width if self.reduced else 1
 
         if self.text is None:
             self.text = scattering_source(self.reduced, self.leaves, sizes)
-        return scattered(self.text, self.reduced, at, sizes, given, tick)
+        return scattered(self.text, self.reduced, at, sizes, arguments, tick)
 
-    def sorted(self, at: np.ndarray, given: Sequence[object], tick: Tick) -> Found | None:
+    def sorted(self, at: np.ndarray, arguments: Sequence[object], tick: Tick) -> Found | None:
         """Sorts rows by segment, and reduces segments in parallel."""
         starts, order = np.zeros(self.count + 1, np.int64), np.empty(len(at), np.int64)
         if compile_cache.load(ORDER, tick)(at, self.count, starts, order):
             order = np.arange(len(at))
         results = [empty((self.count * self.width,), o.dtype.numpy) for o in self.reduced]
-        if self.reduced and not self.reduce(starts, order, given, results, tick):
+        if self.reduced and not self.reduce(starts, order, arguments, results, tick):
             return None
         return np.diff(starts), results
 
     def reduce(
-        self, starts: np.ndarray, order: np.ndarray, given: Sequence[object],
-        results: Sequence[np.ndarray], tick: Tick,
-    ) -> bool:  # fmt: skip
+        self,
+        starts: np.ndarray,
+        order: np.ndarray,
+        arguments: Sequence[object],
+        results: Sequence[np.ndarray],
+        tick: Tick,
+    ) -> bool:
         """Reduces sorted rows into flat results; long segments part by part.
 
         Returns:
@@ -229,7 +237,7 @@ class _Segments:
 
         def work(job: _Job) -> None:
             kernel, lo, hi, edges, into = job
-            if kernel(lo, hi, edges, order, width, *given, *into):
+            if kernel(lo, hi, edges, order, width, *arguments, *into):
                 failed.append(lo)
 
         thread_pool.run(work, jobs, len(jobs), tick)
@@ -272,8 +280,8 @@ class _Segments:
         labels = [operand.labels[n] for n in parts[0]]
         if len(labels) == 1 and labels[0] in numbers:
             lo = self.node.axis(labels[0]).lo
-            found = numbers[labels[0]]
-            return _Source(found - lo if lo else found, width, flat)
+            positions = numbers[labels[0]]
+            return _Source(positions - lo if lo else positions, width, flat)
         extents = [self.node.axis(x).extent for x in self.rows.labels]
         at = np.zeros(1, np.int64)
         for x in labels:

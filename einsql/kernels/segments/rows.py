@@ -1,4 +1,4 @@
-"""Labels found in data: which labels number rows, and what those numbers are."""
+"""Labels found in data: which labels number rows, and their values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from einsql.ir.einsum.graph import (
     renumber,
     subexpressions,
 )
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.vectorized.vector import compile_vector
 from einsql.kernels.vectorized.views import VIEWS
 
@@ -68,15 +68,15 @@ Numbers = dict[str, np.ndarray]
 
 
 def numbering(node: EinSum, rows: Rows) -> Callable[[Sequence[Fields], Tick], Numbers]:
-    """What computes the derived labels of every row."""
+    """A function that computes the derived labels of every row."""
     parts = [_number(node, rows, a) for a in rows.derived]
 
     def numbers(operands: Sequence[Fields], tick: Tick) -> Numbers:
-        found: Numbers = {}
+        by_label: Numbers = {}
         for axis, (run, used) in zip(rows.derived, parts, strict=True):
             result = run([operands[n] for n in used], tick)[axis.label]
-            found[axis.label] = np.ascontiguousarray(result, np.int64).reshape(-1)
-        return found
+            by_label[axis.label] = np.ascontiguousarray(result, np.int64).reshape(-1)
+        return by_label
 
     return numbers
 

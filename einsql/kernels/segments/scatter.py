@@ -16,7 +16,7 @@ import numpy as np
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import Output
 from einsql.ir.functions import REDUCTIONS
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.segments.source import is_compensated, running
 from einsql.kernels.vectorized.partial_merge import merge
@@ -26,7 +26,7 @@ ROUND = 2**22
 PARALLEL = 2**17
 """Values from which waking threads pays."""
 NEAR = 2**16
-"""Running values of one output that lie in a cache of their own."""
+"""Running values of one output that fit into a cache."""
 FILLED = 4
 """Running values farther away that there are for each row, at most."""
 
@@ -47,17 +47,17 @@ def scattered(
     outputs: Sequence[Output],
     at: np.ndarray,
     sizes: tuple[int, int],
-    given: Sequence[object],
+    arguments: Sequence[object],
     tick: Tick,
 ) -> tuple[np.ndarray, list[np.ndarray]] | None:
     """Reduces rows.
 
     Args:
         source: Text of the kernel.
-        outputs: What is reduced.
+        outputs: The outputs.
         at: The segment of each row; rows of none there is are left out.
         sizes: How many segments there are, and values of a row.
-        given: Arguments of what the outputs read.
+        arguments: Arguments of the kernel for the operands.
         tick: Told the fraction done.
 
     Returns:
@@ -71,13 +71,18 @@ def scattered(
     kernel = compile_cache.load(source, tick)
     counts = np.zeros((workers, count), np.int64)
     tables = [
-        np.full((workers, count * width), REDUCTIONS[o.reduction or ""].identity(o.dtype),
-                running(o).numpy)
+        np.full(
+            (workers, count * width),
+            REDUCTIONS[o.reduction or ""].identity(o.dtype),
+            running(o).numpy,
+        )
         for o in outputs
-    ]  # fmt: skip
-    # Sums of DOUBLE have those of the last rows, of all before, and what rounding took from these.
-    parts = [[t, *(np.zeros_like(t) for _ in range(2 * is_compensated(o)))]
-             for o, t in zip(outputs, tables, strict=True)]  # fmt: skip
+    ]
+    # Sums of DOUBLE have those of the last rows, of all before, and the rounding error of these.
+    parts = [
+        [t, *(np.zeros_like(t) for _ in range(2 * is_compensated(o)))]
+        for o, t in zip(outputs, tables, strict=True)
+    ]
     edges = [rows * n // workers for n in range(workers + 1)]
     failed = np.zeros(workers, bool)
     rounds = max(1, ceil(rows * width / (workers * ROUND)))
@@ -90,7 +95,7 @@ def scattered(
     def work(piece: tuple[int, int, int]) -> None:
         n, first, last = piece
         own = [t[n] for of in parts for t in of]
-        failed[n] |= kernel(first, last, at, count, width, *given, counts[n], *own)
+        failed[n] |= kernel(first, last, at, count, width, *arguments, counts[n], *own)
 
     for turn in range(rounds):
         thread_pool.run(work, pieces(turn), workers, partial(_tell, tick, turn, rounds))

@@ -17,8 +17,12 @@ FEW, TOGETHER = 256, 1984
 2,048 additions less 64, for the sums of threads."""
 
 _OPERATIONS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-_COMBINE = {"sum": "plus({0}, {1})", "product": "{0} * {1}", "min": "minimum({0}, {1})",
-            "max": "maximum({0}, {1})"}  # fmt: skip
+_COMBINE = {
+    "sum": "plus({0}, {1})",
+    "product": "{0} * {1}",
+    "min": "minimum({0}, {1})",
+    "max": "maximum({0}, {1})",
+}
 
 _NUMBERS = "Array(int64, 1, 'C', readonly=True)"
 
@@ -179,7 +183,7 @@ def is_compensated(o: Output) -> bool:
 
 
 def _folded(n: int, at: str) -> list[str]:
-    """Takes the sum of the last rows at an index into that of all, and what rounding takes."""
+    """Adds the sum of the last rows at an index to that of all, and its rounding error."""
     return [
         f"y = h{n}[{at}] + r{n}[{at}]",
         f"k{n}[{at}] += rounded_off(h{n}[{at}], r{n}[{at}], y)",
@@ -190,18 +194,18 @@ def _folded(n: int, at: str) -> list[str]:
 
 def scattering_source(
     outputs: Sequence[Output], leaves: Sequence[Leaf], sizes: tuple[int, int]
-) -> str:  # fmt: skip
-    """The kernel that takes rows into the running values of their segments.
+) -> str:
+    """The kernel that adds rows to the running values of their segments.
 
     Its arguments are the first row and the one behind the last, the segment of each row, the
-    number of segments and of features, for each leaf what it has in `sorting_source`, the
+    numbers of segments and of features, for each leaf the arguments as in `sorting_source`, the
     count of rows in each segment, and the flat running values: of a sum of DOUBLE those of up to
-    `FOLDED` rows, those of all rows before, and what rounding took from these. It returns whether
-    a sum of integers left its type.
+    `FOLDED` rows, those of all rows before, and the rounding error of these. It returns whether a
+    sum of integers left its type.
 
     Args:
-        outputs: What is reduced.
-        leaves: What they read.
+        outputs: The outputs.
+        leaves: The operand fields.
         sizes: How many segments and features there are. The text depends on whether there is one
             feature, and whether there are few running values.
     """
@@ -257,7 +261,7 @@ def _name_leaves(leaves: Sequence[Leaf], names: list[str], types: list[str]) -> 
 
 
 def _at_row(leaves: Sequence[Leaf], pad: str) -> list[str]:
-    """What is known of row `e` whatever the feature."""
+    """The values of row `e` that do not depend on the feature."""
     lines = []
     for n, x in enumerate(leaves):
         row = f"n{n}[np.uintp(e)]" if x.found else "e"

@@ -1,10 +1,10 @@
-"""Sums of products of operands of which elements are absent.
+"""Sums of products of operands with absent elements.
 
-`match.py` finds them and `sides.py` reads each operand as matrices beside their presence.
-Dense arrays with flags are seen by tiles (`tiles.py`): absent ones are skipped, the others
-multiplied by BLAS (`multiply.py`), or element by element where few of them are present.
-Operands that are stored sparsely are multiplied as they are (`stored.py`), both by SciPy's
-kernels (`rows.py`).
+`match.py` recognises them, and `sides.py` reads each operand as matrices of values and flags.
+Dense arrays with flags are divided into tiles (`tiles.py`): absent tiles are skipped, the others
+multiplied by BLAS (`multiply.py`), or element by element where few elements are present. Operands
+that are stored sparsely are multiplied without expansion (`stored.py`). Both use SciPy's kernels
+(`rows.py`).
 """
 
 from einsql.kernels.sparse.narrow import narrowed, over_parts

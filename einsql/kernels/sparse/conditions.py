@@ -23,7 +23,7 @@ from einsql.ir.einsum.graph import (
     renumber,
     subexpressions,
 )
-from einsql.kernels.dispatch.kernel import Runner, silent
+from einsql.kernels.kernel import Runner, no_progress
 from einsql.kernels.sparse.match import Side
 
 Condition = Callable[[np.ndarray], np.ndarray]
@@ -34,7 +34,7 @@ SIZES = 4
 
 
 def split(side: Side) -> tuple[bool, Expr] | None:
-    """Whether a side asks for present elements, and what else it asks of their values.
+    """Whether a side requires present elements, and its other conditions on their values.
 
     Returns:
         None if its guard reads anything but its operand's value.
@@ -51,13 +51,13 @@ def split(side: Side) -> tuple[bool, Expr] | None:
 def condition_of(
     side: Side, rest: Expr, field: Field, compile_node: Callable[[EinSum], Runner]
 ) -> Condition | None:
-    """What asks it; None for nothing.
+    """The conditions of a side; None for nothing.
 
     Args:
         side: The side.
-        rest: What is asked.
+        rest: The conditions.
         field: The operand's value.
-        compile_node: What compiles a node.
+        compile_node: Compiles a node.
     """
     if rest == TRUE:
         return None
@@ -70,4 +70,4 @@ def condition_of(
         axes, operands = (Axis("n", 0, stored),), (Operand(source, ("n",)),)
         return compile_node(EinSum(axes, operands, TRUE, ("n",), (kept,)))
 
-    return lambda values: compiled(len(values))([{field.name: values}], silent)["kept"]
+    return lambda values: compiled(len(values))([{field.name: values}], no_progress)["kept"]

@@ -1,4 +1,4 @@
-"""What is a sum of products over the pairs of two operands that are there."""
+"""Recognition of sums of products over pairs of present elements of two operands."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Term:
     """A sum of products.
 
     Attributes:
-        output: What it is.
-        factors: Fields that are multiplied, of each side; none stands for 1.
-        scale: What the sum is multiplied by.
+        output: The output.
+        factors: Fields that are multiplied, of each side; none is a factor of 1.
+        scale: The factor of the sum.
     """
 
     output: Output
@@ -72,7 +72,7 @@ def find(node: EinSum) -> Joined | None:
     if any(a.define is not None or a.extent == 0 for a in node.axes):
         return None
     bare = replace(node, guard=TRUE)
-    found: list[tuple[Output, tuple[Factor, ...], float]] = []
+    sums: list[tuple[Output, tuple[Factor, ...], float]] = []
     counts: list[Output] = []
     for o in node.outputs:
         if is_count(o):
@@ -81,8 +81,8 @@ def find(node: EinSum) -> Joined | None:
         product = product_of(bare, o)
         if product is None or product.scalars:
             return None
-        found.append((o, (*product.left, *product.right), product.scale))
-    owners = dict.fromkeys(f.operand for _, factors, _ in found for f in factors)
+        sums.append((o, (*product.left, *product.right), product.scale))
+    owners = dict.fromkeys(f.operand for _, factors, _ in sums for f in factors)
     others = sorted(
         (n for n in range(len(node.operands)) if n not in owners),
         key=lambda n: -len(node.operands[n].labels),
@@ -95,7 +95,7 @@ def find(node: EinSum) -> Joined | None:
         return None
     terms = tuple(
         Term(o, tuple(tuple(f for f in factors if f.operand == s.operand) for s in sides), scale)
-        for o, factors, scale in found
+        for o, factors, scale in sums
     )
     return Joined(sides, terms, tuple(counts))
 
@@ -120,8 +120,10 @@ def _sides(node: EinSum, chosen: list[int]) -> tuple[Side, ...] | None:
     labels = [tuple(dict.fromkeys(node.operands[n].labels)) for n in chosen]
     if len(chosen) == 2 and set(labels[1]) <= set(labels[0]) and not _read(node, chosen[1]):
         chosen, labels = chosen[:1], labels[:1]  # it only says which elements are there
-    held = {x for own in labels for x in own}
-    if any(a.label not in held for a in node.axes) or any(len(own) > LABELS for own in labels):
+    labels_held = {x for own in labels for x in own}
+    if any(a.label not in labels_held for a in node.axes) or any(
+        len(own) > LABELS for own in labels
+    ):
         return None
     guards: list[list[Expr]] = [[] for _ in chosen]
     for term in conjuncts(node.guard):

@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul.layout import Labels
 from einsql.kernels.matmul.long_sums import ADDED, TERMS
 from einsql.kernels.matmul.multiply import Multiplied
@@ -24,9 +24,7 @@ MOST = 3e-2
 """Seconds that a piece may take."""
 
 
-def harmless(
-    a: np.ndarray, of_a: Grid, b: np.ndarray, of_b: Grid, whole: bool
-) -> bool:  # fmt: skip
+def harmless(a: np.ndarray, of_a: Grid, b: np.ndarray, of_b: Grid, all_tiles: bool) -> bool:
     """True if zeros in the place of absent elements meet neither NaN nor infinity.
 
     Args:
@@ -34,10 +32,10 @@ def harmless(
         of_a: Which elements of it are there.
         b: The right matrix.
         of_b: Likewise.
-        whole: Whether absent tiles are multiplied too.
+        all_tiles: Whether absent tiles are multiplied too.
     """
-    zeros_a = (of_a.lacking if whole else of_a.mixed).any(axis=0)
-    zeros_b = (of_b.lacking if whole else of_b.mixed).any(axis=1)
+    zeros_a = (of_a.lacking if all_tiles else of_a.mixed).any(axis=0)
+    zeros_b = (of_b.lacking if all_tiles else of_b.mixed).any(axis=1)
     if zeros_a.any() and not finite(b, of_b.some)[zeros_a].all():
         return False
     return not zeros_b.any() or bool(finite(a.T, of_a.some.T)[zeros_b].all())
@@ -75,16 +73,16 @@ def multiply_tiles(
         for start in range(columns.start, columns.stop, width):
             place = slice(start, min(start + width, columns.stop))
             met = some_a[i] & some_b[:, start // TILE] if width == TILE else some_a[i]
-            into, found = out[rows[i], place], runs(met, MOST_TILES)
+            into, stretches = out[rows[i], place], runs(met, MOST_TILES)
             total: RunningSum | None = None
-            for n, (first, last) in enumerate(found):
+            for n, (first, last) in enumerate(stretches):
                 at, fresh = slice(terms[first].start, terms[last].stop), n % ADDED == 0
                 if n and fresh:
                     total = RunningSum(into) if total is None else total.add(into)
                 add_product(a[rows[i], at], b[at, place], into, 0.0 if fresh else 1.0)
             if total is not None:
                 into[...] = total.add(into).result()
-            if not found:
+            if not stretches:
                 into[...] = 0
 
     with blas.OneThread():
@@ -143,10 +141,10 @@ def add_product(a: np.ndarray, b: np.ndarray, into: np.ndarray, beta: float) -> 
 
 def runs(flags: np.ndarray, most: int) -> list[tuple[int, int]]:
     """First and last positions of each run of true flags, of at most so many of them."""
-    found: list[tuple[int, int]] = []
+    stretches: list[tuple[int, int]] = []
     for n in np.flatnonzero(flags).tolist():
-        if found and found[-1][1] == n - 1 and n - found[-1][0] < most:
-            found[-1] = (found[-1][0], n)
+        if stretches and stretches[-1][1] == n - 1 and n - stretches[-1][0] < most:
+            stretches[-1] = (stretches[-1][0], n)
         else:
-            found.append((n, n))
-    return found
+            stretches.append((n, n))
+    return stretches

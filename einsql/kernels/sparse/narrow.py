@@ -10,7 +10,7 @@ import numpy as np
 from einsql.core.schema import Key, Schema
 from einsql.core.sparse_matrix import Sparse
 from einsql.ir.einsum.graph import EinSum, Input, Operand
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
 
 
 def narrowed(node: EinSum) -> EinSum | None:
@@ -28,14 +28,14 @@ def over_parts(node: EinSum, run: Runner) -> Runner:
     }
 
     def over(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
-        given = list(operands)
+        narrowed_operands = list(operands)
         for n, spans in parts.items():
-            fields = given[n]
+            fields = narrowed_operands[n]
             if isinstance(fields, Sparse):
-                given[n] = fields.narrowed(spans)
+                narrowed_operands[n] = fields.narrowed(spans)
             else:
-                given[n] = {name: array[spans] for name, array in fields.items()}
-        return run(given, tick)
+                narrowed_operands[n] = {name: array[spans] for name, array in fields.items()}
+        return run(narrowed_operands, tick)
 
     return over
 

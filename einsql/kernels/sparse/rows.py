@@ -10,7 +10,7 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.core.sparse_matrix import Compressed
-from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul.copying import spread_copy
 from einsql.kernels.runtime import thread_pool
 from einsql.kernels.sparse.tiles import Grid, share
@@ -90,33 +90,31 @@ def _in_parts(matrix: Compressed, dense: np.ndarray, tick: Tick) -> np.ndarray:
 
 
 def _multiplier() -> Callable[[np.ndarray, Compressed, np.ndarray, np.ndarray], None]:
-    """What multiplies rows of a matrix, given their starts, into a C-contiguous array."""
+    """A function that multiplies rows of a matrix, by their starts, into a C-contiguous array."""
     from scipy.sparse import csr_array  # 0.2 s, and few statements need it
 
     try:
-        # What SciPy's `@` calls. Called directly, it writes rows of a result that is there.
+        # The functions behind SciPy's `@`. Called directly, they write to an existing result.
         from scipy.sparse._sparsetools import csr_matvec, csr_matvecs
     except ImportError:  # they are no part of its interface
 
         def multiply(
             starts: np.ndarray, matrix: Compressed, dense: np.ndarray, into: np.ndarray
-        ) -> None:  # fmt: skip
-            held = slice(int(starts[0]), int(starts[-1]))
-            arrays = matrix.values[held], matrix.columns[held], starts - starts[0]
+        ) -> None:
+            stored = slice(int(starts[0]), int(starts[-1]))
+            arrays = matrix.values[stored], matrix.columns[stored], starts - starts[0]
             into[...] = csr_array(arrays, shape=(len(into), matrix.shape[1])) @ dense
 
         return multiply
 
-    def add(
-        starts: np.ndarray, matrix: Compressed, dense: np.ndarray, into: np.ndarray
-    ) -> None:  # fmt: skip
+    def add(starts: np.ndarray, matrix: Compressed, dense: np.ndarray, into: np.ndarray) -> None:
         into[...] = 0
         (terms, width), flat = dense.shape, dense.reshape(-1)
-        held = starts, matrix.columns, matrix.values, flat, into.reshape(-1)
+        matrix_args = starts, matrix.columns, matrix.values, flat, into.reshape(-1)
         if width == 1:
-            csr_matvec(len(into), terms, *held)
+            csr_matvec(len(into), terms, *matrix_args)
         else:
-            csr_matvecs(len(into), terms, width, *held)
+            csr_matvecs(len(into), terms, width, *matrix_args)
 
     return add
 
@@ -135,8 +133,8 @@ def balanced(matrix: Compressed, wanted: int) -> list[slice]:
     rows, starts = matrix.shape[0], matrix.starts
     marks = matrix.stored * np.arange(1, wanted) // wanted
     even = rows * np.arange(wanted + 1) // wanted
-    found = np.searchsorted(starts, marks.astype(starts.dtype))
-    ends = np.unique(np.concatenate((found, even))).tolist()
+    cuts = np.searchsorted(starts, marks.astype(starts.dtype))
+    ends = np.unique(np.concatenate((cuts, even))).tolist()
     return [slice(a, b) for a, b in pairwise(ends)]
 
 
@@ -153,13 +151,13 @@ def compressed(values: np.ndarray, grid: Grid, work: np.dtype) -> Compressed:
     rows, columns = present.shape
     counts = np.count_nonzero(present, axis=1)
     starts = np.concatenate(([0], np.cumsum(counts)))
-    found = np.flatnonzero(present)
-    across = found % columns
+    positions = np.flatnonzero(present)
+    across = positions % columns
     if values.flags.c_contiguous:
-        held = values.reshape(-1)[found]
+        elements = values.reshape(-1)[positions]
     else:
-        held = values[found // columns, across]
-    size = np.int32 if max(len(found), columns) < 2**31 else np.int64
+        elements = values[positions // columns, across]
+    size = np.int32 if max(len(positions), columns) < 2**31 else np.int64
     return Compressed(
-        (rows, columns), starts.astype(size), across.astype(size), held.astype(work, copy=False)
+        (rows, columns), starts.astype(size), across.astype(size), elements.astype(work, copy=False)
     )

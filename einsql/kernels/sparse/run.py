@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from einsql.ir.einsum.graph import EinSum
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.sparse.match import Joined, find
 from einsql.kernels.sparse.sides import Compile
 from einsql.kernels.sparse.stored import Sums, over_stored
@@ -23,7 +23,7 @@ def compile_sparse(
 
     Args:
         node: The node.
-        compile_node: What compiles a node that says which elements are there.
+        compile_node: Compiles a node that computes which elements are present.
         otherwise: Compiles this node another way, for data that need it.
 
     Returns:
@@ -41,25 +41,25 @@ def compile_sparse(
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         with np.errstate(all="ignore"):
             for way in (stored, tiled):
-                found = None if way is None else way(operands, tick)
-                if found is not None:
-                    return _finished(joined, found)
+                sums = None if way is None else way(operands, tick)
+                if sums is not None:
+                    return _finished(joined, sums)
         return other()(operands, tick)
 
     return run
 
 
-def _finished(joined: Joined, found: Sums) -> dict[str, np.ndarray]:
-    """The fields of the result: constants, rounding to HALF, and what is known of groups."""
-    sums, counts = found
+def _finished(joined: Joined, sums_and_counts: Sums) -> dict[str, np.ndarray]:
+    """The fields of the result: constants, rounding to HALF, and the presence of groups."""
+    sums, counts = sums_and_counts
     fields: dict[str, np.ndarray] = {}
     for term, values in zip(joined.terms, sums, strict=True):
         if term.scale != 1.0:
             values = from_zero(np.asarray(values * values.dtype.type(term.scale)))
         fields[term.output.name] = values.astype(term.output.dtype.numpy, copy=False)
     # A count that is repeated along an axis stays so.
-    held = counts[tuple(slice(0, 1) if s == 0 else slice(None) for s in counts.strides)]
+    group_counts = counts[tuple(slice(0, 1) if s == 0 else slice(None) for s in counts.strides)]
     for o in joined.counts:
-        told = held.astype(np.int64) if o.reduction == "sum" else held > 0
-        fields[o.name] = np.broadcast_to(told, counts.shape)
+        presence = group_counts.astype(np.int64) if o.reduction == "sum" else group_counts > 0
+        fields[o.name] = np.broadcast_to(presence, counts.shape)
     return fields

@@ -10,7 +10,7 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Operand, Output, Value, operands_of, renumber
-from einsql.kernels.dispatch.kernel import Fields, Runner, silent
+from einsql.kernels.kernel import Fields, Runner, no_progress
 from einsql.kernels.matmul.match import Factor
 from einsql.kernels.sparse.match import Joined, Side
 from einsql.kernels.vectorized.sums import accurate_sum
@@ -44,11 +44,11 @@ def groups_of(node: EinSum, joined: Joined) -> Groups:
     left, right = (s.labels for s in joined.sides)
     keys = node.keys
     return Groups(
-        tuple(k for k in keys if k in left and k in right),
-        tuple(k for k in keys if k not in right),
-        tuple(k for k in keys if k not in left),
-        tuple(x for x in left if x in right and x not in keys),
-        (
+        batch=tuple(k for k in keys if k in left and k in right),
+        rows=tuple(k for k in keys if k not in right),
+        columns=tuple(k for k in keys if k not in left),
+        terms=tuple(x for x in left if x in right and x not in keys),
+        gone=(
             tuple(x for x in left if x not in right and x not in keys),
             tuple(x for x in right if x not in left and x not in keys),
         ),
@@ -90,13 +90,18 @@ class Reader:
         number: Of the side.
         axes: Labels that are merged to each of the three axes.
         gone: Labels that are summed first.
-        compile_node: What compiles a node that says which elements are there.
+        compile_node: Compiles a node that computes which elements are present.
     """
 
     def __init__(
-        self, node: EinSum, joined: Joined, number: int, axes: tuple[Labels, Labels, Labels],
-        gone: Labels, compile_node: Compile,
-    ) -> None:  # fmt: skip
+        self,
+        node: EinSum,
+        joined: Joined,
+        number: int,
+        axes: tuple[Labels, Labels, Labels],
+        gone: Labels,
+        compile_node: Compile,
+    ) -> None:
         side = joined.sides[number]
         extent = {a.label: a.extent for a in node.axes}
         kept = tuple(x for axis in axes for x in axis)
@@ -132,9 +137,7 @@ class Reader:
                 first = first.astype(work, copy=False) * other.astype(work, copy=False)
         return first if self.view is None else self.view(first)
 
-    def _summed(
-        self, values: np.ndarray, present: np.ndarray | None, work: np.dtype
-    ) -> np.ndarray:  # fmt: skip
+    def _summed(self, values: np.ndarray, present: np.ndarray | None, work: np.dtype) -> np.ndarray:
         if self.gone:
             if present is not None:
                 values = np.where(present, values, values.dtype.type(0))
@@ -142,16 +145,14 @@ class Reader:
         return values.reshape(self.shape)
 
 
-def presence_of(
-    node: EinSum, side: Side, order: Labels, compile_node: Compile
-) -> Presence | None:  # fmt: skip
-    """What tells which elements of a side are there; None if all are.
+def presence_of(node: EinSum, side: Side, order: Labels, compile_node: Compile) -> Presence | None:
+    """A function that computes which elements of a side are present; None if all are.
 
     Args:
         node: The node.
         side: One of its sides.
         order: The side's labels in the order of the flags' axes.
-        compile_node: What compiles a node.
+        compile_node: Compiles a node.
     """
     if side.guard == TRUE:
         return None
@@ -173,7 +174,7 @@ def presence_of(
             (Output("present", (guard,), DType.BOOLEAN),),
         )
     )
-    return lambda operands: run([operands[n] for n in numbers], silent)["present"]
+    return lambda operands: run([operands[n] for n in numbers], no_progress)["present"]
 
 
 def flag_of(node: EinSum, guard: Expr, labels: Labels) -> Value | None:
@@ -184,6 +185,6 @@ def flag_of(node: EinSum, guard: Expr, labels: Labels) -> Value | None:
 
 
 def work_type(output: Output) -> np.dtype:
-    """What a sum is computed in: its own type, but at least FLOAT."""
+    """The type in which a sum is computed: its own, but at least FLOAT."""
     wanted = output.dtype.numpy
     return wanted if wanted.itemsize >= 4 else np.dtype(np.float32)

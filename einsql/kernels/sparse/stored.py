@@ -9,7 +9,7 @@ import numpy as np
 
 from einsql.core.sparse_matrix import Compressed, Sparse
 from einsql.ir.einsum.graph import TRUE, EinSum, Input
-from einsql.kernels.dispatch.kernel import Fields, Tick
+from einsql.kernels.kernel import Fields, Tick
 from einsql.kernels.sparse.conditions import Condition, condition_of, split
 from einsql.kernels.sparse.match import Joined, Side, counts_pairs
 from einsql.kernels.sparse.narrow import spans_of
@@ -30,21 +30,21 @@ def over_stored(node: EinSum, joined: Joined, compile_node: Compile) -> Run | No
     Args:
         node: The node.
         joined: Its sums.
-        compile_node: What compiles nodes that say which elements are there.
+        compile_node: Compiles nodes that compute which elements are present.
     """
-    found = [
+    candidates = [
         (n, stored)
         for n, side in enumerate(joined.sides)
         if (stored := _stored(node, side, bool(joined.counts), compile_node)) is not None
     ]
-    if not found:
+    if not candidates:
         return None
     if len(joined.sides) == 1:
-        return _alone(node, joined, found[0][1])
+        return _alone(node, joined, candidates[0][1])
     groups = groups_of(node, joined)
     if groups.batch or len(groups.terms) != 1:
         return None
-    for n, stored in found:
+    for n, stored in candidates:
         if counts_pairs(joined) and groups.gone[1 - n]:
             continue  # how often an element counts is more than a flag
         outer = groups.columns if n else groups.rows
@@ -59,8 +59,8 @@ class _Stored:
 
     Attributes:
         node: The node that reads it.
-        side: Where it stands in the node.
-        filled: Whether what is not stored is taken for zeros.
+        side: Its side in the node.
+        filled: Whether elements that are not stored count as zeros.
         condition: Which of the stored elements are meant.
     """
 
@@ -85,9 +85,7 @@ class _Stored:
         return part if self.side.labels[int(fields.turned)] == by else transposed(part)
 
 
-def _stored(
-    node: EinSum, side: Side, counted: bool, compile_node: Compile
-) -> _Stored | None:  # fmt: skip
+def _stored(node: EinSum, side: Side, counted: bool, compile_node: Compile) -> _Stored | None:
     operand = node.operands[side.operand]
     if not (isinstance(operand.source, Input) and operand.source.sparse):
         return None
@@ -105,8 +103,8 @@ def transposed(matrix: Compressed) -> Compressed:
     """The transposed matrix, row by row."""
     from scipy.sparse import csr_array  # as in `rows`
 
-    held = csr_array((matrix.values, matrix.columns, matrix.starts), shape=matrix.shape).tocsc()
-    return Compressed(matrix.shape[::-1], held.indptr, held.indices, held.data)
+    csc = csr_array((matrix.values, matrix.columns, matrix.starts), shape=matrix.shape).tocsc()
+    return Compressed(matrix.shape[::-1], csc.indptr, csc.indices, csc.data)
 
 
 def _values(matrix: Compressed, joined: Joined, side: int, term: int) -> Compressed:
@@ -136,10 +134,10 @@ def _alone(node: EinSum, joined: Joined, stored: _Stored) -> Run | None:
         starts = matrix.starts[:-1][there]
         sums = []
         for n, term in enumerate(joined.terms):
-            held = _values(matrix, joined, 0, n).values.astype(np.float64, copy=False)
+            elements = _values(matrix, joined, 0, n).values.astype(np.float64, copy=False)
             rows = np.zeros(len(counts))
             if len(starts):
-                rows[there] = np.add.reduceat(held, starts)
+                rows[there] = np.add.reduceat(elements, starts)
             total = rows if node.keys else np.add.reduce(rows)
             sums.append(from_zero(np.asarray(total)).astype(work_type(term.output)).reshape(shape))
         return sums, np.asarray(counts if node.keys else counts.sum()).reshape(shape)
@@ -173,15 +171,15 @@ def _times_dense(
         read = reader.read(operands)
         sums = []
         for n, work in enumerate(reader.types):
-            held, dense = _values(matrix, joined, number, n), read.filled(n)[0]
+            sparse, dense = _values(matrix, joined, number, n), read.filled(n)[0]
             if (stored.filled or gone) and not np.isfinite(dense).all():
                 return None  # a 0 that is not stored, or a sum that is made first, meets it
-            made = read.present is not None or groups.gone[other]
-            if made and not np.isfinite(held.values).all():
+            checks = read.present is not None or groups.gone[other]
+            if checks and not np.isfinite(sparse.values).all():
                 return None  # likewise
             part = share(tick, n, len(joined.terms) + 1)
-            held = collapsed(held) if gone else held
-            sums.append(arranged(multiply_rows(held, dense.astype(work, copy=False), part)))
+            sparse = collapsed(sparse) if gone else sparse
+            sums.append(arranged(multiply_rows(sparse, dense.astype(work, copy=False), part)))
         if not joined.counts:
             return sums, np.zeros(())
         part = share(tick, len(joined.terms), len(joined.terms) + 1)
@@ -195,7 +193,7 @@ def collapsed(matrix: Compressed) -> Compressed:
     counts = np.bincount(matrix.columns, minlength=matrix.shape[1])
     there = np.flatnonzero(counts)
     if matrix.values.dtype == np.float64 and counts.max(initial=0) > IN_ORDER:
-        turned = transposed(matrix)  # NumPy adds what follows each other in pairs
+        turned = transposed(matrix)  # NumPy adds adjacent elements in pairs
         sums = np.add.reduceat(turned.values, turned.starts[:-1][there])
     else:
         sums = np.bincount(matrix.columns, matrix.values, minlength=matrix.shape[1])[there]

@@ -1,4 +1,4 @@
-"""Sums over dense arrays with flags: what is skipped, and which way pays for the rest."""
+"""Sums over dense arrays with flags: the tiles that are skipped, and the method for the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import inf, prod
 import numpy as np
 
 from einsql.ir.einsum.graph import TRUE, EinSum
-from einsql.kernels.dispatch.kernel import Fields, Tick
+from einsql.kernels.kernel import Fields, Tick
 from einsql.kernels.matmul.pieces import FLOPS
 from einsql.kernels.runtime import thread_pool
 from einsql.kernels.sparse.match import Joined, counts_pairs
@@ -44,7 +44,7 @@ def by_tiles(node: EinSum, joined: Joined, compile_node: Compile) -> Run | None:
     Args:
         node: The node.
         joined: Its sums.
-        compile_node: What compiles a node that says which elements are there.
+        compile_node: Compiles a node that computes which elements are present.
     """
     if len(joined.sides) != 2 or not joined.terms or all(s.guard == TRUE for s in joined.sides):
         return None
@@ -63,9 +63,7 @@ def by_tiles(node: EinSum, joined: Joined, compile_node: Compile) -> Run | None:
 class _Tiled:
     """A node with its plan."""
 
-    def __init__(
-        self, node: EinSum, joined: Joined, groups: Groups, compile_node: Compile
-    ) -> None:  # fmt: skip
+    def __init__(self, node: EinSum, joined: Joined, groups: Groups, compile_node: Compile) -> None:
         self.joined = joined
         self.gone = groups.gone
         axes = (
@@ -91,21 +89,21 @@ class _Tiled:
                 return None  # x·∞ + y·∞ need not be (x + y)·∞
         terms, batch = len(self.joined.terms), self.shape[0]
         steps = terms + bool(self.joined.counts)
-        made: list[list[np.ndarray]] = [[] for _ in range(terms)]
+        products: list[list[np.ndarray]] = [[] for _ in range(terms)]
         counts: list[np.ndarray] = []
         for b in range(batch):
             pair = _Pair(_grid(left, b), _grid(right, b))
             for n, work in enumerate(self.readers[0].types):
                 part = share(tick, b * steps + n, batch * steps)
-                found = pair.product(left.values[n][b], right.values[n][b], work, part)
-                if found is None:
+                product = pair.product(left.values[n][b], right.values[n][b], work, part)
+                if product is None:
                     return None
-                made[n].append(found)
+                products[n].append(product)
             if self.joined.counts:
                 part = share(tick, b * steps + terms, batch * steps)
-                found = pair.counts(counts_pairs(self.joined), part)
-                counts.append(np.broadcast_to(found, self.shape[1:]))
-        sums = [self.arranged(parts) for parts in made]
+                counted = pair.counts(counts_pairs(self.joined), part)
+                counts.append(np.broadcast_to(counted, self.shape[1:]))
+        sums = [self.arranged(parts) for parts in products]
         return sums, self.arranged(counts) if counts else np.zeros(())
 
     def arranged(self, products: Sequence[np.ndarray]) -> np.ndarray:
@@ -139,38 +137,38 @@ class _Pair:
         return int((rows * columns * self.a.widths).sum())
 
     def way(self, work: np.dtype) -> str:
-        """What takes the least time: "tiles", "whole", or elements of "a" or "b" one by one."""
+        """The fastest method: "tiles", "whole", or elements of "a" or "b" one by one."""
         m, k, n = (int(x.sum()) for x in (self.a.heights, self.a.widths, self.b.widths))
         most, points = m * n * k, self.points
         each = 2.0 * work.itemsize / FLOPS / thread_pool.threads()
         zeros = sum(int(g.some.sum()) * TILE**2 for g in (self.a, self.b) if g.mixed.any())
         copies = PER_ZERO * zeros / thread_pool.threads()
-        whole = points >= WHOLE * most
+        dense = points >= WHOLE * most
         return min(
-            (copies + each * (most if whole else points * PER_TILE), "whole" if whole else "tiles"),
+            (copies + each * (most if dense else points * PER_TILE), "whole" if dense else "tiles"),
             (_by_one(self.a, n, work), "a"),
             (_by_one(self.b, m, work), "b"),
         )[1]
 
     def product(
         self, a: np.ndarray, b: np.ndarray, work: np.dtype, tick: Tick
-    ) -> np.ndarray | None:  # fmt: skip
+    ) -> np.ndarray | None:
         """The product of two matrices; None if an infinity or NaN meets an absent element."""
         way = self.way(work)
         if way == "a":
             return _thin(a, self.a, b, self.b, work, tick)
         if way == "b":
-            made = _thin(b.T, self.b.turned, a.T, self.a.turned, work, tick)
-            return None if made is None else made.T
-        whole = way == "whole"
-        a = filled(a, self.a, work, whole)
+            thin = _thin(b.T, self.b.turned, a.T, self.a.turned, work, tick)
+            return None if thin is None else thin.T
+        dense = way == "whole"
+        a = filled(a, self.a, work, dense)
         tick(0.0)
-        b = filled(b, self.b, work, whole)
+        b = filled(b, self.b, work, dense)
         tick(0.0)
-        if not harmless(a, self.a, b, self.b, whole):
+        if not harmless(a, self.a, b, self.b, dense):
             return None
         tick(0.0)
-        if whole:
+        if dense:
             return multiply_all(a, b, tick)
         return multiply_tiles(a, self.a.some, b, self.b.some, tick)
 
@@ -215,7 +213,7 @@ def _thin(
     values: np.ndarray, grid: Grid, dense: np.ndarray, other: Grid, work: np.dtype, tick: Tick
 ) -> np.ndarray | None:
     """The product of a matrix of few elements, one by one; None as in `product`."""
-    held = compressed(values, grid, work)
-    if other.present is not None and not np.isfinite(held.values).all():
+    few = compressed(values, grid, work)
+    if other.present is not None and not np.isfinite(few.values).all():
         return None
-    return multiply_rows(held, filled(dense, other, work, True), tick)
+    return multiply_rows(few, filled(dense, other, work, True), tick)

@@ -10,7 +10,7 @@ from math import ceil
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.kernels.dispatch.kernel import Tick, silent
+from einsql.kernels.kernel import Tick, no_progress
 from einsql.kernels.matmul.copying import contiguous
 from einsql.kernels.runtime import blas, thread_pool
 
@@ -63,7 +63,7 @@ class Grid:
 
 
 def edges(extent: int) -> list[slice]:
-    """Where the tiles of an axis lie."""
+    """The slices of the tiles of an axis."""
     return [slice(n, min(n + TILE, extent)) for n in range(0, extent, TILE)]
 
 
@@ -139,18 +139,18 @@ def finite(values: np.ndarray, some: np.ndarray) -> np.ndarray:
         some: The tiles to look at.
     """
     rows, columns = (edges(n) for n in values.shape)
-    found = np.ones(len(rows), np.bool_)
+    flags = np.ones(len(rows), np.bool_)
 
     def look(i: int) -> None:
         if some[i].all():
-            found[i] = np.isfinite(values[rows[i]]).all()
+            flags[i] = np.isfinite(values[rows[i]]).all()
             return
-        found[i] = all(
+        flags[i] = all(
             np.isfinite(values[rows[i], columns[j]]).all() for j in np.flatnonzero(some[i])
         )
 
     spread(look, len(rows), values.size)
-    return found
+    return flags
 
 
 def spread(work: Callable[[int], None], pieces: int, size: int) -> None:
@@ -159,7 +159,7 @@ def spread(work: Callable[[int], None], pieces: int, size: int) -> None:
         for n in range(pieces):
             work(n)
         return
-    thread_pool.run(work, range(pieces), pieces, silent)
+    thread_pool.run(work, range(pieces), pieces, no_progress)
 
 
 def parts(extent: int, wanted: int) -> list[slice]:

@@ -9,7 +9,7 @@ import numpy as np
 from einsql.core.buffer_pool import empty
 from einsql.core.source_writer import Laid, Page
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Value
-from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.vectorized.views import is_plain, spread, write_view
 
 LARGEST = 1 << 24
@@ -27,7 +27,7 @@ def compile_map(node: EinSum) -> Runner | None:
         return None
     (output,) = node.outputs
     call = output.args[0]
-    if isinstance(call, Call) and call.fn == "nearest":  # NumPy rounds what it stores
+    if isinstance(call, Call) and call.fn == "nearest":  # NumPy rounds to the stored type
         (call,) = call.args
     if (
         not isinstance(call, Call)

@@ -1,9 +1,8 @@
-"""Short nodes of the vector tier as straight-line Python: the same NumPy calls and no others.
+"""Short nodes of the vector kernel as straight-line Python: the same NumPy calls and no others.
 
-What the closures of `scalar.py` decide at every run is decided once here: which part of an
-operand is read, what labels are, which results have their type already. A node that runs again
-is written out as a function that makes the calls one after another, so that its results are the
-closures', bit for bit.
+The closures of `scalar.py` decide at every run which part of an operand is read, the values of
+labels, and which results have their type already. A node that runs again becomes a generated
+function that decides once. Its results are those of the closures, bit for bit.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.intervals import never_overflows
 from einsql.ir.functions import REDUCTIONS, SCALARS, Failure
 from einsql.ir.functions.casts import cast_array, cast_failure
-from einsql.kernels.dispatch.kernel import Runner
+from einsql.kernels.kernel import Runner
 from einsql.kernels.vectorized.reductions import UFUNCS, running_type
 from einsql.kernels.vectorized.scalar import refuse
 from einsql.kernels.vectorized.sums import CHAIN, add_up
 
 LARGEST = 2**16
-"""Points up to which calls take so little that what is decided between them counts."""
+"""Points up to which calls are so short that the decisions between them count."""
 KEPT = 2**16
 """Elements of labels and other constants that a node may keep."""
 LONGEST = 256
@@ -65,11 +64,11 @@ class UnsuitedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Var:
-    """What a name in the function stands for.
+    """The value of a name in the function.
 
     Attributes:
         name: The name.
-        shape: Its extents over the enumerated axes; () for what has none of them.
+        shape: Its extents over the enumerated axes; () if it has none of them.
         dtype: Its type's carrier.
         own: Whether it is a new array that nothing else shows.
         constant: Its value, if that is known.
@@ -91,7 +90,7 @@ class Indexed:
     """An operand's array that is read by one index.
 
     Attributes:
-        index: What NumPy takes between brackets.
+        index: The text of the index for NumPy.
     """
 
     index: tuple[Any, ...]
@@ -140,32 +139,32 @@ def is_suited(node: EinSum) -> bool:
 
 
 def _is_plain(reduction: str | None, dtype: DType) -> bool:
-    """True unless what is reduced has to be checked, or is a pair."""
+    """True unless the argument has to be checked, or is a pair."""
     if reduction is None:
         return True
-    found = REDUCTIONS[reduction]
-    checked = dtype.is_integer and found.monoid in ("add", "mul")
-    return found.better is None and found.monoid in UFUNCS and not checked
+    law = REDUCTIONS[reduction]
+    checked = dtype.is_integer and law.monoid in ("add", "mul")
+    return law.better is None and law.monoid in UFUNCS and not checked
 
 
-def compile_straight(node: EinSum, domain: Domain) -> Runner | None:
+def compile_program(node: EinSum, domain: Domain) -> Runner | None:
     """A function that makes a node's NumPy calls, or None where they are left to closures.
 
-    Floating-point conditions are ignored by who calls this, for constants, and what it makes.
+    The caller ignores floating-point conditions, here for constants and when the function runs.
     """
     page = Page("tick")
     operands = [Taken(page, f"o{n}") for n in range(len(node.operands))]
-    names = write_straight(node, domain, page, operands)
+    names = write_node(node, domain, page, operands)
     if names is None:
         return None
     if operands:
         page.lines.insert(0, f"{''.join(f'{o.name}, ' for o in operands)} = operands")
     shown = Shown(names).whole
-    made: Runner = page.function("run(operands, tick)", "tick(1.0)", f"return {shown}")
-    return made
+    function: Runner = page.function("run(operands, tick)", "tick(1.0)", f"return {shown}")
+    return function
 
 
-def write_straight(
+def write_node(
     node: EinSum, domain: Domain, page: Page, operands: Sequence[Laid]
 ) -> dict[str, str] | None:
     """Writes a node's NumPy calls; gives the names of its fields, or None as above."""
@@ -184,9 +183,7 @@ _NAMES: dict[str, Any] = {
 
 
 class _Writer:
-    def __init__(
-        self, node: EinSum, domain: Domain, page: Page, operands: Sequence[Laid]
-    ) -> None:  # fmt: skip
+    def __init__(self, node: EinSum, domain: Domain, page: Page, operands: Sequence[Laid]) -> None:
         self.node = node
         self.domain = domain
         self.page = page
@@ -226,14 +223,14 @@ class _Writer:
             raise UnsuitedError
 
     def line(self, text: str, shape: tuple[int, ...], dtype: np.dtype, own: bool = False) -> _Var:
-        """A new name for what an expression gives; without axes NumPy gives scalars."""
+        """A new name for the value of an expression; without axes NumPy returns scalars."""
         name = self.page.line(text if shape else f"asarray({text})")
         return _Var(name, shape, dtype, own)
 
     # ---- expressions
 
     def expr(self, e: Expr, mask: _Var | None) -> _Var:
-        """Writes what computes an expression where points are selected."""
+        """Writes the computation of an expression where points are selected."""
         if isinstance(e, Const):
             literal = np.asarray(e.value, e.dtype.carrier)
             return self.once((literal.dtype, literal.tobytes()), lambda: self.literal(literal))
@@ -248,11 +245,11 @@ class _Writer:
         return self.once(key, lambda: self.call(e, args, failure, mask))
 
     def once(self, key: object, make: Callable[[], _Var]) -> _Var:
-        """What is known under a key, which is written the first time."""
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = make()
-        return found
+        """The value under a key, which is written at the first request."""
+        variable = self.known.get(key)
+        if variable is None:
+            variable = self.known[key] = make()
+        return variable
 
     def failure(self, e: Call) -> Failure | None:
         """How a call may fail; where a choice decides that, closures do."""
@@ -274,11 +271,11 @@ class _Writer:
 
     def call(
         self, e: Call, args: Sequence[_Var], failure: Failure | None, mask: _Var | None
-    ) -> _Var:  # fmt: skip
-        given = ", ".join(a.name for a in args)
+    ) -> _Var:
+        arguments = ", ".join(a.name for a in args)
         if failure is not None:
             selected = "None" if mask is None else mask.name
-            self.page.lines.append(f"refuse({self.held(failure)}, {selected}, {given})")
+            self.page.lines.append(f"refuse({self.held(failure)}, {selected}, {arguments})")
         if e.fn in ("cast", "nearest"):
             return self.cast(args[0], e.dtype)
         target = e.dtype.carrier
@@ -289,18 +286,18 @@ class _Writer:
         if function is None:
             function = SCALARS[e.fn].numpy
         if failure is None and all(a.constant is not None for a in args):
-            found = np.asarray(function(*(a.constant for a in args)))
-            return self.literal(found if found.dtype == target else cast_array(found, e.dtype))
+            folded = np.asarray(function(*(a.constant for a in args)))
+            return self.literal(folded if folded.dtype == target else cast_array(folded, e.dtype))
         shape = np.broadcast_shapes(*(a.shape for a in args))
-        made = self.line(f"{self.held(function, 'f')}({given})", shape, target, new)
+        variable = self.line(f"{self.held(function, 'f')}({arguments})", shape, target, new)
         if not (new and same and args[0].dtype == target and target.kind == "f"):
             self.page.lines.append(
-                f"if {made.name}.dtype != {self.held(target)}: "
-                f"{made.name} = cast_array({made.name}, {self.held(e.dtype)})"
+                f"if {variable.name}.dtype != {self.held(target)}: "
+                f"{variable.name} = cast_array({variable.name}, {self.held(e.dtype)})"
             )
-            if not made.shape or function is SCALARS[e.fn].numpy:
-                self.page.lines.append(f"{made.name} = asarray({made.name})")
-        return made
+            if not variable.shape or function is SCALARS[e.fn].numpy:
+                self.page.lines.append(f"{variable.name} = asarray({variable.name})")
+        return variable
 
     def cast(self, a: _Var, dtype: DType) -> _Var:
         """Writes `cast_array`."""
@@ -336,7 +333,7 @@ class _Writer:
             if not read.is_whole(extents):
                 text = f"{text}[{self.held(read.index)}]"
         else:
-            self.keep(prod(shape))  # numbers of what is read, perhaps
+            self.keep(prod(shape))  # perhaps index arrays
             text = f"{self.held(read)}({text})"
         if dtype is DType.BFLOAT16:
             text = f"widen({text})"
@@ -360,10 +357,10 @@ class _Writer:
         """Writes a reduction over the axes that are no keys."""
         selected = mask if o.where == TRUE else self.both(mask, self.expr(o.where, mask))
         value = self.expr(o.args[0], selected)
-        whole, kept = self.domain.shape, self.domain.kept
-        if value.shape != whole:
-            text = f"broadcast_to({value.name}, {whole!r})"
-            value = self.line(text, whole, value.dtype)
+        shape, kept = self.domain.shape, self.domain.kept
+        if value.shape != shape:
+            text = f"broadcast_to({value.name}, {shape!r})"
+            value = self.line(text, shape, value.dtype)
         value = self.cast(value, o.dtype)
         function = REDUCTIONS[o.reduction or ""].monoid or ""
         running = running_type(function, o.dtype)
@@ -371,16 +368,16 @@ class _Writer:
         if selected is not None:
             value = self.chosen(selected, value, identity)
         ufunc, state = self.held(UFUNCS[function], "f"), self.held(running.carrier)
-        if gone := tuple(range(kept, len(whole))):
-            if function == "add" and o.dtype is DType.DOUBLE and prod(whole[kept:]) > 2 * CHAIN:
+        if gone := tuple(range(kept, len(shape))):
+            if function == "add" and o.dtype is DType.DOUBLE and prod(shape[kept:]) > 2 * CHAIN:
                 text = f"{self.held(add_up, 'f')}({value.name}, {gone!r}, True)"
             else:
                 reduce = self.held(UFUNCS[function].reduce, "f")
                 text = f"{reduce}({value.name}, {gone!r}, {state})"
-            value = self.line(text, whole[:kept], running.carrier, True)
+            value = self.line(text, shape[:kept], running.carrier, True)
         start = self.literal(np.asarray(identity, running.carrier))
         text = f"{ufunc}({start.name}, {value.name})"
-        return self.shown(self.line(text, whole[:kept], running.carrier, True), o.dtype)
+        return self.shown(self.line(text, shape[:kept], running.carrier, True), o.dtype)
 
     def chosen(self, mask: _Var, value: _Var, otherwise: object) -> _Var:
         """Writes a choice between values and a constant."""
@@ -390,7 +387,7 @@ class _Writer:
         return self.line(text, shape, value.dtype, True)
 
     def from_zero(self, value: _Var) -> _Var:
-        """Writes what a sum of one term is."""
+        """Writes a sum of one term."""
         zero = self.literal(np.asarray(0, value.dtype))
         add = self.held(np.add, "f")
         return self.line(f"{add}({value.name}, {zero.name})", value.shape, value.dtype, True)
@@ -406,6 +403,6 @@ class _Writer:
         if value.shape == shape and value.own and value.name not in self.given:
             self.given.add(value.name)  # another output gets an array of its own
             return value
-        made = self.line(f"empty({shape!r}, {self.held(stored)})", shape, stored)
-        self.page.lines.append(f"{made.name}[...] = {value.name}")
-        return made
+        field = self.line(f"empty({shape!r}, {self.held(stored)})", shape, stored)
+        self.page.lines.append(f"{field.name}[...] = {value.name}")
+        return field

@@ -1,7 +1,7 @@
-"""Extremes that matter only where a sum is not finite: they are reduced when one is met.
+"""Extremes that matter only where a sum is not finite: they are reduced when that happens.
 
-The mean of equal values may be off by a rounding, whose square may leave DOUBLE. Whether values
-are equal is told by their extremes, which nobody reads while the sums of squares are finite.
+The mean of equal values may be off by a rounding, whose square may leave DOUBLE. Extremes tell
+whether values are equal. While the sums of squares are finite, the extremes are not read.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from einsql.core.source_writer import Laid, Page, write_of
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.spmd.program import always, beside
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
 
 Compile = Callable[[EinSum], tuple[str, Runner]]
 
 
-def compile_seldom(node: EinSum, compile_node: Compile) -> tuple[str, Runner] | None:
+def compile_rare_extremes(node: EinSum, compile_node: Compile) -> tuple[str, Runner] | None:
     """Compiles a node with reductions of `beside(x, term)`, next to SUM(term).
 
     Args:
@@ -43,8 +43,8 @@ def compile_seldom(node: EinSum, compile_node: Compile) -> tuple[str, Runner] | 
     nothing = {
         o.name: np.broadcast_to(o.dtype.numpy.type(0), node.schema.shape) for o in rest.outputs
     }
-    told = tuple(dict.fromkeys(s for s in rare.values() if s is not None))
-    return name, _Seldom(run, told, _Rest(rest, compile_node, nothing))
+    sum_names = tuple(dict.fromkeys(s for s in rare.values() if s is not None))
+    return name, _RareExtremes(run, sum_names, _Rest(rest, compile_node, nothing))
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class _Rest:
     Attributes:
         node: Computes them.
         compile_node: Compiles it.
-        nothing: What stands for them where nobody reads them.
+        nothing: Values in their place where they are not read.
         run: Its runner, once it has been needed.
     """
 
@@ -75,8 +75,8 @@ class _Rest:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Seldom:
-    """Runs what is always needed, then the rest if it is.
+class _RareExtremes:
+    """Runs the part that is always needed, then the rest if it is.
 
     Attributes:
         often: The runner of the former.
@@ -94,13 +94,13 @@ class _Seldom:
         return {**fields, **self.rest([fields[s] for s in self.sums], operands, tick)}
 
     def write(self, page: Page, operands: Sequence[Laid]) -> Mapping[str, str] | None:
-        """See `lines.Write`."""
+        """See `source_writer.Write`."""
         write = write_of(self.often)
         names = None if write is None else write(page, operands)
         if names is None:
             return None
         sums = ", ".join(names[s] for s in self.sums)
-        given = ", ".join(o.whole for o in operands)
-        rest = page.line(f"{page.held(self.rest, 'f')}(({sums},), ({given},), {page.tick})")
+        arguments = ", ".join(o.whole for o in operands)
+        rest = page.line(f"{page.held(self.rest, 'f')}(({sums},), ({arguments},), {page.tick})")
         more = {o.name: page.line(f"{rest}[{o.name!r}]") for o in self.rest.node.outputs}
         return {**names, **more}

@@ -194,19 +194,19 @@ class _Pair:
         self._merge(tuple(slice(None) for _ in shape), part)
 
     def _merge(self, where: Where, new: _Best) -> None:
-        value, arg, found = self.best.value[where], self.best.arg[where], self.best.found[where]
+        value, arg, seen = self.best.value[where], self.best.arg[where], self.best.found[where]
         worse, better = less(value, new.value), less(new.value, value)
         wins = better if self.lowest else worse
         ties = ~worse & ~better & (new.arg < arg)
-        take = new.found & (~found | wins | ties)
+        take = new.found & (~seen | wins | ties)
         self.best.value[where] = np.where(take, new.value, value)
         self.best.arg[where] = np.where(take, new.arg, arg)
-        self.best.found[where] = found | new.found
+        self.best.found[where] = seen | new.found
 
     def result(self) -> np.ndarray:
         empty = np.asarray(self.empty, self.output.dtype.carrier)
-        found = np.where(self.best.found, self.best.arg, empty)
-        return stored(found, self.output.dtype)
+        arguments = np.where(self.best.found, self.best.arg, empty)
+        return stored(arguments, self.output.dtype)
 
 
 def _repeats(at: np.ndarray) -> bool:

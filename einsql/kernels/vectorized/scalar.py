@@ -23,7 +23,7 @@ Mask = np.ndarray | None
 
 
 class Block:
-    """What an expression can read at the points of one block: labels and operand values."""
+    """The labels and operand values that an expression can read at the points of one block."""
 
     def label(self, name: str) -> np.ndarray:
         """Values of a label, int64, broadcastable to the block."""
@@ -58,8 +58,8 @@ def compile_expr(expr: Expr, bounds: Mapping[str, tuple[int, int]]) -> Compiled:
 
     Returns:
         A function whose results have the carrier of the expression's type and a shape that is
-        broadcastable to the block. It raises DataError for selected points only, and what
-        lies to the right of AND and OR and in CASE branches is selected only where it decides.
+        broadcastable to the block. It raises DataError for selected points only. The right side of
+        AND and OR and the branches of CASE select only the points where they decide the result.
     """
     if isinstance(expr, Const):
         literal = np.asarray(expr.value, expr.dtype.carrier)

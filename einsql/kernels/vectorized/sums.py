@@ -13,6 +13,7 @@ import numpy as np
 
 from einsql.core.source_writer import Page
 from einsql.kernels.runtime import blas, thread_pool
+from einsql.kernels.runtime.row_sums import plane_sums, row_sums
 
 SPREAD = 2**20
 """Elements from which threads are worth starting."""
@@ -23,7 +24,7 @@ SMALL = 2**12
 ORDERED = 2**11
 """Terms of DOUBLE that may be added one after another, as NumPy does but for whole arrays."""
 CHAIN = 2**9
-"""DOUBLE terms that are added one after another, of long sums over rows that lie apart."""
+"""DOUBLE terms added one after another, in long sums over rows far apart in memory."""
 PLANES = 16
 """How many rows are added one after another in float32."""
 WIDE = 32
@@ -68,22 +69,22 @@ def _spread(
     parts = min(array.shape[axis], max(2 * thread_pool.threads(), array.size // PIECE))
     edges = [array.shape[axis] * n // parts for n in range(parts + 1)]
     shape = tuple(array.shape[n] for n in kept)
-    whole = axis in axes
-    if whole and prod(shape) * parts > array.size // 8:
+    cuts_sum = axis in axes
+    if cuts_sum and prod(shape) * parts > array.size // 8:
         return _sum(array, axes, dtype, compiles)
-    out = np.empty((parts, *shape) if whole else shape, np.float64 if whole else dtype)
+    out = np.empty((parts, *shape) if cuts_sum else shape, np.float64 if cuts_sum else dtype)
 
     def work(n: int) -> None:
         piece = slice(edges[n], edges[n + 1])
         part = _sum(array[(slice(None),) * axis + (piece,)], axes, dtype, compiles)
-        if whole:
+        if cuts_sum:
             out[n] = part
         else:
             out[(slice(None),) * kept.index(axis) + (piece,)] = part
 
     with blas.OneThread():
         thread_pool.run(work, range(parts), parts, lambda done: None)
-    if not whole:
+    if not cuts_sum:
         return out
     return np.asarray(np.add.reduce(out, axis=0))
 
@@ -112,9 +113,7 @@ def _is_pairwise(array: np.ndarray, axes: tuple[int, ...]) -> bool:
     return len(axes) == array.ndim and array.flags.c_contiguous
 
 
-def _contiguous(
-    array: np.ndarray, gone: list[bool], compiles: bool, exact: bool
-) -> np.ndarray:  # fmt: skip
+def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool, exact: bool) -> np.ndarray:
     """Sums the axes marked `gone` of an array in C order."""
     rows = array.ndim  # the axes from here on are all summed
     while rows and gone[rows - 1]:
@@ -137,8 +136,6 @@ def _contiguous(
 def _rows(matrix: np.ndarray, compiles: bool) -> np.ndarray:
     """Sums along the rows."""
     if compiles and SHORT < matrix.shape[1] <= LONGEST:
-        from einsql.kernels.runtime.row_sums import row_sums  # for large arrays only
-
         return row_sums(matrix)
     if matrix.shape[1] <= SHORT:
         with blas.undisturbed:
@@ -161,8 +158,6 @@ def _planes(stacks: np.ndarray, compiles: bool) -> np.ndarray:
         sums = _planes(part, compiles)
         return sums + _planes(stacks[:, even:], compiles) if even < rows else sums
     if compiles and width >= WIDE:
-        from einsql.kernels.runtime.row_sums import plane_sums  # for large arrays only
-
         return plane_sums(stacks)
     if rows <= PLANES or exact:
         return np.asarray(np.add.reduce(stacks, axis=1))
@@ -220,8 +215,8 @@ def add_up(array: np.ndarray, axes: tuple[int, ...], exact: bool) -> np.ndarray:
 class RunningSum:
     """Arrays that are added one after another, in DOUBLE.
 
-    Sums of DOUBLE are corrected by what rounding took from them, so that their error does not
-    grow with the number of arrays.
+    Sums of DOUBLE are corrected by their rounding errors, so that the error does not grow with the
+    number of arrays.
     """
 
     def __init__(self, first: np.ndarray) -> None:
@@ -271,7 +266,7 @@ def from_zero(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """0 + values: a sum starts at 0, so one of a single -0.0 is 0.0.
 
     Args:
-        values: What is to be a sum.
+        values: The terms of the sum.
         out: Where to put it, maybe `values` itself.
     """
     return np.asarray(np.add(values, values.dtype.type(0), out=out))

@@ -21,14 +21,14 @@ from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Label, Operand, Output, Value, subexpressions
 from einsql.ir.functions import REDUCTIONS
 from einsql.ir.functions.casts import cast_array
-from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.vectorized.program_writer import (
     Domain,
     Indexed,
     Reading,
-    compile_straight,
+    compile_program,
     is_suited,
-    write_straight,
+    write_node,
 )
 from einsql.kernels.vectorized.reductions import accumulator
 from einsql.kernels.vectorized.scalar import Block, Compiled, Mask, both, compile_expr
@@ -61,7 +61,7 @@ class _Output:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is decided about a node before its arrays are known.
+    """The decisions about a node before its arrays are known.
 
     Attributes:
         types: Of each operand's fields.
@@ -89,7 +89,7 @@ class _Plan:
 def compile_vector(node: EinSum) -> Runner:
     """Compiles any node; costs about 10 µs per NumPy call and block when first run.
 
-    A small node that runs again is written out for what is to come, see `straight.py`.
+    From its second run on, a small node runs as a generated function, see `program_writer`.
     """
     if any(a.extent == 0 for a in node.axes):
         return lambda operands, tick: _no_points(node)
@@ -108,12 +108,12 @@ def compile_vector(node: EinSum) -> Runner:
         nonlocal runs, best
         runs += 1
         if runs == AGAIN and is_suited(node):
-            best = compile_straight(node, _domain(plan)) or run
+            best = compile_program(node, _domain(plan)) or run
         return best(operands, tick)
 
     def write(page: Page, operands: Sequence[Laid]) -> Mapping[str, str] | None:
         suited = is_suited(node)
-        return write_straight(node, _domain(plan), page, operands) if suited else None
+        return write_node(node, _domain(plan), page, operands) if suited else None
 
     return ignoring(short, write)
 
@@ -161,19 +161,21 @@ def _plan(node: EinSum) -> _Plan:
     extents = [a.extent for a in enumerated]
     room = GATHER_BLOCK if is_gather(node) else BLOCK
     return _Plan(
-        node,
-        tuple(enumerated),
-        tuple((a, compile_expr(a.define, bounds)) for a in derived if a.define is not None),
-        None if node.guard == TRUE else compile_expr(node.guard, bounds),
-        outputs,
-        tuple(_compile_read(node, o, enumerated, derived) for o in node.operands),
-        pointwise,
-        any(o.output.reduction is not None or any(a.fails for a in o.args) for o in outputs),
-        tuple({f.name: f.dtype for f in o.source.schema.fields} for o in node.operands),
-        sum(a.label in node.keys for a in enumerated),
-        room,
-        node.schema.shape,
-        tuple(slice(0, n) for n in extents) if prod(extents) <= room else None,
+        node=node,
+        enumerated=tuple(enumerated),
+        derived=tuple((a, compile_expr(a.define, bounds)) for a in derived if a.define is not None),
+        guard=None if node.guard == TRUE else compile_expr(node.guard, bounds),
+        outputs=outputs,
+        reads=tuple(_compile_read(node, o, enumerated, derived) for o in node.operands),
+        pointwise=pointwise,
+        selective=any(
+            o.output.reduction is not None or any(a.fails for a in o.args) for o in outputs
+        ),
+        types=tuple({f.name: f.dtype for f in o.source.schema.fields} for o in node.operands),
+        kept=sum(a.label in node.keys for a in enumerated),
+        room=room,
+        shape=node.schema.shape,
+        once=tuple(slice(0, n) for n in extents) if prod(extents) <= room else None,
     )
 
 
@@ -181,13 +183,13 @@ def _reads_of(node: EinSum, axis: Axis) -> set[str]:
     """Labels an axis's definition depends on, through operands too."""
     if axis.define is None:
         return set()
-    found: set[str] = set()
+    labels: set[str] = set()
     for e in subexpressions(axis.define):
         if isinstance(e, Label):
-            found.add(e.name)
+            labels.add(e.name)
         elif isinstance(e, Value):
-            found.update(node.operands[e.operand].labels)
-    return found
+            labels.update(node.operands[e.operand].labels)
+    return labels
 
 
 def _in_order(node: EinSum) -> list[Axis]:
@@ -238,9 +240,9 @@ def _lift(labels: Sequence[str], place: Mapping[str, int]) -> tuple[slice | None
 def _slicing(node: EinSum, operand: Operand, place: Mapping[str, int]) -> Read:
     starts = _starts(node, operand)
     axes = [place[x] for x in operand.labels]
-    held = [x for x in place if x in operand.labels]
-    arrange = arrangement(operand.labels, held)
-    lift = _lift(held, place)
+    labels = [x for x in place if x in operand.labels]
+    arrange = arrangement(operand.labels, labels)
+    lift = _lift(labels, place)
 
     def bind(points: _Points) -> Reading:
         part = [_shifted(points.ranges[a], s) for a, s in zip(axes, starts, strict=True)]
@@ -260,9 +262,9 @@ def _taking(
     starts = _starts(node, operand)
     at = operand.labels.index(gathered)
     now = [*operand.labels[:at], *axes, *operand.labels[at + 1 :]]
-    held = [x for x in place if x in now]
-    arrange = arrangement(now, held)
-    lift = _lift(held, place)
+    labels = [x for x in place if x in now]
+    arrange = arrangement(now, labels)
+    lift = _lift(labels, place)
     squeezed = tuple(n for x, n in place.items() if x not in axes)
     first = node.axis(gathered).lo
 
@@ -309,13 +311,13 @@ def _domain(plan: _Plan) -> Domain:
     mask = points.derive()
     node, guard = plan.node, plan.guard
     return Domain(
-        points.shape,
-        plan.kept,
-        plan.pointwise,
-        {a.label: points.label(a.label) for a in node.axes},
-        mask,
-        guard is not None and (plan.selective or guard.fails),
-        tuple(read(points) for read in plan.reads),
+        shape=points.shape,
+        kept=plan.kept,
+        pointwise=plan.pointwise,
+        labels={a.label: points.label(a.label) for a in node.axes},
+        mask=mask,
+        guards=guard is not None and (plan.selective or guard.fails),
+        reads=tuple(read(points) for read in plan.reads),
     )
 
 
@@ -396,7 +398,7 @@ def _tiles(shape: tuple[int, ...], steps: tuple[int, ...]) -> Iterator[Ranges]:
 
 def _points(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> Iterator[tuple[_Points, Mask]]:
     """The blocks of the domain with their existing points, reporting progress."""
-    if plan.once is not None:  # most of what comes here is small
+    if plan.once is not None:  # most nodes are small
         points = _Points(plan, operands, plan.once)
         yield points, points.derive()
         tick(1.0)

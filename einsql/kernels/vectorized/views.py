@@ -11,7 +11,7 @@ import numpy as np
 from einsql.core.bfloat16 import stored
 from einsql.core.source_writer import Laid, Page
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Operand, Output, Value
-from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick, Written
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, WithWriter
 
 View = Callable[[np.ndarray], np.ndarray]
 
@@ -38,8 +38,8 @@ class Seen:
     Attributes:
         part: The part; None for all.
         arrange: How its axes are turned; None for as they are.
-        lift: Where axes of length 1 are put in; None for nowhere.
-        shape: What that is repeated to.
+        lift: An index that inserts axes of length 1; None for none.
+        shape: The shape to which it is repeated.
     """
 
     part: tuple[slice, ...] | None
@@ -152,7 +152,7 @@ def _is_guard(o: Output) -> bool:
 
 
 def _value(node: EinSum, o: Output) -> Expr:
-    """What an output is at the one point of its key."""
+    """An output at the one point of its key."""
     return o.args[0] if o.reduction is None else node.guard
 
 
@@ -207,7 +207,7 @@ def compile_views(node: EinSum) -> Runner | None:
             names[name] = write_view(page, view, laid[operand].array(field))
         return names
 
-    return Written(run, write)
+    return WithWriter(run, write)
 
 
 def is_plain(node: EinSum, expr: Expr) -> bool:
@@ -219,11 +219,11 @@ def is_plain(node: EinSum, expr: Expr) -> bool:
 
 def spread(node: EinSum, operand: Operand, shape: tuple[int, ...]) -> View | None:
     """The operand as an array over all keys, repeated along those it does not have."""
-    held = [k for k in node.keys if k in operand.labels]
-    view = reading(node, operand, held)
-    if len(held) == len(node.keys):
+    keys = [k for k in node.keys if k in operand.labels]
+    view = reading(node, operand, keys)
+    if len(keys) == len(node.keys):
         return view
-    if not held and view is None and prod(shape) < 2**31:  # `ndarray` counts the bytes
+    if not keys and view is None and prod(shape) < 2**31:  # `ndarray` counts the bytes
         return Repeated(shape)
     lift = tuple(slice(None) if k in operand.labels else None for k in node.keys)
     if isinstance(view, Seen):
@@ -236,16 +236,16 @@ class Repeated:
     """As `numpy.broadcast_to` of an array without axes, in a fifth of the time.
 
     Attributes:
-        shape: What it is repeated to.
+        shape: The shape to which it is repeated.
     """
 
     shape: tuple[int, ...]
 
     def __call__(self, scalar: np.ndarray) -> np.ndarray:
         """The view of an array."""
-        made = np.ndarray(self.shape, scalar.dtype, scalar, 0, (0,) * len(self.shape))
-        made.flags.writeable = False
-        return made
+        view = np.ndarray(self.shape, scalar.dtype, scalar, 0, (0,) * len(self.shape))
+        view.flags.writeable = False
+        return view
 
 
 VIEWS = Kernel(

@@ -24,7 +24,7 @@ from einsql.ir.einsum.graph import (
     rewrite,
 )
 from einsql.ir.einsum.intervals import can_raise
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick, Written
+from einsql.kernels.kernel import Fields, Runner, Tick, WithWriter
 
 Look = Callable[[np.ndarray], np.ndarray]
 
@@ -47,10 +47,10 @@ def window_labels(node: EinSum) -> dict[str, Affine] | None:
 
 @dataclass(frozen=True, slots=True)
 class Cropped:
-    """A part of a field, which nobody writes.
+    """A part of a field, which is read only.
 
     Attributes:
-        index: What NumPy takes between brackets.
+        index: The index for NumPy.
     """
 
     index: tuple[Any, ...]
@@ -93,7 +93,7 @@ def reading_of(node: EinSum, operand: Operand, derived: Mapping[str, Affine]) ->
     Args:
         node: A node without empty axes.
         operand: One of its operands.
-        derived: What `window_labels` says of the node.
+        derived: The result of `window_labels` for the node.
     """
     axes = {a.label: a for a in node.axes}
     indexes = [derived.get(x) or Affine({x: 1}, 0) for x in operand.labels]
@@ -120,7 +120,13 @@ def reading_of(node: EinSum, operand: Operand, derived: Mapping[str, Affine]) ->
     )
 
     if plain:  # which NumPy does ten times as fast
-        return Reading(labels, shape, Cropped((*part, ...)), tuple(width), overlaps)
+        return Reading(
+            labels=labels,
+            shape=shape,
+            look=Cropped((*part, ...)),
+            width=tuple(width),
+            overlaps=overlaps,
+        )
 
     def look(field: np.ndarray) -> np.ndarray:
         at = field[tuple(slice(s, s + 1) for s in starts)]
@@ -129,7 +135,7 @@ def reading_of(node: EinSum, operand: Operand, derived: Mapping[str, Affine]) ->
         )
         return as_strided(at, shape, strides, writeable=False)
 
-    return Reading(labels, shape, look, tuple(width), overlaps)
+    return Reading(labels=labels, shape=shape, look=look, width=tuple(width), overlaps=overlaps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +178,7 @@ class Windows:
                 ],
             )
 
-        return Written(through, lines)
+        return WithWriter(through, lines)
 
 
 @dataclass(frozen=True, slots=True)

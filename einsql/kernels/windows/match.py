@@ -1,4 +1,4 @@
-"""Which nodes are products over windows, and what their labels are to the multiplication."""
+"""Which nodes are products over windows, and the roles of their labels in the multiplication."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Product:
     """Σ scale · rows · columns.
 
     Attributes:
-        rows: The operand read element by element, wherever its elements lie.
+        rows: The operand that is read element by element, with any strides.
         columns: The operand that is packed.
         scale: A finite factor, not 0.
         batch: Keys of both operands.
@@ -57,11 +57,11 @@ def product_of(node: EinSum, output: Output) -> Product | None:
         or any(a.extent == 0 for a in node.axes)
     ):
         return None
-    found = _factors(output)
-    derived = window_labels(node) if found is not None else None
-    if found is None or derived is None:
+    factors = _factors(output)
+    derived = window_labels(node) if factors is not None else None
+    if factors is None or derived is None:
         return None
-    first, second, scale = found
+    first, second, scale = factors
     one, two = (_free(node, v, derived) for v in (first, second))
     axes = {a.label: a for a in node.axes}
     free = {a.label for a in node.axes if a.define is None}
@@ -79,7 +79,9 @@ def product_of(node: EinSum, output: Output) -> Product | None:
     if not set(k) <= one & two or min(_count(axes, g) for g in (m, n, k)) < FEWEST:
         return None
     in_order = tuple(a.label for a in node.axes if a.label in k)
-    return Product(first, second, scale, batch, m, n, in_order, derived)
+    return Product(
+        rows=first, columns=second, scale=scale, batch=batch, m=m, n=n, k=in_order, derived=derived
+    )
 
 
 def _count(axes: Mapping[str, Axis], labels: set[str] | tuple[str, ...]) -> int:

@@ -1,8 +1,8 @@
-"""Products over windows: one operand is read where it lies, the other is packed.
+"""Products over windows: one operand is read in place, the other is packed.
 
-A register tile needs single elements of its rows, which can lie anywhere; so windows that
-overlap are never copied. What a term of a row is away from the row's first is a table, for
-labels may be strided, dilated or mixed, and results are written to a table of places.
+A register tile reads its rows element by element at any address, so overlapping windows are never
+copied. Labels may be strided, dilated or mixed: a table has the distance of each term from the
+first one of its row. Results are written to a table of addresses as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.ir.einsum.graph import EinSum, Operand, Value
-from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.loops.generated import compile_loops
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.windows.affine import Reading, reading_of
 from einsql.kernels.windows.match import Product, product_of
@@ -78,7 +79,7 @@ class _Multiply:
         padded = [(self.rows, left, right), (self.columns, right, left)]
         for reading, _, other in padded:
             if not reading.inside and not np.isfinite(other).all():
-                return self.elsewhere(operands, tick)  # what does not exist is no 0 · inf
+                return self.elsewhere(operands, tick)  # absent elements must not become 0 · inf
         left = self.widened(self.rows, left, product.rows, tick)
         right = self.widened(self.columns, right, product.columns, tick)
         return {self.name: self.multiply(self.rows.look(left), self.columns.look(right), tick)}
@@ -89,7 +90,7 @@ class _Multiply:
         out = empty(shape, self.dtype)
         places = dict(zip(self.node.keys, _contiguous(shape), strict=True))
         strides = dict(zip(self.rows.labels, left.strides, strict=True))
-        # Neighbouring terms lie near each other, as far as labels can be exchanged.
+        # Neighbouring terms are near each other, as far as labels can be exchanged.
         terms = sorted(product.k, key=lambda x: -abs(strides[x]))
         tile = tile_for(self.size(product.n), self.dtype.itemsize)
         panels = self.packed(right, terms, tile)
@@ -128,10 +129,10 @@ class _Multiply:
 
     def table(self, labels: Sequence[str], steps: dict[str, int]) -> np.ndarray:
         """Σ step · position of labels, the last label fastest."""
-        found = np.zeros(1, np.int64)
+        offsets = np.zeros(1, np.int64)
         for x in labels:
-            found = (found[:, None] + np.arange(self.extent[x]) * steps[x]).reshape(-1)
-        return found
+            offsets = (offsets[:, None] + np.arange(self.extent[x]) * steps[x]).reshape(-1)
+        return offsets
 
     def packed(self, right: np.ndarray, terms: Sequence[str], tile: Tile) -> np.ndarray:
         """The right operand as `[batch …, panel, term, column]`, short panels filled with 0."""
@@ -184,8 +185,6 @@ class _Multiply:
 
     def elsewhere(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         """Runs the node as loops."""
-        from einsql.kernels.loops.generated import compile_loops  # for few data only
-
         if self.fallback is None:
             self.fallback = compile_loops(self.node)
         return self.fallback(operands, tick)

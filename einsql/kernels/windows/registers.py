@@ -1,6 +1,6 @@
 """The register tile of a product one of whose operands is read by a table of addresses.
 
-What is here is compiled into kernels, so its text is part of their name on disk.
+This module is compiled into kernels, so its text is part of their name on disk.
 """
 
 from __future__ import annotations

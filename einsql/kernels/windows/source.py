@@ -48,12 +48,12 @@ def _registers() -> tuple[int, int]:
     """Bytes and number of the machine's vector registers."""
     import llvmlite.binding as llvm
 
-    found = llvm.get_host_cpu_features()
-    if found.get("avx512f"):
+    features = llvm.get_host_cpu_features()
+    if features.get("avx512f"):
         return 64, 32
-    if found.get("avx"):
+    if features.get("avx"):
         return 32, 16
-    return 16, 32 if found.get("neon") else 16
+    return 16, 32 if features.get("neon") else 16
 
 
 def tile_for(columns: int, itemsize: int) -> Tile:

@@ -16,7 +16,7 @@ import numpy as np
 from einsql.core.machine import Machine
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.core.settings import RATES, Settings
-from einsql.engine.executor import Tick
+from einsql.engine.step import Tick
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,

@@ -18,10 +18,10 @@ import einsql
 from einsql.engine import communicator, mpi_transport, streaming_exchange
 from einsql.engine.communicator import Fabric
 from einsql.engine.exchange import Held
-from einsql.engine.executor import Tick
 from einsql.engine.mpi_transport import CANCELLED, FAILED, READY, Abandoned, RankTransport
 from einsql.engine.mpi_wait import finish
 from einsql.engine.spmd_executor import Loading, SiteMeasure, SiteProgram
+from einsql.engine.step import Tick
 from einsql.engine.transport import Arrays, LocalTransport, Routes, Transport
 
 DTYPES: dict[str, np.dtype] = {

@@ -109,9 +109,9 @@ def main() -> None:
     spmd_executor.SiteProgram._local = lambda *args: while_working(local, *args)  # type: ignore[method-assign]  # as above
     setattr(rank, "send", lambda *args: while_sending(send, *args))  # noqa: B010 - as `before` does
 
-    def fetching(command: Fetch, held: Any) -> Any:
+    def fetching(command: Fetch, tiles: Any) -> Any:
         reached("fetch")
-        return parts(command, held)
+        return parts(command, tiles)
 
     tile_store._parts = fetching
     sys.argv = ["mpi4py", *sys.argv[sys.argv.index("mpi4py") + 1 :]]

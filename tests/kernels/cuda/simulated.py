@@ -21,7 +21,7 @@ from einsql.ir.einsum.graph import Call, EinSum, Value
 from einsql.ir.functions import SCALARS
 from einsql.kernels.cuda import Memory, compile_on_device, generated
 from einsql.kernels.cuda.simulator import Simulator
-from einsql.kernels.dispatch.kernel import Fields, Tick
+from einsql.kernels.kernel import Fields, Tick
 from tests.kernels.compiling import PROPERTY
 from tests.kernels.cuda.nodes import awkward, pairs, scalars
 from tests.kernels.indexed import convolutions, gathers, segments

@@ -16,7 +16,7 @@ import einsql
 from einsql.errors import OperationalError
 from einsql.kernels.cuda import Memory, compile_on_device, device
 from einsql.kernels.cuda.device import simulated
-from einsql.kernels.dispatch.kernel import Fields, Tick
+from einsql.kernels.kernel import Fields, Tick
 from tests.kernels.compiling import PROPERTY
 from tests.kernels.cuda.nodes import pairs
 from tests.kernels.nodes import Case, cases, check

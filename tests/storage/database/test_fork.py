@@ -22,7 +22,7 @@ def run(what: str, path: str, module: str = "forked") -> list[Any]:
     """What a process of forked.py tells until it ends, killed or by itself."""
     command = [sys.executable, "-W", "ignore:.*fork:DeprecationWarning"]
     process = subprocess.run(
-        [*command, "-m", f"tests.database.{module}", what, path],
+        [*command, "-m", f"tests.storage.database.{module}", what, path],
         env=os.environ | {"NUMBA_NUM_THREADS": "2"}, cwd=Path(__file__).parents[3],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip

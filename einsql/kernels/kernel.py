@@ -1,4 +1,4 @@
-"""What a kernel is: a named way to run some EinSum nodes, with a one-line law."""
+"""The definition of a kernel: a named way to run some EinSum nodes, with a one-line law."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Kernel:
 
     Attributes:
         name: Shown by EXPLAIN ANALYZE.
-        law: What it computes and when it applies, in one line.
+        law: Its result and the nodes it applies to, in one line.
         match: Compiles a node, or returns None where the kernel does not apply.
     """
 
@@ -42,12 +42,12 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Quiet:
+class IgnoringConditions:
     """A runner with floating-point conditions ignored unless they are already.
 
     Attributes:
         bare: The runner, without that.
-        write: How what it does is written, if that is known; conditions are ignored then.
+        write: Writes its operations as source, if it can; conditions are ignored then.
     """
 
     bare: Runner
@@ -62,8 +62,8 @@ class Quiet:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Written:
-    """A runner that meets no conditions, and how what it does is written.
+class WithWriter:
+    """A runner that meets no floating-point conditions, with a writer of its operations.
 
     Attributes:
         bare: The runner.
@@ -80,8 +80,8 @@ class Written:
 
 def ignoring(run: Runner, write: Write | None = None) -> Runner:
     """The runner, with floating-point conditions ignored, and how it is written."""
-    return Quiet(run, write)
+    return IgnoringConditions(run, write)
 
 
-def silent(_: float) -> None:
-    """The progress of work that nobody waits for by itself."""
+def no_progress(_: float) -> None:
+    """Ignores progress."""

@@ -11,8 +11,9 @@ from einsql.core.schema import DType
 from einsql.core.source_writer import Laid, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
-from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick, Written
-from einsql.kernels.loops.half_precision import match_floats, stores_short
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, WithWriter
+from einsql.kernels.loops.generated import compile_loops
+from einsql.kernels.loops.half_precision import match_floats, stores_half
 from einsql.kernels.loops.loop_nest import may_raise
 from einsql.kernels.matmul.contraction import (
     CONTRACTION,
@@ -24,10 +25,12 @@ from einsql.kernels.matmul.contraction import (
     is_plain_sum,
     is_streamed,
 )
+from einsql.kernels.matmul.ranged import over_ranges, without_limits
 from einsql.kernels.vectorized.numpy_map import MAPS
-from einsql.kernels.vectorized.rare_extremes import compile_seldom
+from einsql.kernels.vectorized.rare_extremes import compile_rare_extremes
 from einsql.kernels.vectorized.vector import VECTOR, is_gather
 from einsql.kernels.vectorized.views import VIEWS
+from einsql.kernels.windows import as_windows, compile_windows, is_window_product
 
 SMALL = 1 << 16
 """Points × outputs below which interpreting beats compiling, which costs 0.3 s."""
@@ -41,8 +44,6 @@ A call that may raise counts five times, for the branches it brings.
 
 
 def _match_loops(node: EinSum) -> Runner | None:
-    from einsql.kernels.loops.generated import compile_loops  # Numba takes 0.25 s to import
-
     return compile_loops(node) if _length(node) <= LONGEST else None
 
 
@@ -55,7 +56,7 @@ def _length(node: EinSum) -> int:
 def _match_sparse(node: EinSum, jit: str = "auto") -> Runner | None:
     if node.points <= SMALL or not (node.guard != TRUE or _reads_sparse(node)):
         return None
-    from einsql.kernels.sparse import compile_sparse  # what few statements need is read then
+    from einsql.kernels.sparse import compile_sparse  # loaded on first use
 
     return compile_sparse(
         node, lambda part: compile_node(part, jit)[1], lambda: _compile_whole(node, jit)[1]
@@ -63,7 +64,7 @@ def _match_sparse(node: EinSum, jit: str = "auto") -> Runner | None:
 
 
 def _match_packed(node: EinSum) -> Runner | None:
-    from einsql.kernels.packed import compile_packed  # what few statements need is read then
+    from einsql.kernels.packed import compile_packed  # loaded on first use
 
     return compile_packed(node)
 
@@ -87,8 +88,6 @@ def _match_segments(node: EinSum) -> Runner | None:
 def _match_windows(node: EinSum) -> Runner | None:
     if not _computes_labels(node):
         return None
-    from einsql.kernels.windows import compile_windows
-
     return compile_windows(node)
 
 
@@ -116,11 +115,20 @@ PACKED = Kernel(
 LOOPS = Kernel("loops", "any node, by compiled loops that fuse everything", _match_loops)
 
 KERNELS: tuple[Kernel, ...] = (
-    VIEWS, SPARSE, CONTRACTION, WINDOWS, GATHER, SEGMENTS, PACKED, MAPS, VECTOR, LOOPS,
-)  # fmt: skip
+    VIEWS,
+    SPARSE,
+    CONTRACTION,
+    WINDOWS,
+    GATHER,
+    SEGMENTS,
+    PACKED,
+    MAPS,
+    VECTOR,
+    LOOPS,
+)
 """Every kernel, the cheapest first."""
 
-_SHORT = frozenset({VIEWS.name, GATHER.name, VECTOR.name, LOOPS.name})
+_TAKES_HALF = frozenset({VIEWS.name, GATHER.name, VECTOR.name, LOOPS.name})
 """Kernels that take operands and results of two bytes an element as they are."""
 
 
@@ -130,7 +138,7 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     Args:
         node: A node with well-typed expressions.
         jit: "auto" compiles loops where the domain is large; "never" does not import
-            Numba; "always" compiles whatever is neither a view nor a contraction.
+            Numba; "always" compiles nodes that are neither views nor contractions.
 
     Returns:
         The kernels' names, joined by "+", and the runner.
@@ -138,7 +146,7 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     Raises:
         InternalError: No kernel takes the node.
     """
-    seldom = compile_seldom(node, lambda part: compile_node(part, jit))
+    seldom = compile_rare_extremes(node, lambda part: compile_node(part, jit))
     if seldom is not None:
         return seldom
     ranged = _ranged(node, jit)
@@ -153,22 +161,17 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     if not contractions or (len(contractions) == 1 and not rest):
         return _compile(node, jit)
     groups = [(o,) for o in contractions] + ([rest] if rest else [])
-    return _together([_compile(replace(node, outputs=g), jit) for g in groups])
+    return _combined([_compile(replace(node, outputs=g), jit) for g in groups])
 
 
 def _ranged(node: EinSum, jit: str) -> tuple[str, Runner] | None:
-    """Sums of products over ranges that scalars end, beside what else the node computes."""
+    """Sums of products over ranges that end at scalars, and the node's other outputs."""
     if node.guard == TRUE or not any(not o.labels for o in node.operands):
         return None
-    from einsql.kernels.matmul.ranged import (  # few nodes have such guards
-        over_ranges,
-        without_limits,
-    )
-
-    found = without_limits(node)
-    if found is None or found[0].guard != TRUE:
+    split = without_limits(node)
+    if split is None or split[0].guard != TRUE:
         return None
-    bare, limits = found
+    bare, limits = split
     sums = tuple(o for o in node.outputs if is_contraction(bare, o))
     if not sums:
         return None
@@ -182,15 +185,15 @@ def _ranged(node: EinSum, jit: str) -> tuple[str, Runner] | None:
     rest = tuple(o for o in node.outputs if o not in sums)
     if rest:
         parts.append(compile_node(replace(node, outputs=rest), jit))
-    return parts[0] if len(parts) == 1 else _together(parts)
+    return parts[0] if len(parts) == 1 else _combined(parts)
 
 
 def _of_parts(node: EinSum, jit: str) -> Callable[[EinSum], Runner]:
     """Makes runners for parts of a node's domain; a kernel that all would have is chosen once."""
-    if not (_reads_sparse(node) or stores_short(node)):
-        made = compile_parts(node, jit != "never")
-        if made is not None:
-            return made
+    if not (_reads_sparse(node) or stores_half(node)):
+        compiled = compile_parts(node, jit != "never")
+        if compiled is not None:
+            return compiled
     return lambda part: compile_node(part, jit)[1]
 
 
@@ -204,8 +207,6 @@ def _windows(node: EinSum, output: Output) -> bool:
     """True if an output is a sum of products of an operand read through computed labels."""
     if not _computes_labels(node):
         return False
-    from einsql.kernels.windows import is_window_product
-
     return is_window_product(node, output)
 
 
@@ -235,8 +236,6 @@ def _compile_whole(node: EinSum, jit: str) -> tuple[str, Runner]:
     contraction = UNCOMPILED if jit == "never" else CONTRACTION
     windows = None
     if _computes_labels(node):
-        from einsql.kernels.windows import as_windows
-
         windows = as_windows(node)
     if windows is None:
         gather = replace(GATHER, match=lambda node: _match_gather(node, jit))
@@ -259,7 +258,7 @@ def _first(kernels: Sequence[Kernel], node: EinSum, jit: str) -> tuple[str, Runn
 
 
 def _match(kernel: Kernel, node: EinSum, jit: str) -> Runner | None:
-    if kernel.name in _SHORT or not stores_short(node):
+    if kernel.name in _TAKES_HALF or not stores_half(node):
         return kernel.match(node)
     if kernel is MAPS:
         return None  # loops fuse the conversion
@@ -283,7 +282,7 @@ def _repeats(node: EinSum) -> bool:
     return node.points >= STREAMED and any(repeated)
 
 
-def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
+def _combined(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
     """One runner for parts that compute different outputs."""
     runners = [runner for _, runner in parts]
 
@@ -296,13 +295,13 @@ def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
     def lines(page: Page, operands: Sequence[Laid]) -> dict[str, str] | None:
         names: dict[str, str] = {}
         for write in map(write_of, runners):
-            found = None if write is None else write(page, operands)
-            if found is None:
+            written = None if write is None else write(page, operands)
+            if written is None:
                 return None
-            names |= found
+            names |= written
         return names
 
-    return "+".join(dict.fromkeys(name for name, _ in parts)), Written(run, lines)
+    return "+".join(dict.fromkeys(name for name, _ in parts)), WithWriter(run, lines)
 
 
 def _share(tick: Tick, number: int, of: int) -> Tick:

@@ -1,4 +1,4 @@
-"""What of the processor decides how packed kernels are written."""
+"""The vector registers of the processor, which decide how kernels are written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What of the processor decides a tile.
+    """The features of a processor that decide the size of a register tile.
 
     Attributes:
         width: Bytes of a vector register.
@@ -29,13 +29,14 @@ def machine() -> Machine:
     from numba.core import config
 
     name = platform.machine().lower()
-    named = getattr(config, "CPU_FEATURES", None)  # what the user restricts Numba to, if anything
-    found = dict(binding.get_host_cpu_features()) if named is None else {
-        x[1:]: x[0] == "+" for x in named.split(",") if x
-    }  # fmt: skip
+    allowed = getattr(config, "CPU_FEATURES", None)  # the user may restrict Numba to some
+    if allowed is None:
+        features = dict(binding.get_host_cpu_features())
+    else:
+        features = {x[1:]: x[0] == "+" for x in allowed.split(",") if x}
     if name in ("x86_64", "amd64"):
-        wide = 64 if found.get("avx512f") else 32 if found.get("avx2") else 16
+        wide = 64 if features.get("avx512f") else 32 if features.get("avx2") else 16
         if not getattr(config, "ENABLE_AVX", True):
             wide = 16
-        return Machine(wide, 32 if wide == 64 else 16, wide > 16 and bool(found.get("fma")))
+        return Machine(wide, 32 if wide == 64 else 16, wide > 16 and bool(features.get("fma")))
     return Machine(16, 32, name in ("arm64", "aarch64"))

@@ -1,1 +1,0 @@
-"""What a kernel is, and the choice among kernels for a node."""
