@@ -55,10 +55,10 @@ class Connection(Lifetime):
         database: Database | None = None,
         scope: CallerScope | None = None,
     ) -> None:
-        super().__init__()
         self.context = _context(cluster, settings or Settings(), database)
         if scope is not None:
             self.context.scope = scope
+        super().__init__()  # registers it for forks, which read the context
         self.store, self.memory = self.context.store, self.context.memory
         self.notices = self.context.notices
 
