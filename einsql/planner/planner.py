@@ -73,15 +73,14 @@ class BinderCatalog:
     once: Mapping[str, tuple[Relation, Fields]] = field(default_factory=dict)
     """What is computed already for several queries of the statement, by names in small letters."""
 
-    @property
-    def float_stays(self) -> bool:
-        """True if FLOAT arithmetic stays FLOAT."""
-        return self.settings.float_math == "float"
+    float_stays: bool = field(init=False)
+    """Whether FLOAT arithmetic stays FLOAT."""
+    sites: int = field(init=False)
+    """Over how many sites the statement is to be cut."""
 
-    @property
-    def sites(self) -> int:
-        """Over how many sites the statement is to be cut."""
-        return self.settings.sites
+    def __post_init__(self) -> None:
+        self.float_stays = self.settings.float_math == "float"
+        self.sites = self.settings.sites
 
     def relation(self, name: str) -> Relation | None:
         """A stored tensor, a registered array or an array in the caller's scope."""

@@ -176,8 +176,6 @@ def select(ctx: Context, tree: exp.Query) -> tuple[Result, Mapping[str, Fields]]
     Raises:
         Error: It is wrong, outside the tensor fragment, or fails.
     """
-    from einsql.storage.results.result import Result  # tile results are assembled below
-
     bound = bind_query(ctx, tree)
     result = plan_query(ctx, bound).result(bound.inputs, ctx.tick)
     return (result if isinstance(result, Result) else result.tensor()), bound.inputs

@@ -17,8 +17,8 @@ from einsql.core.settings import Settings
 from einsql.engine.cancellation import watched
 from einsql.kernels.runtime.blas import Statement
 from einsql.planner.context import CallerScope, Context
-from einsql.planner.outcome import Listing, Outcome
-from einsql.session.cursor import Cursor, Parameters, given_values
+from einsql.planner.outcome import Listing
+from einsql.session.cursor import Cursor, Parameters
 from einsql.session.einsum_call import run_einsum
 from einsql.session.lifetime import Lifetime
 from einsql.session.script import run_script
@@ -262,20 +262,6 @@ class Connection(Lifetime):
     def einsum(self, spec: str, arrays: Sequence[object]) -> np.ndarray:
         """NumPy's einsum through this connection's engine; empty sums are zeros."""
         return run_einsum(self.context, spec, arrays)
-
-    def run(self, sql: str, parameters: Parameters, frame: FrameType) -> Outcome:
-        """Runs a text for a cursor.
-
-        Args:
-            sql: One or more statements.
-            parameters: Values for `?` and `$1`.
-            frame: Whose variables FROM may name.
-
-        Raises:
-            Error: With the position in the text.
-        """
-        with self.running(frame, given_values(sql, parameters)):
-            return run_script(self.context, sql)
 
     @contextmanager
     def running(self, frame: FrameType, parameters: Sequence[object]) -> Iterator[None]:

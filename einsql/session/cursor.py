@@ -17,6 +17,7 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.errors import DataError, InterfaceError, ProgrammingError
 from einsql.planner.outcome import Changed, Listing, Outcome, Rows
+from einsql.session.script import run_script
 from einsql.sql.parameters.values import refuse_names, values_by_name
 from einsql.storage.error_boundary import boundary
 from einsql.storage.results.result import Result
@@ -131,8 +132,10 @@ class Session(Protocol):
     def check_open(self) -> None:
         """Raises InterfaceError unless the connection can be used."""
 
-    def run(self, sql: str, parameters: Parameters, frame: FrameType) -> Outcome:
-        """Runs a text for a cursor."""
+    def running(
+        self, frame: FrameType, parameters: Sequence[object]
+    ) -> AbstractContextManager[None]:
+        """Holds the connection for a statement."""
 
     def fetching(self) -> AbstractContextManager[None]:
         """A fetch begins: meanwhile `interrupt` cancels what it reads from ranks."""
@@ -174,7 +177,8 @@ class Cursor:
         """Runs a text and shows its outcome; of a loop that fails the steps before."""
         self._clear()
         try:
-            outcome = self._connection.run(sql, parameters, frame)
+            with self._connection.running(frame, given_values(sql, parameters)):
+                outcome = run_script(self._connection.context, sql)
         except BaseException:
             partial = self._connection.context.progress.partial
             if isinstance(partial, Rows | Changed):
