@@ -79,9 +79,13 @@ def _completions(program: Program) -> dict[int, list[int]]:
 
 
 def _node(
-    cut: Cut, program: Program, at: int, after: dict[int, list[int]], seen: set[int],
+    cut: Cut,
+    program: Program,
+    at: int,
+    after: dict[int, list[int]],
+    seen: set[int],
     costs: list[float],
-) -> Operation:  # fmt: skip
+) -> Operation:
     local = program.steps[at]
     assert isinstance(local, Local)
     node = local.node
@@ -162,7 +166,7 @@ def as_json(
         once, in bytes. Everything is planned but what stands under `measured`, and what
         per_site tells of flops, traffic and seconds with a measure.
     """
-    found = nodes_of(cut, placed)
+    operations = nodes_of(cut, placed)
     predicted = predict(placed, machine)
     report: dict[str, Any] = {
         "strategy": cut.strategy,
@@ -172,16 +176,18 @@ def as_json(
         "total": {
             "floats_moved": cut.floats,
             "bytes_sent": placed.bytes_sent,
-            "tra_cost": sum(n.tra_cost for n in found),
-            "flops": sum(flops(n.node) for n in found),
+            "tra_cost": sum(n.tra_cost for n in operations),
+            "flops": sum(flops(n.node) for n in operations),
             "seconds": sum(predicted.seconds),
             "memory": int(predicted.memory.max()),
         },
-        "nodes": _with_groups([_node_json(n, predicted, measure) for n in found], found, placed),
+        "nodes": _with_groups(
+            [_node_json(n, predicted, measure) for n in operations], operations, placed
+        ),
         "per_site": [
             {"flops": f, "memory": int(m), "bytes_sent": int(s), "bytes_received": int(r)}
             for f, m, s, r in zip(
-                site_flops(found, placed),
+                site_flops(operations, placed),
                 predicted.memory,
                 predicted.sent,
                 predicted.received,
@@ -191,19 +197,17 @@ def as_json(
     }
     if measure is not None:
         report["ranks"] = measure.ranks
-        ran = zip(
-            measure.flops, measure.sent, measure.received, measure.seconds, strict=True
-        )  # fmt: skip
+        ran = zip(measure.flops, measure.sent, measure.received, measure.seconds, strict=True)
         for site, (f, s, r, t) in zip(report["per_site"], ran, strict=True):
             site |= {"flops": f, "bytes_sent": s, "bytes_received": r, "seconds": t}
     return report
 
 
 def _with_groups(
-    nodes: list[dict[str, Any]], found: Sequence[Operation], placed: Program
+    nodes: list[dict[str, Any]], operations: Sequence[Operation], placed: Program
 ) -> list[dict[str, Any]]:
     """The operations with those that they run together with."""
-    at = {n.local: number for number, n in enumerate(found)}
+    at = {n.local: number for number, n in enumerate(operations)}
     for t in placed.together:
         members = [at[n] for n in t.steps]
         group = {"nodes": [nodes[m]["id"] for m in members]}
@@ -214,7 +218,7 @@ def _with_groups(
 
 def _node_json(n: Operation, predicted: Prediction, measure: SiteMeasure | None) -> dict[str, Any]:
     axes = n.node.axes
-    made: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "id": n.cut.name,
         "op": n.op,
         "labels": {a.label: a.extent for a in axes if a.define is None},
@@ -245,11 +249,11 @@ def _node_json(n: Operation, predicted: Prediction, measure: SiteMeasure | None)
     }
     if measure is not None:
         steps = [measure.steps[s] for s in n.steps]
-        made["measured"] = {
+        entry["measured"] = {
             "seconds": sum(s.seconds for s in steps),
             "bytes_sent": sum(s.nbytes for s in steps),
         }
-    return made
+    return entry
 
 
 def site_flops(nodes: list[Operation], placed: Program) -> list[int]:

@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Any
 from einsql.core.machine import Topology
 from einsql.core.settings import Settings
 from einsql.engine.executor import Measure, Program, Tick
+from einsql.engine.spmd_executor import SiteMeasure
 from einsql.errors import NotSupportedError
+from einsql.explain import cost_text, simulation_report
+from einsql.explain.cost_report import as_json, nodes_of
+from einsql.explain.graph_report import rewrites, with_graph, with_kernels
 from einsql.ir.einsum.printer import format_graph
+from einsql.kernels.runtime import blas
 from einsql.planner.compile import sited
 from einsql.planner.plan import Plan
 from einsql.sql.parser import syntax as st
@@ -23,7 +28,6 @@ from einsql.storage.relation import Fields
 if TYPE_CHECKING:
     from sqlglot import exp
 
-    from einsql.engine.spmd_executor import SiteMeasure
     from einsql.explain.tile_report import TileMeasure
     from einsql.planner.tile_plan import TilePlan
 
@@ -110,8 +114,6 @@ class GraphExplanation(Explanation):
 
     def to_dict(self) -> dict[str, Any]:
         """Cuts, placements and costs of every operation."""
-        from einsql.explain.graph_report import rewrites
-
         if not self.asked.verbose:
             return self._costs
         return {**self._costs, "rewrites": rewrites(self.plan.optimized.trace)}
@@ -119,10 +121,6 @@ class GraphExplanation(Explanation):
     @cached_property
     def _costs(self) -> dict[str, Any]:
         """The report without what the rewrite rules changed."""
-        from einsql.engine.spmd_executor import SiteMeasure  # 20 ms, and only EXPLAIN needs it
-        from einsql.explain.cost_report import as_json, nodes_of
-        from einsql.explain.graph_report import with_graph, with_kernels
-
         plan = self.plan
         cut, placed = plan.cut, plan.placed
         if cut is None or placed is None:
@@ -131,16 +129,14 @@ class GraphExplanation(Explanation):
         report = as_json(cut, placed, self.settings.cost, self.settings.machine, by_site)
         report = with_graph(report, plan.optimized.root, placed)
         if self.cluster is not None:
-            from einsql.explain.simulation_report import with_simulation
-            from einsql.optimizer.simulation.simulation import (
-                simulate,  # as above, where it is asked for
-            )
+            from einsql.optimizer.simulation.simulation import simulate  # only SIMULATE needs it
 
             played = simulate(placed, self.settings.machine, self.cluster)
-            report = with_simulation(report, nodes_of(cut, placed), played)
+            operations = nodes_of(cut, placed)
+            report = simulation_report.with_simulation(report, operations, played)
         if isinstance(plan.program, Program):
-            given = None if isinstance(self.measures, SiteMeasure) else self.measures
-            report = with_kernels(report, plan.program, given)
+            by_step = None if isinstance(self.measures, SiteMeasure) else self.measures
+            report = with_kernels(report, plan.program, by_step)
         return report
 
     def lines(self) -> list[str]:
@@ -164,18 +160,13 @@ class GraphExplanation(Explanation):
 
     def _program_lines(self) -> list[str]:
         """What runs: the kernel of each step, or what the sites do."""
-        from einsql.engine.spmd_executor import SiteMeasure  # as in `_costs`
-        from einsql.explain.cost_text import as_text
-
         if isinstance(self.plan.program, Program):
-            given = None if isinstance(self.measures, SiteMeasure) else self.measures
-            lines = _steps(self.plan.program, given)
+            by_step = None if isinstance(self.measures, SiteMeasure) else self.measures
+            lines = _steps(self.plan.program, by_step)
         else:
-            lines = as_text(self._costs)
+            lines = cost_text.as_text(self._costs)
         if self.cluster is not None:
-            from einsql.explain.simulation_report import as_text as simulated  # as in `_costs`
-
-            lines += simulated(self._costs["simulation"])
+            lines += simulation_report.as_text(self._costs["simulation"])
         return lines
 
 
@@ -258,9 +249,12 @@ def explained(statement: Explain) -> exp.Query:
 
 
 def explain_tiles(
-    plan: TilePlan, asked: Explain, inputs: Mapping[str, Fields], tick: Tick,
+    plan: TilePlan,
+    asked: Explain,
+    inputs: Mapping[str, Fields],
+    tick: Tick,
     cluster: Topology | None,
-) -> TileExplanation:  # fmt: skip
+) -> TileExplanation:
     """The explanation of a query over tiles; ANALYZE adds what running it took.
 
     Raises:
@@ -308,10 +302,8 @@ def _steps(program: Program, measures: Sequence[Measure] | None) -> list[str]:
 
 def _other_blas() -> list[str]:
     """A line about BLAS where it is not NumPy's own."""
-    from einsql.kernels.runtime import blas  # it has run, and loaded its library
-
-    found = blas.library()
-    return [] if found is None or blas.is_numpys() else [f"-- BLAS: {found.name}"]
+    library = blas.library()
+    return [] if library is None or blas.is_numpys() else [f"-- BLAS: {library.name}"]
 
 
 def _span(numbers: Sequence[int]) -> str:

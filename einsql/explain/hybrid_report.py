@@ -26,7 +26,7 @@ class HybridExplanation(TextExplanation):
     """What DuckDB runs, and the plans of the fragments it reads.
 
     Attributes:
-        made: The statement in its parts.
+        hybrid: The statement in its parts.
         fragments: The fragments with their plans.
         plan: DuckDB's own plan.
         refusal: Why the whole is no tensor work.
@@ -34,7 +34,7 @@ class HybridExplanation(TextExplanation):
     """
 
     asked: Explain
-    made: hybrid_plan.Hybrid
+    hybrid: hybrid_plan.Hybrid
     fragments: list[tuple[Fragment, Explanation]]
     plan: str
     refusal: str
@@ -43,31 +43,31 @@ class HybridExplanation(TextExplanation):
     @property
     def reasons(self) -> list[str]:
         """Why parts run in DuckDB, in the order of the text."""
-        found = sorted(self.made.parts.why, key=lambda w: w.at)
-        return list(dict.fromkeys([self.refusal, *(w.reason for w in found)]))
+        notes = sorted(self.hybrid.parts.why, key=lambda w: w.at)
+        return list(dict.fromkeys([self.refusal, *(w.reason for w in notes)]))
 
     def lines(self) -> list[str]:
         """DuckDB's text and plan, why it is DuckDB's, and each fragment's plan."""
         count = len(self.fragments)
         shown = f"{count} fragment{'s' * (count != 1)}" if count else "no fragment"
-        found = [f"DuckDB runs over {shown}:"]
-        found += [f"  {line}" for line in self.made.text.text.strip().splitlines()]
-        if self.made.parts.relations:
-            found.append("  reading " + ", ".join(sorted(self.made.parts.relations.values())))
+        lines = [f"DuckDB runs over {shown}:"]
+        lines += [f"  {line}" for line in self.hybrid.text.text.strip().splitlines()]
+        if self.hybrid.parts.relations:
+            lines.append("  reading " + ", ".join(sorted(self.hybrid.parts.relations.values())))
         if self.once:
-            found.append("Computed once: " + ", ".join(self.once))
-        found += ["Why:", *(f"  {reason}" for reason in self.reasons)]
+            lines.append("Computed once: " + ", ".join(self.once))
+        lines += ["Why:", *(f"  {reason}" for reason in self.reasons)]
         for fragment, plan in self.fragments:
             columns = ", ".join(f"c{n} = {name}" for n, name in enumerate(fragment.names))
-            found.append(f"Fragment {fragment.name} ({columns}):")
-            found += [f"  {line}" for line in fragment.text.strip().splitlines()]
-            found += [f"    {line}" for line in plan.lines()]
-        return [*found, "DuckDB's plan:", *(f"  {line}" for line in self.plan.splitlines())]
+            lines.append(f"Fragment {fragment.name} ({columns}):")
+            lines += [f"  {line}" for line in fragment.text.strip().splitlines()]
+            lines += [f"    {line}" for line in plan.lines()]
+        return [*lines, "DuckDB's plan:", *(f"  {line}" for line in self.plan.splitlines())]
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain values."""
         return {
-            "duckdb": {"sql": self.made.text.text, "plan": self.plan},
+            "duckdb": {"sql": self.hybrid.text.text, "plan": self.plan},
             "why": self.reasons,
             "fragments": [
                 {
@@ -79,7 +79,7 @@ class HybridExplanation(TextExplanation):
                 for fragment, plan in self.fragments
             ],
             "once": self.once,
-            "reads": sorted(self.made.parts.relations.values()),
+            "reads": sorted(self.hybrid.parts.relations.values()),
         }
 
     def undrawn(self, form: str) -> NotSupportedError:
@@ -110,11 +110,11 @@ def explain_hybrid(ctx: Context, asked: Explain, refusal: Error) -> HybridExplan
             )
     if is_made:
         text = text[text.upper().index(" AS ") + 4 :]
-    made = hybrid_plan.split_foreign(ctx, text) if is_statement else hybrid_plan.split(ctx, text)
-    plan = hybrid_plan.duckdb_plan(ctx, made, asked.analyze)
-    fragments = [(f, _plan(ctx, asked, made, f)) for f in made.parts.fragments]
-    once = [o.shown for o in share(made.parts.fragments, query_binder(ctx).catalog.view)[0]]
-    return HybridExplanation(asked, made, fragments, plan, _reason(ctx, refusal), once)
+    hybrid = hybrid_plan.split_foreign(ctx, text) if is_statement else hybrid_plan.split(ctx, text)
+    plan = hybrid_plan.duckdb_plan(ctx, hybrid, asked.analyze)
+    fragments = [(f, _plan(ctx, asked, hybrid, f)) for f in hybrid.parts.fragments]
+    once = [o.shown for o in share(hybrid.parts.fragments, query_binder(ctx).catalog.view)[0]]
+    return HybridExplanation(asked, hybrid, fragments, plan, _reason(ctx, refusal), once)
 
 
 def _reason(ctx: Context, refusal: Error) -> str:
@@ -126,9 +126,9 @@ def _reason(ctx: Context, refusal: Error) -> str:
 
 
 def _plan(
-    ctx: Context, asked: Explain, made: hybrid_plan.Hybrid, fragment: Fragment
+    ctx: Context, asked: Explain, hybrid: hybrid_plan.Hybrid, fragment: Fragment
 ) -> Explanation:
-    planned, inputs = made.computing.plan(fragment)
+    planned, inputs = hybrid.computing.plan(fragment)
     if isinstance(planned.plan, Plan):
         return GraphExplanation(asked, planned.plan, ctx.settings, None)
     return explain_tiles(planned.plan, asked, inputs, ctx.tick, None)

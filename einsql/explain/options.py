@@ -29,10 +29,10 @@ def assumed(settings: Settings, asked: Explain) -> tuple[Settings, Topology | No
         if asked.network is not None:
             cluster = replace(cluster, network=asked.network)
         machine = replace(machine, network=cluster.site_network, latency=cluster.latency)
-    made = replace(settings, machine=machine)
+    plan_settings = replace(settings, machine=machine)
     if asked.sites is not None:
-        made = changed_settings(made, "sites", str(asked.sites))
-    return made, cluster
+        plan_settings = changed_settings(plan_settings, "sites", str(asked.sites))
+    return plan_settings, cluster
 
 
 def options_text(options: Mapping[str, int | str | None]) -> str:
@@ -47,12 +47,12 @@ def options_text(options: Mapping[str, int | str | None]) -> str:
             hint="explain(sql).svg() is the drawing, .html() the page, .to_json() the JSON, "
             "and str(explain(sql)) the text.",
         )
-    given = [
+    clauses = [
         name if value is True else f"{name} {_value(value)}"
         for name, value in options.items()
         if value is not None and value is not False
     ]
-    return f"({', '.join(given)}) " if given else ""
+    return f"({', '.join(clauses)}) " if clauses else ""
 
 
 def _value(value: int | str) -> str:

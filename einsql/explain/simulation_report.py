@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einsql.core.units import data_size, duration
 from einsql.explain.cost_report import Operation
-from einsql.optimizer.simulation.simulation import Simulation
+
+if TYPE_CHECKING:
+    from einsql.optimizer.simulation.simulation import Simulation
 
 Report = dict[str, Any]
 
@@ -26,12 +28,14 @@ BINS = 200
 _SECONDS = ("computing", "communicating", "waiting")
 
 
-def with_simulation(report: Report, found: Sequence[Operation], simulation: Simulation) -> Report:
+def with_simulation(
+    report: Report, operations: Sequence[Operation], simulation: Simulation
+) -> Report:
     """A report with what a simulation says.
 
     Args:
         report: What `report.as_json` gives.
-        found: The plan's operations, as in the report.
+        operations: The plan's operations, as in the report.
         simulation: A run of the plan.
 
     Returns:
@@ -41,10 +45,10 @@ def with_simulation(report: Report, found: Sequence[Operation], simulation: Simu
         site begins and the last ends its steps.
     """
     nodes = []
-    for made, operation in zip(report["nodes"], found, strict=True):
+    for entry, operation in zip(report["nodes"], operations, strict=True):
         steps = list(operation.steps)
         begins, ends = simulation.begins[steps].min(), simulation.ends[steps].max()
-        nodes.append({**made, "simulated": {"begins": float(begins), "ends": float(ends)}})
+        nodes.append({**entry, "simulated": {"begins": float(begins), "ends": float(ends)}})
     return {**report, "nodes": nodes, "simulation": _as_json(simulation)}
 
 
@@ -80,8 +84,8 @@ def _course(simulation: Simulation) -> Report:
     """What nodes do in each part of the run; of very many nodes some, evenly spaced."""
     nodes = np.unique(np.linspace(0, simulation.nodes - 1, MOST_COURSES).astype(np.int64))
     parts = {"computing": simulation.computes, "communicating": simulation.communicates}
-    made = {name: simulation.course(spans, BINS)[nodes] for name, spans in parts.items()}
-    return {"nodes": nodes.tolist(), **{k: np.round(v, 3).tolist() for k, v in made.items()}}
+    courses = {name: simulation.course(spans, BINS)[nodes] for name, spans in parts.items()}
+    return {"nodes": nodes.tolist(), **{k: np.round(v, 3).tolist() for k, v in courses.items()}}
 
 
 def _rows(columns: dict[str, np.ndarray]) -> list[Report]:
@@ -152,8 +156,8 @@ def _shown(nodes: Sequence[Report]) -> list[tuple[str, Report]]:
     columns = {name: sorted(node[name] for node in nodes) for name in nodes[0]}
     busy = [node["computing"] + node["communicating"] for node in nodes]
     busiest = max(range(len(nodes)), key=busy.__getitem__)
-    made = [(name, {c: v[at] for c, v in columns.items()}) for name, at in ranks.items()]
-    return [*made, (f"busiest: {busiest}", nodes[busiest])]
+    rows = [(name, {c: v[at] for c, v in columns.items()}) for name, at in ranks.items()]
+    return [*rows, (f"busiest: {busiest}", nodes[busiest])]
 
 
 def _cells(node: Report) -> list[str]:

@@ -31,9 +31,17 @@ _COUNTING = ("INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "COPY", "MERGE INT
 _SHOWING = ("SELECT", "FROM", "VALUES", "PIVOT", "UNPIVOT", "EXECUTE")
 """Statements whose columns may have any names."""
 _NAMING = (
-    "CREATE", "INSERT", "UPDATE", "DELETE", "MERGE", "MERGE INTO", "ALTER", "COPY", "DROP",
+    "CREATE",
+    "INSERT",
+    "UPDATE",
+    "DELETE",
+    "MERGE",
+    "MERGE INTO",
+    "ALTER",
+    "COPY",
+    "DROP",
     "TRUNCATE",
-)  # fmt: skip
+)
 """Statements that make, change or remove what they name first."""
 _INSTEAD = {
     ("TRUNCATE", "tensor"): "DELETE FROM {} takes all its rows away.",
@@ -73,10 +81,10 @@ def run(ctx: Context, sql: str, refusal: Error) -> TableResult | int:
     makes = word in _MAKING or guard.carried(structure.tokens) is not None
     try:
         with ctx.store.snapshot(makes) if makes or word in _READING else nullcontext():
-            made = hybrid_plan.split_foreign(ctx, sql)
-            if _defines_view(structure) and (made.parts.fragments or made.parts.relations):
+            hybrid = hybrid_plan.split_foreign(ctx, sql)
+            if _defines_view(structure) and (hybrid.parts.fragments or hybrid.parts.relations):
                 raise refusal  # DuckDB would not find the tensors again
-            found = hybrid_plan.run(ctx, made)
+            table = hybrid_plan.run(ctx, hybrid)
     finally:
         if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
             ctx.plans.clear()  # a table comes before an array of the caller
@@ -87,10 +95,10 @@ def run(ctx: Context, sql: str, refusal: Error) -> TableResult | int:
         ctx.duck.leave_catalog()
     word = _verb(structure)
     returns = "RETURNING" in map(structure.word, range(len(structure.tokens)))
-    if word in _COUNTING and found.names == ("Count",) and not returns:
-        rows = list(found.rows())
+    if word in _COUNTING and table.names == ("Count",) and not returns:
+        rows = list(table.rows())
         return int(rows[0][0]) if rows else -1
-    return -1 if found.names == ("Success",) and word not in _SHOWING else found
+    return -1 if table.names == ("Success",) and word not in _SHOWING else table
 
 
 def register_table(ctx: Context, name: str, rows: object) -> None:
@@ -188,8 +196,8 @@ def _check_prepared(ctx: Context, structure: Structure, sql: str) -> None:
     first = next((n + 1 for n, word in enumerate(words) if word == "AS"), None)
     if first is None or first >= len(structure.tokens):
         return
-    made = hybrid_plan.split_foreign(ctx, sql[structure.tokens[first].start :])
-    if made.parts.fragments or made.parts.relations or made.defined:
+    hybrid = hybrid_plan.split_foreign(ctx, sql[structure.tokens[first].start :])
+    if hybrid.parts.fragments or hybrid.parts.relations or hybrid.defined:
         raise NotSupportedError(
             "PREPARE would keep tensors, views and macros of einsql's as they are now",
             hint="Give parameters to execute(sql, parameters): plans are kept there, too.",
@@ -299,9 +307,20 @@ def _check_names(ctx: Context, structure: Structure, refusal: Error) -> None:
     if word not in _NAMING:
         return
     while structure.word(at) in (
-        "OR", "REPLACE", "IGNORE", "TEMP", "TEMPORARY", "INTO", "FROM", "IF", "NOT", "EXISTS",
-        "TABLE", "UNIQUE", "PERSISTENT",
-    ):  # fmt: skip
+        "OR",
+        "REPLACE",
+        "IGNORE",
+        "TEMP",
+        "TEMPORARY",
+        "INTO",
+        "FROM",
+        "IF",
+        "NOT",
+        "EXISTS",
+        "TABLE",
+        "UNIQUE",
+        "PERSISTENT",
+    ):
         at += 1
     before = list(map(structure.word, range(1, at)))
     is_kind = word in ("CREATE", "DROP", "ALTER") and "TABLE" not in before
@@ -320,20 +339,21 @@ def _check_names(ctx: Context, structure: Structure, refusal: Error) -> None:
         if low in ([], ["main"], ["temp"], ["temp", "main"], [own], [own, "main"]):
             _check_new(ctx, token)
         return
-    found = ctx.store.get(token.text)
-    if found is None or (prefix and not hybrid_plan.is_ours(ctx, prefix, token.text)):
+    existing = ctx.store.get(token.text)
+    if existing is None or (prefix and not hybrid_plan.is_ours(ctx, prefix, token.text)):
         return
-    kind = kind_of(found)
+    kind = kind_of(existing)
     if prefix:
         if token.text.lower() in ctx.duck.names():  # beside the tensor; DuckDB alone has made it
             return
         raise NotSupportedError(
-            f"{found.name} is a {kind}, which {word} names without a schema", position=token.start
+            f"{existing.name} is a {kind}, which {word} names without a schema",
+            position=token.start,
         )
     if word in ("ALTER", "MERGE", "MERGE INTO", "DROP", "TRUNCATE"):
         raise NotSupportedError(
-            f"{word} is for tables, and {found.name} is a {kind}",
-            hint=_INSTEAD.get((word, kind), "").format(in_quotes(found.name)),
+            f"{word} is for tables, and {existing.name} is a {kind}",
+            hint=_INSTEAD.get((word, kind), "").format(in_quotes(existing.name)),
             position=token.start,
         )
     raise refusal
@@ -341,11 +361,11 @@ def _check_names(ctx: Context, structure: Structure, refusal: Error) -> None:
 
 def _check_new(ctx: Context, token: Token) -> None:
     """Refuses a new table under a name that is taken."""
-    found = ctx.store.get(token.text)
-    if found is not None:
-        kind = kind_of(found)
+    existing = ctx.store.get(token.text)
+    if existing is not None:
+        kind = kind_of(existing)
         raise ProgrammingError(
-            f'There is a {kind} "{found.name}" already',
+            f'There is a {kind} "{existing.name}" already',
             hint="Tables and tensors have names of their own.",
             position=token.start,
         )

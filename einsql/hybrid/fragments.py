@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedFragment:
     """A fragment, or a tensor, that is ready to be computed.
 
     Attributes:
@@ -55,14 +55,14 @@ class Planned:
 
     def shown(self, inputs: Mapping[str, Fields], tick: Tick) -> object:
         """What DuckDB reads."""
-        made = self.plan.result(inputs, tick)
-        if isinstance(made, Result):
-            return stream(made, self.names)
-        return made.arrow().rename_columns(list(self.names))
+        query_result = self.plan.result(inputs, tick)
+        if isinstance(query_result, Result):
+            return stream(query_result, self.names)
+        return query_result.arrow().rename_columns(list(self.names))
 
 
 @dataclass
-class Computing:
+class FragmentRunner:
     """The fragments of one statement, and what it takes to compute them.
 
     Attributes:
@@ -77,8 +77,8 @@ class Computing:
     ctx: Context
     tables: Tables
     has_gradient: bool = False
-    plans: dict[str, Planned] = field(default_factory=dict)
-    once: dict[str, Planned] = field(default_factory=dict)
+    plans: dict[str, PlannedFragment] = field(default_factory=dict)
+    once: dict[str, PlannedFragment] = field(default_factory=dict)
     _made: dict[str, tuple[Relation, Fields]] = field(default_factory=dict)
 
     def binder(self, tree: exp.Expr, foreign: frozenset[str]) -> QueryBinder:
@@ -134,7 +134,7 @@ class Computing:
         is_known = self.ctx.store.get(name) is not None
         return is_known or self.ctx.array_named(name) is not None or "." in name
 
-    def plan(self, fragment: Fragment) -> tuple[Planned, Mapping[str, Fields]]:
+    def plan(self, fragment: Fragment) -> tuple[PlannedFragment, Mapping[str, Fields]]:
         """Binds and plans a fragment.
 
         Returns:
@@ -143,23 +143,25 @@ class Computing:
         binder = self.binder(fragment.tree, fragment.foreign)
         bound = Bound(binder.bind_any(fragment.tree), binder)
         names = tuple(f"c{n}" for n in range(len(fragment.names)))
-        return Planned(plan_query(self.ctx, bound), names), bound.inputs
+        return PlannedFragment(plan_query(self.ctx, bound), names), bound.inputs
 
-    def compute(self, given: Sequence[Fragment], tensors: Sequence[str]) -> dict[str, object]:
+    def compute(self, requested: Sequence[Fragment], tensors: Sequence[str]) -> dict[str, object]:
         """What DuckDB is to see: fragments, which are computed now, and tensors."""
         ctx = self.ctx
         try:
-            shared, fragments = share(given, query_binder(ctx).catalog.view)
+            shared, fragments = share(requested, query_binder(ctx).catalog.view)
             for o in shared:
                 planned, inputs = self.plan(Fragment(o.name, o.tree, o.foreign, (), o.shown))
-                found = planned.plan.result(inputs, ctx.tick)
-                if not isinstance(found, Result) or isinstance(found.fields, DistantFields):
-                    fragments = list(given)  # what lies elsewhere is no operand
+                query_result = planned.plan.result(inputs, ctx.tick)
+                if not isinstance(query_result, Result) or isinstance(
+                    query_result.fields, DistantFields
+                ):
+                    fragments = list(requested)  # what lies elsewhere is no operand
                     break
                 assert isinstance(planned.plan, Plan)
                 low, relation = o.name.lower(), planned.plan.relation
                 node = Input(low, relation.node.schema)
-                self._made[low] = replace(relation, node=node), _filled(found)
+                self._made[low] = replace(relation, node=node), _filled(query_result)
                 self.once[low] = planned
             relations: dict[str, object] = {}
             for f in fragments:
@@ -173,14 +175,14 @@ class Computing:
             self._made.clear()
             self.tables.forget()
 
-    def _elements(self, name: str) -> tuple[Planned, Mapping[str, Fields]]:
+    def _elements(self, name: str) -> tuple[PlannedFragment, Mapping[str, Fields]]:
         """The element rows of a tensor, or of an array in the caller's scope."""
         binder = query_binder(self.ctx)
         relation = binder.named(name, exp.to_identifier(name))
         assert isinstance(relation, Relation)
         names = tuple(c.name for c in relation.columns)
         bound = Bound(relation, binder)
-        return Planned(plan_query(self.ctx, bound), names), bound.inputs
+        return PlannedFragment(plan_query(self.ctx, bound), names), bound.inputs
 
     def whole(self, fragment: Fragment) -> Rows | None:
         """The result of a statement that is a fragment as a whole, or None if it has no keys."""
@@ -200,9 +202,12 @@ class Computing:
         once: dict[str, Fields] = {}
         read: dict[tuple[str, tuple[str, ...]], Fields] = {}
         current = partial(
-            current_inputs, store=ctx.store, in_scope=ctx.in_scope, tick=ctx.tick,
+            current_inputs,
+            store=ctx.store,
+            in_scope=ctx.in_scope,
+            tick=ctx.tick,
             other=partial(self._other, once, read),
-        )  # fmt: skip
+        )
         for name, planned in self.once.items():
             inputs = current(planned.plan)
             if inputs is None:
@@ -211,18 +216,20 @@ class Computing:
             if not isinstance(result, Result):
                 return None
             once[name] = _filled(result)
-        found: dict[str, Mapping[str, Fields]] = {}
+        inputs_by_plan: dict[str, Mapping[str, Fields]] = {}
         for name, planned in self.plans.items():
             inputs = current(planned.plan)
             if inputs is None:
                 return None
-            found[name] = inputs
-        return found
+            inputs_by_plan[name] = inputs
+        return inputs_by_plan
 
     def _other(
-        self, once: dict[str, Fields], read: dict[tuple[str, tuple[str, ...]], Fields],
+        self,
+        once: dict[str, Fields],
+        read: dict[tuple[str, tuple[str, ...]], Fields],
         d: Dependency,
-    ) -> Fields | None:  # fmt: skip
+    ) -> Fields | None:
         if d.kind == "once":
             return once[d.name.lower()]
         known = d.name, d.columns
@@ -235,9 +242,10 @@ class Computing:
 
 
 def bound_over_tables(
-    ctx: Context, tree: exp.Expr,
+    ctx: Context,
+    tree: exp.Expr,
     bind: Callable[[Callable[..., QueryBinder]], tuple[T, QueryBinder]],
-) -> tuple[T, QueryBinder, Reader]:  # fmt: skip
+) -> tuple[T, QueryBinder, Reader]:
     """Binds a statement over tensors, or with tables as operands if it begins with WITH.
 
     DuckDB runs no such change of a tensor.
@@ -269,8 +277,8 @@ def bound_over_tables(
 
 
 def _again(tables: Tables, table: Dependency) -> Fields | None:
-    found = tables.again(table.name.removesuffix(" (table)"), table.schema)
-    return None if found is None else found.fields
+    relation = tables.again(table.name.removesuffix(" (table)"), table.schema)
+    return None if relation is None else relation.fields
 
 
 def check_groups(roots: Iterable[Relation], catalog: BinderCatalog) -> None:

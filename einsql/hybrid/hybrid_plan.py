@@ -16,7 +16,7 @@ from sqlglot import TokenType, exp
 from einsql.core.big_stack import Inherited
 from einsql.core.quoting import in_quotes
 from einsql.errors import Error, NotSupportedError, OperationalError, UnknownHere
-from einsql.hybrid.fragments import Computing
+from einsql.hybrid.fragments import FragmentRunner
 from einsql.hybrid.macro_shipping import Defined, definitions
 from einsql.hybrid.split.core import split_block
 from einsql.hybrid.split.edits import Edited
@@ -70,7 +70,7 @@ class Hybrid:
 
     text: Edited
     parts: Parts
-    computing: Computing
+    computing: FragmentRunner
     defined: list[Defined] = field(default_factory=list)
     is_query: bool = True
     needs_erf: bool = False
@@ -106,14 +106,14 @@ def split(ctx: Context, sql: str, refusal: Error | None = None) -> Hybrid:
         Error: The refusal, if what remains has a hint, which could do nothing.
     """
     tables, version = ctx.store.database.tables, ctx.store.version
-    made = split_from(ctx, sql, 0)
-    made.tables, made.version = tables, version
-    if len(made.parts.fragments) == 1:
-        fragment = made.parts.fragments[0]
-        made.is_whole = made.text.text.strip() == shown(fragment.name, fragment.names)
-    if refusal is not None and made.hinted:
+    hybrid = split_from(ctx, sql, 0)
+    hybrid.tables, hybrid.version = tables, version
+    if len(hybrid.parts.fragments) == 1:
+        fragment = hybrid.parts.fragments[0]
+        hybrid.is_whole = hybrid.text.text.strip() == shown(fragment.name, fragment.names)
+    if refusal is not None and hybrid.hinted:
         raise refusal
-    return made
+    return hybrid
 
 
 def split_from(ctx: Context, sql: str, start: int) -> Hybrid:
@@ -123,12 +123,12 @@ def split_from(ctx: Context, sql: str, start: int) -> Hybrid:
     tokens = splitter.structure.tokens
     first = next(n for n, t in enumerate(tokens) if t.start >= start)
     splitter.query(splitter.structure.query(first, len(tokens)), {})
-    made = Hybrid(splitter.edits.result(start, len(sql)), parts, computing)
-    made.hinted = any(
+    hybrid = Hybrid(splitter.edits.result(start, len(sql)), parts, computing)
+    hybrid.hinted = any(
         t.token_type is TokenType.HINT and not splitter.edits.covers(t.start) for t in tokens
     )
-    made.defined, made.needs_erf = definitions(ctx, made.text, made.parts)
-    return made
+    hybrid.defined, hybrid.needs_erf = definitions(ctx, hybrid.text, hybrid.parts)
+    return hybrid
 
 
 def split_insert(ctx: Context, sql: str) -> Hybrid:
@@ -149,14 +149,14 @@ def split_foreign(ctx: Context, sql: str) -> Hybrid:
     parts, computing = _parts(ctx, sql)
     splitter = Splitter(sql, parts)
     split_statement(splitter, 0)
-    made = Hybrid(splitter.edits.result(0, len(sql)), parts, computing, is_query=False)
-    made.defined, made.needs_erf = definitions(ctx, made.text, made.parts)
-    return made
+    hybrid = Hybrid(splitter.edits.result(0, len(sql)), parts, computing, is_query=False)
+    hybrid.defined, hybrid.needs_erf = definitions(ctx, hybrid.text, hybrid.parts)
+    return hybrid
 
 
-def _parts(ctx: Context, sql: str) -> tuple[Parts, Computing]:
+def _parts(ctx: Context, sql: str) -> tuple[Parts, FragmentRunner]:
     has_gradient = _GRADIENT.search(sql) is not None
-    computing = Computing(ctx, Tables(ctx.duck, ctx.tick), has_gradient)
+    computing = FragmentRunner(ctx, Tables(ctx.duck, ctx.tick), has_gradient)
     parts = Parts(
         bind=lambda tree, foreign: _bind(ctx, tree, foreign, parts.refused, computing),
         kind=lambda name: _kind(ctx, name),
@@ -198,7 +198,7 @@ def _bind(
     tree: exp.Expr,
     foreign: frozenset[str],
     refused: Mapping[str, Error],
-    computing: Computing,
+    computing: FragmentRunner,
 ) -> list[str] | Error:
     binder = query_binder(ctx)
     binder.foreign, binder.refused, binder.notices = foreign, refused, []
@@ -211,12 +211,12 @@ def _bind(
 
 
 def _kind(ctx: Context, name: str) -> str | None:
-    found = ctx.store.get(name)
-    if isinstance(found, Damaged):
-        raise damage(found)
-    if isinstance(found, Definition):
-        return found.kind
-    if found is not None or ctx.array_named(name) is not None:
+    existing = ctx.store.get(name)
+    if isinstance(existing, Damaged):
+        raise damage(existing)
+    if isinstance(existing, Definition):
+        return existing.kind
+    if existing is not None or ctx.array_named(name) is not None:
         return "tensor"
     return None
 
@@ -232,43 +232,48 @@ def is_tensor_file(ctx: Context, name: str) -> bool:
     return known and not query_binder(ctx).catalog.is_table_file(name)
 
 
-def check(ctx: Context, made: Hybrid) -> None:
+def check(ctx: Context, hybrid: Hybrid) -> None:
     """Has DuckDB bind what is left, over fragments without rows.
 
     Raises:
         Error: It is wrong.
     """
-    with ctx.duck.showing(_empties(ctx, made)):
-        _table(ctx, made, [None for _ in made.text.parameters], most=0)
+    with ctx.duck.showing(_empties(ctx, hybrid)):
+        _table(ctx, hybrid, [None for _ in hybrid.text.parameters], most=0)
 
 
-def duckdb_plan(ctx: Context, made: Hybrid, analyze: bool) -> str:
+def duckdb_plan(ctx: Context, hybrid: Hybrid, analyze: bool) -> str:
     """DuckDB's plan of what is left; to analyse it, the fragments are computed."""
     word = "EXPLAIN ANALYZE " if analyze else "EXPLAIN "
-    text = Edited(word + made.text.text, made.text.parameters, [(0, 0)])
-    told = Hybrid(
-        text, made.parts, made.computing, made.defined, is_query=False, needs_erf=made.needs_erf
+    text = Edited(word + hybrid.text.text, hybrid.text.parameters, [(0, 0)])
+    explain = Hybrid(
+        text,
+        hybrid.parts,
+        hybrid.computing,
+        hybrid.defined,
+        is_query=False,
+        needs_erf=hybrid.needs_erf,
     )
-    relations = _relations(ctx, made) if analyze else _empties(ctx, made)
+    relations = _relations(ctx, hybrid) if analyze else _empties(ctx, hybrid)
     with ctx.duck.showing(relations):
-        table = _table(ctx, told, _given(ctx, made))
+        table = _table(ctx, explain, _given(ctx, hybrid))
     return "\n".join(str(row[-1]) for row in table.rows())
 
 
-def _empties(ctx: Context, made: Hybrid) -> dict[str, object]:
+def _empties(ctx: Context, hybrid: Hybrid) -> dict[str, object]:
     """What DuckDB is to see, without rows."""
     relations: dict[str, object] = {}
-    for fragment in made.parts.fragments:
-        relations[fragment.name] = _empty(made, fragment.tree, fragment.foreign, "c{}")
-    for name in made.parts.relations.values():
+    for fragment in hybrid.parts.fragments:
+        relations[fragment.name] = _empty(hybrid, fragment.tree, fragment.foreign, "c{}")
+    for name in hybrid.parts.relations.values():
         if not isinstance(ctx.store.get(name), Definition):
             tree = exp.select("*").from_(exp.Table(this=exp.to_identifier(name, quoted=True)))
-            relations[name] = _empty(made, tree, frozenset(), "")
+            relations[name] = _empty(hybrid, tree, frozenset(), "")
     return relations
 
 
-def _empty(made: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -> object:
-    computing = made.computing
+def _empty(hybrid: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -> object:
+    computing = hybrid.computing
     relation = computing.binder(tree, foreign).bind_any(tree)
     if not isinstance(relation, Relation):
         columns = tuple(c.name for c in relation.columns)
@@ -281,103 +286,107 @@ def _empty(made: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -> 
 # ---- running
 
 
-def run(ctx: Context, made: Hybrid) -> TableResult:
+def run(ctx: Context, hybrid: Hybrid) -> TableResult:
     """Computes the fragments, and has DuckDB run the rest over them.
 
     Raises:
         Error: A fragment fails, or DuckDB does.
     """
     ctx.memory.lend()
-    with ctx.duck.showing(_relations(ctx, made)):
-        return ctx.duck.run(lambda: _table(ctx, made, _given(ctx, made)), ctx.tick)
+    with ctx.duck.showing(_relations(ctx, hybrid)):
+        return ctx.duck.run(lambda: _table(ctx, hybrid, _given(ctx, hybrid)), ctx.tick)
 
 
-def answer(ctx: Context, made: Hybrid) -> Rows:
+def answer(ctx: Context, hybrid: Hybrid) -> Rows:
     """Runs a query; one that is a fragment as a whole does not go through DuckDB.
 
     Raises:
         Error: As `run`.
     """
-    if made.is_whole:
-        rows = made.computing.whole(made.parts.fragments[0])
+    if hybrid.is_whole:
+        rows = hybrid.computing.whole(hybrid.parts.fragments[0])
         if rows is not None:
             return rows
-        made.is_whole = False  # its rows have no keys, as those of a table
-    table = run(ctx, made)
+        hybrid.is_whole = False  # its rows have no keys, as those of a table
+    table = run(ctx, hybrid)
     return Rows(table, table.description)
 
 
-def answer_again(ctx: Context, made: Hybrid) -> Rows | None:
+def answer_again(ctx: Context, hybrid: Hybrid) -> Rows | None:
     """Runs once more what has been run, or gives None if it is to be split anew.
 
     Raises:
         Error: As `run`.
     """
-    if (made.tables, made.version) != (ctx.store.database.tables, ctx.store.version):
+    if (hybrid.tables, hybrid.version) != (ctx.store.database.tables, ctx.store.version):
         return None
-    inputs = made.computing.current()
+    inputs = hybrid.computing.current()
     if inputs is None:
         return None
-    plans = made.computing.plans
-    if made.is_whole:
+    plans = hybrid.computing.plans
+    if hybrid.is_whole:
         ((name, planned),) = plans.items()
         return Rows(planned.plan.result(inputs[name], ctx.tick), planned.plan.description)
     relations = {n: p.shown(inputs.pop(n), ctx.tick) for n, p in plans.items()}
     with ctx.duck.showing(relations):
-        table = ctx.duck.run(lambda: _table(ctx, made, _given(ctx, made)), ctx.tick)
+        table = ctx.duck.run(lambda: _table(ctx, hybrid, _given(ctx, hybrid)), ctx.tick)
     return Rows(table, table.description)
 
 
-def _relations(ctx: Context, made: Hybrid) -> dict[str, object]:
+def _relations(ctx: Context, hybrid: Hybrid) -> dict[str, object]:
     """What DuckDB is to see: fragments, which are computed now, and tensors."""
-    named = made.parts.relations.values()
+    named = hybrid.parts.relations.values()
     tensors = [n for n in named if not isinstance(ctx.store.get(n), Definition)]
-    return made.computing.compute(made.parts.fragments, tensors)
+    return hybrid.computing.compute(hybrid.parts.fragments, tensors)
 
 
-def _given(ctx: Context, made: Hybrid) -> list[object]:
-    return [_plain(ctx.parameters[n - 1]) for n in made.text.parameters]
+def _given(ctx: Context, hybrid: Hybrid) -> list[object]:
+    return [_plain(ctx.parameters[n - 1]) for n in hybrid.text.parameters]
 
 
 def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _table(ctx: Context, made: Hybrid, given: list[object], most: int | None = None) -> TableResult:
+def _table(
+    ctx: Context, hybrid: Hybrid, parameters: list[object], most: int | None = None
+) -> TableResult:
     """What DuckDB gives for a text over what it is shown, or as many of its rows."""
     import duckdb  # few statements need it
 
-    duck, text = ctx.duck.con, made.text.text
+    duck, text = ctx.duck.con, hybrid.text.text
     there: list[str] = []
     try:
-        if made.needs_erf:
+        if hybrid.needs_erf:
             ctx.duck.give(ERF, SCALARS["erf"].numpy)
-        for kind, name, definition in made.defined:
+        for kind, name, definition in hybrid.defined:
             word = "TEMP VIEW" if kind == "VIEW" else "OR REPLACE TEMP MACRO"
             duck.execute(f"CREATE {word} {definition}").fetchall()
             there.append(f"{kind} temp.{in_quotes(name)}")
-        with nullcontext() if most == 0 else ctx.duck.profiling.of(duck, not made.is_query):
-            relation = duck.sql(text, params=given or None)
+        with nullcontext() if most == 0 else ctx.duck.profiling.of(duck, not hybrid.is_query):
+            relation = duck.sql(text, params=parameters or None)
             names = tuple(relation.columns)
             if relation.type != _DONE:
                 relation = (relation if most is None else relation.limit(most)).materialize()
-        if made.is_query:
-            names = tuple(_spelled(duck, name, made) for name in _names(duck, names, text, given))
+        if hybrid.is_query:
+            names = tuple(
+                _spelled(duck, name, hybrid) for name in _names(duck, names, text, parameters)
+            )
     except OperationalError as error:  # external access is off
-        of_text = error.position is not None and len(there) == len(made.defined)
-        error.position = made.text.origin(error.position or 0) if of_text else None
+        of_text = error.position is not None and len(there) == len(hybrid.defined)
+        error.position = hybrid.text.origin(error.position or 0) if of_text else None
         raise
     except (duckdb.Error, RuntimeError, UnicodeDecodeError) as error:  # as for `translated`
         if is_stopped(error):
             raise
-        told = translate(error, "\n".join([text, *(d for _, _, d in made.defined)]))
+        failure = translate(error, "\n".join([text, *(d for _, _, d in hybrid.defined)]))
         unplaced = isinstance(error, duckdb.BinderException | duckdb.CatalogException)
         if unplaced and not ctx.store.in_transaction:  # asking would abort one that can go on
-            told.position = _place(duck, text)
-        elif told.position is not None and told.position >= len(text):
-            told.position = None  # a file of a view
+            failure.position = _place(duck, text)
+        elif failure.position is not None and failure.position >= len(text):
+            failure.position = None  # a file of a view
         ctx.duck.failed(error)
-        raise _told(made, told) from None
+        raise _told(hybrid, failure) from None
     finally:
         for one in reversed(there):
             with suppress(duckdb.Error):  # a transaction that failed has dropped it
@@ -386,20 +395,22 @@ def _table(ctx: Context, made: Hybrid, given: list[object], most: int | None = N
     return TableResult(relation, names, tuple(str(t) for t in relation.types), busy, text)
 
 
-def _names(duck: Any, columns: Sequence[str], text: str, given: list[object]) -> tuple[str, ...]:
+def _names(
+    duck: Any, columns: Sequence[str], text: str, parameters: list[object]
+) -> tuple[str, ...]:
     """The columns' names; a relation tells those that repeat from each other."""
     low = {c.lower() for c in columns}
     if not any(m and m[1].lower() in low for m in map(_REPEATED.fullmatch, columns)):
         return tuple(columns)
-    duck.execute(text, given or None)
+    duck.execute(text, parameters or None)
     names = tuple(str(d[0]) for d in duck.description)
     duck.abort()
     return names
 
 
-def _spelled(duck: Any, name: str, made: Hybrid) -> str:
+def _spelled(duck: Any, name: str, hybrid: Hybrid) -> str:
     """A column's name with what was written, in DuckDB's spelling, in the place of fragments."""
-    for fragment in made.parts.fragments:
+    for fragment in hybrid.parts.fragments:
         stands = f"({shown(fragment.name, fragment.names)})"
         if PREFIX not in name or stands not in _SPACE.sub(" ", name):
             continue
@@ -424,17 +435,17 @@ def _place(duck: Any, text: str) -> int | None:
     return None
 
 
-def _told(made: Hybrid, error: Error) -> Error:
+def _told(hybrid: Hybrid, error: Error) -> Error:
     """DuckDB's error at its place in the statement, or the binder's if it is the same."""
-    if isinstance(error, UnknownHere) and names_ours(error) and made.parts.wrong:
-        known = [e for e in made.parts.wrong if not isinstance(e, UnknownHere)]
-        return (known or made.parts.wrong)[0]
-    for ours in made.parts.wrong:
+    if isinstance(error, UnknownHere) and names_ours(error) and hybrid.parts.wrong:
+        known = [e for e in hybrid.parts.wrong if not isinstance(e, UnknownHere)]
+        return (known or hybrid.parts.wrong)[0]
+    for ours in hybrid.parts.wrong:
         name = ours.reason.split('"')[1::2]
         if name and all(f'"{n}"' in error.reason or f" {n} " in error.reason for n in name):
             return ours
     if isinstance(error, UnknownHere):
         error.hint = function_hint(error.reason, error.hint)
     if error.position is not None:
-        error.position = made.text.origin(error.position)
+        error.position = hybrid.text.origin(error.position)
     return error

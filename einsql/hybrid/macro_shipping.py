@@ -53,10 +53,10 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
         """What a definition says, once all that it reads and calls is there."""
         before = dict(relations)
         relations.clear()
-        made = work()
-        visit(made)
+        body = work()
+        visit(body)
         relations.update({n: r for n, r in before.items() if n not in relations})
-        return made
+        return body
 
     def read(definition: Definition) -> Definition:
         """A definition that is not damaged, once there is room for it and those before."""
@@ -66,56 +66,56 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
         return definition
 
     def view(low: str) -> None:
-        found = ctx.store.get(low)
-        if not isinstance(found, Definition):
+        existing = ctx.store.get(low)
+        if not isinstance(existing, Definition):
             return
         relations.pop(low)
         if low not in seen:
             seen.add(low)
-            read(found)
-            defined.append(("VIEW", found.name, within(lambda: _view(found, parts))))
+            read(existing)
+            defined.append(("VIEW", existing.name, within(lambda: _view(existing, parts))))
 
     def macro(low: str) -> None:
         nonlocal needs_erf
-        found, name = ctx.store.get(f"{low}()"), f"{low}()"
+        existing, name = ctx.store.get(f"{low}()"), f"{low}()"
         if name in seen:
             return
         seen.add(name)
-        if found is None and (known := built_in(low)) is not None:
-            found = Definition(name, "macro", known.text, lambda: Body(known, 0))
-        if isinstance(found, Damaged):
-            raise damage(found)
-        if isinstance(found, Definition):
-            definition = read(found)
+        if existing is None and (known := built_in(low)) is not None:
+            existing = Definition(name, "macro", known.text, lambda: Body(known, 0))
+        if isinstance(existing, Damaged):
+            raise damage(existing)
+        if isinstance(existing, Definition):
+            definition = read(existing)
             _refuse_tables(definition.body.tree, text)
-            made = within(lambda: _macro(definition, parts))
+            body = within(lambda: _macro(definition, parts))
         elif low in PRELUDE:
-            made = PRELUDE[low]
-            visit(made)
+            body = PRELUDE[low]
+            visit(body)
             needs_erf |= low == "erf"
         else:
             return
-        defined.append(("MACRO TABLE" if " AS TABLE " in made.upper() else "MACRO", low, made))
+        defined.append(("MACRO TABLE" if " AS TABLE " in body.upper() else "MACRO", low, body))
 
     visit(text.text)
     return defined, needs_erf
 
 
-def _view(found: Definition, parts: Parts) -> str:
+def _view(definition: Definition, parts: Parts) -> str:
     """What follows CREATE VIEW of a view whose query is split."""
-    splitter = Splitter(found.text, parts)
+    splitter = Splitter(definition.text, parts)
     tokens = splitter.structure.tokens
     named = next(n for n, t in enumerate(tokens) if t.text.upper() == "VIEW") + 1
     first = next(n for n in range(named, len(tokens)) if splitter.structure.word(n) == "AS") + 1
     splitter.query(splitter.structure.query(first, len(tokens)), {})
-    columns = found.text[tokens[named].end + 1 : tokens[first].start]
-    body = splitter.edits.result(tokens[first].start, len(found.text)).text
-    return f"{in_quotes(found.name)}{columns}{body}"
+    columns = definition.text[tokens[named].end + 1 : tokens[first].start]
+    body = splitter.edits.result(tokens[first].start, len(definition.text)).text
+    return f"{in_quotes(definition.name)}{columns}{body}"
 
 
-def _macro(found: Definition, parts: Parts) -> str:
+def _macro(definition: Definition, parts: Parts) -> str:
     """What follows CREATE MACRO of a macro, whose queries are split."""
-    body = found.body.tree
+    body = definition.body.tree
     assert isinstance(body, Macro)
     names = frozenset(p.lower() for p in body.parameters)
 
@@ -126,13 +126,13 @@ def _macro(found: Definition, parts: Parts) -> str:
         return parts.bind(tree, foreign)
 
     # Nothing is a tensor that has a parameter's name.
-    splitter = Splitter(found.text, replace(parts, bind=bind, why=[], wrong=[]))
+    splitter = Splitter(definition.text, replace(parts, bind=bind, why=[], wrong=[]))
     words = [t.text.upper() for t in splitter.structure.tokens]
     kind = next(n for n, w in enumerate(words) if w in ("MACRO", "FUNCTION"))
     split_statement(splitter, kind + 1, dict.fromkeys(names))
     return splitter.edits.result(
-        splitter.structure.tokens[kind + 1].start, len(found.text)
-    ).text  # fmt: skip
+        splitter.structure.tokens[kind + 1].start, len(definition.text)
+    ).text
 
 
 def _refuse_tables(body: object, text: Edited) -> None:

@@ -130,9 +130,9 @@ class Structure:
 
     def query(self, first: int, last: int) -> QueryText:
         """The query that some tokens are."""
-        found = QueryText(Range(first, last), Range(first, last))
-        at = self._with(found, first) if self.word(first) == "WITH" else first
-        found.body = Range(at, last)
+        query_text = QueryText(Range(first, last), Range(first, last))
+        at = self._with(query_text, first) if self.word(first) == "WITH" else first
+        query_text.body = Range(at, last)
         starts = [at]
         end = last
         for n in self.outer(at, last):
@@ -145,10 +145,12 @@ class Structure:
             elif word in _MODIFIERS and end == last:
                 end = n
         stops = [self._before(s) for s in starts[1:]] + [end]
-        found.operands = [self._operand(a, b) for a, b in zip(starts, stops, strict=True) if a < b]
-        found.modifiers = self._split(end, last, _MODIFIERS)
-        found.children = list(self.children(end, last))
-        return found
+        query_text.operands = [
+            self._operand(a, b) for a, b in zip(starts, stops, strict=True) if a < b
+        ]
+        query_text.modifiers = self._split(end, last, _MODIFIERS)
+        query_text.children = list(self.children(end, last))
+        return query_text
 
     def _before(self, start: int) -> int:
         at = start - 1
@@ -156,25 +158,25 @@ class Structure:
             at -= 1
         return at
 
-    def _with(self, found: QueryText, first: int) -> int:
+    def _with(self, query_text: QueryText, first: int) -> int:
         at = first + 1
         if self.word(at) == "RECURSIVE":
-            found.recursive = True
+            query_text.recursive = True
             at += 1
-        while at < found.range.last:
+        while at < query_text.range.last:
             start, plain = at, True
             at += 1
             if self.closes.get(at):
                 at = self.closes[at] + 1
-            while at < found.range.last and self.word(at) != "AS":
+            while at < query_text.range.last and self.word(at) != "AS":
                 at, plain = self.closes.get(at, at) + 1, False
             at += 1
-            while at < found.range.last and at not in self.closes:
+            while at < query_text.range.last and at not in self.closes:
                 at += 1
-            close = self.closes.get(at, found.range.last - 1)
+            close = self.closes.get(at, query_text.range.last - 1)
             inner = self.query(at + 1, close)
             name = self.tokens[start].text
-            found.ctes.append(Cte(name, Range(start, close + 1), inner, plain))
+            query_text.ctes.append(Cte(name, Range(start, close + 1), inner, plain))
             at = close + 1
             if self.word(at) != ",":
                 break
@@ -219,8 +221,11 @@ class Structure:
     def _is_call(self, at: int) -> bool:
         """True if `(FROM`, `(VALUES` … are the arguments of EXTRACT, TRIM and the like."""
         return self.word(at + 1) not in ("SELECT", "WITH", "FROM") and self.word(at - 1) in (
-            "EXTRACT", "TRIM", "SUBSTRING", "OVERLAY",
-        )  # fmt: skip
+            "EXTRACT",
+            "TRIM",
+            "SUBSTRING",
+            "OVERLAY",
+        )
 
     # ---- FROM
 

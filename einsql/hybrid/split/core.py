@@ -64,10 +64,10 @@ class Core:
         splitter = self.splitter
         start, end = splitter.structure.span(self.block.range)
         plain = changed(self.tree, distinct=None)
-        made = splitter.bound(plain, self.scope, start)
-        if made is None:
+        binding = splitter.bound(plain, self.scope, start)
+        if binding is None:
             return False
-        columns = made[2]
+        columns = binding[2]
         hidden: list[tuple[Range, exp.Expr]] = []
         for item in self._orders():
             verdict = self._order(item, columns)
@@ -77,10 +77,10 @@ class Core:
                 hidden.append((item, verdict))
         if hidden:
             items = [*plain.expressions, *(e for _, e in hidden)]
-            made = splitter.bound(changed(plain, expressions=items), self.scope, start)
-            if made is None or len(made[2]) != len(columns) + len(hidden):
+            binding = splitter.bound(changed(plain, expressions=items), self.scope, start)
+            if binding is None or len(binding[2]) != len(columns) + len(hidden):
                 return False
-        name = splitter.parts.add(*made, splitter.sql[start:end])
+        name = splitter.parts.add(*binding, splitter.sql[start:end])
         text = shown(name, columns)
         if distinct:
             text = text.replace("SELECT", "SELECT DISTINCT", 1)
@@ -133,10 +133,10 @@ class Core:
             if token.text.lower() in known:
                 return known.count(token.text.lower()) == 1
         start, end = structure.span(item)
-        found = self.splitter.tree(start, end, "SELECT ")
-        if not isinstance(found, exp.Select) or len(found.expressions) != 1:
+        select = self.splitter.tree(start, end, "SELECT ")
+        if not isinstance(select, exp.Select) or len(select.expressions) != 1:
             return False
-        expression = found.expressions[0]
+        expression = select.expressions[0]
         if expression.find(exp.Query, exp.Window) is not None:
             return False
         aliases = {
@@ -160,8 +160,8 @@ class Core:
         """True if an alias might be the name of a column in FROM as well."""
         probe = changed(self.tree, distinct=None, group=None, having=None, qualify=None)
         probe.set("expressions", [exp.column(exp.to_identifier(name, quoted=True))])
-        found = self.splitter.parts.bind(probe, frozenset())
-        return isinstance(found, list)
+        columns_or_error = self.splitter.parts.bind(probe, frozenset())
+        return isinstance(columns_or_error, list)
 
     # ---- the groups, with what DuckDB makes of them
 
@@ -193,7 +193,7 @@ class Core:
         ranges = list(self.items(clause.first + 1, clause.last))
         if len(ranges) != len(group.expressions):
             return None
-        found: list[tuple[exp.Expr, Range, int | None]] = []
+        keys: list[tuple[exp.Expr, Range, int | None]] = []
         items = self.tree.expressions
         aliases = [e.alias.lower() if isinstance(e, exp.Alias) else "" for e in items]
         for node, part in zip(group.expressions, ranges, strict=True):
@@ -207,8 +207,8 @@ class Core:
                     n = None
             if n is not None and not 0 <= n < len(items):
                 return None
-            found.append((node if n is None else items[n].unalias(), part, n))
-        return found
+            keys.append((node if n is None else items[n].unalias(), part, n))
+        return keys
 
     def _calls(self, part: Range) -> Iterator[Range]:
         """Calls of aggregates, with FILTER, that are no window's own."""
@@ -241,10 +241,10 @@ class _Groups:
         structure = splitter.structure
         trees = []
         for call in self.calls:
-            found = splitter.tree(*structure.span(call), "SELECT ")
-            if not isinstance(found, exp.Select) or len(found.expressions) != 1:
+            select = splitter.tree(*structure.span(call), "SELECT ")
+            if not isinstance(select, exp.Select) or len(select.expressions) != 1:
                 return False
-            trees.append(found.expressions[0])
+            trees.append(select.expressions[0])
         keys = [node for node, _, _ in self.keys]
         items = [
             exp.Alias(this=node.copy(), alias=exp.to_identifier(f"c{n}"))
@@ -252,19 +252,24 @@ class _Groups:
         ]
         group = exp.Group(expressions=[k.copy() for k in keys]) if keys else None
         plain = changed(
-            core.tree, distinct=None, having=None, qualify=None, windows=None,
-            expressions=items, group=group,
-        )  # fmt: skip
+            core.tree,
+            distinct=None,
+            having=None,
+            qualify=None,
+            windows=None,
+            expressions=items,
+            group=group,
+        )
         start, end = structure.span(core.block.range)
-        made = splitter.bound(plain, core.scope, start)
-        if made is None:
+        binding = splitter.bound(plain, core.scope, start)
+        if binding is None:
             return False
         name = f"__einsql_{len(splitter.parts.fragments) + 1}"
         edits = self._edits(name)
         if edits is None or not self._closed(name, edits):
             return False
-        splitter.parts.add(*made, splitter.sql[start:end])
-        splitter.edits.made += edits
+        splitter.parts.add(*binding, splitter.sql[start:end])
+        splitter.edits.replacements += edits
         return True
 
     def _edits(self, name: str) -> list[tuple[int, int, str]] | None:
@@ -281,13 +286,13 @@ class _Groups:
         nodes = core.tree.expressions
         if len(ranges) != len(nodes) or any(n.find(exp.Star) for n in self._starred(nodes)):
             return None
-        whole = {n: k for k, (_, _, n) in enumerate(self.keys) if n is not None}
+        key_of_item = {n: k for k, (_, _, n) in enumerate(self.keys) if n is not None}
         outputs = {(n.alias or column_name(n)).lower() for n in nodes}
         for n, (part, node) in enumerate(zip(ranges, nodes, strict=True)):
             a, b = structure.span(part)
-            if n in whole:
+            if n in key_of_item:
                 shown_as = node.alias if isinstance(node, exp.Alias) else column_name(node)
-                edits.append((a, b, f"{name}.c{whole[n]} AS {in_quotes(shown_as)}"))
+                edits.append((a, b, f"{name}.c{key_of_item[n]} AS {in_quotes(shown_as)}"))
                 continue
             edits += self._matches(part, name, frozenset())
             if not isinstance(node, exp.Alias):
@@ -304,8 +309,12 @@ class _Groups:
         return edits
 
     def _starred(self, nodes: list[exp.Expr]) -> list[exp.Expr]:
-        return [n for n in nodes if isinstance(n, exp.Star) or (
-            isinstance(n, exp.Column) and isinstance(n.this, exp.Star))]  # fmt: skip
+        return [
+            n
+            for n in nodes
+            if isinstance(n, exp.Star)
+            or (isinstance(n, exp.Column) and isinstance(n.this, exp.Star))
+        ]
 
     def _matches(
         self, part: Range, name: str, outputs: frozenset[str]
@@ -313,7 +322,7 @@ class _Groups:
         """Where the keys' own expressions stand, the longest first; aliases stay."""
         structure = self.core.splitter.structure
         tokens = structure.tokens
-        found: list[tuple[int, int, str]] = []
+        edits: list[tuple[int, int, str]] = []
         taken = [n for c in self.calls for n in range(c.first, c.last)]
         keys = [(k, p) for k, (_, p, n) in enumerate(self.keys) if n is None]
         at = part.first
@@ -343,15 +352,15 @@ class _Groups:
             k, size = best
             if not (size == 1 and tokens[at].text.lower() in outputs):
                 a, b = structure.span(Range(at, at + size))
-                found.append((a, b, f"{name}.c{k}"))
+                edits.append((a, b, f"{name}.c{k}"))
             at += size
-        return found
+        return edits
 
-    def _closed(self, name: str, made: list[tuple[int, int, str]]) -> bool:
+    def _closed(self, name: str, replacements: list[tuple[int, int, str]]) -> bool:
         """True if what remains reads nothing but the groups, and aggregates in windows only."""
         core, splitter = self.core, self.core.splitter
         structure = splitter.structure
-        edits = Edits(splitter.sql, list(made))
+        edits = Edits(splitter.sql, list(replacements))
         last = max(r.last for r in (core.block.range, *core.modifiers.values()))
         a, b = structure.span(Range(core.block.range.first, last))
         try:

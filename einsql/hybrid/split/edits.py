@@ -13,18 +13,18 @@ class Edits:
     """Replacements in a text; one inside of another is gone with it."""
 
     text: str
-    made: list[tuple[int, int, str | Edited]] = field(default_factory=list)
+    replacements: list[tuple[int, int, str | Edited]] = field(default_factory=list)
 
     def replace(self, start: int, end: int, text: str | Edited) -> None:
         """Puts a text in the place of `[start, end)`; empty places take insertions.
 
         An edited text's parameters keep the numbers they have in the statement.
         """
-        self.made.append((start, end, text))
+        self.replacements.append((start, end, text))
 
     def covers(self, at: int) -> bool:
         """True if the text at an offset is replaced."""
-        return any(a <= at < b for a, b, _ in self.made)
+        return any(a <= at < b for a, b, _ in self.replacements)
 
     def result(self, start: int, end: int) -> Edited:
         """The part `[start, end)` as it reads now, its parameters numbered from 1."""
@@ -49,7 +49,7 @@ class Edits:
             length += b - a
 
         at = start
-        for a, b, new in sorted(self.made, key=lambda e: (e[0], -e[1])):
+        for a, b, new in sorted(self.replacements, key=lambda e: (e[0], -e[1])):
             if a < at or b > end or (a == at and a < start):
                 continue
             keep(at, a)
@@ -62,14 +62,14 @@ class Edits:
         return Edited("".join(parts), tuple(order), origins)
 
 
-def _numbered(made: Edited, order: dict[int, int]) -> str:
+def _numbered(edited: Edited, order: dict[int, int]) -> str:
     """An edited text whose parameters have the numbers of the text it goes into."""
     parts, last = [], 0
-    for at, n in sorted(mark(made.text).numbers.items()):
-        new = order.setdefault(made.parameters[n - 1], len(order) + 1)
-        parts += [made.text[last:at], f"${new}"]
+    for at, n in sorted(mark(edited.text).numbers.items()):
+        new = order.setdefault(edited.parameters[n - 1], len(order) + 1)
+        parts += [edited.text[last:at], f"${new}"]
         last = at + len(f"${n}")
-    return "".join((*parts, made.text[last:]))
+    return "".join((*parts, edited.text[last:]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,12 @@ _SETTING = ("SET", "RESET", "PRAGMA", "USE", "CALL")
 """Statements in which text may stand for names."""
 
 GIVEN = {
-    "memory_limit": "memory_limit", "max_memory": "memory_limit",
-    "temp_directory": "temp_directory", "max_temp_directory_size": "max_temp_directory_size",
+    "memory_limit": "memory_limit",
+    "max_memory": "memory_limit",
+    "temp_directory": "temp_directory",
+    "max_temp_directory_size": "max_temp_directory_size",
     "enable_external_access": "enable_external_access",
-}  # fmt: skip
+}
 """Settings of DuckDB's that follow einsql's."""
 _WRITING = ("profiling_output", "profile_output", "enable_logging", "logging_storage")
 
@@ -41,8 +43,9 @@ def refuse(tokens: Sequence[Token], database: str) -> None:
         if (low == CATALOG and not is_text) or (CATALOG in low and is_text and word in _SETTING):
             raise refusal(token.start)
     gives_up = word == "DETACH" or {word, *map(word_of, tokens[1:2])} in (
-        {"DROP", "DATABASE"}, {"ALTER", "DATABASE"},
-    )  # fmt: skip
+        {"DROP", "DATABASE"},
+        {"ALTER", "DATABASE"},
+    )
     replaces = word == "ATTACH" and [word_of(t) for t in tokens[1:3]] == ["OR", "REPLACE"]
     if not gives_up and not replaces:
         return

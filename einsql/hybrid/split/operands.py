@@ -63,7 +63,7 @@ def _over_tables(star: exp.Star, is_tensor: Callable[[str], bool]) -> bool:
 
 def _names_of_with(select: exp.Expr) -> set[str]:
     """The names of WITH in reach of a SELECT, in small letters."""
-    found = set[str]()
+    names = set[str]()
     inside: exp.Expr | None = None
     node: exp.Expr | None = select
     while node is not None:
@@ -71,21 +71,21 @@ def _names_of_with(select: exp.Expr) -> set[str]:
         for cte in () if clause is None else clause.expressions:
             if cte is inside:
                 break
-            found.add(cte.alias.lower())
+            names.add(cte.alias.lower())
         inside, node = node if isinstance(node, exp.CTE) else inside, node.parent
-    return found
+    return names
 
 
 def sources(tree: exp.Expr) -> list[exp.Table]:
     """What a query reads in FROM, without those names of its WITH that nothing reads."""
     body = tree.copy()
     body.set("with_", None)
-    found = list(body.find_all(exp.Table))
+    tables = list(body.find_all(exp.Table))
     clause = tree.args.get("with_")
     for cte in reversed([] if clause is None else clause.expressions):
-        if any(t.name.lower() == cte.alias.lower() for t in found):
-            found += cte.this.find_all(exp.Table)
-    return found
+        if any(t.name.lower() == cte.alias.lower() for t in tables):
+            tables += cte.this.find_all(exp.Table)
+    return tables
 
 
 def refusal(root: Node, tables: set[str], is_ours: bool = False) -> str | None:
@@ -128,11 +128,11 @@ def _joined(node: EinSum) -> bool:
             parts.append(read)
         else:
             parts.append({axis.label})
-    whole = parts.pop() if parts else set()
+    connected = parts.pop() if parts else set()
     while parts:
-        more = next((p for p in parts if p & whole), None)
+        more = next((p for p in parts if p & connected), None)
         if more is None:
             return False
-        whole |= more
+        connected |= more
         parts.remove(more)
     return True

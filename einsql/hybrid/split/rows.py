@@ -24,10 +24,10 @@ def touching(sql: str, alias: str, keys: Sequence[str]) -> tuple[str, list[str]]
     last = len(structure.tokens)
     word, marks = structure.word(0), dict[str, int]()
     for at in structure.outer(1, last):
-        found = structure.word(at)
-        is_other = found == "FROM" and structure.word(at - 1) == "DISTINCT"
-        if found in ("SET", "FROM", "USING", "WHERE", "RETURNING") and not is_other:
-            marks.setdefault(found, at)
+        keyword = structure.word(at)
+        is_other = keyword == "FROM" and structure.word(at - 1) == "DISTINCT"
+        if keyword in ("SET", "FROM", "USING", "WHERE", "RETURNING") and not is_other:
+            marks.setdefault(keyword, at)
     needed = {"UPDATE": "SET", "DELETE": "FROM"}.get(word)
     if needed not in marks or "RETURNING" in marks:
         return None

@@ -49,12 +49,12 @@ def share(fragments: Sequence[Fragment], view: View) -> tuple[list[Once], list[F
     often = {key for key, count in readers.items() if count > 1}
     if not often:
         return [], list(fragments)
-    made: dict[object, Once] = {}
+    once_by_key: dict[object, Once] = {}
     for f in fragments:
-        _collect(f, often, view, made)
-    trees = (_over(f.foreign, _ctes(f.tree), _body(f.tree), made) for f in fragments)
+        _collect(f, often, view, once_by_key)
+    trees = (_over(f.foreign, _ctes(f.tree), _body(f.tree), once_by_key) for f in fragments)
     over = [replace(f, tree=tree) for f, tree in zip(fragments, trees, strict=True)]
-    return list(made.values()), over
+    return list(once_by_key.values()), over
 
 
 def _ctes(tree: exp.Expr) -> list[exp.CTE]:
@@ -63,9 +63,9 @@ def _ctes(tree: exp.Expr) -> list[exp.CTE]:
 
 
 def _body(tree: exp.Expr) -> exp.Expr:
-    made = tree.copy()
-    made.set("with_", None)
-    return made
+    body = tree.copy()
+    body.set("with_", None)
+    return body
 
 
 def _names(tree: exp.Expr) -> set[str]:
@@ -81,12 +81,12 @@ def _key(foreign: frozenset[str], before: Sequence[exp.CTE], query: exp.Expr) ->
 def _reads(fragment: Fragment, view: View) -> set[object]:
     """What a fragment reads, and what it is."""
     ctes, body = _ctes(fragment.tree), _body(fragment.tree)
-    wanted, found = _names(body), {_key(fragment.foreign, ctes, body)}
+    wanted, reads = _names(body), {_key(fragment.foreign, ctes, body)}
     for n in reversed(range(len(ctes))):
         if ctes[n].alias.lower() in wanted:
             wanted |= _names(ctes[n].this)
-            found.add(_key(fragment.foreign, ctes[:n], ctes[n].this))
-    return found | {_key(frozenset(), [], query) for _, query in _views(fragment, view)}
+            reads.add(_key(fragment.foreign, ctes[:n], ctes[n].this))
+    return reads | {_key(frozenset(), [], query) for _, query in _views(fragment, view)}
 
 
 def _views(fragment: Fragment, view: View) -> Iterator[tuple[str, exp.Expr]]:
@@ -98,37 +98,44 @@ def _views(fragment: Fragment, view: View) -> Iterator[tuple[str, exp.Expr]]:
 
 
 def _collect(
-    fragment: Fragment, often: set[object], view: View, made: dict[object, Once]
-) -> None:  # fmt: skip
+    fragment: Fragment, often: set[object], view: View, once_by_key: dict[object, Once]
+) -> None:
     """Adds what a fragment reads that is read often."""
     for name, query in _views(fragment, view):
         key = _key(frozenset(), [], query)
         if key in often:
-            made.setdefault(key, Once(name, name, query, frozenset()))
+            once_by_key.setdefault(key, Once(name, name, query, frozenset()))
     ctes, body = _ctes(fragment.tree), _body(fragment.tree)
     reads = _reads(fragment, view)
     for n, cte in enumerate(ctes):
         key = _key(fragment.foreign, ctes[:n], cte.this)
-        if key in often and key in reads and key not in made:
-            tree = _over(fragment.foreign, ctes[:n], cte.this, made)
-            made[key] = Once(f"{PREFIX}with_{len(made) + 1}", cte.alias, tree, fragment.foreign)
+        if key in often and key in reads and key not in once_by_key:
+            tree = _over(fragment.foreign, ctes[:n], cte.this, once_by_key)
+            once_by_key[key] = Once(
+                f"{PREFIX}with_{len(once_by_key) + 1}", cte.alias, tree, fragment.foreign
+            )
     key = _key(fragment.foreign, ctes, body)
-    if key in often and key not in made:
-        tree = _over(fragment.foreign, ctes, body, made)
-        made[key] = Once(f"{PREFIX}with_{len(made) + 1}", fragment.name, tree, fragment.foreign)
+    if key in often and key not in once_by_key:
+        tree = _over(fragment.foreign, ctes, body, once_by_key)
+        once_by_key[key] = Once(
+            f"{PREFIX}with_{len(once_by_key) + 1}", fragment.name, tree, fragment.foreign
+        )
 
 
 def _over(
-    foreign: frozenset[str], ctes: Sequence[exp.CTE], body: exp.Expr, made: dict[object, Once]
+    foreign: frozenset[str],
+    ctes: Sequence[exp.CTE],
+    body: exp.Expr,
+    once_by_key: dict[object, Once],
 ) -> exp.Expr:
     """A query over what is computed once."""
-    once = made.get(_key(foreign, ctes, body))
+    once = once_by_key.get(_key(foreign, ctes, body))
     if once is not None:
         return _read(once)
     tree, before = body.copy(), []
     for n, cte in enumerate(ctes):
         copy = cte.copy()
-        once = made.get(_key(foreign, ctes[:n], cte.this))
+        once = once_by_key.get(_key(foreign, ctes[:n], cte.this))
         if once is not None:
             copy.set("this", _read(once))
         before.append(copy)

@@ -120,8 +120,8 @@ class Splitter:
             ProgrammingError: ORDER BY has a parameter in the place of a column.
         """
         self._check_order(query)
-        whole = len(query.operands) == 1 and not query.modifiers
-        if whole and self._whole(query.range, scope):
+        is_single = len(query.operands) == 1 and not query.modifiers
+        if is_single and self._whole(query.range, scope):
             return
         inner = self._names(query, scope)
         if len(query.operands) == 1 and isinstance(query.operands[0], Block):
@@ -165,11 +165,11 @@ class Splitter:
     def _whole(self, part: Range, scope: Scope) -> bool:
         start, end = self.structure.span(part)
         tree = self.tree(start, end)
-        found = None if tree is None else self.bound(tree, scope, start)
-        if found is None:
+        binding = None if tree is None else self.bound(tree, scope, start)
+        if binding is None:
             return False
-        name = self.parts.add(*found, self.sql[start:end])
-        self.edits.replace(start, end, shown(name, found[2]))
+        name = self.parts.add(*binding, self.sql[start:end])
+        self.edits.replace(start, end, shown(name, binding[2]))
         return True
 
     def tree(self, start: int, end: int, prefix: str = "") -> exp.Expr | None:
@@ -188,14 +188,14 @@ class Splitter:
         if named is None:
             return None
         tree = named
-        found = self.parts.bind(tree, foreign)
-        if isinstance(found, list):
-            return tree, foreign, found
-        place = found.position if found.position is not None else at
-        if isinstance(found, NotSupportedError | UnknownHere):
-            self.parts.why.append(Why(place, found.reason))
-        if not isinstance(found, NotSupportedError):
-            self.parts.wrong.append(found)
+        columns_or_error = self.parts.bind(tree, foreign)
+        if isinstance(columns_or_error, list):
+            return tree, foreign, columns_or_error
+        place = columns_or_error.position if columns_or_error.position is not None else at
+        if isinstance(columns_or_error, NotSupportedError | UnknownHere):
+            self.parts.why.append(Why(place, columns_or_error.reason))
+        if not isinstance(columns_or_error, NotSupportedError):
+            self.parts.wrong.append(columns_or_error)
         return None
 
     # ---- WITH
@@ -219,19 +219,19 @@ class Splitter:
         clause = tree.args.get("with_")
         if clause is None or len(clause.expressions) != 1:
             return None
-        made: exp.CTE = clause.expressions[0]
+        definition: exp.CTE = clause.expressions[0]
         probe = exp.Select(expressions=[exp.Star()])
         table = exp.Table(this=exp.to_identifier(cte.name, quoted=True))
         probe.set("from_", exp.From(this=table))
-        probe.set("with_", exp.With(expressions=[made.copy()]))
+        probe.set("with_", exp.With(expressions=[definition.copy()]))
         named = with_names(probe, scope)
         if named is None:
             return None
-        found = self.parts.bind(named, _foreign(scope))
-        if isinstance(found, Error):
-            self.parts.refused[cte.name.lower()] = found
+        columns_or_error = self.parts.bind(named, _foreign(scope))
+        if isinstance(columns_or_error, Error):
+            self.parts.refused[cte.name.lower()] = columns_or_error
             return None
-        return made
+        return definition
 
     def _with(self, query: QueryText, scope: Scope) -> None:
         """Splits the queries of WITH that what remains still reads; the others go."""
@@ -272,13 +272,13 @@ class Splitter:
         """The names in reach of a query of WITH, those before it as they bind."""
         if query.recursive:
             return names
-        found = dict(names)
+        scope = dict(names)
         for before in query.ctes:
             if before is cte:
                 break
-            tree = self._cte(before, found) if before.plain else None
-            _define(found, before.name, tree)
-        return found
+            tree = self._cte(before, scope) if before.plain else None
+            _define(scope, before.name, tree)
+        return scope
 
     def _reads(self, part: Range, name: str) -> bool:
         tokens, low = self.structure.tokens, name.lower()
@@ -336,11 +336,11 @@ class Splitter:
     def _item(self, start: int, end: int, reference: Reference, scope: Scope) -> None:
         """Makes a FROM item a fragment."""
         tree = self.tree(start, end, "SELECT * FROM ")
-        found = None if tree is None else self.bound(tree, scope, start)
+        binding = None if tree is None else self.bound(tree, scope, start)
         alias = "" if reference.aliased else f" AS {in_quotes(_stem(reference))}"
-        if found is not None:
-            name = self.parts.add(*found, f"SELECT * FROM {self.sql[start:end]}")
-            self.edits.replace(start, end, f"({shown(name, found[2])}){alias}")
+        if binding is not None:
+            name = self.parts.add(*binding, f"SELECT * FROM {self.sql[start:end]}")
+            self.edits.replace(start, end, f"({shown(name, binding[2])}){alias}")
         elif tree is not None and reference.is_call:
             self._expand(start, end, tree, alias, scope)
 
@@ -368,9 +368,11 @@ class Splitter:
             wrong.position = start
         self.parts.wrong += own.wrong
         self.parts.why += [Why(start, why.reason) for why in own.why]
-        made = inner.edits.result(0, len(text))
-        self.expanded[start] = frozenset(t.text.lower() for t in tokenize(made.text))
-        self.edits.replace(start, end, Edited(f"({made.text}){alias}", made.parameters, []))
+        expansion = inner.edits.result(0, len(text))
+        self.expanded[start] = frozenset(t.text.lower() for t in tokenize(expansion.text))
+        self.edits.replace(
+            start, end, Edited(f"({expansion.text}){alias}", expansion.parameters, [])
+        )
 
     # ---- a block without what stands around its relation
 
@@ -424,7 +426,7 @@ def with_names(tree: exp.Expr, scope: Scope) -> exp.Expr | None:
 
 def changed(tree: exp.Select, **args: object) -> exp.Select:
     """A copy of a SELECT with other clauses."""
-    made = tree.copy()
+    select = tree.copy()
     for name, value in args.items():
-        made.set(name, value)
-    return made
+        select.set(name, value)
+    return select

@@ -6,30 +6,39 @@ from einsql.hybrid.split.blocks import STARTS, Range
 from einsql.hybrid.split.split import Scope, Splitter
 
 _NAMING = (
-    "FROM", "JOIN", "INTO", "UPDATE", "USING", "SUMMARIZE", "DESCRIBE", "DESC", "TABLE", "PIVOT",
+    "FROM",
+    "JOIN",
+    "INTO",
+    "UPDATE",
+    "USING",
+    "SUMMARIZE",
+    "DESCRIBE",
+    "DESC",
+    "TABLE",
+    "PIVOT",
     "UNPIVOT",
-)  # fmt: skip
+)
 _ENDS = ("RETURNING",)
 
 
-def split_statement(splitter: Splitter, first: int, given: Scope | None = None) -> None:
+def split_statement(splitter: Splitter, first: int, names: Scope | None = None) -> None:
     """Splits every query inside of a statement.
 
     Args:
         splitter: Reads the statement.
         first: Its first token.
-        given: Names in reach.
+        names: Names in reach.
     """
     structure = splitter.structure
     last = len(structure.tokens)
     word = structure.word(first)
     is_query = word in STARTS and word not in ("PIVOT", "UNPIVOT", "SUMMARIZE", "DESCRIBE")
     if is_query and not _is_change(splitter, first):
-        splitter.query(structure.query(first, last), given or {})
+        splitter.query(structure.query(first, last), names or {})
         return
     start = query_of(splitter, first, last)
     end = last if start is None else _end(splitter, start)
-    scope: Scope = {} if given is None else dict(given)
+    scope: Scope = {} if names is None else dict(names)
     if word == "WITH":
         query = structure.query(first, last)
         for cte in query.ctes:

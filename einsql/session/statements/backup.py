@@ -149,8 +149,8 @@ def _export_tables(ctx: Context, part: str, target: str, options: str) -> None:
 def _makes_catalog(tokens: Sequence[Token]) -> bool:
     """True of statements that make or fill the catalog's schema; others may read it."""
     words = [t.text for t in tokens[:3]]
-    made = words[2:] if words[:1] == ["CREATE"] else words[1:2] if words[:1] == ["COPY"] else []
-    return made == [guard.CATALOG]
+    target = words[2:] if words[:1] == ["CREATE"] else words[1:2] if words[:1] == ["COPY"] else []
+    return target == [guard.CATALOG]
 
 
 def _text_of(tokens: Sequence[Token]) -> str:

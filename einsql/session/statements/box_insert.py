@@ -85,15 +85,21 @@ class Boxed:
             array = array if self.moved is None else array.transpose(self.moved)
             values[name] = array if self.spread is None else array[self.spread]
         return Write(
-            tensor, None if self.count == self.schema.size else tuple(at), values, self.count,
+            tensor,
+            None if self.count == self.schema.size else tuple(at),
+            values,
+            self.count,
             presence=True,
-        )  # fmt: skip
+        )
 
 
 def boxed(
-    schema: Schema, order: Sequence[str], empty: Result, ends: Sequence[object],
-    told: Mapping[str, int | str],
-) -> Boxed | None:  # fmt: skip
+    schema: Schema,
+    order: Sequence[str],
+    empty: Result,
+    ends: Sequence[object],
+    constants: Mapping[str, int | str],
+) -> Boxed | None:
     """How a SELECT's results become boxes of a tensor, or None if that has to be found out.
 
     Args:
@@ -101,16 +107,16 @@ def boxed(
         order: The tensor's column for each of the result's.
         empty: The result, without what it will hold.
         ends: Where parameters begin and end its keys.
-        told: Fields of it that are one number in every row, or the scalar that has it.
+        constants: Fields of it that are one number in every row, or the scalar that has it.
     """
-    made = empty.schema
-    if empty.hidden or not made.size:
+    source = empty.schema
+    if empty.hidden or not source.size:
         return None
     shifts = [e for e in ends if isinstance(e, Shift)]
     if len(shifts) < len(ends):
         return None
     columns = dict(zip(order, empty.columns, strict=True))
-    axes = {k.name: n for n, k in enumerate(made.keys)}
+    axes = {k.name: n for n, k in enumerate(source.keys)}
     spans: list[_Span] = []
     moved: list[int] = []
     spread: list[slice | None] = []
@@ -120,17 +126,17 @@ def boxed(
             n = axes[column.key]
             moved.append(n)
             spread.append(slice(None))
-            found = made.keys[n]
+            source_key = source.keys[n]
             scalars = tuple(e.name for e in shifts if e.axis == n)
-            spans.append(_Span(found.lo, found.extent, scalars, key.lo, key.hi))
+            spans.append(_Span(source_key.lo, source_key.extent, scalars, key.lo, key.hi))
             continue
-        number = told.get(column.field or "")
+        number = constants.get(column.field or "")
         if number is None:
             return None
         spread.append(None)
         first, scalars = (number, ()) if isinstance(number, int) else (0, (number,))
         spans.append(_Span(first, 1, scalars, key.lo, key.hi))
-    if sorted(moved) != list(range(len(made.keys))):
+    if sorted(moved) != list(range(len(source.keys))):
         return None
     values = []
     for f in schema.values:
@@ -144,6 +150,6 @@ def boxed(
         tuple(values),
         None if moved == sorted(moved) else tuple(moved),
         tuple(spread) if None in spread else None,
-        made.size,
-        tuple(f.name for f in made.fields if is_flag(f.name)),
+        source.size,
+        tuple(f.name for f in source.fields if is_flag(f.name)),
     )

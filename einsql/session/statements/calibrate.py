@@ -17,6 +17,7 @@ from einsql.core.machine import Machine
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.core.settings import RATES, Settings
 from einsql.engine.executor import Tick
+from einsql.engine.spmd_executor import SiteProgram
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -29,13 +30,14 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
 )
+from einsql.ir.spmd.program import Exchange, Load, Program
+from einsql.optimizer.decomposition import Cut, Decomposition
+from einsql.optimizer.placement.placement import place
 from einsql.planner.compile import compiler
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
     from einsql.engine.ranks.program import RankProgram
-    from einsql.engine.spmd_executor import SiteProgram
-    from einsql.ir.spmd.program import Program
     from einsql.storage.relation import Fields
 
 BUDGET = 0.08
@@ -153,8 +155,6 @@ class _Measures:
         Returns:
             Seconds of the second map, seconds of the exchange and its bytes.
         """
-        from einsql.ir.spmd.program import Exchange  # 20 ms, for several sites only
-
         extents = {"i": extent, "j": extent}
         (x,) = _tensors("a", ("ij",), extents, DType.FLOAT)
         one = Call("neg", (_value(0, DType.FLOAT),), DType.FLOAT)
@@ -195,16 +195,11 @@ class _Measures:
 
     def _placed(self, root: EinSum, sites: int, *parts: Mapping[str, int]) -> Program:
         """A graph whose nodes are cut as given."""
-        from einsql.optimizer.decomposition import Cut, Decomposition  # as in `exchange`
-        from einsql.optimizer.placement.placement import place
-
         cuts = tuple(Cut(f"r{n}", dict(p), 1, 0.0, 0.0, 0.0) for n, p in enumerate(parts))
         return place(root, Decomposition("calibration", sites, cuts, 0.0))
 
     def _program(self, placed: Program, root: EinSum) -> np.ndarray:
         """Seconds of each step of a program."""
-        from einsql.ir.spmd.program import Load  # as in `exchange`
-
         inputs: dict[str, Fields] = {}
         for step in placed.steps:
             if isinstance(step, Load):
@@ -214,14 +209,12 @@ class _Measures:
                 inputs[step.source.name] = {schema.values[0].name: ones}
         program: SiteProgram | RankProgram
         if self._cluster is None:
-            from einsql.engine.spmd_executor import SiteProgram
-
             program = SiteProgram(placed, root.schema, compiler(self._settings))
         else:
-            from einsql.engine.ranks.program import RankProgram
+            from einsql.engine.ranks.program import RankProgram  # loads what talks to ranks
 
-            def keep(name: str, _: Fields, found: Fields) -> None:
-                inputs[name] = found
+            def keep(name: str, _: Fields, loaded: Fields) -> None:
+                inputs[name] = loaded
 
             program = RankProgram(self._cluster, placed, root.schema, self._settings.jit, keep)
         took: list[list[float]] = []

@@ -46,14 +46,14 @@ def create_tensor(ctx: Context, statement: CreateTensor) -> int:
             hint="CREATE OR REPLACE TENSOR replaces it.",
         )
     ctx.duck.refuse(statement.name)
-    made = _selected(ctx, statement) if statement.text else _declared(ctx, statement)
+    tensor = _selected(ctx, statement) if statement.text else _declared(ctx, statement)
     if statement.partition is not None:
-        parts, order = _parts(statement.partition, made.relation.schema)
-        made = as_declared(ctx, replace(made, partition=parts, order=order))
-    ctx.store.put(replace(made, temporary=statement.temporary))
-    if not statement.text and PRESENT in made.relation.fields:
+        parts, order = _parts(statement.partition, tensor.relation.schema)
+        tensor = as_declared(ctx, replace(tensor, partition=parts, order=order))
+    ctx.store.put(replace(tensor, temporary=statement.temporary))
+    if not statement.text and PRESENT in tensor.relation.fields:
         return 0
-    return rows(made.relation.fields, made.relation.schema)
+    return rows(tensor.relation.fields, tensor.relation.schema)
 
 
 def _selected(ctx: Context, statement: CreateTensor) -> Tensor:

@@ -96,9 +96,13 @@ def _tree(statement: CreateView | CreateMacro) -> exp.Expr | Macro | None:
     if isinstance(statement, CreateView):
         return statement.query
     return Macro(
-        statement.name, statement.parameters, statement.body, statement.is_table, statement.text,
+        statement.name,
+        statement.parameters,
+        statement.body,
+        statement.is_table,
+        statement.text,
         statement.defaults,
-    )  # fmt: skip
+    )
 
 
 def _depth(text: str) -> int:
@@ -144,8 +148,8 @@ def _read(kind: str, name: str, text: str) -> Body:
     except RecursionError:
         raise ProgrammingError("Its text nests too deeply") from None
     if isinstance(statement, CreateView | CreateMacro):
-        made = _definition(statement)
-        if (made.kind, made.name.lower()) == (kind, name.lower()):
+        definition = _definition(statement)
+        if (definition.kind, definition.name.lower()) == (kind, name.lower()):
             return Body(_tree(statement), depth)
     raise ProgrammingError("Its text defines something else")
 
@@ -160,8 +164,8 @@ def drop(ctx: Context, statement: Drop) -> None:
     names = [statement.name, f"{statement.name}()"]
     if statement.kind == "macro":
         names.reverse()
-    found = [taken for taken in map(ctx.store.get, names) if taken is not None]
-    for taken in found:
+    candidates = [taken for taken in map(ctx.store.get, names) if taken is not None]
+    for taken in candidates:
         if kind_of(taken) == statement.kind or kind_of(taken) == "object":
             ctx.store.remove(taken.name)
             return

@@ -32,7 +32,7 @@ from einsql.session.statements import insert as rows_of
 from einsql.session.statements import update
 from einsql.session.statements.box_insert import Boxed, boxed
 from einsql.session.statements.target import writable
-from einsql.session.statements.write_set import Made, store
+from einsql.session.statements.write_set import WriteSet, store
 from einsql.sql.binder.dml import (
     Target,
     Touch,
@@ -84,9 +84,9 @@ class Part(ABC):
         return None
 
     @abstractmethod
-    def made(
+    def writes(
         self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
-    ) -> tuple[Made, int]:
+    ) -> tuple[WriteSet, int]:
         """What is to be stored, and how many rows that changes.
 
         Args:
@@ -101,7 +101,7 @@ class Part(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Touching(Part):
+class UpdateOrDelete(Part):
     """UPDATE or DELETE."""
 
     touch: Touch
@@ -112,10 +112,10 @@ class Touching(Part):
         """The node of the rows that are touched."""
         return self.touch.node
 
-    def made(
+    def writes(
         self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
-    ) -> tuple[Made, int]:
-        """See `Part.made`."""
+    ) -> tuple[WriteSet, int]:
+        """See `Part.writes`."""
         touch = self.touch
         if self.ends:  # only the schema is looked at from now on
             schema, fields = _narrowed(touch.node.schema, fields, self.ends, inputs)
@@ -127,7 +127,7 @@ class Touching(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Inserting(Part):
+class InsertSelect(Part):
     """INSERT of a SELECT.
 
     Attributes:
@@ -136,7 +136,7 @@ class Inserting(Part):
         replaces: Whether rows that are there are overwritten.
         empty: Its result, without what it will hold.
         ends: Where parameters begin and end its keys.
-        told: Fields of it that are one number, or the scalar that has it.
+        constants: Fields of it that are one number, or the scalar that has it.
         box: How it becomes a box of the tensor, if it always does.
     """
 
@@ -145,7 +145,7 @@ class Inserting(Part):
     replaces: bool
     empty: Result
     ends: Ends = ()
-    told: Mapping[str, int | str] = field(default_factory=dict)
+    constants: Mapping[str, int | str] = field(default_factory=dict)
     box: Boxed | None = None
 
     @property
@@ -153,10 +153,10 @@ class Inserting(Part):
         """The SELECT's node."""
         return self.relation.node
 
-    def made(
+    def writes(
         self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
-    ) -> tuple[Made, int]:
-        """See `Part.made`."""
+    ) -> tuple[WriteSet, int]:
+        """See `Part.writes`."""
         if self.box is not None and tensor.relation.schema is self.box.schema:
             written = self.box.write(tensor, fields, inputs)
             if written is not None and (self.replaces or tensor.default is not None):
@@ -169,22 +169,24 @@ class Inserting(Part):
         cuts = [e for e in self.ends if isinstance(e, Cut)]
         if cuts:
             result = result.cropped(within(result.bounds, cuts, inputs))
-        told = {k: n if isinstance(n, int) else int(inputs[n][FIELD]) for k, n in self.told.items()}
-        return rows_of.inserted(ctx, tensor, self.order, result, self.replaces, told)
+        constants = {
+            k: n if isinstance(n, int) else int(inputs[n][FIELD]) for k, n in self.constants.items()
+        }
+        return rows_of.inserted(ctx, tensor, self.order, result, self.replaces, constants)
 
 
 @dataclass(frozen=True, slots=True)
-class Giving(Part):
+class InsertValues(Part):
     """INSERT of VALUES."""
 
     table: dict[str, np.ndarray]
     replaces: bool
 
-    def made(
+    def writes(
         self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
-    ) -> tuple[Made, int]:
-        """See `Part.made`."""
-        return rows_of.given(tensor, self.table, self.replaces)
+    ) -> tuple[WriteSet, int]:
+        """See `Part.writes`."""
+        return rows_of.row_write(tensor, self.table, self.replaces)
 
 
 @dataclass
@@ -231,34 +233,34 @@ class Changing:
         Raises:
             Error: A part fails; nothing has changed then.
         """
-        found = _computed(self.plans, inputs, ctx)
+        root_fields = _computed(self.plans, inputs, ctx)
         result = None
         if self.shown is not None:  # first, for what it shows is not overwritten
             plan = self.plans[0]
-            result = plan.wrap(found[0], inputs, plan.shown(inputs))
-        made: list[Made] = []
+            result = plan.wrap(root_fields[0], inputs, plan.shown(inputs))
+        changes: list[WriteSet] = []
         number, at = -1, 0 if self.shown is None else 1
         for part in self.parts:
             fields: Fields = {}
             if part.root is not None:
-                fields, at = found[at], at + 1
+                fields, at = root_fields[at], at + 1
             try:
-                new, number = part.made(ctx, ctx.store.writable(part.name), fields, inputs)
+                new, number = part.writes(ctx, ctx.store.writable(part.name), fields, inputs)
             except Error as error:
                 if error.position is None:
                     error.position = part.at
                 raise
             if number:
-                made.append(new)
-        store(ctx, made, lambda: _foreign(inputs, found))
+                changes.append(new)
+        store(ctx, changes, lambda: _foreign(inputs, root_fields))
         return Changed(number) if result is None else Rows(result, self.plans[0].description)
 
 
-def _foreign(inputs: Inputs, found: Sequence[Fields]) -> set[int]:
+def _foreign(inputs: Inputs, root_fields: Sequence[Fields]) -> set[int]:
     """Ids of the owners of memory that a tensor must not share: of inputs, and of several roots."""
     foreign = owners(inputs.values())
-    if len(found) > 1:  # roots may show the same memory, and each tensor has its own
-        shown = Counter(o for fields in found for o in owners([fields]))
+    if len(root_fields) > 1:  # roots may show the same memory, and each tensor has its own
+        shown = Counter(o for fields in root_fields for o in owners([fields]))
         foreign |= {o for o, times in shown.items() if times > 1}
     return foreign
 
@@ -287,16 +289,14 @@ def _by_duckdb(
     ctx: Context, tree: exp.Insert | exp.Update | exp.Delete, text: str, error: Error
 ) -> int:
     target = target_of(tree)
-    if not isinstance(tree, exp.Insert):
-        from einsql.session.statements.from_tables import changed_rows  # few statements need DuckDB
+    from einsql.session.statements import from_tables  # few statements need DuckDB
 
-        return changed_rows(ctx, writable(ctx, target), text, target.alias, error)
+    if not isinstance(tree, exp.Insert):
+        return from_tables.changed_rows(ctx, writable(ctx, target), text, target.alias, error)
     statement = insertion(tree)
     if isinstance(statement.source, exp.Values):
         raise error
-    from einsql.session.statements.from_tables import inserted_rows  # as above
-
-    new, number = inserted_rows(ctx, writable(ctx, target), statement, text, error)
+    new, number = from_tables.inserted_rows(ctx, writable(ctx, target), statement, text, error)
     store(ctx, [new] if number else [], set)
     return number
 
@@ -319,8 +319,8 @@ def bind(ctx: Context, tree: exp.Expr) -> tuple[Changing, Mapping[str, Fields]]:
     )
     roots = [Relation(p.root, ()) for p in parts if p.root is not None]
     plans = _plans(ctx, binder, roots if shown is None else [shown, *roots])
-    given = bool(ctx.parameters) and any(isinstance(p, Giving) for p in parts)
-    once = given or any(p.volatile for p in plans)
+    has_parameters = bool(ctx.parameters) and any(isinstance(p, InsertValues) for p in parts)
+    once = has_parameters or any(p.volatile for p in plans)
     use = binder.parameters.use
     prepared = Changing(tuple(parts), shown, plans, version, use, read, once)
     return prepared, catalog_of(binder).fields
@@ -377,18 +377,25 @@ def _part(
 
 
 def _bound(
-    ctx: Context, binder: QueryBinder, tree: exp.Insert | exp.Update | exp.Delete,
-    target: Target, tensor: Tensor,
-) -> Part:  # fmt: skip
+    ctx: Context,
+    binder: QueryBinder,
+    tree: exp.Insert | exp.Update | exp.Delete,
+    target: Target,
+    tensor: Tensor,
+) -> Part:
     if isinstance(tree, exp.Update):
         touch = bind_update(binder, target, tree)
         ends = _ends_of(ctx, binder, touch)
-        return Touching("UPDATE", tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends)
+        return UpdateOrDelete(
+            "UPDATE", tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends
+        )
     if isinstance(tree, exp.Delete):
         update.refuse_default(tensor)
         touch = bind_delete(binder, target, tree)
         ends = _ends_of(ctx, binder, touch)
-        return Touching("DELETE", tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends)
+        return UpdateOrDelete(
+            "DELETE", tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends
+        )
     statement = insertion(tree)
     source = statement.source
     if isinstance(source, exp.Values):
@@ -397,17 +404,26 @@ def _bound(
             raise NeedsValuesError(numbers)
         rows = binder.with_ctes(tree, lambda: literal_rows(binder, source))
         table = rows_of.literal_table(ctx, tensor, statement.columns, rows)
-        return Giving("INSERT", tensor.name, None, table, statement.replaces)
+        return InsertValues("INSERT", tensor.name, None, table, statement.replaces)
     relation = bind_insert(binder, statement)
     order = rows_of.result_order(tensor, statement, relation)
     keys = [k.name for k in relation.node.schema.keys]
     ends = tuple(e.end(binder.parameters, keys.index(name)) for name, e in relation.edges)
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
     empty = Result(relation.node.schema, {}, columns, relation.hidden)
-    told = rows_of.told(relation, binder.parameters.inputs)
-    box = boxed(tensor.relation.schema, order, empty, ends, told)
-    return Inserting(
-        "INSERT", tensor.name, None, relation, order, statement.replaces, empty, ends, told, box
+    constants = rows_of.constant_fields(relation, binder.parameters.inputs)
+    box = boxed(tensor.relation.schema, order, empty, ends, constants)
+    return InsertSelect(
+        "INSERT",
+        tensor.name,
+        None,
+        relation,
+        order,
+        statement.replaces,
+        empty,
+        ends,
+        constants,
+        box,
     )
 
 
@@ -417,15 +433,15 @@ def _ends_of(ctx: Context, binder: QueryBinder, touch: Touch) -> Ends:
     Raises:
         NeedsValuesError: There are any, and ranks are to change the rows.
     """
-    given = binder.parameters
-    windows = given.views.of(touch.node)
+    parameters = binder.parameters
+    windows = parameters.views.of(touch.node)
     if ctx.cluster is not None:  # there a change is over all keys of the tensor
         numbers = {n for w in windows.values() for n in w.numbers}
         numbers |= {n for _, e in touch.edges for n in e.numbers}
         if numbers:
             raise NeedsValuesError(numbers)
-    cuts = tuple(e.end(given, n) for n, e in touch.edges)
-    return (*(w.end(given, n) for n, w in windows.items()), *cuts)
+    cuts = tuple(e.end(parameters, n) for n, e in touch.edges)
+    return (*(w.end(parameters, n) for n, w in windows.items()), *cuts)
 
 
 def _narrowed(schema: Schema, fields: Fields, ends: Ends, inputs: Inputs) -> tuple[Schema, Fields]:
@@ -443,26 +459,26 @@ def _narrowed(schema: Schema, fields: Fields, ends: Ends, inputs: Inputs) -> tup
 # ---- planning and running
 
 
-def _plans(ctx: Context, binder: QueryBinder, given: Sequence[Relation]) -> tuple[Plan, ...]:
+def _plans(ctx: Context, binder: QueryBinder, relations: Sequence[Relation]) -> tuple[Plan, ...]:
     """The plans of what a statement computes, for one program if one site runs it."""
-    if not given:
+    if not relations:
         return ()
     catalog = catalog_of(binder)
-    check_groups(given, catalog)
+    check_groups(relations, catalog)
     ctx.plans.planned += 1
     if not on_one_site(ctx):
-        return tuple(make_plan(r, catalog, ctx.notices) for r in given)
-    first, *more = apart(r.node for r in given)
-    return (make_plan(replace(given[0], node=first), catalog, ctx.notices, more),)
+        return tuple(make_plan(r, catalog, ctx.notices) for r in relations)
+    first, *more = apart(r.node for r in relations)
+    return (make_plan(replace(relations[0], node=first), catalog, ctx.notices, more),)
 
 
 def _computed(plans: Sequence[Plan], inputs: Mapping[str, Fields], ctx: Context) -> list[Fields]:
     """The fields of every root."""
-    found: list[Fields] = []
+    root_fields: list[Fields] = []
     for plan in plans:
         known, program = plan.complete(inputs, ctx.tick), plan.program
         if isinstance(program, Program) and len(program.roots) > 1:
-            found += program.run_all(known, ctx.tick)
+            root_fields += program.run_all(known, ctx.tick)
         else:
-            found.append(program.run(known, ctx.tick))
-    return found
+            root_fields.append(program.run(known, ctx.tick))
+    return root_fields

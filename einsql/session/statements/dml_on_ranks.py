@@ -14,11 +14,9 @@ from einsql.engine.ranks.storage import load, reads, write
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
-    Const,
     EinSum,
     Expr,
     Input,
-    Label,
     Operand,
     Output,
     Value,
@@ -27,10 +25,10 @@ from einsql.ir.einsum.graph import (
     disj,
     negate,
 )
+from einsql.optimizer.placement.layouts import declared, spread
 from einsql.planner.queries import catalog_of, query_binder, run_node
 from einsql.session.statements.target import as_declared, refuse_null, rows, settled
 from einsql.session.statements.write_set import Write
-from einsql.sql.binder.dml import Touch
 from einsql.storage import files
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import PlacedFields, Relation, lies
@@ -54,8 +52,6 @@ def loaded(ctx: Context, tensor: Tensor, file: files.FileTensor) -> Tensor:
     Raises:
         OperationalError: The file has changed, or a rank cannot read it.
     """
-    from einsql.optimizer.placement.layouts import declared, spread  # 20 ms, for several sites only
-
     cluster, sites = ctx.cluster, ctx.settings.sites
     assert cluster is not None
     old = tensor.relation.schema
@@ -105,9 +101,9 @@ def written(ctx: Context, result: Result, path: str, name: str) -> bool:
     draft = files.create(path, schema.dtype(column.field), shape, name)
     try:
         origin = np.array([k.lo for k in schema.keys], np.int64)
-        held = fields.holders()
-        field = held.names[column.field]
-        write(fields.cluster, held, field, draft, axes, origin, ctx.tick)
+        on_ranks = fields.holders()
+        field = on_ranks.names[column.field]
+        write(fields.cluster, on_ranks, field, draft, axes, origin, ctx.tick)
         files.commit(draft)
     except BaseException:
         files.abandon(draft)
@@ -136,16 +132,16 @@ def inserted(
     """
     schema = tensor.relation.schema
     assert isinstance(result.fields, PlacedFields)
-    given = dict(zip(order, result.columns, strict=True))
-    keys = tuple(given[k.name].key for k in schema.keys)
+    sources = dict(zip(order, result.columns, strict=True))
+    keys = tuple(sources[k.name].key for k in schema.keys)
     alike = (
         not result.hidden
         and keys == tuple(k.name for k in result.schema.keys)
         and [(k.lo, k.hi) for k in result.schema.keys] == [(k.lo, k.hi) for k in schema.keys]
-        and all(given[f.name].dtype is f.dtype for f in schema.values)
+        and all(sources[f.name].dtype is f.dtype for f in schema.values)
     )
     fresh = replaces or tensor.default is not None or not rows(tensor.relation.fields, schema)
-    columns = {f.name: field for f in schema.values if (field := given[f.name].field) is not None}
+    columns = {f.name: field for f in schema.values if (field := sources[f.name].field) is not None}
     if not alike or not fresh or len(columns) < len(schema.values):
         return None
     for column, field in columns.items():
@@ -173,14 +169,22 @@ def pasted(ctx: Context, write: Write) -> Write | Tensor:
     values = {k: np.broadcast_to(a, shape) for k, a in write.values.items()}
     if schema.has(PRESENT):
         values[PRESENT] = np.broadcast_to(np.True_, shape)
-    made = fields.pasted(box, values)
-    return write if made is None else replace(tensor, relation=Relation(schema, made))
+    pasted_fields = fields.pasted(box, values)
+    return (
+        write
+        if pasted_fields is None
+        else replace(tensor, relation=Relation(schema, pasted_fields))
+    )
 
 
 def overwritten(
-    ctx: Context, tensor: Tensor, fields: PlacedFields, touched: int,
-    columns: Mapping[str, str], presence: Presence,
-) -> Tensor:  # fmt: skip
+    ctx: Context,
+    tensor: Tensor,
+    fields: PlacedFields,
+    touched: int,
+    columns: Mapping[str, str],
+    presence: Presence,
+) -> Tensor:
     """The tensor with the rows changed that a query has given.
 
     Args:
@@ -192,49 +196,25 @@ def overwritten(
         presence: What becomes of the rows.
     """
     schema = tensor.relation.schema
-    whole = touched == schema.size and len(columns) == len(schema.values)
-    if whole and presence != "no more":
+    covers_all = touched == schema.size and len(columns) == len(schema.values)
+    if covers_all and presence != "no more":
         bare = fields.renamed(Schema(schema.keys, schema.values), columns, tensor.name)
         return as_declared(ctx, settled(tensor, bare, {f.name: f.name for f in schema.values}))
     node = _merging(ctx, tensor, fields, columns, presence)
     binder = query_binder(ctx)
     catalog_of(binder).fields.update({_OLD: tensor.relation.fields, _NEW: fields})
-    made = run_node(ctx, node, binder)
-    assert isinstance(made, PlacedFields)
-    return as_declared(ctx, settled(tensor, made, {f.name: f.name for f in schema.values}))
-
-
-def widened(touch: Touch, tensor: Tensor) -> Touch:
-    """The same rows told by arrays over all keys of the tensor, if everything read has them.
-
-    Conditions on keys have narrowed the domain, but the new state is over all keys.
-    """
-    node = touch.node
-    if len(set(touch.labels)) < len(touch.labels) or not isinstance(node, EinSum):
-        return touch
-    axes, guard = {a.label: a for a in node.axes}, [node.guard]
-    for label, key in zip(touch.labels, tensor.relation.schema.keys, strict=True):
-        axis = axes[label]
-        if (axis.lo, axis.hi) == (key.lo, key.hi):
-            continue
-        read = [
-            k for o in node.operands
-            for x, k in zip(o.labels, o.source.schema.keys, strict=True) if x == label
-        ]  # fmt: skip
-        if axis.define is not None or any(k.lo > key.lo or k.hi < key.hi for k in read):
-            return touch
-        axes[label] = Axis(label, key.lo, key.hi)
-        at = Label(label)
-        guard.append(negate(call("lt", DType.BOOLEAN, at, Const(axis.lo, DType.BIGINT))))
-        guard.append(call("lt", DType.BOOLEAN, at, Const(axis.hi, DType.BIGINT)))
-    wide = replace(node, axes=tuple(axes.values()), guard=conj(*guard))
-    return replace(touch, node=wide)
+    merged = run_node(ctx, node, binder)
+    assert isinstance(merged, PlacedFields)
+    return as_declared(ctx, settled(tensor, merged, {f.name: f.name for f in schema.values}))
 
 
 def _merging(
-    ctx: Context, tensor: Tensor, fields: PlacedFields, columns: Mapping[str, str],
+    ctx: Context,
+    tensor: Tensor,
+    fields: PlacedFields,
+    columns: Mapping[str, str],
     presence: Presence,
-) -> EinSum:  # fmt: skip
+) -> EinSum:
     """The operation that makes the new state of the old one and of what a query gave."""
     schema, sites = tensor.relation.schema, ctx.settings.sites
     types = {field: schema.dtype(column) for column, field in columns.items()}

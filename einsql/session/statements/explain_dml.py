@@ -72,27 +72,31 @@ def explain_change(ctx: Context, asked: Explain, cluster: Topology | None) -> Ex
         Error: The statement is wrong.
     """
     assert isinstance(asked.statement, st.Change)
-    made, read = bind(ctx, asked.statement.tree)
-    if not made.plans:
+    prepared, read = bind(ctx, asked.statement.tree)
+    if not prepared.plans:
         raise NotSupportedError("INSERT of VALUES computes nothing that a plan could show")
-    if cluster is not None and len(made.plans) == 1 and len(made.plans[0].optimized.roots) > 1:
+    if (
+        cluster is not None
+        and len(prepared.plans) == 1
+        and len(prepared.plans[0].optimized.roots) > 1
+    ):
         raise NotSupportedError(
             "EXPLAIN SIMULATE of several changes at once has no plan for one site",
             hint="EXPLAIN SIMULATE (SITES 2) plays each by itself.",
         )
     plans = []
-    for plan in made.plans:
+    for plan in prepared.plans:
         measured = None
         if asked.analyze:
             inputs = plan.complete(read, ctx.tick)
             measured = plan.program.measured(inputs, ctx.tick)[1]
         plans.append(GraphExplanation(asked, plan, ctx.settings, measured, cluster))
-    titles = [f"{p.kind} {p.name}" for p in made.parts if p.root is not None]
-    if made.shown is not None:
+    titles = [f"{p.kind} {p.name}" for p in prepared.parts if p.root is not None]
+    if prepared.shown is not None:
         titles.insert(0, "SELECT")
     if len(titles) == 1:
         return plans[0]
-    found = ChangeExplanation(asked, tuple(titles), tuple(plans))
+    explanation = ChangeExplanation(asked, tuple(titles), tuple(plans))
     if asked.form in ("svg", "html"):
-        raise found.undrawn(asked.form)
-    return found
+        raise explanation.undrawn(asked.form)
+    return explanation

@@ -19,9 +19,9 @@ from einsql.errors import (
 from einsql.hybrid import hybrid_plan
 from einsql.hybrid.split.rows import touching
 from einsql.ir.functions.casts import cast_array, cast_failure
-from einsql.session.statements.insert import cells, column_order, given, insert_rows
+from einsql.session.statements.insert import cells, column_order, insert_rows, row_write
 from einsql.session.statements.target import changed
-from einsql.session.statements.write_set import Made
+from einsql.session.statements.write_set import WriteSet
 from einsql.sql.binder.dml import Insertion
 from einsql.storage.duckdb.table_result import TableResult
 from einsql.storage.objects import Tensor
@@ -59,9 +59,9 @@ def tensor_of(ctx: Context, name: str, table: TableResult, empty: Tensor | None)
     """
     columns = read(table)
     if empty is not None:
-        given = fitted(empty, list(empty.columns), columns)
+        new_rows = fitted(empty, list(empty.columns), columns)
         with ctx.memory.lending():
-            return insert_rows(empty, given, replaces=False)
+            return insert_rows(empty, new_rows, replaces=False)
     names = [c[0] for c in columns]
     if len({n.lower() for n in names}) != len(names):
         raise ProgrammingError("Two columns have the same name", hint="Rename one with AS.")
@@ -76,12 +76,12 @@ def tensor_of(ctx: Context, name: str, table: TableResult, empty: Tensor | None)
     if schema.size > MAX_ELEMENTS:
         raise ProgrammingError(f"{schema.size:,} elements are more than a tensor may have")
     _check_size(ctx, schema, len(columns[0][2]))
-    held = {
+    zeros = {
         f.name: np.broadcast_to(np.zeros((), f.dtype.numpy), schema.shape) for f in schema.fields
     }
-    made = Tensor(name, Relation(schema, held), tuple(names))
+    tensor = Tensor(name, Relation(schema, zeros), tuple(names))
     with ctx.memory.lending():
-        return insert_rows(made, {n: values for n, _, values in columns}, replaces=False)
+        return insert_rows(tensor, {n: values for n, _, values in columns}, replaces=False)
 
 
 def _check_size(ctx: Context, schema: Schema, count: int) -> None:
@@ -125,7 +125,7 @@ def fitted(tensor: Tensor, order: list[str], columns: Columns) -> dict[str, np.n
         )
     schema = tensor.relation.schema
     keys = {k.name for k in schema.keys}
-    found = {}
+    arrays = {}
     for column, (_, dtype, values) in zip(order, columns, strict=True):
         if column in keys and not dtype.is_integer:
             raise ProgrammingError(f"The key {column} cannot be a {dtype.value}")
@@ -133,8 +133,8 @@ def fitted(tensor: Tensor, order: list[str], columns: Columns) -> dict[str, np.n
         failure = cast_failure(dtype, wanted)
         if failure is not None and failure.numpy(values).any():
             raise DataError(failure.reason)
-        found[column] = cast_array(values, wanted)
-    return found
+        arrays[column] = cast_array(values, wanted)
+    return arrays
 
 
 def read(table: TableResult) -> Columns:
@@ -144,26 +144,26 @@ def read(table: TableResult) -> Columns:
         NotSupportedError: Tensors have no such type.
         DataError: There are NULLs.
     """
-    found = table.arrow()
+    arrow_table = table.arrow()
     columns: Columns = []
-    for name, told, column in zip(table.names, table.types, found.columns, strict=True):
+    for name, type_name, column in zip(table.names, table.types, arrow_table.columns, strict=True):
         if column.null_count:
             raise DataError(
                 f"{column.null_count} values of {name} are NULL, which a tensor cannot hold",
                 hint="COALESCE(…, 0) gives them a value; WHERE … IS NOT NULL leaves them out.",
             )
-        columns.append((name, *_typed(name, told, column)))
+        columns.append((name, *_typed(name, type_name, column)))
     return columns
 
 
 _WIDER = {"uint8": "int16", "uint16": "int32", "uint32": "int64"}
 
 
-def _typed(name: str, told: str, column: pa.ChunkedArray) -> tuple[DType, np.ndarray]:
+def _typed(name: str, type_name: str, column: pa.ChunkedArray) -> tuple[DType, np.ndarray]:
     import pyarrow as pa  # only boundaries need it
 
     kind: Any = column.type
-    if told in ("HUGEINT", "UHUGEINT", "UBIGINT"):
+    if type_name in ("HUGEINT", "UHUGEINT", "UBIGINT"):
         try:
             column = column.cast(pa.int64())
         except pa.ArrowInvalid:
@@ -179,7 +179,7 @@ def _typed(name: str, told: str, column: pa.ChunkedArray) -> tuple[DType, np.nda
             dtype = DType.of(np.dtype(column.type.to_pandas_dtype()))
     if dtype is None:
         raise NotSupportedError(
-            f"Tensors have no type {told}, which {name} has",
+            f"Tensors have no type {type_name}, which {name} has",
             hint=f"Cast it: {name}::DOUBLE. Types are {', '.join(t.value for t in DType)}.",
         )
     return dtype, column.to_numpy()
@@ -190,7 +190,7 @@ def _typed(name: str, told: str, column: pa.ChunkedArray) -> tuple[DType, np.nda
 
 def inserted_rows(
     ctx: Context, tensor: Tensor, statement: Insertion, text: str, refusal: Error
-) -> tuple[Made, int]:
+) -> tuple[WriteSet, int]:
     """What INSERT stores of a SELECT that is no tensor work as a whole.
 
     Raises:
@@ -203,7 +203,7 @@ def inserted_rows(
         order = column_order(tensor, [(n, statement.source) for n in table.names])
     else:
         order = column_order(tensor, statement.columns)
-    return given(tensor, fitted(tensor, order, read(table)), statement.replaces)
+    return row_write(tensor, fitted(tensor, order, read(table)), statement.replaces)
 
 
 def changed_rows(ctx: Context, tensor: Tensor, text: str, alias: str, refusal: Error) -> int:
@@ -231,16 +231,16 @@ def changed_rows(ctx: Context, tensor: Tensor, text: str, alias: str, refusal: E
         raise refusal
     names = [known[c.lower()] for c in listed]
     try:
-        found = hybrid_plan.run(ctx, hybrid_plan.split(ctx, query))
+        touched = hybrid_plan.run(ctx, hybrid_plan.split(ctx, query))
     except Error as error:
         error.position = None  # in the query's text, not in this one
         raise
     order = [*(k.name for k in schema.keys), *names]
     wide = max(1, len(order))  # without keys or values a row says no more than that it is one
-    columns = (*order, *found.names[len(order) : wide])
-    shown = TableResult(found.relation, columns, found.types, found.lock)
+    columns = (*order, *touched.names[len(order) : wide])
+    shown = TableResult(touched.relation, columns, touched.types, touched.lock)
     table = fitted(tensor, order, read(shown)[: len(order)])
-    at = cells(tensor, table, len(found))
+    at = cells(tensor, table, len(touched))
     unique, counts = np.unique(at, return_counts=True)
     if (counts > 1).any():
         raise IntegrityError(

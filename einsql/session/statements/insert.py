@@ -15,7 +15,7 @@ from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, su
 from einsql.ir.einsum.graph import Call, Const, EinSum, Input, Value
 from einsql.ir.functions.casts import cast_array, cast_failure
 from einsql.session.statements.target import changed, constant
-from einsql.session.statements.write_set import Made, Write
+from einsql.session.statements.write_set import Write, WriteSet
 from einsql.sql.binder.dml import Insertion, LiteralRow
 from einsql.sql.binder.scalar import position
 from einsql.sql.binder.scope import Relation
@@ -29,9 +29,13 @@ if TYPE_CHECKING:
 
 
 def inserted(
-    ctx: Context, tensor: Tensor, order: list[str], result: Result, replaces: bool,
-    told: Mapping[str, int],
-) -> tuple[Made, int]:  # fmt: skip
+    ctx: Context,
+    tensor: Tensor,
+    order: list[str],
+    result: Result,
+    replaces: bool,
+    constants: Mapping[str, int],
+) -> tuple[WriteSet, int]:
     """What INSERT … SELECT stores, and the number of rows.
 
     Args:
@@ -40,30 +44,33 @@ def inserted(
         order: The tensor's column for each of the result's.
         result: What the SELECT gave.
         replaces: Whether rows that are there are overwritten.
-        told: The one number that fields of the result have in every row, as far as the
+        constants: The one number that fields of the result have in every row, as far as the
             statement says it.
 
     Raises:
         IntegrityError: A key exists already, occurs twice or is out of bounds.
         DataError: A value is NULL or does not fit its type.
     """
-    if isinstance(result.fields, PlacedFields):
-        from einsql.session.statements import dml_on_ranks  # for ranks only
+    columns = dict(zip(order, result.columns, strict=True))
+    is_new_on_ranks = isinstance(result.fields, PlacedFields)
+    if is_new_on_ranks or isinstance(tensor.relation.fields, PlacedFields):
+        from einsql.session.statements import dml_on_ranks  # loads what talks to ranks
 
-        made = dml_on_ranks.inserted(ctx, tensor, order, result, replaces)
-        if made is not None:
-            return made, len(result)
-    box = _box(tensor, dict(zip(order, result.columns, strict=True)), result, replaces, told)
-    if box is not None and isinstance(tensor.relation.fields, PlacedFields):
-        from einsql.session.statements import dml_on_ranks  # as above
-
-        return dml_on_ranks.pasted(ctx, box), box.count
+        if is_new_on_ranks:
+            overwritten = dml_on_ranks.inserted(ctx, tensor, order, result, replaces)
+            if overwritten is not None:
+                return overwritten, len(result)
+        box = _box(tensor, columns, result, replaces, constants)
+        if box is not None and isinstance(tensor.relation.fields, PlacedFields):
+            return dml_on_ranks.pasted(ctx, box), box.count
+    else:
+        box = _box(tensor, columns, result, replaces, constants)
     if box is not None:
         return box, box.count
-    return given(tensor, result_table(tensor, order, result), replaces)
+    return row_write(tensor, result_table(tensor, order, result), replaces)
 
 
-def given(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> tuple[Made, int]:
+def row_write(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> tuple[WriteSet, int]:
     """What INSERT of some rows stores, and their number; each column in its type's carrier.
 
     Raises:
@@ -75,9 +82,12 @@ def given(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> tuple
 
 
 def _box(
-    tensor: Tensor, source: dict[str, ResultColumn], result: Result, replaces: bool,
-    told: Mapping[str, int],
-) -> Write | None:  # fmt: skip
+    tensor: Tensor,
+    source: dict[str, ResultColumn],
+    result: Result,
+    replaces: bool,
+    constants: Mapping[str, int],
+) -> Write | None:
     """A result that is a box of the tensor, dense and free, or None if rows have to be looked at.
 
     A key may be one of the result's, or a number that is the same for every row.
@@ -87,12 +97,12 @@ def _box(
         source: The result's column for each of the tensor's.
         result: What the SELECT gave.
         replaces: Whether rows that are there are overwritten.
-        told: As for `inserted`.
+        constants: As for `inserted`.
     """
-    schema, made = tensor.relation.schema, result.schema
-    if result.hidden or not made.size or len(result) < made.size:
+    schema, source_schema = tensor.relation.schema, result.schema
+    if result.hidden or not source_schema.size or len(result) < source_schema.size:
         return None
-    axes = {k.name: n for n, k in enumerate(made.keys)}
+    axes = {k.name: n for n, k in enumerate(source_schema.keys)}
     box: list[slice] = []
     moved: list[int] = []
     spread: list[slice | None] = []
@@ -101,10 +111,10 @@ def _box(
         if column.key is not None:
             moved.append(axes[column.key])
             spread.append(slice(None))
-            lo, hi = made.keys[moved[-1]].lo, made.keys[moved[-1]].hi
+            lo, hi = source_schema.keys[moved[-1]].lo, source_schema.keys[moved[-1]].hi
         else:
             assert column.field is not None
-            number = told.get(column.field)
+            number = constants.get(column.field)
             number = _only(result, column) if number is None else number
             if number is None:
                 return None
@@ -113,7 +123,7 @@ def _box(
         if lo < key.lo or hi > key.hi:
             return None
         box.append(slice(lo - key.lo, hi - key.lo))
-    if sorted(moved) != list(range(len(made.keys))):
+    if sorted(moved) != list(range(len(source_schema.keys))):
         return None
     at = tuple(box)
     if tensor.default is None and not replaces:
@@ -122,15 +132,15 @@ def _box(
             return None
     values: dict[str, np.ndarray] = {}
     for f in schema.values:
-        found = _values(result, source[f.name], f.dtype)
-        if found is None:
+        array = _values(result, source[f.name], f.dtype)
+        if array is None:
             return None
-        values[f.name] = found.transpose(moved)[tuple(spread) or ...]
-    whole = made.size == schema.size
-    return Write(tensor, None if whole else at, values, made.size, presence=True)
+        values[f.name] = array.transpose(moved)[tuple(spread) or ...]
+    covers_all = source_schema.size == schema.size
+    return Write(tensor, None if covers_all else at, values, source_schema.size, presence=True)
 
 
-def told(relation: Relation, scalars: Mapping[str, object]) -> dict[str, int | str]:
+def constant_fields(relation: Relation, scalars: Mapping[str, object]) -> dict[str, int | str]:
     """Fields of a SELECT that are one number in every row, or the name of a scalar that has it.
 
     Of keys without a row nothing is said.
@@ -139,9 +149,9 @@ def told(relation: Relation, scalars: Mapping[str, object]) -> dict[str, int | s
         relation: The bound SELECT.
         scalars: What its parameters are read as, among other inputs.
     """
-    node, found = relation.node, dict[str, int | str]()
+    node, constants = relation.node, dict[str, int | str]()
     if not isinstance(node, EinSum):
-        return found
+        return constants
     for o in node.outputs:
         if o.reduction is not None or node.schema.has(valid(o.name)) or not o.dtype.is_integer:
             continue
@@ -149,13 +159,13 @@ def told(relation: Relation, scalars: Mapping[str, object]) -> dict[str, int | s
         while isinstance(e, Call) and e.fn == "cast" and e.args[0].dtype.is_integer:
             (e,) = e.args  # a number that does not fit has been refused
         if isinstance(e, Const) and e.dtype.is_integer:
-            found[o.name] = int(e.value)
+            constants[o.name] = int(e.value)
         elif isinstance(e, Value) and e.dtype.is_integer and e.operand >= 0:
             operand = node.operands[e.operand]
             name = operand.source.name if isinstance(operand.source, Input) else ""
             if not operand.labels and name.startswith("?") and name in scalars:
-                found[o.name] = name
-    return found
+                constants[o.name] = name
+    return constants
 
 
 def _only(result: Result, column: ResultColumn) -> int | None:
@@ -178,19 +188,19 @@ def _values(result: Result, column: ResultColumn, dtype: DType) -> np.ndarray | 
     values, failure = loaded(values, column.dtype), cast_failure(column.dtype, dtype)
     if failure is not None and failure.numpy(values).any():
         return None
-    found: Any = stored(cast_array(values, dtype), dtype)
-    return np.asarray(found)
+    converted: Any = stored(cast_array(values, dtype), dtype)
+    return np.asarray(converted)
 
 
 def result_order(tensor: Tensor, statement: Insertion, relation: Relation) -> list[str]:
     """The tensor's column that each column of the SELECT goes to."""
-    given = relation.columns
+    columns = relation.columns
     if statement.by_name:
-        return column_order(tensor, [(c.name, statement.source) for c in given])
+        return column_order(tensor, [(c.name, statement.source) for c in columns])
     order = column_order(tensor, statement.columns)
-    if len(given) != len(order):
+    if len(columns) != len(order):
         raise ProgrammingError(
-            f"INSERT gives {len(given)} columns for {len(order)}",
+            f"INSERT gives {len(columns)} columns for {len(order)}",
             hint=f"{tensor.name} has {', '.join(order)}.",
         )
     return order
@@ -336,19 +346,19 @@ def _flags(mask: np.ndarray | None, at: np.ndarray) -> np.ndarray:
     """A mask at flat indices; without one every key is there."""
     if mask is None:
         return np.ones(len(at), np.bool_)
-    found: np.ndarray
+    flags: np.ndarray
     if mask.flags.c_contiguous:
-        found = mask.reshape(-1)[at]
+        flags = mask.reshape(-1)[at]
     else:
-        found = mask[np.unravel_index(at, mask.shape)]
-    return found
+        flags = mask[np.unravel_index(at, mask.shape)]
+    return flags
 
 
 def _own(array: np.ndarray | np.bool_, shape: tuple[int, ...]) -> np.ndarray:
     """A copy, in a file where the session lends one."""
-    made = buffer_pool.empty(shape, array.dtype)
-    made[...] = array
-    return made
+    copied = buffer_pool.empty(shape, array.dtype)
+    copied[...] = array
+    return copied
 
 
 def cells(tensor: Tensor, table: dict[str, np.ndarray], count: int) -> np.ndarray:

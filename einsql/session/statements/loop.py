@@ -150,8 +150,8 @@ class _Run:
     def _whole(self, tree: exp.Expr, at: int) -> int:
         try:
             bound = query_binder(self.ctx).scalar(tree)
-            whole = isinstance(bound.type, DType) and bound.type.is_integer
-            value = evaluate(self.ctx, bound.value) if whole else None
+            is_integer = isinstance(bound.type, DType) and bound.type.is_integer
+            value = evaluate(self.ctx, bound.value) if is_integer else None
         except Error as error:
             error.position = at if error.position is None else error.position
             raise
@@ -165,8 +165,8 @@ class _Run:
 
     def _statement(self, part: st.Part, at: tuple[tuple[str, int], ...], speaks: bool) -> None:
         self._give(at)
-        given = enumerate(self.ctx.parameters, 1)  # what is not read has no plan of its own
-        self.ctx.parameters = tuple(v if n in part.numbers else None for n, v in given)
+        numbered = enumerate(self.ctx.parameters, 1)  # what is not read has no plan of its own
+        self.ctx.parameters = tuple(v if n in part.numbers else None for n, v in numbered)
         try:
             outcome = self.execute(part.text.text)
             if speaks:
@@ -206,10 +206,10 @@ class _Run:
             self.ctx.store.commit()
             self.begin()
         self._kept = self.ctx.store.savepoint()
-        told, self._rows_kept = self._rows_kept, len(self.rows)
+        reported, self._rows_kept = self._rows_kept, len(self.rows)
         report = self.ctx.progress.report_step
         if report is not None and self.columns is not None:
-            for row in self.rows[told:]:
+            for row in self.rows[reported:]:
                 report(self.columns.description, row)
 
     def stop(self, error: BaseException) -> None:

@@ -42,11 +42,11 @@ class Write:
     flat: bool = False
 
 
-Made = Write | Tensor
+WriteSet = Write | Tensor
 """What is to be stored: new cells, or a tensor as a whole."""
 
 
-def store(ctx: Context, made: Sequence[Made], foreign: Callable[[], set[int]]) -> None:
+def store(ctx: Context, changes: Sequence[WriteSet], foreign: Callable[[], set[int]]) -> None:
     """Stores what all parts of a statement have made.
 
     Cells are overwritten where nobody else can see the array, and else in a copy of it. Arrays
@@ -54,10 +54,10 @@ def store(ctx: Context, made: Sequence[Made], foreign: Callable[[], set[int]]) -
 
     Args:
         ctx: The session, within `store.statement`.
-        made: What to store; no two for one tensor.
+        changes: What to store; no two for one tensor.
         foreign: Gives ids of the owners of memory that a tensor must not share.
     """
-    new = [_Storing(ctx, m, foreign) if isinstance(m, Write) else m for m in made]
+    new = [_Storing(ctx, m, foreign) if isinstance(m, Write) else m for m in changes]
     for item in new:
         ctx.store.put(item.finished() if isinstance(item, _Storing) else item)
 
@@ -72,9 +72,7 @@ def _own(at: Index) -> Index:
 class _Storing:
     """The new arrays of a tensor; those that are written in place still have to be."""
 
-    def __init__(
-        self, ctx: Context, write: Write, foreign: Callable[[], set[int]]
-    ) -> None:  # fmt: skip
+    def __init__(self, ctx: Context, write: Write, foreign: Callable[[], set[int]]) -> None:
         at = _own(write.at)
         self.ctx, self.write = ctx, write if at is write.at else replace(write, at=at)
         relation = write.tensor.relation
@@ -106,10 +104,10 @@ class _Storing:
                 values = values.copy()  # of what is overwritten, perhaps
             self.waiting.append((self._cells(alone), values))
             return alone.view()  # another object: what is kept of the old one on a GPU is old
-        made = self._empty(array.shape, array.dtype)
-        made[...] = array
-        self._cells(made)[self.write.at] = values
-        return made
+        copied = self._empty(array.shape, array.dtype)
+        copied[...] = array
+        self._cells(copied)[self.write.at] = values
+        return copied
 
     def _cells(self, array: np.ndarray) -> np.ndarray:
         return array.reshape(-1) if self.write.flat else array
