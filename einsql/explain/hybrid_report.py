@@ -110,7 +110,11 @@ def explain_hybrid(ctx: Context, asked: Explain, refusal: Error) -> HybridExplan
             )
     if is_made:
         text = text[text.upper().index(" AS ") + 4 :]
-    hybrid = hybrid_plan.split_foreign(ctx, text) if is_statement else hybrid_plan.split(ctx, text)
+    hybrid = (
+        hybrid_plan.split_duckdb_statement(ctx, text)
+        if is_statement
+        else hybrid_plan.split(ctx, text)
+    )
     plan = hybrid_plan.duckdb_plan(ctx, hybrid, asked.analyze)
     fragments = [(f, _plan(ctx, asked, hybrid, f)) for f in hybrid.parts.fragments]
     once = [o.shown for o in share(hybrid.parts.fragments, query_binder(ctx).catalog.view)[0]]
@@ -128,7 +132,7 @@ def _reason(ctx: Context, refusal: Error) -> str:
 def _plan(
     ctx: Context, asked: Explain, hybrid: hybrid_plan.Hybrid, fragment: Fragment
 ) -> Explanation:
-    planned, inputs = hybrid.computing.plan(fragment)
+    planned, inputs = hybrid.runner.plan(fragment)
     if isinstance(planned.plan, Plan):
         return GraphExplanation(asked, planned.plan, ctx.settings, None)
     return explain_tiles(planned.plan, asked, inputs, ctx.tick, None)

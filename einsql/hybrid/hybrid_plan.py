@@ -1,4 +1,4 @@
-"""Statements that are not tensor work as a whole: fragments first, then DuckDB over them."""
+"""Statements split between einsql and DuckDB: einsql runs fragments, DuckDB reads their results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _DUCKDBS = ("range", "generate_series")
 """Table functions that DuckDB has as well."""
 
 _DONE = "MATERIALIZED_RELATION"
-"""The type of a relation whose rows are there: that of a statement that is no query."""
+"""DuckDB's type of a relation that is already materialized, as for statements without rows."""
 _GRADIENT = re.compile(r"\bgradient\s*\(", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")
 _REPEATED = re.compile(r"(.*)_[0-9]+", re.DOTALL)
@@ -56,45 +56,47 @@ _REPEATED = re.compile(r"(.*)_[0-9]+", re.DOTALL)
 
 @dataclass
 class Hybrid:
-    """A statement as DuckDB runs it.
+    """A statement split into fragments and the text that DuckDB runs over their results.
 
     Attributes:
-        text: What DuckDB runs, with its parameters.
-        computing: Its fragments, as they are computed.
-        defined: Views and macros of einsql that it needs, in the order they can be made in:
-            what to DROP, the name, and what follows CREATE VIEW or MACRO.
-        needs_erf: Whether DuckDB is to be given ERF.
-        hinted: Whether what remains has a hint.
-        is_query: Whether it may be asked for its columns without doing anything.
+        text: The text for DuckDB, with its parameters.
+        parts: The fragments, and the reasons why the rest runs in DuckDB.
+        runner: Plans and runs the fragments.
+        defined: einsql's views and macros that the text needs, in dependency order: the kind
+            to DROP, the name, and the text after CREATE VIEW or MACRO.
+        needs_erf: Whether the text calls ERF, which DuckDB lacks.
+        hinted: Whether the text for DuckDB still has an optimizer hint.
+        is_query: Whether binding the statement for its columns has no side effects.
+        version: The store's version when the statement was split.
     """
 
     text: Edited
     parts: Parts
-    computing: FragmentRunner
+    runner: FragmentRunner
     defined: list[Defined] = field(default_factory=list)
     is_query: bool = True
     needs_erf: bool = False
     hinted: bool = False
     version: int = -1
     tables: object = None
-    """What `Database.tables` was when it was split."""
+    """`Database.tables` when the statement was split."""
     is_whole: bool = False
-    """Whether it is one fragment and nothing else, and not for DuckDB."""
+    """Whether the statement is exactly one fragment, so that DuckDB is not needed."""
 
     @property
     def is_volatile(self) -> bool:
-        """True if what has been planned is for once."""
-        known = (*self.computing.plans.values(), *self.computing.once.values())
+        """Returns True if a plan may run only once."""
+        known = (*self.runner.plans.values(), *self.runner.once.values())
         return any(p.plan.volatile for p in known)
 
 
 def is_outside(error: Error) -> bool:
-    """True if DuckDB may run what the binder refused."""
+    """Returns True if DuckDB may run a statement that the binder refused with this error."""
     return isinstance(error, NotSupportedError | UnknownHere)
 
 
 def names_ours(error: Error) -> bool:
-    """True if DuckDB does not know a function of einsql's, which could not be a fragment."""
+    """Returns True if DuckDB's error is about a function that only einsql has."""
     words = [w.lower() for w in error.reason.split()]
     return any(w in TILE_FUNCTIONS or w in TABLE_FUNCTIONS for w in words)
 
@@ -103,7 +105,7 @@ def split(ctx: Context, sql: str, refusal: Error | None = None) -> Hybrid:
     """Splits a query.
 
     Raises:
-        Error: The refusal, if what remains has a hint, which could do nothing.
+        Error: The refusal, if the text for DuckDB has a hint, which would have no effect.
     """
     tables, version = ctx.store.database.tables, ctx.store.version
     hybrid = split_from(ctx, sql, 0)
@@ -118,12 +120,12 @@ def split(ctx: Context, sql: str, refusal: Error | None = None) -> Hybrid:
 
 def split_from(ctx: Context, sql: str, start: int) -> Hybrid:
     """Splits the query that begins at an offset and ends with the text."""
-    parts, computing = _parts(ctx, sql)
+    parts, runner = _parts(ctx, sql)
     splitter = Splitter(sql, parts)
     tokens = splitter.structure.tokens
     first = next(n for n, t in enumerate(tokens) if t.start >= start)
     splitter.query(splitter.structure.query(first, len(tokens)), {})
-    hybrid = Hybrid(splitter.edits.result(start, len(sql)), parts, computing)
+    hybrid = Hybrid(splitter.edits.result(start, len(sql)), parts, runner)
     hybrid.hinted = any(
         t.token_type is TokenType.HINT and not splitter.edits.covers(t.start) for t in tokens
     )
@@ -132,7 +134,7 @@ def split_from(ctx: Context, sql: str, start: int) -> Hybrid:
 
 
 def split_insert(ctx: Context, sql: str) -> Hybrid:
-    """Splits the query of an INSERT; names of its own WITH are DuckDB's."""
+    """Splits the query of an INSERT. Names of the statement's own WITH belong to DuckDB."""
     parts, _ = _parts(ctx, sql)
     splitter = Splitter(sql, parts)
     tokens = splitter.structure.tokens
@@ -144,21 +146,21 @@ def split_insert(ctx: Context, sql: str) -> Hybrid:
     return split_from(ctx, sql, tokens[first].start)
 
 
-def split_foreign(ctx: Context, sql: str) -> Hybrid:
-    """Splits the queries inside of a statement of DuckDB's."""
-    parts, computing = _parts(ctx, sql)
+def split_duckdb_statement(ctx: Context, sql: str) -> Hybrid:
+    """Splits the queries inside a DuckDB statement."""
+    parts, runner = _parts(ctx, sql)
     splitter = Splitter(sql, parts)
     split_statement(splitter, 0)
-    hybrid = Hybrid(splitter.edits.result(0, len(sql)), parts, computing, is_query=False)
+    hybrid = Hybrid(splitter.edits.result(0, len(sql)), parts, runner, is_query=False)
     hybrid.defined, hybrid.needs_erf = definitions(ctx, hybrid.text, hybrid.parts)
     return hybrid
 
 
 def _parts(ctx: Context, sql: str) -> tuple[Parts, FragmentRunner]:
     has_gradient = _GRADIENT.search(sql) is not None
-    computing = FragmentRunner(ctx, Tables(ctx.duck, ctx.tick), has_gradient)
+    runner = FragmentRunner(ctx, Tables(ctx.duck, ctx.tick), has_gradient)
     parts = Parts(
-        bind=lambda tree, foreign: _bind(ctx, tree, foreign, parts.refused, computing),
+        bind=lambda tree, foreign: _bind(ctx, tree, foreign, parts.refused, runner),
         kind=lambda name: _kind(ctx, name),
         is_macro=lambda name: _is_macro(ctx, name),
         is_file=lambda name: is_tensor_file(ctx, name),
@@ -167,11 +169,11 @@ def _parts(ctx: Context, sql: str) -> tuple[Parts, FragmentRunner]:
         split_block=split_block,
         expand=partial(_expanded, query_binder(ctx)),
     )
-    return parts, computing
+    return parts, runner
 
 
 def _expanded(binder: QueryBinder, call: exp.Anonymous) -> str | None:
-    """The query that a call of a table macro stands for; what all of them add is counted."""
+    """Expands a call of a table macro; the total size of expansions is limited."""
     macro = binder.catalog.macro(call.name)
     if macro is None or not macro.is_table:
         return None
@@ -180,10 +182,10 @@ def _expanded(binder: QueryBinder, call: exp.Anonymous) -> str | None:
 
 
 def is_ours(ctx: Context, prefix: Sequence[str], name: str) -> bool:
-    """True if a qualified name means what einsql has under the bare one.
+    """Returns True if a qualified name refers to the einsql object of that bare name.
 
-    A file that DuckDB wrote may hold a table beside a tensor of one name: with its database
-    before it, that is the table.
+    A file that DuckDB wrote may contain a table and a tensor of one name. The name qualified
+    by its database then refers to the table.
     """
     if ctx.store.get(name) is None:
         return False
@@ -198,14 +200,14 @@ def _bind(
     tree: exp.Expr,
     foreign: frozenset[str],
     refused: Mapping[str, Error],
-    computing: FragmentRunner,
+    runner: FragmentRunner,
 ) -> list[str] | Error:
     binder = query_binder(ctx)
     binder.foreign, binder.refused, binder.notices = foreign, refused, []
     try:
         return [c.name for c in binder.bind_any(tree).columns]
     except UnknownHere as error:
-        return computing.with_tables(tree, foreign, error)
+        return runner.with_tables(tree, foreign, error)
     except Error as error:
         return error
 
@@ -227,13 +229,13 @@ def _is_macro(ctx: Context, name: str) -> bool:
 
 
 def is_tensor_file(ctx: Context, name: str) -> bool:
-    """True if FROM reads a file of a name as a tensor."""
+    """Returns True if FROM reads a file of this name as a tensor."""
     known = suffix_of(name) in READABLE
     return known and not query_binder(ctx).catalog.is_table_file(name)
 
 
 def check(ctx: Context, hybrid: Hybrid) -> None:
-    """Has DuckDB bind what is left, over fragments without rows.
+    """Has DuckDB bind the remaining text, over fragments without rows.
 
     Raises:
         Error: It is wrong.
@@ -243,14 +245,14 @@ def check(ctx: Context, hybrid: Hybrid) -> None:
 
 
 def duckdb_plan(ctx: Context, hybrid: Hybrid, analyze: bool) -> str:
-    """DuckDB's plan of what is left; to analyse it, the fragments are computed."""
+    """Returns DuckDB's plan of the remaining text. With `analyze`, fragments are computed."""
     word = "EXPLAIN ANALYZE " if analyze else "EXPLAIN "
     text = Edited(word + hybrid.text.text, hybrid.text.parameters, [(0, 0)])
     explain = Hybrid(
-        text,
-        hybrid.parts,
-        hybrid.computing,
-        hybrid.defined,
+        text=text,
+        parts=hybrid.parts,
+        runner=hybrid.runner,
+        defined=hybrid.defined,
         is_query=False,
         needs_erf=hybrid.needs_erf,
     )
@@ -261,7 +263,7 @@ def duckdb_plan(ctx: Context, hybrid: Hybrid, analyze: bool) -> str:
 
 
 def _empties(ctx: Context, hybrid: Hybrid) -> dict[str, object]:
-    """What DuckDB is to see, without rows."""
+    """Returns the relations that DuckDB sees, without rows."""
     relations: dict[str, object] = {}
     for fragment in hybrid.parts.fragments:
         relations[fragment.name] = _empty(hybrid, fragment.tree, fragment.foreign, "c{}")
@@ -273,12 +275,12 @@ def _empties(ctx: Context, hybrid: Hybrid) -> dict[str, object]:
 
 
 def _empty(hybrid: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -> object:
-    computing = hybrid.computing
-    relation = computing.binder(tree, foreign).bind_any(tree)
+    runner = hybrid.runner
+    relation = runner.binder(tree, foreign).bind_any(tree)
     if not isinstance(relation, Relation):
         columns = tuple(c.name for c in relation.columns)
-        planned, inputs = computing.plan(Fragment("", tree, foreign, columns, ""))
-        return planned.shown(inputs, computing.ctx.tick)
+        planned, inputs = runner.plan(Fragment("", tree, foreign, columns, ""))
+        return planned.shown(inputs, runner.ctx.tick)
     names = [form.format(n) or c.name for n, c in enumerate(relation.columns)]
     return no_rows(names, [c.dtype for c in relation.columns])
 
@@ -287,7 +289,7 @@ def _empty(hybrid: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -
 
 
 def run(ctx: Context, hybrid: Hybrid) -> TableResult:
-    """Computes the fragments, and has DuckDB run the rest over them.
+    """Computes the fragments, then has DuckDB run the remaining text over them.
 
     Raises:
         Error: A fragment fails, or DuckDB does.
@@ -298,32 +300,32 @@ def run(ctx: Context, hybrid: Hybrid) -> TableResult:
 
 
 def answer(ctx: Context, hybrid: Hybrid) -> Rows:
-    """Runs a query; one that is a fragment as a whole does not go through DuckDB.
+    """Runs a query. If it is exactly one fragment, DuckDB is not involved.
 
     Raises:
         Error: As `run`.
     """
     if hybrid.is_whole:
-        rows = hybrid.computing.whole(hybrid.parts.fragments[0])
+        rows = hybrid.runner.whole(hybrid.parts.fragments[0])
         if rows is not None:
             return rows
-        hybrid.is_whole = False  # its rows have no keys, as those of a table
+        hybrid.is_whole = False  # rows without keys are returned as a table
     table = run(ctx, hybrid)
     return Rows(table, table.description)
 
 
 def answer_again(ctx: Context, hybrid: Hybrid) -> Rows | None:
-    """Runs once more what has been run, or gives None if it is to be split anew.
+    """Re-executes a split query. Returns None if it has to be split again.
 
     Raises:
         Error: As `run`.
     """
     if (hybrid.tables, hybrid.version) != (ctx.store.database.tables, ctx.store.version):
         return None
-    inputs = hybrid.computing.current()
+    inputs = hybrid.runner.current()
     if inputs is None:
         return None
-    plans = hybrid.computing.plans
+    plans = hybrid.runner.plans
     if hybrid.is_whole:
         ((name, planned),) = plans.items()
         return Rows(planned.plan.result(inputs[name], ctx.tick), planned.plan.description)
@@ -337,7 +339,7 @@ def _relations(ctx: Context, hybrid: Hybrid) -> dict[str, object]:
     """What DuckDB is to see: fragments, which are computed now, and tensors."""
     named = hybrid.parts.relations.values()
     tensors = [n for n in named if not isinstance(ctx.store.get(n), Definition)]
-    return hybrid.computing.compute(hybrid.parts.fragments, tensors)
+    return hybrid.runner.compute(hybrid.parts.fragments, tensors)
 
 
 def _given(ctx: Context, hybrid: Hybrid) -> list[object]:
@@ -351,7 +353,7 @@ def _plain(value: object) -> object:
 def _table(
     ctx: Context, hybrid: Hybrid, parameters: list[object], most: int | None = None
 ) -> TableResult:
-    """What DuckDB gives for a text over what it is shown, or as many of its rows."""
+    """Runs the text in DuckDB over the registered relations; `most` limits the rows."""
     import duckdb  # few statements need it
 
     duck, text = ctx.duck.con, hybrid.text.text

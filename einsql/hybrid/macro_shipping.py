@@ -1,4 +1,4 @@
-"""The views and macros of einsql that a statement of DuckDB's needs, as DuckDB is to make them."""
+"""Definitions, for DuckDB, of the einsql views and macros that a statement needs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ if TYPE_CHECKING:
     from einsql.planner.context import Context
 
 Defined = tuple[str, str, str]
-"""What to DROP, the name, and what follows CREATE VIEW or MACRO."""
+"""The kind to DROP, the name, and the text after CREATE VIEW or MACRO."""
 
 
 def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined], bool]:
-    """The views and macros that a text of DuckDB's needs, each behind those that it needs.
+    """Returns the views and macros that a text for DuckDB needs, in dependency order.
 
     Returns:
-        What to DROP, the name and what follows CREATE VIEW or MACRO; whether DuckDB is to be
-        given ERF.
+        The definitions, and whether they or the text call ERF, which DuckDB lacks.
 
     Raises:
         NotSupportedError: A macro reads its parameter as a table.
@@ -50,7 +49,7 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
             macro(low)
 
     def within(work: Callable[[], str]) -> str:
-        """What a definition says, once all that it reads and calls is there."""
+        """Returns a definition's text, after adding the definitions that it reads and calls."""
         before = dict(relations)
         relations.clear()
         body = work()
@@ -59,7 +58,7 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
         return body
 
     def read(definition: Definition) -> Definition:
-        """A definition that is not damaged, once there is room for it and those before."""
+        """Checks that the stack has room for a definition and for those that it nests in."""
         nonlocal depth
         depth += 1 + definition.body.depth
         require_room(depth)
@@ -102,7 +101,7 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
 
 
 def _view(definition: Definition, parts: Parts) -> str:
-    """What follows CREATE VIEW of a view whose query is split."""
+    """Returns the text after CREATE VIEW, with the view's query split."""
     splitter = Splitter(definition.text, parts)
     tokens = splitter.structure.tokens
     named = next(n for n, t in enumerate(tokens) if t.text.upper() == "VIEW") + 1
@@ -114,7 +113,7 @@ def _view(definition: Definition, parts: Parts) -> str:
 
 
 def _macro(definition: Definition, parts: Parts) -> str:
-    """What follows CREATE MACRO of a macro, whose queries are split."""
+    """Returns the text after CREATE MACRO, with the macro's queries split."""
     body = definition.body.tree
     assert isinstance(body, Macro)
     names = frozenset(p.lower() for p in body.parameters)
@@ -125,7 +124,7 @@ def _macro(definition: Definition, parts: Parts) -> str:
                 return NotSupportedError(f"{column.name} is a parameter of {body.name}()")
         return parts.bind(tree, foreign)
 
-    # Nothing is a tensor that has a parameter's name.
+    # A parameter hides the tensor of its name.
     splitter = Splitter(definition.text, replace(parts, bind=bind, why=[], wrong=[]))
     words = [t.text.upper() for t in splitter.structure.tokens]
     kind = next(n for n, w in enumerate(words) if w in ("MACRO", "FUNCTION"))
@@ -136,7 +135,7 @@ def _macro(definition: Definition, parts: Parts) -> str:
 
 
 def _refuse_tables(body: object, text: Edited) -> None:
-    """Refuses a macro for which DuckDB would have to take a table's name for a value."""
+    """Refuses a macro with a table parameter; DuckDB takes arguments as values."""
     if not isinstance(body, Macro):
         return
     named = body.table_parameters

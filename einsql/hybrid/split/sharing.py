@@ -1,4 +1,4 @@
-"""Names of WITH and views that several fragments read, so that each is computed once."""
+"""Common subqueries of fragments: names of WITH and views that several of them read."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sqlglot import exp
 from einsql.hybrid.split.split import PREFIX, Fragment
 
 View = Callable[[str], exp.Expr | None]
-"""The query of a view, or None."""
+"""Returns the query of a view, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """What is computed once for several fragments.
+    """A subquery that is computed once for several fragments.
 
     Attributes:
-        name: What the fragments call it; a view keeps its name.
-        shown: What the statement calls it.
-        tree: Its query.
-        foreign: Names of WITH that mean no tensor in it.
+        name: Its name in the fragments; a view keeps its name.
+        shown: Its name in the statement, for EXPLAIN.
+        tree: The query.
+        foreign: Names of WITH that do not refer to tensors in the query.
     """
 
     name: str
@@ -32,14 +32,14 @@ class Once:
 
 
 def share(fragments: Sequence[Fragment], view: View) -> tuple[list[Once], list[Fragment]]:
-    """Finds what several fragments read.
+    """Finds the subqueries that several fragments read.
 
     Args:
         fragments: The fragments of one statement.
-        view: The query of a view, or None.
+        view: Returns the query of a view, or None.
 
     Returns:
-        It, in an order in which it can be computed, and the fragments that read it.
+        The shared subqueries in dependency order, and the fragments that read them.
     """
     if len(fragments) < 2:
         return [], list(fragments)
@@ -73,13 +73,17 @@ def _names(tree: exp.Expr) -> set[str]:
 
 
 def _key(foreign: frozenset[str], before: Sequence[exp.CTE], query: exp.Expr) -> object:
-    """What a query means: its text, that of the names of WITH before it, what is no tensor."""
+    """Returns a key that is equal for queries of equal meaning.
+
+    It has the query's text, the texts of the WITH names before it, and the names that do not
+    refer to tensors.
+    """
     names = _names(query).union(*(_names(c) for c in before))
     return (foreign & names, *((c.alias.lower(), c.sql()) for c in before), query.sql())
 
 
 def _reads(fragment: Fragment, view: View) -> set[object]:
-    """What a fragment reads, and what it is."""
+    """Returns the keys of a fragment and of the subqueries and views that it reads."""
     ctes, body = _ctes(fragment.tree), _body(fragment.tree)
     wanted, reads = _names(body), {_key(fragment.foreign, ctes, body)}
     for n in reversed(range(len(ctes))):
@@ -100,7 +104,7 @@ def _views(fragment: Fragment, view: View) -> Iterator[tuple[str, exp.Expr]]:
 def _collect(
     fragment: Fragment, often: set[object], view: View, once_by_key: dict[object, Once]
 ) -> None:
-    """Adds what a fragment reads that is read often."""
+    """Adds the subqueries of a fragment that several fragments read."""
     for name, query in _views(fragment, view):
         key = _key(frozenset(), [], query)
         if key in often:
@@ -128,7 +132,7 @@ def _over(
     body: exp.Expr,
     once_by_key: dict[object, Once],
 ) -> exp.Expr:
-    """A query over what is computed once."""
+    """Returns a query that reads the shared subqueries by name."""
     once = once_by_key.get(_key(foreign, ctes, body))
     if once is not None:
         return _read(once)

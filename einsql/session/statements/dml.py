@@ -1,7 +1,7 @@
-"""INSERT, UPDATE and DELETE of tensors, alone and as parts of WITH: bound, planned, run, run again.
+"""INSERT, UPDATE and DELETE of tensors, alone and as parts of WITH.
 
-Every part reads what was there before the statement. All of them are roots of one graph, so what
-several parts read is computed once; what they change is stored at the end, all or nothing.
+Every part reads the state before the statement. All parts are roots of one graph, so common
+subexpressions are computed once. All changes are stored together at the end, or none of them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 Ends = tuple["Cut | Shift", ...]
-"""Where parameters begin and end the keys of what a part computes."""
+"""Bounds of a part's keys that depend on parameters."""
 Inputs = Mapping[str, Fields]
 
 
@@ -71,7 +71,7 @@ class Part(ABC):
     Attributes:
         kind: "INSERT", "UPDATE" or "DELETE".
         name: The tensor.
-        at: Where it is named, for parts of WITH.
+        at: The position of the name in the statement, for parts of WITH.
     """
 
     kind: str
@@ -80,23 +80,23 @@ class Part(ABC):
 
     @property
     def root(self) -> Node | None:
-        """What has to be computed; None if the statement's text says it all."""
+        """The graph node to compute; None for INSERT of VALUES."""
         return None
 
     @abstractmethod
     def writes(
         self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
     ) -> tuple[WriteSet, int]:
-        """What is to be stored, and how many rows that changes.
+        """Returns the cells to store, and the number of changed rows.
 
         Args:
             ctx: The session.
-            tensor: As it is.
-            fields: What the root gave.
-            inputs: What it was computed from.
+            tensor: The tensor before the statement.
+            fields: The result of the root.
+            inputs: The inputs of the root.
 
         Raises:
-            Error: Rows are twice there, already there, or NULL.
+            Error: A key occurs twice or exists already, or a value is NULL.
         """
 
 
@@ -117,7 +117,7 @@ class UpdateOrDelete(Part):
     ) -> tuple[WriteSet, int]:
         """See `Part.writes`."""
         touch = self.touch
-        if self.ends:  # only the schema is looked at from now on
+        if self.ends:  # `updated` and `deleted` read nothing of the node but its schema
             schema, fields = _narrowed(touch.node.schema, fields, self.ends, inputs)
             touch = replace(touch, node=Input("", schema))
         if self.kind == "UPDATE":
@@ -132,12 +132,12 @@ class InsertSelect(Part):
 
     Attributes:
         relation: The SELECT.
-        order: The tensor's column for each of the SELECT's.
-        replaces: Whether rows that are there are overwritten.
-        empty: Its result, without what it will hold.
-        ends: Where parameters begin and end its keys.
-        constants: Fields of it that are one number, or the scalar that has it.
-        box: How it becomes a box of the tensor, if it always does.
+        order: The tensor's column for each column of the SELECT.
+        replaces: Whether existing rows are overwritten.
+        empty: The SELECT's result without fields.
+        ends: Bounds of the result's keys that depend on parameters.
+        constants: Fields with one number in every row: the number, or the input that has it.
+        box: How the result becomes a box of the tensor, if every run gives one.
     """
 
     relation: Relation
@@ -191,16 +191,16 @@ class InsertValues(Part):
 
 @dataclass
 class Changing:
-    """A statement that changes tensors, ready to run.
+    """A prepared statement that changes tensors.
 
     Attributes:
-        parts: Its changes, that of the statement's own body last.
-        shown: The SELECT behind WITH; None if the body is a change.
-        plans: One for all roots where one site computes, else one for each of them.
-        version: The form of what the names meant when it was bound.
-        use: What it makes of parameters.
+        parts: The changes; the change of the statement's own body is last.
+        shown: The SELECT after WITH; None if the body is a change.
+        plans: One plan for all roots on one site, else one plan for each root.
+        version: The store's version when the statement was bound.
+        use: How the plan depends on parameters.
         read: Reads the tables that are operands.
-        is_volatile: Whether it is for once: as its plans, or as VALUES with parameters.
+        is_volatile: Whether it may run only once: a plan is volatile, or VALUES has parameters.
     """
 
     parts: tuple[Part, ...]
@@ -212,10 +212,10 @@ class Changing:
     is_volatile: bool
 
     def run(self, ctx: Context) -> Outcome | None:
-        """Runs it; None if its names mean something else now.
+        """Runs the statement. Returns None if it has to be bound again.
 
         Raises:
-            Error: A part fails; nothing has changed then.
+            Error: A part fails; then nothing has changed.
         """
         with ctx.store.statement():
             if self.version != ctx.store.version:
@@ -228,14 +228,14 @@ class Changing:
             return None if inputs is None else self.run_over(ctx, inputs)
 
     def run_over(self, ctx: Context, inputs: Mapping[str, Fields]) -> Outcome:
-        """Runs it over the given inputs, within `store.statement`.
+        """Runs the statement over inputs, within `store.statement`.
 
         Raises:
-            Error: A part fails; nothing has changed then.
+            Error: A part fails; then nothing has changed.
         """
         root_fields = _computed(self.plans, inputs, ctx)
         result = None
-        if self.shown is not None:  # first, for what it shows is not overwritten
+        if self.shown is not None:  # before its memory can be overwritten
             plan = self.plans[0]
             result = plan.wrap(root_fields[0], inputs, plan.shown(inputs))
         changes: list[WriteSet] = []
@@ -257,9 +257,9 @@ class Changing:
 
 
 def _foreign(inputs: Inputs, root_fields: Sequence[Fields]) -> set[int]:
-    """Ids of the owners of memory that a tensor must not share: of inputs, and of several roots."""
+    """Returns ids of memory owners that a tensor must not share: inputs and shared roots."""
     foreign = owners(inputs.values())
-    if len(root_fields) > 1:  # roots may show the same memory, and each tensor has its own
+    if len(root_fields) > 1:  # two roots may alias, and each tensor owns its memory
         shown = Counter(o for fields in root_fields for o in owners([fields]))
         foreign |= {o for o, times in shown.items() if times > 1}
     return foreign
@@ -269,12 +269,12 @@ def run(ctx: Context, tree: exp.Expr, text: str) -> tuple[Outcome, Changing | No
     """Runs a statement that changes tensors, within `store.statement`.
 
     Returns:
-        What it gives, and the prepared statement; None for that if DuckDB took part in it.
+        The outcome, and the prepared statement; None instead if DuckDB took part.
 
     Raises:
-        IntegrityError: A row of a tensor would be there twice, or several rows meet one.
+        IntegrityError: A key would occur twice, or several rows of FROM meet one row.
         DataError: A value is NULL or does not fit.
-        Error: It is wrong, or outside the tensor fragment where it has to be within.
+        Error: The statement is wrong, or outside the tensor fragment.
     """
     try:
         prepared, inputs = bind(ctx, tree)
@@ -308,10 +308,10 @@ def bind(ctx: Context, tree: exp.Expr) -> tuple[Changing, Mapping[str, Fields]]:
     """Binds and plans a statement that changes tensors.
 
     Returns:
-        The prepared statement, and the inputs that binding read.
+        The prepared statement, and the inputs that binding has read.
 
     Raises:
-        Error: It is wrong, or outside the tensor fragment.
+        Error: The statement is wrong, or outside the tensor fragment.
     """
     version = ctx.store.version
     (parts, shown), binder, read = bound_over_tables(
@@ -322,12 +322,20 @@ def bind(ctx: Context, tree: exp.Expr) -> tuple[Changing, Mapping[str, Fields]]:
     has_parameters = bool(ctx.parameters) and any(isinstance(p, InsertValues) for p in parts)
     once = has_parameters or any(p.volatile for p in plans)
     use = binder.parameters.use
-    prepared = Changing(tuple(parts), shown, plans, version, use, read, once)
+    prepared = Changing(
+        parts=tuple(parts),
+        shown=shown,
+        plans=plans,
+        version=version,
+        use=use,
+        read=read,
+        is_volatile=once,
+    )
     return prepared, catalog_of(binder).fields
 
 
 def _parts(ctx: Context, tree: exp.Expr, binder: QueryBinder) -> tuple[list[Part], Relation | None]:
-    """The changes of a statement, and the SELECT behind WITH."""
+    """Binds the changes of a statement, and the SELECT after WITH."""
     parts: list[Part] = []
     several = bool(changing(tree))
 
@@ -355,7 +363,7 @@ def _parts(ctx: Context, tree: exp.Expr, binder: QueryBinder) -> tuple[list[Part
 def _part(
     ctx: Context, binder: QueryBinder, tree: exp.Expr, parts: Sequence[Part], several: bool
 ) -> Part:
-    """Binds a change; what stands in its own WITH is added to the parts meanwhile."""
+    """Binds a change. Changes in its own WITH are appended to `parts` meanwhile."""
     if not isinstance(tree, exp.Insert | exp.Update | exp.Delete):
         raise unsupported("MERGE", tree, "It is for tables, and this statement changes tensors.")
     target = target_of(tree)
@@ -414,28 +422,28 @@ def _bound(
     constants = rows_of.constant_fields(relation, binder.parameters.inputs)
     box = boxed(tensor.relation.schema, order, empty, ends, constants)
     return InsertSelect(
-        "INSERT",
-        tensor.name,
-        None,
-        relation,
-        order,
-        statement.replaces,
-        empty,
-        ends,
-        constants,
-        box,
+        kind="INSERT",
+        name=tensor.name,
+        at=None,
+        relation=relation,
+        order=order,
+        replaces=statement.replaces,
+        empty=empty,
+        ends=ends,
+        constants=constants,
+        box=box,
     )
 
 
 def _ends_of(ctx: Context, binder: QueryBinder, touch: Touch) -> Ends:
-    """Where the windows of the touched rows begin, and where parameters end their keys.
+    """Returns the bounds of the touched rows that depend on parameters.
 
     Raises:
-        NeedsValuesError: There are any, and ranks are to change the rows.
+        NeedsValuesError: There are such bounds, and the rows are on ranks.
     """
     parameters = binder.parameters
     windows = parameters.views.of(touch.node)
-    if ctx.cluster is not None:  # there a change is over all keys of the tensor
+    if ctx.cluster is not None:  # on ranks a change covers all keys of the tensor
         numbers = {n for w in windows.values() for n in w.numbers}
         numbers |= {n for _, e in touch.edges for n in e.numbers}
         if numbers:
@@ -473,7 +481,7 @@ def _plans(ctx: Context, binder: QueryBinder, relations: Sequence[Relation]) -> 
 
 
 def _computed(plans: Sequence[Plan], inputs: Mapping[str, Fields], ctx: Context) -> list[Fields]:
-    """The fields of every root."""
+    """Runs the plans. Returns the fields of every root."""
     root_fields: list[Fields] = []
     for plan in plans:
         known, program = plan.complete(inputs, ctx.tick), plan.program

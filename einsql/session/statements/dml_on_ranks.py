@@ -1,4 +1,4 @@
-"""Changes of tensors whose tiles lie at ranks, made there: nothing is brought to this process."""
+"""Changes of tensors on ranks, computed by the ranks that have the tiles."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
     from einsql.planner.context import Context
 
 Presence = Literal["as it was", "from now on", "no more"]
-"""What becomes of the presence of the rows that a statement touches."""
+"""The new presence of the rows that a statement touches."""
 
 _OLD, _NEW = "#old", "#new"
 
 
 def loaded(ctx: Context, tensor: Tensor, file: files.FileTensor) -> Tensor:
-    """A tensor whose values ranks read from a file, each its own tiles.
+    """Returns a tensor whose tiles the ranks have read from a file.
 
-    They come to lie as the tensor's PARTITION BY says, else where the tensor lies already,
-    else in equal parts of its longest key.
+    The placement is that of the tensor's PARTITION BY, else the tensor's present placement,
+    else equal parts of its longest key.
 
     Raises:
         OperationalError: The file has changed, or a rank cannot read it.
@@ -80,11 +80,11 @@ def written(ctx: Context, result: Result, path: str, name: str) -> bool:
         name: The array's name in formats that have names.
 
     Returns:
-        Whether they did; a result that does not lie at ranks, or that no file can hold, is
-        left to others.
+        True if they have written the file. False for a result that is not on ranks, or that
+        has no such file format.
 
     Raises:
-        OperationalError: The file cannot be written; it is then what it was.
+        OperationalError: The file cannot be written; it is unchanged then.
     """
     columns = [c for c in result.columns if c.field is not None]
     if not isinstance(result.fields, RankFields) or result.hidden or not columns:
@@ -114,18 +114,18 @@ def written(ctx: Context, result: Result, path: str, name: str) -> bool:
 def inserted(
     ctx: Context, tensor: Tensor, order: list[str], result: Result, replaces: bool
 ) -> Tensor | None:
-    """The tensor with rows of a result that lies at ranks.
+    """Returns the tensor with the rows of a result that is on ranks.
 
     Args:
         ctx: The session.
-        tensor: What it was.
-        order: The tensor's column for each of the result's.
+        tensor: The tensor before the statement.
+        order: The tensor's column for each column of the result.
         result: The new rows.
-        replaces: Whether rows that are there may be overwritten.
+        replaces: Whether existing rows may be overwritten.
 
     Returns:
-        None if rows have to be looked at one by one: they are over other keys or of other
-        types, or might be there already.
+        None if rows have to be checked singly: they have other keys or types, or may exist
+        already.
 
     Raises:
         DataError: A value is NULL.
@@ -150,14 +150,14 @@ def inserted(
 
 
 def pasted(ctx: Context, write: Write) -> Write | Tensor:
-    """The tensor with new values in a box of its keys, which are sent to the ranks that have it.
+    """Sends the new values of a box to the ranks that have its tiles.
 
     Args:
         ctx: The session.
-        write: Of a tensor that lies at ranks.
+        write: The new values.
 
     Returns:
-        What was given where it is not a part of tiles that the ranks keep.
+        The new tensor; the unchanged `write` if the tensor's tiles are not on these ranks.
     """
     tensor, at = write.tensor, write.at
     fields, schema = tensor.relation.fields, tensor.relation.schema
@@ -185,15 +185,15 @@ def overwritten(
     columns: Mapping[str, str],
     presence: Presence,
 ) -> Tensor:
-    """The tensor with the rows changed that a query has given.
+    """Returns the tensor with the rows of a query overwritten.
 
     Args:
         ctx: The session.
-        tensor: What it was.
-        fields: What the query gave, over the tensor's keys; its presence tells the rows.
-        touched: How many these are.
-        columns: The query's fields by the tensor's that they change.
-        presence: What becomes of the rows.
+        tensor: The tensor before the statement.
+        fields: The query's result over the tensor's keys; rows without presence are unchanged.
+        touched: The number of rows.
+        columns: The query's field for each changed field of the tensor.
+        presence: The new presence of the rows.
     """
     schema = tensor.relation.schema
     covers_all = touched == schema.size and len(columns) == len(schema.values)
@@ -215,7 +215,7 @@ def _merging(
     columns: Mapping[str, str],
     presence: Presence,
 ) -> EinSum:
-    """The operation that makes the new state of the old one and of what a query gave."""
+    """Returns the node that merges a query's result into the old state."""
     schema, sites = tensor.relation.schema, ctx.settings.sites
     types = {field: schema.dtype(column) for column, field in columns.items()}
     new = [Field(field, dtype) for field, dtype in types.items()]

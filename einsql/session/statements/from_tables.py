@@ -1,4 +1,4 @@
-"""Rows of DuckDB that become tensors: which columns are keys, their bounds, what is refused."""
+"""Tensors made from DuckDB rows, and changes of tensors by DuckDB queries."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ if TYPE_CHECKING:
     from einsql.planner.context import Context
 
 MAX_ELEMENTS = 2**40
-"""As many as a declared tensor may have."""
+"""The most elements of a tensor, as for a declared one."""
 
 SPARSE = 16
-"""A table has few rows if it has fewer than this part of the elements that they span."""
+"""A table is sparse if its rows are fewer than one in this many elements."""
 
 Columns = list[tuple[str, DType, np.ndarray]]
 
 
 def tensor_of(ctx: Context, name: str, table: TableResult, empty: Tensor | None) -> Tensor:
-    """The tensor of a table's rows.
+    """Returns a tensor with a table's rows.
 
     Args:
         ctx: The session.
         name: The tensor's name.
         table: Leading integer columns are keys, but for the last column and one named `val`;
             the rest are values.
-        empty: The tensor as it is declared, if it is; its columns are the table's in order.
+        empty: The declared tensor, whose columns match the table's by position; None infers it.
 
     Raises:
         ProgrammingError: Columns do not fit a tensor.
         DataError: A key or a value is NULL.
         IntegrityError: A key occurs twice, is negative or out of bounds.
-        OperationalError: A few rows span more elements than memory may be taken.
+        OperationalError: Few rows span more elements than fit the memory limit.
     """
     columns = read(table)
     if empty is not None:
@@ -67,7 +67,7 @@ def tensor_of(ctx: Context, name: str, table: TableResult, empty: Tensor | None)
         raise ProgrammingError("Two columns have the same name", hint="Rename one with AS.")
     count = 0
     while count < len(columns) - 1 and columns[count][1].is_integer:
-        if columns[count][0].lower() == "val":  # what SQL calls a tensor's value
+        if columns[count][0].lower() == "val":  # the default name of a value column
             break
         count += 1
     keys = tuple(Key(n, 0, _bound(n, values)) for n, _, values in columns[:count])
@@ -85,10 +85,10 @@ def tensor_of(ctx: Context, name: str, table: TableResult, empty: Tensor | None)
 
 
 def _check_size(ctx: Context, schema: Schema, count: int) -> None:
-    """Refuses a few rows with large keys, for which nobody wants files of what is absent.
+    """Refuses sparse rows with large keys, which would spill mostly absent elements.
 
     Raises:
-        OperationalError: They do not fit the memory limit.
+        OperationalError: The dense tensor does not fit the memory limit.
     """
     nbytes = sum(schema.size * f.dtype.numpy.itemsize for f in schema.fields)
     if count * SPARSE >= schema.size or ctx.memory.allows(nbytes):
@@ -112,7 +112,7 @@ def _bound(name: str, values: np.ndarray) -> int:
 
 
 def fitted(tensor: Tensor, order: list[str], columns: Columns) -> dict[str, np.ndarray]:
-    """The columns in the types of a tensor's, by their names.
+    """Casts columns to the types of a tensor's columns. Returns them by name.
 
     Raises:
         ProgrammingError: There are too many or too few, or a key is no integer.
@@ -138,7 +138,7 @@ def fitted(tensor: Tensor, order: list[str], columns: Columns) -> dict[str, np.n
 
 
 def read(table: TableResult) -> Columns:
-    """Names, types and values of a table's columns.
+    """Returns names, types and values of a table's columns.
 
     Raises:
         NotSupportedError: Tensors have no such type.
@@ -185,13 +185,13 @@ def _typed(name: str, type_name: str, column: pa.ChunkedArray) -> tuple[DType, n
     return dtype, column.to_numpy()
 
 
-# ---- UPDATE and DELETE
+# ---- INSERT, UPDATE and DELETE
 
 
 def inserted_rows(
     ctx: Context, tensor: Tensor, statement: Insertion, text: str, refusal: Error
 ) -> tuple[WriteSet, int]:
-    """What INSERT stores of a SELECT that is no tensor work as a whole.
+    """Returns the cells that INSERT stores of a SELECT that DuckDB runs.
 
     Raises:
         Error: The refusal, if DuckDB may not run the SELECT; a row does not fit the tensor.
@@ -207,17 +207,17 @@ def inserted_rows(
 
 
 def changed_rows(ctx: Context, tensor: Tensor, text: str, alias: str, refusal: Error) -> int:
-    """UPDATE or DELETE of a tensor by what DuckDB says; returns the number of rows.
+    """Runs UPDATE or DELETE of a tensor by a DuckDB query. Returns the number of rows.
 
     Args:
         ctx: The session.
-        tensor: What is changed.
+        tensor: The tensor to change.
         text: The statement.
-        alias: What it calls the tensor.
-        refusal: Why it is no tensor work.
+        alias: The tensor's name in the statement.
+        refusal: The binder's error, why einsql alone cannot run the statement.
 
     Raises:
-        Error: The refusal, if DuckDB may not or cannot run it.
+        Error: The refusal, if DuckDB may not or cannot run the statement.
         IntegrityError: Several rows of FROM meet one row of the tensor.
         DataError: A new value is NULL, or does not fit.
     """
@@ -233,10 +233,10 @@ def changed_rows(ctx: Context, tensor: Tensor, text: str, alias: str, refusal: E
     try:
         touched = hybrid_plan.run(ctx, hybrid_plan.split(ctx, query))
     except Error as error:
-        error.position = None  # in the query's text, not in this one
+        error.position = None  # it refers to the query's text
         raise
     order = [*(k.name for k in schema.keys), *names]
-    wide = max(1, len(order))  # without keys or values a row says no more than that it is one
+    wide = max(1, len(order))  # without keys or values a row has a dummy column
     columns = (*order, *touched.names[len(order) : wide])
     shown = TableResult(touched.relation, columns, touched.types, touched.lock)
     table = fitted(tensor, order, read(shown)[: len(order)])

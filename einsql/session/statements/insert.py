@@ -36,16 +36,16 @@ def inserted(
     replaces: bool,
     constants: Mapping[str, int],
 ) -> tuple[WriteSet, int]:
-    """What INSERT … SELECT stores, and the number of rows.
+    """Returns the cells that INSERT … SELECT stores, and the number of rows.
 
     Args:
         ctx: The session.
-        tensor: As it is.
-        order: The tensor's column for each of the result's.
-        result: What the SELECT gave.
-        replaces: Whether rows that are there are overwritten.
-        constants: The one number that fields of the result have in every row, as far as the
-            statement says it.
+        tensor: The tensor before the statement.
+        order: The tensor's column for each column of the result.
+        result: The result of the SELECT.
+        replaces: Whether existing rows are overwritten.
+        constants: The number of each field that has one number in every row, as far as the
+            binder knows.
 
     Raises:
         IntegrityError: A key exists already, occurs twice or is out of bounds.
@@ -54,7 +54,7 @@ def inserted(
     columns = dict(zip(order, result.columns, strict=True))
     is_new_on_ranks = isinstance(result.fields, PlacedFields)
     if is_new_on_ranks or isinstance(tensor.relation.fields, PlacedFields):
-        from einsql.session.statements import dml_on_ranks  # loads what talks to ranks
+        from einsql.session.statements import dml_on_ranks  # imports the transport to the ranks
 
         if is_new_on_ranks:
             overwritten = dml_on_ranks.inserted(ctx, tensor, order, result, replaces)
@@ -71,7 +71,9 @@ def inserted(
 
 
 def row_write(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> tuple[WriteSet, int]:
-    """What INSERT of some rows stores, and their number; each column in its type's carrier.
+    """Returns the cells that INSERT of rows stores, and the number of rows.
+
+    The columns are arrays in the carriers of their types.
 
     Raises:
         IntegrityError: A key exists already, occurs twice or is out of bounds.
@@ -88,15 +90,15 @@ def _box(
     replaces: bool,
     constants: Mapping[str, int],
 ) -> Write | None:
-    """A result that is a box of the tensor, dense and free, or None if rows have to be looked at.
+    """Returns a dense result as a box of free cells, or None if rows have to be checked singly.
 
-    A key may be one of the result's, or a number that is the same for every row.
+    A key of the tensor is a key of the result, or one number for all rows.
 
     Args:
-        tensor: As it is.
-        source: The result's column for each of the tensor's.
-        result: What the SELECT gave.
-        replaces: Whether rows that are there are overwritten.
+        tensor: The tensor before the statement.
+        source: The result's column for each column of the tensor.
+        result: The result of the SELECT.
+        replaces: Whether existing rows are overwritten.
         constants: As for `inserted`.
     """
     schema, source_schema = tensor.relation.schema, result.schema
@@ -141,13 +143,14 @@ def _box(
 
 
 def constant_fields(relation: Relation, scalars: Mapping[str, object]) -> dict[str, int | str]:
-    """Fields of a SELECT that are one number in every row, or the name of a scalar that has it.
+    """Returns the fields of a SELECT with one number in every row.
 
-    Of keys without a row nothing is said.
+    The value is the number, or the name of the scalar input that has it. Absent rows may have
+    other numbers.
 
     Args:
         relation: The bound SELECT.
-        scalars: What its parameters are read as, among other inputs.
+        scalars: The scalar inputs, such as parameters.
     """
     node, constants = relation.node, dict[str, int | str]()
     if not isinstance(node, EinSum):
@@ -157,7 +160,7 @@ def constant_fields(relation: Relation, scalars: Mapping[str, object]) -> dict[s
             continue
         e = o.args[0]
         while isinstance(e, Call) and e.fn == "cast" and e.args[0].dtype.is_integer:
-            (e,) = e.args  # a number that does not fit has been refused
+            (e,) = e.args  # the cast has refused numbers that do not fit
         if isinstance(e, Const) and e.dtype.is_integer:
             constants[o.name] = int(e.value)
         elif isinstance(e, Value) and e.dtype.is_integer and e.operand >= 0:
@@ -169,7 +172,7 @@ def constant_fields(relation: Relation, scalars: Mapping[str, object]) -> dict[s
 
 
 def _only(result: Result, column: ResultColumn) -> int | None:
-    """The one number that an integer column has in every row, if so."""
+    """Returns the number of an integer column that has one number in every row, else None."""
     assert column.field is not None
     if not column.dtype.is_integer or not result.dense(column):
         return None
@@ -179,7 +182,7 @@ def _only(result: Result, column: ResultColumn) -> int | None:
 
 
 def _values(result: Result, column: ResultColumn, dtype: DType) -> np.ndarray | None:
-    """A column as the tensor stores it, or None if it does not fit, or has NULLs."""
+    """Returns a column in the tensor's type, or None if it does not fit or has NULLs."""
     if column.field is None or not result.dense(column):
         return None
     values = result.fields[column.field]
@@ -193,7 +196,7 @@ def _values(result: Result, column: ResultColumn, dtype: DType) -> np.ndarray | 
 
 
 def result_order(tensor: Tensor, statement: Insertion, relation: Relation) -> list[str]:
-    """The tensor's column that each column of the SELECT goes to."""
+    """Returns the tensor's column for each column of the SELECT."""
     columns = relation.columns
     if statement.by_name:
         return column_order(tensor, [(c.name, statement.source) for c in columns])
@@ -207,7 +210,7 @@ def result_order(tensor: Tensor, statement: Insertion, relation: Relation) -> li
 
 
 def column_order(tensor: Tensor, listed: list[tuple[str, exp.Expr]]) -> list[str]:
-    """The tensor's columns as listed, by names and the nodes that give them."""
+    """Resolves listed column names, each with the node for error positions."""
     if not listed:
         return list(tensor.columns)
     known = {c.lower(): c for c in tensor.columns}
@@ -233,7 +236,7 @@ def column_order(tensor: Tensor, listed: list[tuple[str, exp.Expr]]) -> list[str
 def literal_table(
     ctx: Context, tensor: Tensor, listed: list[tuple[str, exp.Expr]], rows: list[LiteralRow]
 ) -> dict[str, np.ndarray]:
-    """The columns that VALUES gives, by the tensor's names.
+    """Returns the columns of VALUES, by the tensor's names.
 
     Raises:
         Error: Columns are missing, a value is NULL, does not fit or is out of bounds.
@@ -279,7 +282,7 @@ def _types(tensor: Tensor) -> dict[str, DType]:
 
 
 def result_table(tensor: Tensor, order: list[str], result: Result) -> dict[str, np.ndarray]:
-    """A result's columns in the types of a tensor's, by their names.
+    """Returns a result's columns in the types of a tensor's, by the tensor's names.
 
     Raises:
         Error: A value is NULL or does not fit.
@@ -303,7 +306,7 @@ def result_table(tensor: Tensor, order: list[str], result: Result) -> dict[str, 
 
 
 def insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> Tensor:
-    """The tensor with rows of columns, each in the carrier of its type.
+    """Returns the tensor with inserted rows. The columns are in the carriers of their types.
 
     Raises:
         IntegrityError: A key exists already, occurs twice or is out of bounds.
@@ -319,7 +322,7 @@ def insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) ->
 
 
 def _new_cells(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> np.ndarray:
-    """The flat index of each of some rows that may be inserted."""
+    """Returns the flat index of each row to insert."""
     schema = tensor.relation.schema
     at = cells(tensor, table, len(next(iter(table.values()))))
     unique, counts = np.unique(at, return_counts=True)
@@ -343,7 +346,7 @@ def _new_cells(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> 
 
 
 def _flags(mask: np.ndarray | None, at: np.ndarray) -> np.ndarray:
-    """A mask at flat indices; without one every key is there."""
+    """Returns a mask at flat indices; without a mask every key is present."""
     if mask is None:
         return np.ones(len(at), np.bool_)
     flags: np.ndarray
@@ -355,7 +358,7 @@ def _flags(mask: np.ndarray | None, at: np.ndarray) -> np.ndarray:
 
 
 def _own(array: np.ndarray | np.bool_, shape: tuple[int, ...]) -> np.ndarray:
-    """A copy, in a file where the session lends one."""
+    """Returns a copy, in a temporary file if memory is short."""
     copied = buffer_pool.empty(shape, array.dtype)
     copied[...] = array
     return copied

@@ -52,7 +52,7 @@ def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple
 
 
 def deleted(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[WriteSet, int]:
-    """What DELETE stores, and the number of deleted rows; as `updated`."""
+    """Returns the cells that DELETE clears, and their number; arguments as for `updated`."""
     if isinstance(fields, PlacedFields) and in_place(touch, tensor):
         return _overwritten(ctx, tensor, touch, fields, {}, "no more")
     cells = _touched(touch, fields, tensor)
@@ -68,14 +68,16 @@ def _overwritten(
     presence: Presence,
 ) -> tuple[Tensor, int]:
     """The tensor with the touched rows changed on the ranks, and their number."""
-    from einsql.session.statements.dml_on_ranks import overwritten  # loads what talks to ranks
+    from einsql.session.statements.dml_on_ranks import (
+        overwritten,
+    )  # imports the transport to the ranks
 
     touched = rows(fields, touch.node.schema)
     return overwritten(ctx, tensor, fields, touched, columns, presence), touched
 
 
 def refuse_default(tensor: Tensor) -> None:
-    """Refuses to delete rows of a tensor that has them all.
+    """Refuses DELETE from a tensor with a DEFAULT.
 
     Raises:
         IntegrityError: The tensor has a DEFAULT, so every key exists always.
@@ -88,16 +90,16 @@ def refuse_default(tensor: Tensor) -> None:
 
 
 def over_all_keys(ctx: Context, touch: Touch, tensor: Tensor) -> Touch:
-    """On ranks the touched rows told over all keys of the tensor, if that can be."""
+    """On ranks, extends the touched rows to all keys of the tensor, if possible."""
     if ctx.cluster is None or in_place(touch, tensor):
         return touch
     return _widened(touch, tensor)
 
 
 def _widened(touch: Touch, tensor: Tensor) -> Touch:
-    """The same rows told by arrays over all keys of the tensor, if everything read has them.
+    """Extends the domain of the touched rows to all keys, if all operands cover them.
 
-    Conditions on keys have narrowed the domain, but the new state is over all keys.
+    Conditions on keys have narrowed the domain; they become part of the guard.
     """
     node = touch.node
     if len(set(touch.labels)) < len(touch.labels) or not isinstance(node, EinSum):
@@ -124,7 +126,7 @@ def _widened(touch: Touch, tensor: Tensor) -> Touch:
 
 
 def in_place(touch: Touch, tensor: Tensor) -> bool:
-    """True if the touched rows are told by arrays over all keys of the tensor."""
+    """Returns True if the touched rows are arrays over all keys of the tensor."""
     touch_schema = touch.node.schema
     named = touch.labels == tuple(k.name for k in touch_schema.keys)
     return named and touch_schema.shape == tensor.relation.schema.shape
@@ -132,7 +134,7 @@ def in_place(touch: Touch, tensor: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """The touched rows, and how an array over the node's keys becomes their values."""
+    """The cells of the touched rows, and a function from an array over keys to their values."""
 
     at: Index
     take: Callable[[np.ndarray], np.ndarray]
