@@ -1,4 +1,4 @@
-"""What a plan decides and costs, as a value that EXPLAIN prints and tools read."""
+"""Cuts, placements and costs of a plan: the main part of EXPLAIN's report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from einsql.optimizer.simulation.prediction import Prediction, predict
 from einsql.optimizer.simulation.tra_cost import tra_costs
 
 Kind = Literal["contraction", "reduction", "map"]
-"""A contraction reduces over several operands, a reduction over one, a map nothing."""
+"""A contraction reduces over several operands, a reduction over one; a map does not reduce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class Operation:
 
     Attributes:
         node: The operation.
-        cut: How it is cut, with EinDecomp's floats.
-        op: What kind of operation it is.
-        grid: Its site grid, the labels that are cut with their parts, slowest first.
+        cut: The cut of its labels, with EinDecomp's cost in floats.
+        op: The kind of operation.
+        grid: The site grid: each cut label with its number of parts, slowest axis first.
         operands: The placement of each operand, one entry per grid axis.
-        result: The placement of what the cells make.
-        collectives: What happens between sites before and after it.
-        nbytes: Bytes these send.
-        tra_cost: Floats they cost by the count of the tensor-relational algebra.
+        result: The placement of the result of the cells.
+        collectives: The exchanges between sites before and after it.
+        nbytes: Bytes that the collectives send.
+        tra_cost: Floats that they move by the count of the tensor-relational algebra.
         steps: The steps of the program that belong to it, `local` among them.
         local: The step that runs it.
     """
@@ -52,7 +52,7 @@ class Operation:
 
     @property
     def collective(self) -> str:
-        """The names of what sends bytes."""
+        """The names of the collectives that send bytes."""
         return " + ".join(c.name for c in self.collectives if c.name != "slice") or "none"
 
 
@@ -66,7 +66,7 @@ def nodes_of(cut: Decomposition, placed: Program) -> list[Operation]:
 
 
 def _completions(program: Program) -> dict[int, list[int]]:
-    """For each operation the steps that complete it: a merge, and what ends an all-reduce."""
+    """Returns for each operation the steps of its merge and of its all-reduce."""
     after: dict[int, list[int]] = {}
     merged: dict[int, int] = {}
     for n, s in enumerate(program.steps):
@@ -140,7 +140,7 @@ def _reductions(node: EinSum) -> str:
 
 
 def kind(node: EinSum) -> Kind:
-    """What an operation is."""
+    """Returns the kind of an operation."""
     if node.is_elementwise or not node.reduced:
         return "map"
     return "contraction" if len(node.operands) > 1 else "reduction"

@@ -1,4 +1,4 @@
-"""EXPLAIN: the graph of a plan, what each rule did, how it is cut and what each step took."""
+"""Explanations, the results of EXPLAIN: plans as text, JSON, drawing or page."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 class Explanation(ABC):
-    """A plan to look at: as text, as a value, as a drawing or as a page.
+    """A plan that renders as text, as a value, as a drawing or as a page.
 
-    `print` shows the text, and a notebook the page.
+    `print` shows the text, and a notebook shows the page.
 
     Attributes:
-        asked: The statement; VERBOSE also shows what each rewrite rule changed.
+        asked: The EXPLAIN statement; VERBOSE adds the changes of each rewrite rule.
     """
 
     asked: Explain
@@ -59,23 +59,23 @@ class Explanation(ABC):
         """The plan as nested dicts and lists of plain values (docs/explain.md)."""
 
     def to_json(self) -> str:
-        """The plan as JSON text: `to_dict`, written down."""
+        """The plan as JSON text of `to_dict`."""
         return json.dumps(self._report)
 
     def svg(self) -> str:
-        """The plan's graph as an SVG document; what repeats is drawn once."""
+        """The plan's graph as an SVG document; repeated operations are drawn once."""
         from einsql.explain.drawing import standalone
 
         return standalone(self._report, self.asked.text)
 
     def html(self) -> str:
-        """The plan as one HTML page that needs nothing else."""
+        """The plan as one self-contained HTML page."""
         from einsql.explain.drawing import page
 
         return page(self._report, self.asked.text, str(self))
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, for notebooks."""
+        """The page in a frame, for notebooks."""
         from html import escape  # a table of entities, and only notebooks need it
 
         return (
@@ -84,7 +84,7 @@ class Explanation(ABC):
         )
 
     def rows(self) -> list[tuple[str]]:
-        """What EXPLAIN gives: the lines of the text, or one document."""
+        """The rows of EXPLAIN: the lines of the text, or one document."""
         documents = {"json": self.to_json, "svg": self.svg, "html": self.html}
         if self.asked.form in documents:
             return [(documents[self.asked.form](),)]
@@ -101,9 +101,9 @@ class GraphExplanation(Explanation):
 
     Attributes:
         plan: The plan.
-        settings: Under which it was made.
-        measures: What each step took, for EXPLAIN ANALYZE.
-        cluster: What the plan is played on; None if it is not.
+        settings: The settings of the plan.
+        measures: Times and bytes of each step, for EXPLAIN ANALYZE.
+        cluster: The cluster to simulate the plan on; None for no simulation.
     """
 
     asked: Explain
@@ -120,7 +120,7 @@ class GraphExplanation(Explanation):
 
     @cached_property
     def _costs(self) -> dict[str, Any]:
-        """The report without what the rewrite rules changed."""
+        """The report without the changes of rewrite rules."""
         plan = self.plan
         cut, placed = plan.cut, plan.placed
         if cut is None or placed is None:
@@ -140,7 +140,7 @@ class GraphExplanation(Explanation):
         return report
 
     def lines(self) -> list[str]:
-        """The graph, and what runs."""
+        """The graph, then the program."""
         plan = self.plan
         lines: list[str] = []
         for part in plan.parts:
@@ -159,7 +159,7 @@ class GraphExplanation(Explanation):
         return lines + self._program_lines()
 
     def _program_lines(self) -> list[str]:
-        """What runs: the kernel of each step, or what the sites do."""
+        """The kernel of each step, or the costs of each operation on several sites."""
         if isinstance(self.plan.program, Program):
             by_step = None if isinstance(self.measures, SiteMeasure) else self.measures
             lines = _steps(self.plan.program, by_step)
@@ -175,7 +175,7 @@ class TextExplanation(Explanation):
 
     @abstractmethod
     def undrawn(self, form: str) -> NotSupportedError:
-        """Why there is no drawing or page."""
+        """Returns the error that there is no drawing or page."""
 
     def svg(self) -> str:
         """No drawing.
@@ -206,7 +206,7 @@ class TileExplanation(TextExplanation):
 
     Attributes:
         plan: The plan.
-        measure: What a run took, for EXPLAIN ANALYZE.
+        measure: The measured run, for EXPLAIN ANALYZE.
     """
 
     asked: Explain
@@ -214,13 +214,13 @@ class TileExplanation(TextExplanation):
     measure: TileMeasure | None
 
     def lines(self) -> list[str]:
-        """The plan over blocks; on several sites with what it costs."""
+        """The plan over blocks; on several sites with its costs."""
         from einsql.explain.tile_report import as_text  # few sessions need it
 
         return as_text(self.plan, self.asked.verbose, self.measure)
 
     def undrawn(self, form: str) -> NotSupportedError:
-        """Why there is no drawing or page."""
+        """Returns the error that there is no drawing or page."""
         return _undrawn(form)
 
     def to_dict(self) -> dict[str, Any]:
@@ -231,7 +231,7 @@ class TileExplanation(TextExplanation):
 
 
 def explained(statement: Explain) -> exp.Query:
-    """The query whose plan an EXPLAIN shows.
+    """Returns the query whose plan an EXPLAIN shows.
 
     Raises:
         NotSupportedError: The statement has none.
@@ -255,7 +255,7 @@ def explain_tiles(
     tick: Tick,
     cluster: Topology | None,
 ) -> TileExplanation:
-    """The explanation of a query over tiles; ANALYZE adds what running it took.
+    """Explains a query over tiles; ANALYZE runs and measures it.
 
     Raises:
         NotSupportedError: A drawing is asked for, or a prediction in seconds.
@@ -301,13 +301,13 @@ def _steps(program: Program, measures: Sequence[Measure] | None) -> list[str]:
 
 
 def _other_blas() -> list[str]:
-    """A line about BLAS where it is not NumPy's own."""
+    """Returns a line that names the BLAS library if it is not NumPy's."""
     library = blas.library()
     return [] if library is None or blas.is_numpys() else [f"-- BLAS: {library.name}"]
 
 
 def _span(numbers: Sequence[int]) -> str:
-    """Names of nodes, those that follow each other by the first and the last."""
+    """Formats names of nodes, consecutive ones as a range."""
     runs: list[list[int]] = []
     for n in numbers:
         if runs and runs[-1][-1] == n - 1:

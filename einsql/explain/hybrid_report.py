@@ -1,4 +1,4 @@
-"""EXPLAIN of statements that DuckDB runs over fragments: the line between them, and why."""
+"""EXPLAIN of statements split between einsql and DuckDB."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class HybridExplanation(TextExplanation):
-    """What DuckDB runs, and the plans of the fragments it reads.
+    """The text that DuckDB runs, and the plans of the fragments.
 
     Attributes:
-        hybrid: The statement in its parts.
+        hybrid: The split statement.
         fragments: The fragments with their plans.
-        plan: DuckDB's own plan.
-        refusal: Why the whole is no tensor work.
-        once: What several fragments read, which is computed once.
+        plan: DuckDB's plan.
+        refusal: The reason why einsql alone cannot run the statement.
+        once: The names of subqueries that are computed once for several fragments.
     """
 
     asked: Explain
@@ -42,12 +42,12 @@ class HybridExplanation(TextExplanation):
 
     @property
     def reasons(self) -> list[str]:
-        """Why parts run in DuckDB, in the order of the text."""
+        """The reasons why parts run in DuckDB, in text order."""
         notes = sorted(self.hybrid.parts.why, key=lambda w: w.at)
         return list(dict.fromkeys([self.refusal, *(w.reason for w in notes)]))
 
     def lines(self) -> list[str]:
-        """DuckDB's text and plan, why it is DuckDB's, and each fragment's plan."""
+        """The text for DuckDB, the reasons, each fragment's plan, and DuckDB's plan."""
         count = len(self.fragments)
         shown = f"{count} fragment{'s' * (count != 1)}" if count else "no fragment"
         lines = [f"DuckDB runs over {shown}:"]
@@ -83,12 +83,12 @@ class HybridExplanation(TextExplanation):
         }
 
     def undrawn(self, form: str) -> NotSupportedError:
-        """Why there is no drawing or page."""
+        """Returns the error that there is no drawing or page."""
         return _undrawn(form)
 
 
 def explain_hybrid(ctx: Context, asked: Explain, refusal: Error) -> HybridExplanation:
-    """The explanation of a query that is not tensor work as a whole.
+    """Explains a statement that einsql alone cannot run.
 
     Raises:
         Error: The refusal, if DuckDB may not run it; what DuckDB's binder finds wrong.
@@ -122,7 +122,7 @@ def explain_hybrid(ctx: Context, asked: Explain, refusal: Error) -> HybridExplan
 
 
 def _reason(ctx: Context, refusal: Error) -> str:
-    """Why the whole is no tensor work."""
+    """Returns the reason why einsql alone cannot run the statement."""
     named = refusal.reason.split('"')[1::2]
     if isinstance(refusal, UnknownHere) and named and ctx.duck.has(named[0]):
         return f"{named[0]} is a table"

@@ -1,4 +1,4 @@
-"""What EXPLAIN's options change: what a plan is made for, and the cluster it is played on."""
+"""EXPLAIN's options: the settings to plan for, and the cluster to simulate."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from einsql.sql.parser.syntax import Explain
 
 
 def assumed(settings: Settings, asked: Explain) -> tuple[Settings, Topology | None]:
-    """The settings that a plan is made under, and the cluster if it is to be simulated.
+    """Returns the settings to plan under, and the cluster to simulate, if any.
 
-    What is not described is as the settings have it: inside a node as between nodes. Cuts
-    are searched as if every site had its share of its node's links.
+    Links that the options leave out are as in the settings, inside a node as between nodes.
+    The search for cuts gives every site an equal share of its node's links.
     """
     machine = settings.machine
     if asked.flops is not None:
@@ -36,7 +36,7 @@ def assumed(settings: Settings, asked: Explain) -> tuple[Settings, Topology | No
 
 
 def options_text(options: Mapping[str, int | str | None]) -> str:
-    """EXPLAIN's options, as it reads them; without those that are False or None.
+    """Formats EXPLAIN's options as SQL, without those that are False or None.
 
     Raises:
         InterfaceError: One of them is the format, which is for SQL.

@@ -1,4 +1,4 @@
-"""What a simulated run shows: the part of EXPLAIN's report about nodes and their sites."""
+"""The simulation part of EXPLAIN's report: nodes, and their sites over time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 Report = dict[str, Any]
 
 MOST_NODES = 8
-"""Of more nodes the text shows the least, the median and the most, and the busiest node."""
+"""Beyond this many nodes the text shows minimum, median, maximum and the busiest node."""
 
 MOST_COURSES = 32
-"""Nodes whose course is shown, at most."""
+"""The most nodes whose activity over time is reported."""
 
 BINS = 200
-"""Parts of the run in which it is told what nodes do."""
+"""The number of time intervals in which activity is reported."""
 
 _SECONDS = ("computing", "communicating", "waiting")
 
@@ -31,7 +31,7 @@ _SECONDS = ("computing", "communicating", "waiting")
 def with_simulation(
     report: Report, operations: Sequence[Operation], simulation: Simulation
 ) -> Report:
-    """A report with what a simulation says.
+    """Adds a simulation to a report.
 
     Args:
         report: What `report.as_json` gives.
@@ -81,7 +81,7 @@ def _as_json(simulation: Simulation) -> Report:
 
 
 def _course(simulation: Simulation) -> Report:
-    """What nodes do in each part of the run; of very many nodes some, evenly spaced."""
+    """Returns the activity of nodes in each interval; of very many nodes a sample."""
     nodes = np.unique(np.linspace(0, simulation.nodes - 1, MOST_COURSES).astype(np.int64))
     parts = {"computing": simulation.computes, "communicating": simulation.communicates}
     courses = {name: simulation.course(spans, BINS)[nodes] for name, spans in parts.items()}
@@ -108,7 +108,7 @@ def _notice(memory: np.ndarray, most: float | None) -> str:
 
 
 def as_text(simulation: Report) -> list[str]:
-    """A simulation as lines.
+    """Formats a simulation as lines.
 
     Args:
         simulation: The report's part of that name.

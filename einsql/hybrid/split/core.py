@@ -1,4 +1,4 @@
-"""A SELECT without what is no tensor work around it: its relation, or its groups."""
+"""Splits one SELECT: its relation, or else its groups, become a fragment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAMES = frozenset(
 def split_block(
     splitter: Splitter, block: Block, modifiers: dict[str, Range], scope: Scope, tree: exp.Select
 ) -> bool:
-    """Makes a SELECT a fragment as far as can be; False leaves everything as it was."""
+    """Makes the largest part of a SELECT a fragment. Returns False, changing nothing, if none."""
     return Core(splitter, block, modifiers, scope, tree).split()
 
 
@@ -39,8 +39,8 @@ class Core:
     """Splits one SELECT.
 
     Attributes:
-        modifiers: ORDER BY, LIMIT and OFFSET behind it.
-        tree: The SELECT without them.
+        modifiers: The ORDER BY, LIMIT and OFFSET that follow it.
+        tree: The SELECT without modifiers.
     """
 
     splitter: Splitter
@@ -50,7 +50,7 @@ class Core:
     tree: exp.Select
 
     def split(self) -> bool:
-        """Makes it a fragment as far as can be; False leaves everything as it was."""
+        """Splits the SELECT. Returns False, changing nothing, if no part is tensor work."""
         distinct = self.tree.args.get("distinct")
         if "USING SAMPLE" in self.block.clauses or self.tree.args.get("sample"):
             return False
@@ -96,7 +96,7 @@ class Core:
         return True
 
     def _orders(self) -> Iterator[Range]:
-        """The expressions of ORDER BY."""
+        """Returns the token ranges of ORDER BY's expressions."""
         clause = self.modifiers.get("ORDER BY")
         if clause is None:
             return
@@ -108,12 +108,12 @@ class Core:
             yield Range(item.first, last)
 
     def items(self, first: int, last: int) -> Iterator[Range]:
-        """What commas outside of parentheses separate."""
+        """Splits tokens at commas outside parentheses."""
         structure = self.splitter.structure
         start = first
         for at in structure.outer(first, last):
             if structure.word(at) in (",", "[", "{"):
-                if structure.word(at) != ",":  # commas in lists and structs separate nothing
+                if structure.word(at) != ",":  # commas in lists and structs do not count
                     yield Range(first, first)
                     return
                 yield Range(start, at)
@@ -121,7 +121,7 @@ class Core:
         yield Range(start, last)
 
     def _order(self, item: Range, columns: list[str]) -> exp.Expr | bool:
-        """How an expression of ORDER BY is had: as it stands, from a hidden column, or not."""
+        """Returns True to keep an ORDER BY expression, its hidden column, or False to give up."""
         structure, tokens = self.splitter.structure, self.splitter.structure.tokens
         if item.first >= item.last:
             return False
@@ -146,7 +146,7 @@ class Core:
         for column in names:
             alias = None if column.table else aliases.get(column.name.lower())
             if alias is not None and column_name(alias).lower() != column.name.lower():
-                # The alias may hide a column, which DuckDB and the fragment tell apart.
+                # The alias may hide a column; DuckDB and einsql resolve that differently.
                 return all(not n.table and known.count(n.name.lower()) == 1 for n in names) and (
                     expression.find(exp.AggFunc) is None and not self._is_column(column.name)
                 )
@@ -157,13 +157,13 @@ class Core:
         return expression
 
     def _is_column(self, name: str) -> bool:
-        """True if an alias might be the name of a column in FROM as well."""
+        """Returns True if a column in FROM may have the alias's name."""
         probe = changed(self.tree, distinct=None, group=None, having=None, qualify=None)
         probe.set("expressions", [exp.column(exp.to_identifier(name, quoted=True))])
         columns_or_error = self.splitter.parts.bind(probe, frozenset())
         return isinstance(columns_or_error, list)
 
-    # ---- the groups, with what DuckDB makes of them
+    # ---- the groups, under the rest of the SELECT
 
     def _groups(self) -> bool:
         """Makes the groups and their aggregates a fragment under the rest of the SELECT."""
@@ -183,7 +183,7 @@ class Core:
         return _Groups(self, keys, calls, ranges).split()
 
     def _keys(self) -> list[tuple[exp.Expr, Range, int | None]] | None:
-        """Each key of GROUP BY with its tokens, and the SELECT item it stands for."""
+        """Returns each key of GROUP BY, its tokens, and the index of its SELECT item, if any."""
         group = self.tree.args.get("group")
         if group is None:
             return []
@@ -211,7 +211,7 @@ class Core:
         return keys
 
     def _calls(self, part: Range) -> Iterator[Range]:
-        """Calls of aggregates, with FILTER, that are no window's own."""
+        """Finds calls of aggregates, with FILTER, that are not window functions."""
         structure = self.splitter.structure
         at = part.first
         while at < part.last:
@@ -319,7 +319,7 @@ class _Groups:
     def _matches(
         self, part: Range, name: str, outputs: frozenset[str]
     ) -> list[tuple[int, int, str]]:
-        """Where the keys' own expressions stand, the longest first; aliases stay."""
+        """Returns edits that replace the keys' expressions, longest match first; aliases stay."""
         structure = self.core.splitter.structure
         tokens = structure.tokens
         edits: list[tuple[int, int, str]] = []
@@ -357,7 +357,7 @@ class _Groups:
         return edits
 
     def _closed(self, name: str, replacements: list[tuple[int, int, str]]) -> bool:
-        """True if what remains reads nothing but the groups, and aggregates in windows only."""
+        """Returns True if the remaining text reads only groups, and aggregates only in windows."""
         core, splitter = self.core, self.core.splitter
         structure = splitter.structure
         edits = Edits(splitter.sql, list(replacements))

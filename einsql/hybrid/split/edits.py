@@ -1,4 +1,4 @@
-"""A text with parts of it replaced, whose offsets can be told apart from the original's."""
+"""Replacements in a text, with a map from new offsets to offsets in the original."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from einsql.sql.parameters.parameters import mark
 
 @dataclass
 class Edits:
-    """Replacements in a text; one inside of another is gone with it."""
+    """Replacements in a text. A replacement inside a larger one has no effect."""
 
     text: str
     replacements: list[tuple[int, int, str | Edited]] = field(default_factory=list)
 
     def replace(self, start: int, end: int, text: str | Edited) -> None:
-        """Puts a text in the place of `[start, end)`; empty places take insertions.
+        """Replaces `[start, end)`; an empty interval inserts.
 
-        An edited text's parameters keep the numbers they have in the statement.
+        Parameters in an `Edited` text keep their numbers in the statement.
         """
         self.replacements.append((start, end, text))
 
     def covers(self, at: int) -> bool:
-        """True if the text at an offset is replaced."""
+        """Returns True if the character at an offset is replaced."""
         return any(a <= at < b for a, b, _ in self.replacements)
 
     def result(self, start: int, end: int) -> Edited:
-        """The part `[start, end)` as it reads now, its parameters numbered from 1."""
+        """Returns the edited text of `[start, end)`, with parameters numbered from 1."""
         parts: list[str] = []
         origins: list[tuple[int, int]] = []
         numbers = mark(self.text).numbers
@@ -63,7 +63,7 @@ class Edits:
 
 
 def _numbered(edited: Edited, order: dict[int, int]) -> str:
-    """An edited text whose parameters have the numbers of the text it goes into."""
+    """Returns an edited text with parameters numbered as in the surrounding text."""
     parts, last = [], 0
     for at, n in sorted(mark(edited.text).numbers.items()):
         new = order.setdefault(edited.parameters[n - 1], len(order) + 1)
@@ -77,8 +77,9 @@ class Edited:
     """An edited text.
 
     Attributes:
-        parameters: Numbers of the statement's parameters, in the order of `$1`, `$2`, …
-        origins: Offsets here and in the original, where parts begin.
+        text: The text.
+        parameters: The statement's parameter for each of `$1`, `$2`, …
+        origins: Pairs of offsets, here and in the original, at which parts begin.
     """
 
     text: str
@@ -86,7 +87,7 @@ class Edited:
     origins: list[tuple[int, int]]
 
     def origin(self, at: int) -> int:
-        """Where a character stood in the original; one of an insertion at most behind it."""
+        """Returns a character's offset in the original; within an insertion, at most its end."""
         n = max(0, bisect_right(self.origins, (at, 2**62)) - 1)
         here, there = self.origins[n]
         behind = [after for _, after in self.origins[n + 1 : n + 2]]

@@ -1,4 +1,4 @@
-"""Finds the largest tensor parts of a query; what remains is the text, spliced by position."""
+"""Finds the largest tensor fragments of a query and replaces their text by position."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from einsql.sql.parser.sqlglot_trees import parse_tree
 from einsql.sql.parser.tokens import is_parameter, tokenize
 
 PREFIX = "__einsql_"
-"""What names of fragments begin with in DuckDB."""
+"""The prefix of fragments' names in DuckDB."""
 
 Bind = Callable[[exp.Expr, frozenset[str]], list[str] | Error]
-"""Names of a query's columns if it binds as tensor work, else why not."""
+"""Binds a query as tensor work. Returns its column names, or the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A part that is tensor work.
+    """A part of a statement that einsql runs.
 
     Attributes:
-        name: What DuckDB calls it.
-        foreign: Names of WITH that mean no tensor in it.
-        names: The columns as SQL named them; DuckDB sees `c0`, `c1`, …
-        text: Where it came from, for EXPLAIN.
+        name: The name in DuckDB.
+        tree: The query.
+        foreign: Names of WITH that do not refer to tensors in the query.
+        names: The column names in SQL; DuckDB sees `c0`, `c1`, …
+        text: The original text, for EXPLAIN.
     """
 
     name: str
@@ -49,59 +50,59 @@ class Why:
 
 
 Scope = dict[str, exp.CTE | None]
-"""Names of WITH in reach, in small letters; None where one is no tensor work."""
+"""Visible names of WITH in lower case, with their queries; None if DuckDB runs the query."""
 
 
 @dataclass
 class Parts:
-    """What the parts of one statement share: fragments and what else DuckDB has to see."""
+    """State that the splitters of one statement share: lookups, fragments and relations."""
 
     bind: Bind
     kind: Callable[[str], str | None]
-    """Whether a name is a `tensor`, a `view` or nothing of einsql's."""
+    """Returns `tensor` or `view` for a name of einsql's, else None."""
     is_macro: Callable[[str], bool]
-    """Whether a name is a table function of einsql."""
+    """Returns whether a name is a table function of einsql."""
     is_file: Callable[[str], bool]
-    """Whether FROM reads a file as a tensor."""
+    """Returns whether FROM reads a file as a tensor."""
     is_ours: Callable[[Sequence[str], str], bool]
-    """Whether a name behind a database, a schema or both is a tensor or a view of einsql's."""
+    """Returns whether a name qualified by database or schema is a tensor or a view."""
     aggregates: Callable[[], frozenset[str]]
-    """DuckDB's aggregates, in small letters."""
+    """Returns the names of DuckDB's aggregates, in lower case."""
     split_block: Callable[[Splitter, Block, dict[str, Range], Scope, exp.Select], bool]
-    """Makes a SELECT a fragment as far as can be; `core.split_block`."""
+    """Splits a SELECT; see `core.split_block`."""
     expand: Callable[[exp.Anonymous], str | None]
-    """The query that a call of a table macro stands for; None if it calls none."""
+    """Returns the expanded query of a call of a table macro; None for other calls."""
     fragments: list[Fragment] = field(default_factory=list)
     relations: dict[str, str] = field(default_factory=dict)
-    """Tensors and views that DuckDB reads, by their names in small letters, as written."""
+    """Tensors and views that DuckDB reads: the name as written, by the lower-case name."""
     why: list[Why] = field(default_factory=list)
     wrong: list[Error] = field(default_factory=list)
     refused: dict[str, Error] = field(default_factory=dict)
-    """Why names of WITH are no tensor work, by the names in small letters."""
+    """The binder's errors for names of WITH, by the lower-case name."""
 
     def add(self, tree: exp.Expr, foreign: frozenset[str], names: Sequence[str], text: str) -> str:
-        """Notes a fragment; gives its name."""
+        """Adds a fragment and returns its name."""
         name = f"{PREFIX}{len(self.fragments) + 1}"
         self.fragments.append(Fragment(name, tree, foreign, tuple(names), text))
         return name
 
 
 def shown(name: str, columns: Sequence[str]) -> str:
-    """The query that reads a fragment under the names its columns had."""
+    """Returns the query that reads a fragment under its columns' names in SQL."""
     items = ", ".join(f"c{n} AS {in_quotes(c)}" for n, c in enumerate(columns))
     return f"SELECT {items} FROM {name}"
 
 
 class Splitter:
-    """Splits one text: a statement's, or a view's."""
+    """Splits the text of a statement, a view or a macro."""
 
     def __init__(self, sql: str, parts: Parts, within: tuple[str, ...] = ()) -> None:
         """Reads a text.
 
         Args:
             sql: The text.
-            parts: What is found in it.
-            within: The table macros whose text it is, outermost first.
+            parts: The shared state; fragments are added to it.
+            within: The table macros under expansion, outermost first.
         """
         self.sql = sql
         self.parts = parts
@@ -109,12 +110,12 @@ class Splitter:
         self.structure = Structure(tokenize(sql))
         self.edits = Edits(sql)
         self.expanded: dict[int, frozenset[str]] = {}
-        """What stands now where calls of table macros stood, in words in small letters."""
+        """The lower-case words of expanded table macros, by the position of the call."""
 
     # ---- queries
 
     def query(self, query: QueryText, scope: Scope) -> None:
-        """Splits a query that is no fragment as a whole, or makes it one.
+        """Makes a query a fragment, or splits it if it cannot be one.
 
         Raises:
             ProgrammingError: ORDER BY has a parameter in the place of a column.
@@ -173,7 +174,7 @@ class Splitter:
         return True
 
     def tree(self, start: int, end: int, prefix: str = "") -> exp.Expr | None:
-        """The syntax of a part of the text, or None if sqlglot cannot read it."""
+        """Parses a part of the text. Returns None if sqlglot cannot read it."""
         try:
             return parse_tree(self.sql[:end], start, prefix)[0]
         except Error as error:
@@ -183,7 +184,11 @@ class Splitter:
     def bound(
         self, tree: exp.Expr, scope: Scope, at: int
     ) -> tuple[exp.Expr, frozenset[str], list[str]] | None:
-        """What `Parts.add` takes of a query if it binds as tensor work; else notes why not."""
+        """Binds a query as tensor work.
+
+        Returns:
+            The arguments of `Parts.add`; None, noting the reason, if the query does not bind.
+        """
         named, foreign = with_names(tree, scope), _foreign(scope)
         if named is None:
             return None
@@ -201,7 +206,7 @@ class Splitter:
     # ---- WITH
 
     def _names(self, query: QueryText, scope: Scope) -> Scope:
-        """The names in reach of a query's body."""
+        """Returns the visible names of WITH in a query's body."""
         inner = dict(scope)
         for cte in query.ctes:
             tree = None
@@ -234,7 +239,7 @@ class Splitter:
         return definition
 
     def _with(self, query: QueryText, scope: Scope) -> None:
-        """Splits the queries of WITH that what remains still reads; the others go."""
+        """Splits the queries of WITH that the remaining text reads, and removes the others."""
         if not query.ctes:
             return
         inner = dict(scope)
@@ -269,7 +274,7 @@ class Splitter:
             self.edits.replace(at, end, "")
 
     def _again(self, query: QueryText, cte: Cte, names: Scope) -> Scope:
-        """The names in reach of a query of WITH, those before it as they bind."""
+        """Returns the visible names of WITH in one of its own queries."""
         if query.recursive:
             return names
         scope = dict(names)
@@ -288,10 +293,10 @@ class Splitter:
             for n in range(part.first, part.last)
         )
 
-    # ---- what is left of a block
+    # ---- the rest of a block
 
     def _rest_of(self, block: Block, scope: Scope) -> None:
-        """Splits what stands inside a SELECT that DuckDB runs."""
+        """Splits FROM items and subqueries of a SELECT that DuckDB runs."""
         for child in block.children:
             self.query(child, scope)
         clause = block.clauses.get("FROM")
@@ -303,7 +308,7 @@ class Splitter:
                 self.expose(self.structure.tokens[n].text, scope)
 
     def refer(self, reference: Reference, scope: Scope) -> None:
-        """Has DuckDB see what a FROM item names."""
+        """Registers the relation of a FROM item for DuckDB."""
         start, end = self.structure.span(reference.range)
         if reference.qualified:
             within = range(reference.range.first, reference.range.last - 1, 2)
@@ -329,7 +334,7 @@ class Splitter:
             raise
 
     def expose(self, name: str, scope: Scope) -> None:
-        """Has DuckDB see a tensor or view of a name, if it means one."""
+        """Registers a tensor or view for DuckDB, if the name refers to one."""
         if name.lower() not in scope and self.parts.kind(name) is not None:
             self.parts.relations.setdefault(name.lower(), name)
 
@@ -345,10 +350,10 @@ class Splitter:
             self._expand(start, end, tree, alias, scope)
 
     def _expand(self, start: int, end: int, tree: exp.Expr, alias: str, scope: Scope) -> None:
-        """Puts the query of a table macro in the place of its call, and splits it.
+        """Replaces a call of a table macro by its query, and splits the query.
 
-        DuckDB would not take the name of a table for a parameter, but read what has the
-        parameter's name.
+        DuckDB cannot pass a table's name as an argument; it would read the relation that has
+        the parameter's name.
         """
         call = tree.args["from_"].this.this
         text = self.parts.expand(call) if isinstance(call, exp.Anonymous) else None
@@ -374,7 +379,7 @@ class Splitter:
             start, end, Edited(f"({expansion.text}){alias}", expansion.parameters, [])
         )
 
-    # ---- a block without what stands around its relation
+    # ---- a block without DISTINCT, ORDER BY, LIMIT and OFFSET
 
     def _block(self, block: Block, modifiers: dict[str, Range], scope: Scope) -> bool:
         """Makes a SELECT without DISTINCT, ORDER BY, LIMIT and OFFSET a fragment."""
@@ -392,7 +397,7 @@ def _foreign(scope: Scope) -> frozenset[str]:
 
 
 def _stem(reference: Reference) -> str:
-    """The alias DuckDB gives to a file or a function."""
+    """Returns DuckDB's default alias of a file or a function."""
     if not reference.is_text and reference.is_call:
         return reference.name
     return reference.name.replace("\\", "/").rsplit("/", 1)[-1].split(".")[0]
@@ -425,7 +430,7 @@ def with_names(tree: exp.Expr, scope: Scope) -> exp.Expr | None:
 
 
 def changed(tree: exp.Select, **args: object) -> exp.Select:
-    """A copy of a SELECT with other clauses."""
+    """Returns a copy of a SELECT with other clauses."""
     select = tree.copy()
     for name, value in args.items():
         select.set(name, value)
