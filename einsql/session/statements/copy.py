@@ -56,7 +56,7 @@ def copy(ctx: Context, statement: Copy) -> int:
 
 
 def _form(options: Mapping[str, str]) -> files.Form:
-    """What the options say of the format."""
+    """Returns the file format that the options select."""
     form = options.get("FORMAT", "").lower()
     if form and form not in _FORMATS:
         raise ProgrammingError(
@@ -128,7 +128,9 @@ def _arrays(ctx: Context, statement: Copy, result: Result, suffix: str, member: 
     names = tuple(values) if len(values) > 1 else (member or statement.name or "val",)
     columns = export.columns(result, names, member is not None or len(values) > 1, ctx.tick)
     if ctx.cluster is not None and files.in_parts(suffix) and len(names) == 1:
-        from einsql.session.statements.dml_on_ranks import written  # for ranks only
+        from einsql.session.statements.dml_on_ranks import (
+            written,
+        )  # imports the transport to the ranks
 
         if suffix == files.suffix_of(path) and written(ctx, result, path, names[0]):
             return result.schema.size
@@ -137,7 +139,7 @@ def _arrays(ctx: Context, statement: Copy, result: Result, suffix: str, member: 
 
 
 def _matrix(ctx: Context, result: Result, path: str) -> int:
-    """Writes a Matrix Market file: whole if every key is there, else its elements."""
+    """Writes a Matrix Market file: an array if every key is present, else coordinates."""
     from einsql.storage.files import matrix_market  # pyarrow takes 60 ms
 
     values = [c for c in result.columns if c.field is not None]
@@ -190,7 +192,9 @@ def _copy_in(ctx: Context, statement: Copy, member: str | None, form: files.Form
             f"{tensor.name} has rows already", hint="DELETE them, or CREATE OR REPLACE TENSOR."
         )
     if ctx.cluster is not None:
-        from einsql.session.statements.dml_on_ranks import loaded  # for ranks only
+        from einsql.session.statements.dml_on_ranks import (
+            loaded,
+        )  # imports the transport to the ranks
 
         ctx.store.put(loaded(ctx, tensor, source))
         return schema.size
