@@ -1,4 +1,4 @@
-"""What a plan decides and costs, as a value that EXPLAIN prints and tools read."""
+"""Cuts, placements and costs of a plan: the main part of EXPLAIN's report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from einsql.optimizer.simulation.prediction import Prediction, predict
 from einsql.optimizer.simulation.tra_cost import tra_costs
 
 Kind = Literal["contraction", "reduction", "map"]
-"""A contraction reduces over several operands, a reduction over one, a map nothing."""
+"""A contraction reduces over several operands, a reduction over one; a map does not reduce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class Operation:
 
     Attributes:
         node: The operation.
-        cut: How it is cut, with EinDecomp's floats.
-        op: What kind of operation it is.
-        grid: Its site grid, the labels that are cut with their parts, slowest first.
+        cut: The cut of its labels, with EinDecomp's cost in floats.
+        op: The kind of operation.
+        grid: The site grid: each cut label with its number of parts, slowest axis first.
         operands: The placement of each operand, one entry per grid axis.
-        result: The placement of what the cells make.
-        collectives: What happens between sites before and after it.
-        nbytes: Bytes these send.
-        tra_cost: Floats they cost by the count of the tensor-relational algebra.
+        result: The placement of the result of the cells.
+        collectives: The exchanges between sites before and after it.
+        nbytes: Bytes that the collectives send.
+        tra_cost: Floats that they move by the count of the tensor-relational algebra.
         steps: The steps of the program that belong to it, `local` among them.
         local: The step that runs it.
     """
@@ -52,7 +52,7 @@ class Operation:
 
     @property
     def collective(self) -> str:
-        """The names of what sends bytes."""
+        """The names of the collectives that send bytes."""
         return " + ".join(c.name for c in self.collectives if c.name != "slice") or "none"
 
 
@@ -66,7 +66,7 @@ def nodes_of(cut: Decomposition, placed: Program) -> list[Operation]:
 
 
 def _completions(program: Program) -> dict[int, list[int]]:
-    """For each operation the steps that complete it: a merge, and what ends an all-reduce."""
+    """Returns for each operation the steps of its merge and of its all-reduce."""
     after: dict[int, list[int]] = {}
     merged: dict[int, int] = {}
     for n, s in enumerate(program.steps):
@@ -79,9 +79,13 @@ def _completions(program: Program) -> dict[int, list[int]]:
 
 
 def _node(
-    cut: Cut, program: Program, at: int, after: dict[int, list[int]], seen: set[int],
+    cut: Cut,
+    program: Program,
+    at: int,
+    after: dict[int, list[int]],
+    seen: set[int],
     costs: list[float],
-) -> Operation:  # fmt: skip
+) -> Operation:
     local = program.steps[at]
     assert isinstance(local, Local)
     node = local.node
@@ -136,7 +140,7 @@ def _reductions(node: EinSum) -> str:
 
 
 def kind(node: EinSum) -> Kind:
-    """What an operation is."""
+    """Returns the kind of an operation."""
     if node.is_elementwise or not node.reduced:
         return "map"
     return "contraction" if len(node.operands) > 1 else "reduction"
@@ -162,7 +166,7 @@ def as_json(
         once, in bytes. Everything is planned but what stands under `measured`, and what
         per_site tells of flops, traffic and seconds with a measure.
     """
-    found = nodes_of(cut, placed)
+    operations = nodes_of(cut, placed)
     predicted = predict(placed, machine)
     report: dict[str, Any] = {
         "strategy": cut.strategy,
@@ -172,16 +176,18 @@ def as_json(
         "total": {
             "floats_moved": cut.floats,
             "bytes_sent": placed.bytes_sent,
-            "tra_cost": sum(n.tra_cost for n in found),
-            "flops": sum(flops(n.node) for n in found),
+            "tra_cost": sum(n.tra_cost for n in operations),
+            "flops": sum(flops(n.node) for n in operations),
             "seconds": sum(predicted.seconds),
             "memory": int(predicted.memory.max()),
         },
-        "nodes": _with_groups([_node_json(n, predicted, measure) for n in found], found, placed),
+        "nodes": _with_groups(
+            [_node_json(n, predicted, measure) for n in operations], operations, placed
+        ),
         "per_site": [
             {"flops": f, "memory": int(m), "bytes_sent": int(s), "bytes_received": int(r)}
             for f, m, s, r in zip(
-                site_flops(found, placed),
+                site_flops(operations, placed),
                 predicted.memory,
                 predicted.sent,
                 predicted.received,
@@ -191,19 +197,17 @@ def as_json(
     }
     if measure is not None:
         report["ranks"] = measure.ranks
-        ran = zip(
-            measure.flops, measure.sent, measure.received, measure.seconds, strict=True
-        )  # fmt: skip
+        ran = zip(measure.flops, measure.sent, measure.received, measure.seconds, strict=True)
         for site, (f, s, r, t) in zip(report["per_site"], ran, strict=True):
             site |= {"flops": f, "bytes_sent": s, "bytes_received": r, "seconds": t}
     return report
 
 
 def _with_groups(
-    nodes: list[dict[str, Any]], found: Sequence[Operation], placed: Program
+    nodes: list[dict[str, Any]], operations: Sequence[Operation], placed: Program
 ) -> list[dict[str, Any]]:
     """The operations with those that they run together with."""
-    at = {n.local: number for number, n in enumerate(found)}
+    at = {n.local: number for number, n in enumerate(operations)}
     for t in placed.together:
         members = [at[n] for n in t.steps]
         group = {"nodes": [nodes[m]["id"] for m in members]}
@@ -214,7 +218,7 @@ def _with_groups(
 
 def _node_json(n: Operation, predicted: Prediction, measure: SiteMeasure | None) -> dict[str, Any]:
     axes = n.node.axes
-    made: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "id": n.cut.name,
         "op": n.op,
         "labels": {a.label: a.extent for a in axes if a.define is None},
@@ -245,11 +249,11 @@ def _node_json(n: Operation, predicted: Prediction, measure: SiteMeasure | None)
     }
     if measure is not None:
         steps = [measure.steps[s] for s in n.steps]
-        made["measured"] = {
+        entry["measured"] = {
             "seconds": sum(s.seconds for s in steps),
             "bytes_sent": sum(s.nbytes for s in steps),
         }
-    return made
+    return entry
 
 
 def site_flops(nodes: list[Operation], placed: Program) -> list[int]:

@@ -43,7 +43,7 @@ def as_text(report: Report) -> list[str]:
 
 def _totals(report: Report) -> list[str]:
     total = report["total"]
-    made = [
+    lines = [
         f"-- {report['sites']:,} sites, strategy {report['strategy']}, cost {report['cost']}",
         *([f"notice     {report['notice']}"] if "notice" in report else []),
         f"moves      {_count(total['floats_moved'])} floats by EinDecomp's count, "
@@ -57,8 +57,8 @@ def _totals(report: Report) -> list[str]:
     if measured:
         seconds, sent = (sum(m[key] for m in measured) for key in ("seconds", "bytes_sent"))
         where = f"on {report['ranks']:,} ranks" if report.get("ranks", 1) > 1 else "in all sites"
-        made.append(f"measured   {duration(seconds)} {where}; {data_size(sent)} sent")
-    return made
+        lines.append(f"measured   {duration(seconds)} {where}; {data_size(sent)} sent")
+    return lines
 
 
 def _table(nodes: Sequence[Report]) -> tuple[str, list[str]]:
@@ -78,7 +78,7 @@ def _table(nodes: Sequence[Report]) -> tuple[str, list[str]]:
 
 
 def _row(node: Report) -> list[str]:
-    made = [
+    columns = [
         f"{node['id']} {node['op']}",
         " ".join(f"{x}:{parts}" for x, parts in node["placements"]["grid"]) or "whole",
         _count(sum(node["floats"].values())),
@@ -88,30 +88,33 @@ def _row(node: Report) -> list[str]:
         duration(node["seconds"]),
     ]
     if "measured" in node:
-        made += [duration(node["measured"]["seconds"]), data_size(node["measured"]["bytes_sent"])]
-    return made
+        columns += [
+            duration(node["measured"]["seconds"]),
+            data_size(node["measured"]["bytes_sent"]),
+        ]
+    return columns
 
 
 def _tensors(node: Report) -> list[tuple[str, str]]:
     """Each operand and the result, with its placement and what moves it; what it runs with."""
-    placements, made = node["placements"], []
+    placements, rows = node["placements"], []
     group = node.get("group", {}).get("nodes", [])
     if group[-1:] == [node["id"]]:
-        made.append((f"runs with {', '.join(group[:-1])}", "block by block"))
+        rows.append((f"runs with {', '.join(group[:-1])}", "block by block"))
     if not placements["grid"] and not node["bytes_sent"]:
-        return made  # one call, where everything is
+        return rows  # one call, where everything is
     for read, placed in zip(node["reads"], placements["operands"], strict=True):
         moved = "" if read["collective"] in ("none", "slice") else read["collective"]
         if read["bytes_sent"]:
             moved += f" {data_size(read['bytes_sent'])}"
-        made.append((f"reads {read['id']}[{', '.join(read['labels'])}]", _moved(placed, moved)))
+        rows.append((f"reads {read['id']}[{', '.join(read['labels'])}]", _moved(placed, moved)))
     merged = ", ".join(
         f"{c['collective']} {data_size(c['bytes_sent'])}"
         for c in node["collectives"]
         if c["collective"] in _MERGES
     )
     result = f"makes {node['id']}[{', '.join(node['keys'])}]"
-    return [*made, (result, _moved(placements["result"], merged))]
+    return [*rows, (result, _moved(placements["result"], merged))]
 
 
 def _moved(placed: Sequence[str], moved: str) -> str:
@@ -123,15 +126,21 @@ def _sites(report: Report) -> list[str]:
     sites = [s for s in report["per_site"] if "seconds" in s]
     head = ["site", "flops", "sent", "received", "in kernels"]
     rows = [
-        [str(n), _count(s["flops"]), data_size(s["bytes_sent"]), data_size(s["bytes_received"]),
-         duration(s["seconds"])]
+        [
+            str(n),
+            _count(s["flops"]),
+            data_size(s["bytes_sent"]),
+            data_size(s["bytes_received"]),
+            duration(s["seconds"]),
+        ]
         for n, s in enumerate(sites[:_MOST_SITES])
-    ]  # fmt: skip
+    ]
     if not rows:
         return []
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = ["  ".join(f"{text:>{w}}" for text, w in zip(r, widths, strict=True))
-             for r in (head, *rows)]  # fmt: skip
+    lines = [
+        "  ".join(f"{text:>{w}}" for text, w in zip(r, widths, strict=True)) for r in (head, *rows)
+    ]
     return lines + [f"and {len(sites) - _MOST_SITES:,} more"] * (len(sites) > _MOST_SITES)
 
 

@@ -1,4 +1,4 @@
-"""EXPLAIN: the graph of a plan, what each rule did, how it is cut and what each step took."""
+"""Explanations, the results of EXPLAIN: plans as text, JSON, drawing or page."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Any
 from einsql.core.machine import Topology
 from einsql.core.settings import Settings
 from einsql.engine.executor import Program
+from einsql.engine.spmd_executor import SiteMeasure
 from einsql.engine.step import Measure, Tick
 from einsql.errors import NotSupportedError
+from einsql.explain import cost_text, simulation_report
+from einsql.explain.cost_report import as_json, nodes_of
+from einsql.explain.graph_report import rewrites, with_graph, with_kernels
 from einsql.ir.einsum.printer import format_graph
+from einsql.kernels.runtime import blas
 from einsql.planner.plan import Plan
 from einsql.planner.sites import sited
 from einsql.sql.parser import syntax as st
@@ -24,7 +29,6 @@ from einsql.storage.relation import Fields
 if TYPE_CHECKING:
     from sqlglot import exp
 
-    from einsql.engine.spmd_executor import SiteMeasure
     from einsql.explain.tile_report import TileMeasure
     from einsql.planner.tile_plan import TilePlan
 
@@ -32,12 +36,12 @@ if TYPE_CHECKING:
 
 
 class Explanation(ABC):
-    """A plan to look at: as text, as a value, as a drawing or as a page.
+    """A plan that renders as text, as a value, as a drawing or as a page.
 
-    `print` shows the text, and a notebook the page.
+    `print` shows the text, and a notebook shows the page.
 
     Attributes:
-        asked: The statement; VERBOSE also shows what each rewrite rule changed.
+        asked: The EXPLAIN statement; VERBOSE adds the changes of each rewrite rule.
     """
 
     asked: Explain
@@ -56,23 +60,23 @@ class Explanation(ABC):
         """The plan as nested dicts and lists of plain values (docs/explain.md)."""
 
     def to_json(self) -> str:
-        """The plan as JSON text: `to_dict`, written down."""
+        """The plan as JSON text of `to_dict`."""
         return json.dumps(self._report)
 
     def svg(self) -> str:
-        """The plan's graph as an SVG document; what repeats is drawn once."""
+        """The plan's graph as an SVG document; repeated operations are drawn once."""
         from einsql.explain.drawing import standalone
 
         return standalone(self._report, self.asked.text)
 
     def html(self) -> str:
-        """The plan as one HTML page that needs nothing else."""
+        """The plan as one self-contained HTML page."""
         from einsql.explain.drawing import page
 
         return page(self._report, self.asked.text, str(self))
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, for notebooks."""
+        """The page in a frame, for notebooks."""
         from html import escape  # a table of entities, and only notebooks need it
 
         return (
@@ -81,7 +85,7 @@ class Explanation(ABC):
         )
 
     def rows(self) -> list[tuple[str]]:
-        """What EXPLAIN gives: the lines of the text, or one document."""
+        """The rows of EXPLAIN: the lines of the text, or one document."""
         documents = {"json": self.to_json, "svg": self.svg, "html": self.html}
         if self.asked.form in documents:
             return [(documents[self.asked.form](),)]
@@ -98,9 +102,9 @@ class GraphExplanation(Explanation):
 
     Attributes:
         plan: The plan.
-        settings: Under which it was made.
-        measures: What each step took, for EXPLAIN ANALYZE.
-        cluster: What the plan is played on; None if it is not.
+        settings: The settings of the plan.
+        measures: Times and bytes of each step, for EXPLAIN ANALYZE.
+        cluster: The cluster to simulate the plan on; None for no simulation.
     """
 
     asked: Explain
@@ -111,19 +115,13 @@ class GraphExplanation(Explanation):
 
     def to_dict(self) -> dict[str, Any]:
         """Cuts, placements and costs of every operation."""
-        from einsql.explain.graph_report import rewrites
-
         if not self.asked.verbose:
             return self._costs
         return {**self._costs, "rewrites": rewrites(self.plan.optimized.trace)}
 
     @cached_property
     def _costs(self) -> dict[str, Any]:
-        """The report without what the rewrite rules changed."""
-        from einsql.engine.spmd_executor import SiteMeasure  # 20 ms, and only EXPLAIN needs it
-        from einsql.explain.cost_report import as_json, nodes_of
-        from einsql.explain.graph_report import with_graph, with_kernels
-
+        """The report without the changes of rewrite rules."""
         plan = self.plan
         cut, placed = plan.cut, plan.placed
         if cut is None or placed is None:
@@ -132,20 +130,18 @@ class GraphExplanation(Explanation):
         report = as_json(cut, placed, self.settings.cost, self.settings.machine, by_site)
         report = with_graph(report, plan.optimized.root, placed)
         if self.cluster is not None:
-            from einsql.explain.simulation_report import with_simulation
-            from einsql.optimizer.simulation.simulation import (
-                simulate,  # as above, where it is asked for
-            )
+            from einsql.optimizer.simulation.simulation import simulate  # only SIMULATE needs it
 
             played = simulate(placed, self.settings.machine, self.cluster)
-            report = with_simulation(report, nodes_of(cut, placed), played)
+            operations = nodes_of(cut, placed)
+            report = simulation_report.with_simulation(report, operations, played)
         if isinstance(plan.program, Program):
-            given = None if isinstance(self.measures, SiteMeasure) else self.measures
-            report = with_kernels(report, plan.program, given)
+            by_step = None if isinstance(self.measures, SiteMeasure) else self.measures
+            report = with_kernels(report, plan.program, by_step)
         return report
 
     def lines(self) -> list[str]:
-        """The graph, and what runs."""
+        """The graph, then the program."""
         plan = self.plan
         lines: list[str] = []
         for part in plan.parts:
@@ -164,19 +160,14 @@ class GraphExplanation(Explanation):
         return lines + self._program_lines()
 
     def _program_lines(self) -> list[str]:
-        """What runs: the kernel of each step, or what the sites do."""
-        from einsql.engine.spmd_executor import SiteMeasure  # as in `_costs`
-        from einsql.explain.cost_text import as_text
-
+        """The kernel of each step, or the costs of each operation on several sites."""
         if isinstance(self.plan.program, Program):
-            given = None if isinstance(self.measures, SiteMeasure) else self.measures
-            lines = _steps(self.plan.program, given)
+            by_step = None if isinstance(self.measures, SiteMeasure) else self.measures
+            lines = _steps(self.plan.program, by_step)
         else:
-            lines = as_text(self._costs)
+            lines = cost_text.as_text(self._costs)
         if self.cluster is not None:
-            from einsql.explain.simulation_report import as_text as simulated  # as in `_costs`
-
-            lines += simulated(self._costs["simulation"])
+            lines += simulation_report.as_text(self._costs["simulation"])
         return lines
 
 
@@ -185,7 +176,7 @@ class TextExplanation(Explanation):
 
     @abstractmethod
     def undrawn(self, form: str) -> NotSupportedError:
-        """Why there is no drawing or page."""
+        """Returns the error that there is no drawing or page."""
 
     def svg(self) -> str:
         """No drawing.
@@ -216,7 +207,7 @@ class TileExplanation(TextExplanation):
 
     Attributes:
         plan: The plan.
-        measure: What a run took, for EXPLAIN ANALYZE.
+        measure: The measured run, for EXPLAIN ANALYZE.
     """
 
     asked: Explain
@@ -224,13 +215,13 @@ class TileExplanation(TextExplanation):
     measure: TileMeasure | None
 
     def lines(self) -> list[str]:
-        """The plan over blocks; on several sites with what it costs."""
+        """The plan over blocks; on several sites with its costs."""
         from einsql.explain.tile_report import as_text  # few sessions need it
 
         return as_text(self.plan, self.asked.verbose, self.measure)
 
     def undrawn(self, form: str) -> NotSupportedError:
-        """Why there is no drawing or page."""
+        """Returns the error that there is no drawing or page."""
         return _undrawn(form)
 
     def to_dict(self) -> dict[str, Any]:
@@ -241,7 +232,7 @@ class TileExplanation(TextExplanation):
 
 
 def explained(statement: Explain) -> exp.Query:
-    """The query whose plan an EXPLAIN shows.
+    """Returns the query whose plan an EXPLAIN shows.
 
     Raises:
         NotSupportedError: The statement has none.
@@ -259,10 +250,13 @@ def explained(statement: Explain) -> exp.Query:
 
 
 def explain_tiles(
-    plan: TilePlan, asked: Explain, inputs: Mapping[str, Fields], tick: Tick,
+    plan: TilePlan,
+    asked: Explain,
+    inputs: Mapping[str, Fields],
+    tick: Tick,
     cluster: Topology | None,
-) -> TileExplanation:  # fmt: skip
-    """The explanation of a query over tiles; ANALYZE adds what running it took.
+) -> TileExplanation:
+    """Explains a query over tiles; ANALYZE runs and measures it.
 
     Raises:
         NotSupportedError: A drawing is asked for, or a prediction in seconds.
@@ -308,15 +302,13 @@ def _steps(program: Program, measures: Sequence[Measure] | None) -> list[str]:
 
 
 def _other_blas() -> list[str]:
-    """A line about BLAS where it is not NumPy's own."""
-    from einsql.kernels.runtime import blas  # it has run, and loaded its library
-
-    found = blas.library()
-    return [] if found is None or blas.is_numpys() else [f"-- BLAS: {found.name}"]
+    """Returns a line that names the BLAS library if it is not NumPy's."""
+    library = blas.library()
+    return [] if library is None or blas.is_numpys() else [f"-- BLAS: {library.name}"]
 
 
 def _span(numbers: Sequence[int]) -> str:
-    """Names of nodes, those that follow each other by the first and the last."""
+    """Formats names of nodes, consecutive ones as a range."""
     runs: list[list[int]] = []
     for n in numbers:
         if runs and runs[-1][-1] == n - 1:

@@ -42,8 +42,8 @@ def with_graph(report: dict[str, Any], root: Node, placed: Program) -> dict[str,
         **report,
         "inputs": [_input(n) for n in walk(root) if isinstance(n, Input)],
         "nodes": [
-            made | _node(node, local, placed, names, seen)
-            for made, node, local in zip(report["nodes"], nodes, locals_, strict=True)
+            entry | _node(node, local, placed, names, seen)
+            for entry, node, local in zip(report["nodes"], nodes, locals_, strict=True)
         ],
         "result": names[id(root)],
     }
@@ -93,12 +93,12 @@ def rewrites(trace: Sequence[Step]) -> list[dict[str, Any]]:
 def names_of(roots: Roots) -> dict[int, str]:
     """The name of each node, by id, as the printer gives it."""
     names: dict[int, str] = {}
-    made = 0
+    count = 0
     for node in walk(*roots):
         if isinstance(node, Input):
             names[id(node)] = node.name
         else:
-            names[id(node)], made = f"r{made}", made + 1
+            names[id(node)], count = f"r{count}", count + 1
     return names
 
 
@@ -134,15 +134,15 @@ def _node(
             }
         )
     text = format_node(node, names[id(node)], tuple(names[id(o.source)] for o in node.operands))
-    made = {
+    entry = {
         "text": text,
         "keys": list(node.keys),
         "reads": reads,
         "bytes": node.schema.size * tuple_bytes(node),
     }
     if len(local.sites) <= MOST_CELLS:
-        made["cells"] = [int(s) for s in local.sites]
-    return made
+        entry["cells"] = [int(s) for s in local.sites]
+    return entry
 
 
 # ---- what a rule changed
@@ -172,14 +172,14 @@ def changes(old: Roots, new: Roots) -> list[str]:
 def _blocks(roots: Roots) -> list[tuple[tuple[str, ...], list[str]]]:
     """For each operation its lines, first with operands and itself nameless, then as printed."""
     names = names_of(roots)
-    made = []
+    blocks = []
     for node in walk(*roots):
         if isinstance(node, EinSum):
             numbered = tuple(f"#{n}" for n in range(len(node.operands)))
-            given = tuple(names[id(o.source)] for o in node.operands)
+            operands = tuple(names[id(o.source)] for o in node.operands)
             plain = tuple(format_node(node, "", numbered))
-            made.append((plain, format_node(node, names[id(node)], given)))
-    return made
+            blocks.append((plain, format_node(node, names[id(node)], operands)))
+    return blocks
 
 
 def _differing(gone: list[str], come: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""EXPLAIN of statements that DuckDB runs over fragments: the line between them, and why."""
+"""EXPLAIN of statements split between einsql and DuckDB."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class HybridExplanation(TextExplanation):
-    """What DuckDB runs, and the plans of the fragments it reads.
+    """The text that DuckDB runs, and the plans of the fragments.
 
     Attributes:
-        made: The statement in its parts.
+        hybrid: The split statement.
         fragments: The fragments with their plans.
-        plan: DuckDB's own plan.
-        refusal: Why the whole is no tensor work.
-        once: What several fragments read, which is computed once.
+        plan: DuckDB's plan.
+        refusal: The reason why einsql alone cannot run the statement.
+        once: The names of subqueries that are computed once for several fragments.
     """
 
     asked: Explain
-    made: hybrid_plan.Hybrid
+    hybrid: hybrid_plan.Hybrid
     fragments: list[tuple[Fragment, Explanation]]
     plan: str
     refusal: str
@@ -42,32 +42,32 @@ class HybridExplanation(TextExplanation):
 
     @property
     def reasons(self) -> list[str]:
-        """Why parts run in DuckDB, in the order of the text."""
-        found = sorted(self.made.parts.why, key=lambda w: w.at)
-        return list(dict.fromkeys([self.refusal, *(w.reason for w in found)]))
+        """The reasons why parts run in DuckDB, in text order."""
+        notes = sorted(self.hybrid.parts.why, key=lambda w: w.at)
+        return list(dict.fromkeys([self.refusal, *(w.reason for w in notes)]))
 
     def lines(self) -> list[str]:
-        """DuckDB's text and plan, why it is DuckDB's, and each fragment's plan."""
+        """The text for DuckDB, the reasons, each fragment's plan, and DuckDB's plan."""
         count = len(self.fragments)
         shown = f"{count} fragment{'s' * (count != 1)}" if count else "no fragment"
-        found = [f"DuckDB runs over {shown}:"]
-        found += [f"  {line}" for line in self.made.text.text.strip().splitlines()]
-        if self.made.parts.relations:
-            found.append("  reading " + ", ".join(sorted(self.made.parts.relations.values())))
+        lines = [f"DuckDB runs over {shown}:"]
+        lines += [f"  {line}" for line in self.hybrid.text.text.strip().splitlines()]
+        if self.hybrid.parts.relations:
+            lines.append("  reading " + ", ".join(sorted(self.hybrid.parts.relations.values())))
         if self.once:
-            found.append("Computed once: " + ", ".join(self.once))
-        found += ["Why:", *(f"  {reason}" for reason in self.reasons)]
+            lines.append("Computed once: " + ", ".join(self.once))
+        lines += ["Why:", *(f"  {reason}" for reason in self.reasons)]
         for fragment, plan in self.fragments:
             columns = ", ".join(f"c{n} = {name}" for n, name in enumerate(fragment.names))
-            found.append(f"Fragment {fragment.name} ({columns}):")
-            found += [f"  {line}" for line in fragment.text.strip().splitlines()]
-            found += [f"    {line}" for line in plan.lines()]
-        return [*found, "DuckDB's plan:", *(f"  {line}" for line in self.plan.splitlines())]
+            lines.append(f"Fragment {fragment.name} ({columns}):")
+            lines += [f"  {line}" for line in fragment.text.strip().splitlines()]
+            lines += [f"    {line}" for line in plan.lines()]
+        return [*lines, "DuckDB's plan:", *(f"  {line}" for line in self.plan.splitlines())]
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain values."""
         return {
-            "duckdb": {"sql": self.made.text.text, "plan": self.plan},
+            "duckdb": {"sql": self.hybrid.text.text, "plan": self.plan},
             "why": self.reasons,
             "fragments": [
                 {
@@ -79,16 +79,16 @@ class HybridExplanation(TextExplanation):
                 for fragment, plan in self.fragments
             ],
             "once": self.once,
-            "reads": sorted(self.made.parts.relations.values()),
+            "reads": sorted(self.hybrid.parts.relations.values()),
         }
 
     def undrawn(self, form: str) -> NotSupportedError:
-        """Why there is no drawing or page."""
+        """Returns the error that there is no drawing or page."""
         return _undrawn(form)
 
 
 def explain_hybrid(ctx: Context, asked: Explain, refusal: Error) -> HybridExplanation:
-    """The explanation of a query that is not tensor work as a whole.
+    """Explains a statement that einsql alone cannot run.
 
     Raises:
         Error: The refusal, if DuckDB may not run it; what DuckDB's binder finds wrong.
@@ -110,15 +110,19 @@ def explain_hybrid(ctx: Context, asked: Explain, refusal: Error) -> HybridExplan
             )
     if is_made:
         text = text[text.upper().index(" AS ") + 4 :]
-    made = hybrid_plan.split_foreign(ctx, text) if is_statement else hybrid_plan.split(ctx, text)
-    plan = hybrid_plan.duckdb_plan(ctx, made, asked.analyze)
-    fragments = [(f, _plan(ctx, asked, made, f)) for f in made.parts.fragments]
-    once = [o.shown for o in share(made.parts.fragments, query_binder(ctx).catalog.view)[0]]
-    return HybridExplanation(asked, made, fragments, plan, _reason(ctx, refusal), once)
+    hybrid = (
+        hybrid_plan.split_duckdb_statement(ctx, text)
+        if is_statement
+        else hybrid_plan.split(ctx, text)
+    )
+    plan = hybrid_plan.duckdb_plan(ctx, hybrid, asked.analyze)
+    fragments = [(f, _plan(ctx, asked, hybrid, f)) for f in hybrid.parts.fragments]
+    once = [o.shown for o in share(hybrid.parts.fragments, query_binder(ctx).catalog.view)[0]]
+    return HybridExplanation(asked, hybrid, fragments, plan, _reason(ctx, refusal), once)
 
 
 def _reason(ctx: Context, refusal: Error) -> str:
-    """Why the whole is no tensor work."""
+    """Returns the reason why einsql alone cannot run the statement."""
     named = refusal.reason.split('"')[1::2]
     if isinstance(refusal, UnknownHere) and named and ctx.duck.has(named[0]):
         return f"{named[0]} is a table"
@@ -126,9 +130,9 @@ def _reason(ctx: Context, refusal: Error) -> str:
 
 
 def _plan(
-    ctx: Context, asked: Explain, made: hybrid_plan.Hybrid, fragment: Fragment
+    ctx: Context, asked: Explain, hybrid: hybrid_plan.Hybrid, fragment: Fragment
 ) -> Explanation:
-    planned, inputs = made.computing.plan(fragment)
+    planned, inputs = hybrid.runner.plan(fragment)
     if isinstance(planned.plan, Plan):
         return GraphExplanation(asked, planned.plan, ctx.settings, None)
     return explain_tiles(planned.plan, asked, inputs, ctx.tick, None)

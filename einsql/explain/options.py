@@ -1,4 +1,4 @@
-"""What EXPLAIN's options change: what a plan is made for, and the cluster it is played on."""
+"""EXPLAIN's options: the settings to plan for, and the cluster to simulate."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from einsql.sql.parser.syntax import Explain
 
 
 def assumed(settings: Settings, asked: Explain) -> tuple[Settings, Topology | None]:
-    """The settings that a plan is made under, and the cluster if it is to be simulated.
+    """Returns the settings to plan under, and the cluster to simulate, if any.
 
-    What is not described is as the settings have it: inside a node as between nodes. Cuts
-    are searched as if every site had its share of its node's links.
+    Links that the options leave out are as in the settings, inside a node as between nodes.
+    The search for cuts gives every site an equal share of its node's links.
     """
     machine = settings.machine
     if asked.flops is not None:
@@ -29,14 +29,14 @@ def assumed(settings: Settings, asked: Explain) -> tuple[Settings, Topology | No
         if asked.network is not None:
             cluster = replace(cluster, network=asked.network)
         machine = replace(machine, network=cluster.site_network, latency=cluster.latency)
-    made = replace(settings, machine=machine)
+    plan_settings = replace(settings, machine=machine)
     if asked.sites is not None:
-        made = changed_settings(made, "sites", str(asked.sites))
-    return made, cluster
+        plan_settings = changed_settings(plan_settings, "sites", str(asked.sites))
+    return plan_settings, cluster
 
 
 def options_text(options: Mapping[str, int | str | None]) -> str:
-    """EXPLAIN's options, as it reads them; without those that are False or None.
+    """Formats EXPLAIN's options as SQL, without those that are False or None.
 
     Raises:
         InterfaceError: One of them is the format, which is for SQL.
@@ -47,12 +47,12 @@ def options_text(options: Mapping[str, int | str | None]) -> str:
             hint="explain(sql).svg() is the drawing, .html() the page, .to_json() the JSON, "
             "and str(explain(sql)) the text.",
         )
-    given = [
+    clauses = [
         name if value is True else f"{name} {_value(value)}"
         for name, value in options.items()
         if value is not None and value is not False
     ]
-    return f"({', '.join(given)}) " if given else ""
+    return f"({', '.join(clauses)}) " if clauses else ""
 
 
 def _value(value: int | str) -> str:

@@ -1,37 +1,41 @@
-"""What a simulated run shows: the part of EXPLAIN's report about nodes and their sites."""
+"""The simulation part of EXPLAIN's report: nodes, and their sites over time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einsql.core.units import data_size, duration
 from einsql.explain.cost_report import Operation
-from einsql.optimizer.simulation.simulation import Simulation
+
+if TYPE_CHECKING:
+    from einsql.optimizer.simulation.simulation import Simulation
 
 Report = dict[str, Any]
 
 MOST_NODES = 8
-"""Of more nodes the text shows the least, the median and the most, and the busiest node."""
+"""Beyond this many nodes the text shows minimum, median, maximum and the busiest node."""
 
 MOST_COURSES = 32
-"""Nodes whose course is shown, at most."""
+"""The most nodes whose activity over time is reported."""
 
 BINS = 200
-"""Parts of the run in which it is told what nodes do."""
+"""The number of time intervals in which activity is reported."""
 
 _SECONDS = ("computing", "communicating", "waiting")
 
 
-def with_simulation(report: Report, found: Sequence[Operation], simulation: Simulation) -> Report:
-    """A report with what a simulation says.
+def with_simulation(
+    report: Report, operations: Sequence[Operation], simulation: Simulation
+) -> Report:
+    """Adds a simulation to a report.
 
     Args:
         report: What `report.as_json` gives.
-        found: The plan's operations, as in the report.
+        operations: The plan's operations, as in the report.
         simulation: A run of the plan.
 
     Returns:
@@ -41,10 +45,10 @@ def with_simulation(report: Report, found: Sequence[Operation], simulation: Simu
         site begins and the last ends its steps.
     """
     nodes = []
-    for made, operation in zip(report["nodes"], found, strict=True):
+    for entry, operation in zip(report["nodes"], operations, strict=True):
         steps = list(operation.steps)
         begins, ends = simulation.begins[steps].min(), simulation.ends[steps].max()
-        nodes.append({**made, "simulated": {"begins": float(begins), "ends": float(ends)}})
+        nodes.append({**entry, "simulated": {"begins": float(begins), "ends": float(ends)}})
     return {**report, "nodes": nodes, "simulation": _as_json(simulation)}
 
 
@@ -77,11 +81,11 @@ def _as_json(simulation: Simulation) -> Report:
 
 
 def _course(simulation: Simulation) -> Report:
-    """What nodes do in each part of the run; of very many nodes some, evenly spaced."""
+    """Returns the activity of nodes in each interval; of very many nodes a sample."""
     nodes = np.unique(np.linspace(0, simulation.nodes - 1, MOST_COURSES).astype(np.int64))
     parts = {"computing": simulation.computes, "communicating": simulation.communicates}
-    made = {name: simulation.course(spans, BINS)[nodes] for name, spans in parts.items()}
-    return {"nodes": nodes.tolist(), **{k: np.round(v, 3).tolist() for k, v in made.items()}}
+    courses = {name: simulation.course(spans, BINS)[nodes] for name, spans in parts.items()}
+    return {"nodes": nodes.tolist(), **{k: np.round(v, 3).tolist() for k, v in courses.items()}}
 
 
 def _rows(columns: dict[str, np.ndarray]) -> list[Report]:
@@ -104,7 +108,7 @@ def _notice(memory: np.ndarray, most: float | None) -> str:
 
 
 def as_text(simulation: Report) -> list[str]:
-    """A simulation as lines.
+    """Formats a simulation as lines.
 
     Args:
         simulation: The report's part of that name.
@@ -152,8 +156,8 @@ def _shown(nodes: Sequence[Report]) -> list[tuple[str, Report]]:
     columns = {name: sorted(node[name] for node in nodes) for name in nodes[0]}
     busy = [node["computing"] + node["communicating"] for node in nodes]
     busiest = max(range(len(nodes)), key=busy.__getitem__)
-    made = [(name, {c: v[at] for c, v in columns.items()}) for name, at in ranks.items()]
-    return [*made, (f"busiest: {busiest}", nodes[busiest])]
+    rows = [(name, {c: v[at] for c, v in columns.items()}) for name, at in ranks.items()]
+    return [*rows, (f"busiest: {busiest}", nodes[busiest])]
 
 
 def _cells(node: Report) -> list[str]:

@@ -1,4 +1,4 @@
-"""DuckDB's own statements: CREATE TABLE, INSERT into tables, PRAGMA and all the others."""
+"""Statements that DuckDB runs: CREATE TABLE, INSERT into tables, PRAGMA and others."""
 
 from __future__ import annotations
 
@@ -29,23 +29,34 @@ if TYPE_CHECKING:
 
 _COUNTING = ("INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "COPY", "MERGE INTO", "TRUNCATE")
 _SHOWING = ("SELECT", "FROM", "VALUES", "PIVOT", "UNPIVOT", "EXECUTE")
-"""Statements whose columns may have any names."""
+"""Statements whose result columns may have any names, also "Success"."""
 _NAMING = (
-    "CREATE", "INSERT", "UPDATE", "DELETE", "MERGE", "MERGE INTO", "ALTER", "COPY", "DROP",
+    "CREATE",
+    "INSERT",
+    "UPDATE",
+    "DELETE",
+    "MERGE",
+    "MERGE INTO",
+    "ALTER",
+    "COPY",
+    "DROP",
     "TRUNCATE",
-)  # fmt: skip
-"""Statements that make, change or remove what they name first."""
+)
+"""Statements that create, change or drop the object that they name first."""
+_BEFORE_NAME = {"OR", "REPLACE", "IGNORE", "TEMP", "TEMPORARY", "INTO", "FROM"}
+_BEFORE_NAME |= {"IF", "NOT", "EXISTS", "TABLE", "UNIQUE", "PERSISTENT"}
+"""Words between the verb of such a statement and the name."""
 _INSTEAD = {
     ("TRUNCATE", "tensor"): "DELETE FROM {} takes all its rows away.",
     ("DROP", "tensor"): "DROP TENSOR {} drops it.",
     ("DROP", "view"): "DROP VIEW {} drops it.",
 }
 _MAKING = ("CREATE", "ALTER")
-"""Statements that may make tables; COPY FROM DATABASE and PRAGMA import_database are others."""
+"""Statements that may create tables, besides COPY FROM DATABASE and PRAGMA import_database."""
 _TRANSACTION = ("BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT")
 """Statements that begin or end a transaction."""
 _READING = ("INSERT", "UPDATE", "DELETE", "MERGE", "MERGE INTO", "WITH", "COPY")
-"""Others that may read tables and tensors, which are to be of one commit."""
+"""Other statements that may read tables and tensors; both must be of one commit."""
 
 
 def run(ctx: Context, sql: str, refusal: Error) -> TableResult | int:
@@ -54,13 +65,13 @@ def run(ctx: Context, sql: str, refusal: Error) -> TableResult | int:
     Args:
         ctx: The session.
         sql: The statement.
-        refusal: Why einsql's own grammar has it not.
+        refusal: The error of einsql's own parser.
 
     Returns:
-        Its rows, or how many it changed; -1 where nothing says.
+        The rows, or the number of changed rows; -1 if the number is unknown.
 
     Raises:
-        Error: It would change a tensor, or DuckDB refuses it.
+        Error: The statement would change a tensor, or DuckDB refuses it.
     """
     structure = Structure(tokenize(sql))
     check(ctx, structure, refusal)
@@ -73,13 +84,13 @@ def run(ctx: Context, sql: str, refusal: Error) -> TableResult | int:
     makes = word in _MAKING or guard.carried(structure.tokens) is not None
     try:
         with ctx.store.snapshot(makes) if makes or word in _READING else nullcontext():
-            made = hybrid_plan.split_foreign(ctx, sql)
-            if _defines_view(structure) and (made.parts.fragments or made.parts.relations):
-                raise refusal  # DuckDB would not find the tensors again
-            found = hybrid_plan.run(ctx, made)
+            hybrid = hybrid_plan.split_duckdb_statement(ctx, sql)
+            if _defines_view(structure) and (hybrid.parts.fragments or hybrid.parts.relations):
+                raise refusal  # DuckDB could not resolve the tensors when it reads the view
+            table = hybrid_plan.run(ctx, hybrid)
     finally:
         if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
-            ctx.plans.clear()  # a table comes before an array of the caller
+            ctx.plans.clear()  # a table takes precedence over an array of the caller
             ctx.store.database.tables = object()
     if word in ("ATTACH", "DETACH"):
         ctx.store.database.attached(ctx.duck.attached())
@@ -87,14 +98,14 @@ def run(ctx: Context, sql: str, refusal: Error) -> TableResult | int:
         ctx.duck.leave_catalog()
     word = _verb(structure)
     returns = "RETURNING" in map(structure.word, range(len(structure.tokens)))
-    if word in _COUNTING and found.names == ("Count",) and not returns:
-        rows = list(found.rows())
+    if word in _COUNTING and table.names == ("Count",) and not returns:
+        rows = list(table.rows())
         return int(rows[0][0]) if rows else -1
-    return -1 if found.names == ("Success",) and word not in _SHOWING else found
+    return -1 if table.names == ("Success",) and word not in _SHOWING else table
 
 
 def register_table(ctx: Context, name: str, rows: object) -> None:
-    """Makes a temporary table of a DataFrame or an Arrow table.
+    """Creates a temporary table from a DataFrame or an Arrow table.
 
     Raises:
         ProgrammingError: A stored tensor, a view or another table has the name.
@@ -122,7 +133,7 @@ _ROWS = "__einsql_rows"
 
 
 def _verb(structure: Structure) -> str:
-    """What a statement does: its first word, or what comes behind its WITH."""
+    """Returns the verb of a statement: its first word, or the first word after its WITH."""
     word = structure.word(0)
     if word == "WITH":
         word = structure.word(structure.query(0, len(structure.tokens)).body.first)
@@ -130,7 +141,7 @@ def _verb(structure: Structure) -> str:
 
 
 def stores(structure: Structure) -> bool:
-    """True if a statement stores something when it runs."""
+    """Returns True if a statement changes stored data when it runs."""
     words = (structure.word(n) for n in range(len(structure.tokens)))
     changes = structure.word(0) == "WITH" and not {"INSERT", "UPDATE", "DELETE"}.isdisjoint(words)
     return changes or _verb(structure) in _NAMING
@@ -141,7 +152,7 @@ def _defines_view(structure: Structure) -> bool:
 
 
 def change_setting(ctx: Context, text: str, refusal: Error) -> None:
-    """SET of a setting that only DuckDB has.
+    """Changes a setting that only DuckDB has.
 
     Raises:
         Error: DuckDB refuses it, or einsql relies on it.
@@ -153,10 +164,10 @@ def change_setting(ctx: Context, text: str, refusal: Error) -> None:
 
 
 def check(ctx: Context, structure: Structure, refusal: Error) -> None:
-    """Refuses what einsql does not let DuckDB do.
+    """Refuses statements that DuckDB may not run.
 
     Raises:
-        Error: It would change a tensor, the catalog, or what einsql relies on.
+        Error: The statement would change a tensor, the catalog, or a setting einsql relies on.
     """
     tokens = structure.tokens
     guard.refuse(tokens, ctx.duck.database)
@@ -170,7 +181,7 @@ def check(ctx: Context, structure: Structure, refusal: Error) -> None:
 
 
 def _check_reset(structure: Structure) -> None:
-    """Refuses to reset what DuckDB does not have, or has beside einsql."""
+    """Refuses RESET of a setting of einsql's, which DuckDB may have under the same name."""
     last = structure.tokens[-1]
     name = last.text.lower()
     if name in SETTINGS:
@@ -183,13 +194,13 @@ def _check_reset(structure: Structure) -> None:
 
 
 def _check_prepared(ctx: Context, structure: Structure, sql: str) -> None:
-    """Refuses to prepare what DuckDB would see as it is now, whatever becomes of it."""
+    """Refuses PREPARE of a statement that reads einsql objects; DuckDB would keep their state."""
     words = map(structure.word, range(len(structure.tokens)))
     first = next((n + 1 for n, word in enumerate(words) if word == "AS"), None)
     if first is None or first >= len(structure.tokens):
         return
-    made = hybrid_plan.split_foreign(ctx, sql[structure.tokens[first].start :])
-    if made.parts.fragments or made.parts.relations or made.defined:
+    hybrid = hybrid_plan.split_duckdb_statement(ctx, sql[structure.tokens[first].start :])
+    if hybrid.parts.fragments or hybrid.parts.relations or hybrid.defined:
         raise NotSupportedError(
             "PREPARE would keep tensors, views and macros of einsql's as they are now",
             hint="Give parameters to execute(sql, parameters): plans are kept there, too.",
@@ -198,7 +209,7 @@ def _check_prepared(ctx: Context, structure: Structure, sql: str) -> None:
 
 
 def _holds_ours(ctx: Context, database: str) -> bool:
-    """True if a database holds objects of einsql's; without a name the one that USE says."""
+    """Returns True if a database contains einsql objects; "" means the current database."""
     name = database or str(ctx.duck.execute("SELECT current_database()")[0][0])
     if name.lower() == ctx.duck.database.lower():
         return any(not is_local(item) for item in ctx.store.objects.values())
@@ -206,7 +217,7 @@ def _holds_ours(ctx: Context, database: str) -> bool:
 
 
 def _check_import(ctx: Context, tokens: Sequence[Token]) -> None:
-    """Refuses PRAGMA import_database of what DuckDB cannot import."""
+    """Refuses PRAGMA import_database of a directory that DuckDB alone cannot import."""
     if tokens[1].text.lower() != "import_database":
         return
     folder, position = tokens[-1].text, tokens[-1].start
@@ -231,10 +242,10 @@ def _check_import(ctx: Context, tokens: Sequence[Token]) -> None:
 
 
 def check_scripts(ctx: Context, folder: str) -> None:
-    """Refuses to import what names the catalog or ends the transaction of the import.
+    """Refuses import scripts that name the catalog or end the transaction of the import.
 
     Raises:
-        Error: A script of the directory does.
+        Error: A script of the directory does so.
     """
     for name in ("schema.sql", "load.sql"):
         path = os.path.join(folder, name)
@@ -242,7 +253,7 @@ def check_scripts(ctx: Context, folder: str) -> None:
             with open(path, encoding="utf-8", errors="replace") as file:
                 script = file.read()
         except OSError:
-            continue  # DuckDB says what is missing
+            continue  # DuckDB reports the missing file
         if guard.CATALOG in script.lower():
             raise NotSupportedError(
                 f"{path} names {guard.CATALOG}, einsql's own schema",
@@ -260,10 +271,10 @@ def check_scripts(ctx: Context, folder: str) -> None:
 
 
 def _check_described(ctx: Context, structure: Structure) -> None:
-    """Refuses to have DuckDB describe a file that it cannot read.
+    """Refuses DESCRIBE and its kin for a file that DuckDB cannot read.
 
     Raises:
-        NotSupportedError: It holds a tensor.
+        NotSupportedError: The file contains a tensor.
     """
     word = structure.word(0)
     if word not in ("DESCRIBE", "DESC", "SHOW", "SUMMARIZE") or len(structure.tokens) < 2:
@@ -278,11 +289,11 @@ def _check_described(ctx: Context, structure: Structure) -> None:
 
 
 def _check_names(ctx: Context, structure: Structure, refusal: Error) -> None:
-    """Refuses what would make or change something under a name of einsql's.
+    """Refuses statements that would create or change an object under a name of einsql's.
 
     Raises:
         ProgrammingError: A new table would have the name of a tensor or a view.
-        Error: The refusal, if a tensor would be changed.
+        Error: The refusal, if the statement would change a tensor.
     """
     word, at = structure.word(0), 1
     if word == "ALTER":  # tables and views alike
@@ -298,10 +309,7 @@ def _check_names(ctx: Context, structure: Structure, refusal: Error) -> None:
         return
     if word not in _NAMING:
         return
-    while structure.word(at) in (
-        "OR", "REPLACE", "IGNORE", "TEMP", "TEMPORARY", "INTO", "FROM", "IF", "NOT", "EXISTS",
-        "TABLE", "UNIQUE", "PERSISTENT",
-    ):  # fmt: skip
+    while structure.word(at) in _BEFORE_NAME:
         at += 1
     before = list(map(structure.word, range(1, at)))
     is_kind = word in ("CREATE", "DROP", "ALTER") and "TABLE" not in before
@@ -320,32 +328,33 @@ def _check_names(ctx: Context, structure: Structure, refusal: Error) -> None:
         if low in ([], ["main"], ["temp"], ["temp", "main"], [own], [own, "main"]):
             _check_new(ctx, token)
         return
-    found = ctx.store.get(token.text)
-    if found is None or (prefix and not hybrid_plan.is_ours(ctx, prefix, token.text)):
+    existing = ctx.store.get(token.text)
+    if existing is None or (prefix and not hybrid_plan.is_ours(ctx, prefix, token.text)):
         return
-    kind = kind_of(found)
+    kind = kind_of(existing)
     if prefix:
-        if token.text.lower() in ctx.duck.names():  # beside the tensor; DuckDB alone has made it
+        if token.text.lower() in ctx.duck.names():  # DuckDB has a table of this name, too
             return
         raise NotSupportedError(
-            f"{found.name} is a {kind}, which {word} names without a schema", position=token.start
+            f"{existing.name} is a {kind}, which {word} names without a schema",
+            position=token.start,
         )
     if word in ("ALTER", "MERGE", "MERGE INTO", "DROP", "TRUNCATE"):
         raise NotSupportedError(
-            f"{word} is for tables, and {found.name} is a {kind}",
-            hint=_INSTEAD.get((word, kind), "").format(in_quotes(found.name)),
+            f"{word} is for tables, and {existing.name} is a {kind}",
+            hint=_INSTEAD.get((word, kind), "").format(in_quotes(existing.name)),
             position=token.start,
         )
     raise refusal
 
 
 def _check_new(ctx: Context, token: Token) -> None:
-    """Refuses a new table under a name that is taken."""
-    found = ctx.store.get(token.text)
-    if found is not None:
-        kind = kind_of(found)
+    """Refuses a new table under the name of an einsql object."""
+    existing = ctx.store.get(token.text)
+    if existing is not None:
+        kind = kind_of(existing)
         raise ProgrammingError(
-            f'There is a {kind} "{found.name}" already',
+            f'There is a {kind} "{existing.name}" already',
             hint="Tables and tensors have names of their own.",
             position=token.start,
         )

@@ -1,4 +1,4 @@
-"""Fragments of statements: bound over tensors and tables, planned, computed once and again."""
+"""Tensor fragments of a DuckDB statement: binding, planning and execution."""
 
 from __future__ import annotations
 
@@ -37,69 +37,70 @@ if TYPE_CHECKING:
 
 
 Reader = Callable[[Dependency], "Fields | None"]
-"""Reads a table that is an operand of a plan, or gives None if it has other columns now."""
+"""Reads a table that is an operand of a plan. Returns None if the table's columns have changed."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """A fragment, or a tensor, that is ready to be computed.
+class PlannedFragment:
+    """A planned fragment, or the planned element rows of a tensor.
 
     Attributes:
-        names: What DuckDB is to call its columns.
+        plan: The plan.
+        names: The column names that DuckDB sees.
     """
 
     plan: Plan | TilePlan
     names: tuple[str, ...]
 
     def shown(self, inputs: Mapping[str, Fields], tick: Tick) -> object:
-        """What DuckDB reads."""
-        made = self.plan.result(inputs, tick)
-        if isinstance(made, Result):
-            return stream(made, self.names)
-        return made.arrow().rename_columns(list(self.names))
+        """Runs the plan and returns an Arrow stream or table for DuckDB to read."""
+        query_result = self.plan.result(inputs, tick)
+        if isinstance(query_result, Result):
+            return stream(query_result, self.names)
+        return query_result.arrow().rename_columns(list(self.names))
 
 
 @dataclass
-class Computing:
-    """The fragments of one statement, and what it takes to compute them.
+class FragmentRunner:
+    """Plans and runs the fragments of one statement.
 
     Attributes:
         ctx: The session.
         tables: Reads the tables that are operands.
-        has_gradient: Whether the statement calls GRADIENT, which DuckDB cannot: what a loss
-            may read is tensor work wherever it can be.
-        plans: What has been planned, by the names that DuckDB knows.
-        once: What several fragments read, by what they call it, in the order it is computed in.
+        has_gradient: Whether the statement calls GRADIENT. DuckDB has no such function, so
+            every query that a loss may read becomes a fragment where it can.
+        plans: The planned fragments and tensors, by the name that DuckDB sees.
+        once: Plans of subqueries that several fragments read, by name, in execution order.
     """
 
     ctx: Context
     tables: Tables
     has_gradient: bool = False
-    plans: dict[str, Planned] = field(default_factory=dict)
-    once: dict[str, Planned] = field(default_factory=dict)
-    _made: dict[str, tuple[Relation, Fields]] = field(default_factory=dict)
+    plans: dict[str, PlannedFragment] = field(default_factory=dict)
+    once: dict[str, PlannedFragment] = field(default_factory=dict)
+    _shared: dict[str, tuple[Relation, Fields]] = field(default_factory=dict)
 
     def binder(self, tree: exp.Expr, foreign: frozenset[str]) -> QueryBinder:
-        """A binder for a fragment; tables of DuckDB are operands in it."""
+        """Returns a binder for a fragment, which may read DuckDB tables as operands."""
         ctx = self.ctx
         self.tables.named = _named(ctx, tree)
         alone = ctx.cluster is None and ctx.settings.sites == 1
         find = self.tables.relation if alone else lambda name: None
-        binder = query_binder(ctx, tables=find, once=self._made)
+        binder = query_binder(ctx, tables=find, once=self._shared)
         binder.foreign = foreign
         return binder
 
     def with_tables(
         self, tree: exp.Expr, foreign: frozenset[str], error: Error
     ) -> list[str] | Error:
-        """Names of a query's columns if it binds with tables as operands, else why not.
+        """Binds a query with tables as operands. Returns its column names, or the error.
 
         Args:
             tree: The query.
-            foreign: Names of WITH that mean no tensor in it.
-            error: Why it does not bind without tables.
+            foreign: Names of WITH that do not refer to tensors.
+            error: The error of binding without tables.
         """
         if not self.has_gradient and not any(self._is_tensor(t) for t in sources(tree)):
             return error
@@ -127,39 +128,41 @@ class Computing:
         )
 
     def _is_tensor(self, item: exp.Table) -> bool:
-        """True if an item of FROM may be a tensor, so that tables are worth looking at."""
+        """Returns True if an item of FROM may be a tensor; only then tables are looked up."""
         if not isinstance(item.this, exp.Identifier):
             return True
         name = item.name
         is_known = self.ctx.store.get(name) is not None
         return is_known or self.ctx.array_named(name) is not None or "." in name
 
-    def plan(self, fragment: Fragment) -> tuple[Planned, Mapping[str, Fields]]:
+    def plan(self, fragment: Fragment) -> tuple[PlannedFragment, Mapping[str, Fields]]:
         """Binds and plans a fragment.
 
         Returns:
-            The plan, and the inputs that binding read.
+            The plan and the inputs that binding has read.
         """
         binder = self.binder(fragment.tree, fragment.foreign)
         bound = Bound(binder.bind_any(fragment.tree), binder)
         names = tuple(f"c{n}" for n in range(len(fragment.names)))
-        return Planned(plan_query(self.ctx, bound), names), bound.inputs
+        return PlannedFragment(plan_query(self.ctx, bound), names), bound.inputs
 
-    def compute(self, given: Sequence[Fragment], tensors: Sequence[str]) -> dict[str, object]:
-        """What DuckDB is to see: fragments, which are computed now, and tensors."""
+    def compute(self, requested: Sequence[Fragment], tensors: Sequence[str]) -> dict[str, object]:
+        """Runs fragments and reads tensors. Returns the relations that DuckDB sees, by name."""
         ctx = self.ctx
         try:
-            shared, fragments = share(given, query_binder(ctx).catalog.view)
+            shared, fragments = share(requested, query_binder(ctx).catalog.view)
             for o in shared:
                 planned, inputs = self.plan(Fragment(o.name, o.tree, o.foreign, (), o.shown))
-                found = planned.plan.result(inputs, ctx.tick)
-                if not isinstance(found, Result) or isinstance(found.fields, DistantFields):
-                    fragments = list(given)  # what lies elsewhere is no operand
+                query_result = planned.plan.result(inputs, ctx.tick)
+                if not isinstance(query_result, Result) or isinstance(
+                    query_result.fields, DistantFields
+                ):
+                    fragments = list(requested)  # a result on ranks cannot be an operand
                     break
                 assert isinstance(planned.plan, Plan)
                 low, relation = o.name.lower(), planned.plan.relation
                 node = Input(low, relation.node.schema)
-                self._made[low] = replace(relation, node=node), _filled(found)
+                self._shared[low] = replace(relation, node=node), _filled(query_result)
                 self.once[low] = planned
             relations: dict[str, object] = {}
             for f in fragments:
@@ -170,20 +173,20 @@ class Computing:
                 relations[name] = self.plans[name].shown(inputs, ctx.tick)
             return relations
         finally:
-            self._made.clear()
+            self._shared.clear()
             self.tables.forget()
 
-    def _elements(self, name: str) -> tuple[Planned, Mapping[str, Fields]]:
-        """The element rows of a tensor, or of an array in the caller's scope."""
+    def _elements(self, name: str) -> tuple[PlannedFragment, Mapping[str, Fields]]:
+        """Plans the element rows of a tensor, or of an array in the caller's scope."""
         binder = query_binder(self.ctx)
         relation = binder.named(name, exp.to_identifier(name))
         assert isinstance(relation, Relation)
         names = tuple(c.name for c in relation.columns)
         bound = Bound(relation, binder)
-        return Planned(plan_query(self.ctx, bound), names), bound.inputs
+        return PlannedFragment(plan_query(self.ctx, bound), names), bound.inputs
 
     def whole(self, fragment: Fragment) -> Rows | None:
-        """The result of a statement that is a fragment as a whole, or None if it has no keys."""
+        """Runs a statement that is one fragment. Returns None if the result has no keys."""
         ctx = self.ctx
         try:
             planned, inputs = self.plan(fragment)
@@ -195,14 +198,17 @@ class Computing:
             self.tables.forget()
 
     def current(self) -> dict[str, Mapping[str, Fields]] | None:
-        """What the plans read now, by their names, or None if one does not hold any more."""
+        """Returns the current inputs of every plan, by name, or None if a plan is outdated."""
         ctx = self.ctx
         once: dict[str, Fields] = {}
         read: dict[tuple[str, tuple[str, ...]], Fields] = {}
         current = partial(
-            current_inputs, store=ctx.store, in_scope=ctx.in_scope, tick=ctx.tick,
+            current_inputs,
+            store=ctx.store,
+            in_scope=ctx.in_scope,
+            tick=ctx.tick,
             other=partial(self._other, once, read),
-        )  # fmt: skip
+        )
         for name, planned in self.once.items():
             inputs = current(planned.plan)
             if inputs is None:
@@ -211,18 +217,20 @@ class Computing:
             if not isinstance(result, Result):
                 return None
             once[name] = _filled(result)
-        found: dict[str, Mapping[str, Fields]] = {}
+        inputs_by_plan: dict[str, Mapping[str, Fields]] = {}
         for name, planned in self.plans.items():
             inputs = current(planned.plan)
             if inputs is None:
                 return None
-            found[name] = inputs
-        return found
+            inputs_by_plan[name] = inputs
+        return inputs_by_plan
 
     def _other(
-        self, once: dict[str, Fields], read: dict[tuple[str, tuple[str, ...]], Fields],
+        self,
+        once: dict[str, Fields],
+        read: dict[tuple[str, tuple[str, ...]], Fields],
         d: Dependency,
-    ) -> Fields | None:  # fmt: skip
+    ) -> Fields | None:
         if d.kind == "once":
             return once[d.name.lower()]
         known = d.name, d.columns
@@ -235,23 +243,25 @@ class Computing:
 
 
 def bound_over_tables(
-    ctx: Context, tree: exp.Expr,
+    ctx: Context,
+    tree: exp.Expr,
     bind: Callable[[Callable[..., QueryBinder]], tuple[T, QueryBinder]],
-) -> tuple[T, QueryBinder, Reader]:  # fmt: skip
-    """Binds a statement over tensors, or with tables as operands if it begins with WITH.
+) -> tuple[T, QueryBinder, Reader]:
+    """Binds a statement that changes tensors.
 
-    DuckDB runs no such change of a tensor.
+    If it begins with WITH, DuckDB tables may be operands, because DuckDB cannot run the
+    statement itself.
 
     Args:
         ctx: The session.
         tree: The statement.
-        bind: Binds it, given what makes a binder.
+        bind: Binds the statement with the binder factory that it is called with.
 
     Returns:
-        What `bind` gives, and what reads the tables anew.
+        The results of `bind`, and a function that reads the tables again.
 
     Raises:
-        Error: It is wrong, or outside the tensor fragment.
+        Error: The statement is wrong, or outside the tensor fragment.
     """
     try:
         return *bind(partial(query_binder, ctx)), lambda table: None
@@ -269,15 +279,15 @@ def bound_over_tables(
 
 
 def _again(tables: Tables, table: Dependency) -> Fields | None:
-    found = tables.again(table.name.removesuffix(" (table)"), table.schema)
-    return None if found is None else found.fields
+    relation = tables.again(table.name.removesuffix(" (table)"), table.schema)
+    return None if relation is None else relation.fields
 
 
 def check_groups(roots: Iterable[Relation], catalog: BinderCatalog) -> None:
-    """Refuses groups of tables that are far apart.
+    """Refuses operands whose table rows are too far apart for a dense tensor.
 
     Raises:
-        NotSupportedError: There are some.
+        NotSupportedError: A table has such rows.
     """
     tables = {d.name.lower() for d in catalog.dependencies if d.kind == "table"}
     for root in roots if tables else ():
@@ -288,7 +298,7 @@ def check_groups(roots: Iterable[Relation], catalog: BinderCatalog) -> None:
 
 
 def _named(ctx: Context, tree: exp.Expr) -> Named:
-    """What a query names, with the views and macros that it may read."""
+    """Returns the names in a query and in the views and macros that it may read."""
     left: dict[str, list[Definition]] = {}
     for item in ctx.store.objects.values():
         if isinstance(item, Definition):
@@ -298,7 +308,7 @@ def _named(ctx: Context, tree: exp.Expr) -> Named:
         return ctx.store.get(name) is not None or ctx.array_named(name) is not None
 
     trees = [tree]
-    for read in trees:  # it grows
+    for read in trees:  # the loop appends to it
         names = {i.name.lower() for i in read.find_all(exp.Identifier, exp.Anonymous)}
         bodies = [_body(d) for name in names & left.keys() for d in left.pop(name)]
         trees += [body for body in bodies if isinstance(body, exp.Expr)]
@@ -311,7 +321,7 @@ def _body(item: Definition) -> object:
 
 
 def _filled(result: Result) -> Fields:
-    """The fields of a result, with the flags that it leaves out for they are true."""
+    """Returns the fields of a result, adding flag arrays omitted because all are True."""
     schema = result.schema
     missing = [f.name for f in schema.fields if f.name not in result.fields]
     return {**result.fields, **{n: np.broadcast_to(np.True_, schema.shape) for n in missing}}

@@ -1,4 +1,4 @@
-"""Statements that are not tensor work as a whole: fragments first, then DuckDB over them."""
+"""Statements split between einsql and DuckDB: einsql runs fragments, DuckDB reads their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqlglot import TokenType, exp
 from einsql.core.big_stack import Inherited
 from einsql.core.quoting import in_quotes
 from einsql.errors import Error, NotSupportedError, OperationalError, UnknownHere
-from einsql.hybrid.fragments import Computing
+from einsql.hybrid.fragments import FragmentRunner
 from einsql.hybrid.macro_shipping import Defined, definitions
 from einsql.hybrid.split.core import split_block
 from einsql.hybrid.split.edits import Edited
@@ -47,7 +47,7 @@ _DUCKDBS = ("range", "generate_series")
 """Table functions that DuckDB has as well."""
 
 _DONE = "MATERIALIZED_RELATION"
-"""The type of a relation whose rows are there: that of a statement that is no query."""
+"""DuckDB's type of a relation that is already materialized, as for statements without rows."""
 _GRADIENT = re.compile(r"\bgradient\s*\(", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")
 _REPEATED = re.compile(r"(.*)_[0-9]+", re.DOTALL)
@@ -55,45 +55,47 @@ _REPEATED = re.compile(r"(.*)_[0-9]+", re.DOTALL)
 
 @dataclass
 class Hybrid:
-    """A statement as DuckDB runs it.
+    """A statement split into fragments and the text that DuckDB runs over their results.
 
     Attributes:
-        text: What DuckDB runs, with its parameters.
-        computing: Its fragments, as they are computed.
-        defined: Views and macros of einsql that it needs, in the order they can be made in:
-            what to DROP, the name, and what follows CREATE VIEW or MACRO.
-        needs_erf: Whether DuckDB is to be given ERF.
-        hinted: Whether what remains has a hint.
-        is_query: Whether it may be asked for its columns without doing anything.
+        text: The text for DuckDB, with its parameters.
+        parts: The fragments, and the reasons why the rest runs in DuckDB.
+        runner: Plans and runs the fragments.
+        defined: einsql's views and macros that the text needs, in dependency order: the kind
+            to DROP, the name, and the text after CREATE VIEW or MACRO.
+        needs_erf: Whether the text calls ERF, which DuckDB lacks.
+        hinted: Whether the text for DuckDB still has an optimizer hint.
+        is_query: Whether binding the statement for its columns has no side effects.
+        version: The store's version when the statement was split.
     """
 
     text: Edited
     parts: Parts
-    computing: Computing
+    runner: FragmentRunner
     defined: list[Defined] = field(default_factory=list)
     is_query: bool = True
     needs_erf: bool = False
     hinted: bool = False
     version: int = -1
     tables: object = None
-    """What `Database.tables` was when it was split."""
+    """`Database.tables` when the statement was split."""
     is_whole: bool = False
-    """Whether it is one fragment and nothing else, and not for DuckDB."""
+    """Whether the statement is exactly one fragment, so that DuckDB is not needed."""
 
     @property
     def is_volatile(self) -> bool:
-        """True if what has been planned is for once."""
-        known = (*self.computing.plans.values(), *self.computing.once.values())
+        """Returns True if a plan may run only once."""
+        known = (*self.runner.plans.values(), *self.runner.once.values())
         return any(p.plan.volatile for p in known)
 
 
 def is_outside(error: Error) -> bool:
-    """True if DuckDB may run what the binder refused."""
+    """Returns True if DuckDB may run a statement that the binder refused with this error."""
     return isinstance(error, NotSupportedError | UnknownHere)
 
 
 def names_ours(error: Error) -> bool:
-    """True if DuckDB does not know a function of einsql's, which could not be a fragment."""
+    """Returns True if DuckDB's error is about a function that only einsql has."""
     words = [w.lower() for w in error.reason.split()]
     return any(w in TILE_FUNCTIONS or w in TABLE_FUNCTIONS for w in words)
 
@@ -102,36 +104,36 @@ def split(ctx: Context, sql: str, refusal: Error | None = None) -> Hybrid:
     """Splits a query.
 
     Raises:
-        Error: The refusal, if what remains has a hint, which could do nothing.
+        Error: The refusal, if the text for DuckDB has a hint, which would have no effect.
     """
     tables, version = ctx.store.database.tables, ctx.store.version
-    made = split_from(ctx, sql, 0)
-    made.tables, made.version = tables, version
-    if len(made.parts.fragments) == 1:
-        fragment = made.parts.fragments[0]
-        made.is_whole = made.text.text.strip() == shown(fragment.name, fragment.names)
-    if refusal is not None and made.hinted:
+    hybrid = split_from(ctx, sql, 0)
+    hybrid.tables, hybrid.version = tables, version
+    if len(hybrid.parts.fragments) == 1:
+        fragment = hybrid.parts.fragments[0]
+        hybrid.is_whole = hybrid.text.text.strip() == shown(fragment.name, fragment.names)
+    if refusal is not None and hybrid.hinted:
         raise refusal
-    return made
+    return hybrid
 
 
 def split_from(ctx: Context, sql: str, start: int) -> Hybrid:
     """Splits the query that begins at an offset and ends with the text."""
-    parts, computing = _parts(ctx, sql)
+    parts, runner = _parts(ctx, sql)
     splitter = Splitter(sql, parts)
     tokens = splitter.structure.tokens
     first = next(n for n, t in enumerate(tokens) if t.start >= start)
     splitter.query(splitter.structure.query(first, len(tokens)), {})
-    made = Hybrid(splitter.edits.result(start, len(sql)), parts, computing)
-    made.hinted = any(
+    hybrid = Hybrid(splitter.edits.result(start, len(sql)), parts, runner)
+    hybrid.hinted = any(
         t.token_type is TokenType.HINT and not splitter.edits.covers(t.start) for t in tokens
     )
-    made.defined, made.needs_erf = definitions(ctx, made.text, made.parts)
-    return made
+    hybrid.defined, hybrid.needs_erf = definitions(ctx, hybrid.text, hybrid.parts)
+    return hybrid
 
 
 def split_insert(ctx: Context, sql: str) -> Hybrid:
-    """Splits the query of an INSERT; names of its own WITH are DuckDB's."""
+    """Splits the query of an INSERT. Names of the statement's own WITH belong to DuckDB."""
     parts, _ = _parts(ctx, sql)
     splitter = Splitter(sql, parts)
     tokens = splitter.structure.tokens
@@ -143,21 +145,21 @@ def split_insert(ctx: Context, sql: str) -> Hybrid:
     return split_from(ctx, sql, tokens[first].start)
 
 
-def split_foreign(ctx: Context, sql: str) -> Hybrid:
-    """Splits the queries inside of a statement of DuckDB's."""
-    parts, computing = _parts(ctx, sql)
+def split_duckdb_statement(ctx: Context, sql: str) -> Hybrid:
+    """Splits the queries inside a DuckDB statement."""
+    parts, runner = _parts(ctx, sql)
     splitter = Splitter(sql, parts)
     split_statement(splitter, 0)
-    made = Hybrid(splitter.edits.result(0, len(sql)), parts, computing, is_query=False)
-    made.defined, made.needs_erf = definitions(ctx, made.text, made.parts)
-    return made
+    hybrid = Hybrid(splitter.edits.result(0, len(sql)), parts, runner, is_query=False)
+    hybrid.defined, hybrid.needs_erf = definitions(ctx, hybrid.text, hybrid.parts)
+    return hybrid
 
 
-def _parts(ctx: Context, sql: str) -> tuple[Parts, Computing]:
+def _parts(ctx: Context, sql: str) -> tuple[Parts, FragmentRunner]:
     has_gradient = _GRADIENT.search(sql) is not None
-    computing = Computing(ctx, Tables(ctx.duck, ctx.tick), has_gradient)
+    runner = FragmentRunner(ctx, Tables(ctx.duck, ctx.tick), has_gradient)
     parts = Parts(
-        bind=lambda tree, foreign: _bind(ctx, tree, foreign, parts.refused, computing),
+        bind=lambda tree, foreign: _bind(ctx, tree, foreign, parts.refused, runner),
         kind=lambda name: _kind(ctx, name),
         is_macro=lambda name: _is_macro(ctx, name),
         is_file=lambda name: is_tensor_file(ctx, name),
@@ -166,11 +168,11 @@ def _parts(ctx: Context, sql: str) -> tuple[Parts, Computing]:
         split_block=split_block,
         expand=partial(_expanded, query_binder(ctx)),
     )
-    return parts, computing
+    return parts, runner
 
 
 def _expanded(binder: QueryBinder, call: exp.Anonymous) -> str | None:
-    """The query that a call of a table macro stands for; what all of them add is counted."""
+    """Expands a call of a table macro; the total size of expansions is limited."""
     macro = binder.catalog.macro(call.name)
     if macro is None or not macro.is_table:
         return None
@@ -179,10 +181,10 @@ def _expanded(binder: QueryBinder, call: exp.Anonymous) -> str | None:
 
 
 def is_ours(ctx: Context, prefix: Sequence[str], name: str) -> bool:
-    """True if a qualified name means what einsql has under the bare one.
+    """Returns True if a qualified name refers to the einsql object of that bare name.
 
-    A file that DuckDB wrote may hold a table beside a tensor of one name: with its database
-    before it, that is the table.
+    A file that DuckDB wrote may contain a table and a tensor of one name. The name qualified
+    by its database then refers to the table.
     """
     if ctx.store.get(name) is None:
         return False
@@ -197,25 +199,25 @@ def _bind(
     tree: exp.Expr,
     foreign: frozenset[str],
     refused: Mapping[str, Error],
-    computing: Computing,
+    runner: FragmentRunner,
 ) -> list[str] | Error:
     binder = query_binder(ctx)
     binder.foreign, binder.refused, binder.notices = foreign, refused, []
     try:
         return [c.name for c in binder.bind_any(tree).columns]
     except UnknownHere as error:
-        return computing.with_tables(tree, foreign, error)
+        return runner.with_tables(tree, foreign, error)
     except Error as error:
         return error
 
 
 def _kind(ctx: Context, name: str) -> str | None:
-    found = ctx.store.get(name)
-    if isinstance(found, Damaged):
-        raise damage(found)
-    if isinstance(found, Definition):
-        return found.kind
-    if found is not None or ctx.array_named(name) is not None:
+    existing = ctx.store.get(name)
+    if isinstance(existing, Damaged):
+        raise damage(existing)
+    if isinstance(existing, Definition):
+        return existing.kind
+    if existing is not None or ctx.array_named(name) is not None:
         return "tensor"
     return None
 
@@ -226,53 +228,58 @@ def _is_macro(ctx: Context, name: str) -> bool:
 
 
 def is_tensor_file(ctx: Context, name: str) -> bool:
-    """True if FROM reads a file of a name as a tensor."""
+    """Returns True if FROM reads a file of this name as a tensor."""
     known = suffix_of(name) in READABLE
     return known and not query_binder(ctx).catalog.is_table_file(name)
 
 
-def check(ctx: Context, made: Hybrid) -> None:
-    """Has DuckDB bind what is left, over fragments without rows.
+def check(ctx: Context, hybrid: Hybrid) -> None:
+    """Has DuckDB bind the remaining text, over fragments without rows.
 
     Raises:
         Error: It is wrong.
     """
-    with ctx.duck.showing(_empties(ctx, made)):
-        _table(ctx, made, [None for _ in made.text.parameters], most=0)
+    with ctx.duck.showing(_empties(ctx, hybrid)):
+        _table(ctx, hybrid, [None for _ in hybrid.text.parameters], most=0)
 
 
-def duckdb_plan(ctx: Context, made: Hybrid, analyze: bool) -> str:
-    """DuckDB's plan of what is left; to analyse it, the fragments are computed."""
+def duckdb_plan(ctx: Context, hybrid: Hybrid, analyze: bool) -> str:
+    """Returns DuckDB's plan of the remaining text. With `analyze`, fragments are computed."""
     word = "EXPLAIN ANALYZE " if analyze else "EXPLAIN "
-    text = Edited(word + made.text.text, made.text.parameters, [(0, 0)])
-    told = Hybrid(
-        text, made.parts, made.computing, made.defined, is_query=False, needs_erf=made.needs_erf
+    text = Edited(word + hybrid.text.text, hybrid.text.parameters, [(0, 0)])
+    explain = Hybrid(
+        text=text,
+        parts=hybrid.parts,
+        runner=hybrid.runner,
+        defined=hybrid.defined,
+        is_query=False,
+        needs_erf=hybrid.needs_erf,
     )
-    relations = _relations(ctx, made) if analyze else _empties(ctx, made)
+    relations = _relations(ctx, hybrid) if analyze else _empties(ctx, hybrid)
     with ctx.duck.showing(relations):
-        table = _table(ctx, told, _given(ctx, made))
+        table = _table(ctx, explain, _given(ctx, hybrid))
     return "\n".join(str(row[-1]) for row in table.rows())
 
 
-def _empties(ctx: Context, made: Hybrid) -> dict[str, object]:
-    """What DuckDB is to see, without rows."""
+def _empties(ctx: Context, hybrid: Hybrid) -> dict[str, object]:
+    """Returns the relations that DuckDB sees, without rows."""
     relations: dict[str, object] = {}
-    for fragment in made.parts.fragments:
-        relations[fragment.name] = _empty(made, fragment.tree, fragment.foreign, "c{}")
-    for name in made.parts.relations.values():
+    for fragment in hybrid.parts.fragments:
+        relations[fragment.name] = _empty(hybrid, fragment.tree, fragment.foreign, "c{}")
+    for name in hybrid.parts.relations.values():
         if not isinstance(ctx.store.get(name), Definition):
             tree = exp.select("*").from_(exp.Table(this=exp.to_identifier(name, quoted=True)))
-            relations[name] = _empty(made, tree, frozenset(), "")
+            relations[name] = _empty(hybrid, tree, frozenset(), "")
     return relations
 
 
-def _empty(made: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -> object:
-    computing = made.computing
-    relation = computing.binder(tree, foreign).bind_any(tree)
+def _empty(hybrid: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -> object:
+    runner = hybrid.runner
+    relation = runner.binder(tree, foreign).bind_any(tree)
     if not isinstance(relation, Relation):
         columns = tuple(c.name for c in relation.columns)
-        planned, inputs = computing.plan(Fragment("", tree, foreign, columns, ""))
-        return planned.shown(inputs, computing.ctx.tick)
+        planned, inputs = runner.plan(Fragment("", tree, foreign, columns, ""))
+        return planned.shown(inputs, runner.ctx.tick)
     names = [form.format(n) or c.name for n, c in enumerate(relation.columns)]
     return no_rows(names, [c.dtype for c in relation.columns])
 
@@ -280,103 +287,107 @@ def _empty(made: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -> 
 # ---- running
 
 
-def run(ctx: Context, made: Hybrid) -> TableResult:
-    """Computes the fragments, and has DuckDB run the rest over them.
+def run(ctx: Context, hybrid: Hybrid) -> TableResult:
+    """Computes the fragments, then has DuckDB run the remaining text over them.
 
     Raises:
         Error: A fragment fails, or DuckDB does.
     """
     ctx.memory.lend()
-    with ctx.duck.showing(_relations(ctx, made)):
-        return ctx.duck.run(lambda: _table(ctx, made, _given(ctx, made)), ctx.tick)
+    with ctx.duck.showing(_relations(ctx, hybrid)):
+        return ctx.duck.run(lambda: _table(ctx, hybrid, _given(ctx, hybrid)), ctx.tick)
 
 
-def answer(ctx: Context, made: Hybrid) -> Rows:
-    """Runs a query; one that is a fragment as a whole does not go through DuckDB.
+def answer(ctx: Context, hybrid: Hybrid) -> Rows:
+    """Runs a query. If it is exactly one fragment, DuckDB is not involved.
 
     Raises:
         Error: As `run`.
     """
-    if made.is_whole:
-        rows = made.computing.whole(made.parts.fragments[0])
+    if hybrid.is_whole:
+        rows = hybrid.runner.whole(hybrid.parts.fragments[0])
         if rows is not None:
             return rows
-        made.is_whole = False  # its rows have no keys, as those of a table
-    table = run(ctx, made)
+        hybrid.is_whole = False  # rows without keys are returned as a table
+    table = run(ctx, hybrid)
     return Rows(table, table.description)
 
 
-def answer_again(ctx: Context, made: Hybrid) -> Rows | None:
-    """Runs once more what has been run, or gives None if it is to be split anew.
+def answer_again(ctx: Context, hybrid: Hybrid) -> Rows | None:
+    """Re-executes a split query. Returns None if it has to be split again.
 
     Raises:
         Error: As `run`.
     """
-    if (made.tables, made.version) != (ctx.store.database.tables, ctx.store.version):
+    if (hybrid.tables, hybrid.version) != (ctx.store.database.tables, ctx.store.version):
         return None
-    inputs = made.computing.current()
+    inputs = hybrid.runner.current()
     if inputs is None:
         return None
-    plans = made.computing.plans
-    if made.is_whole:
+    plans = hybrid.runner.plans
+    if hybrid.is_whole:
         ((name, planned),) = plans.items()
         return Rows(planned.plan.result(inputs[name], ctx.tick), planned.plan.description)
     relations = {n: p.shown(inputs.pop(n), ctx.tick) for n, p in plans.items()}
     with ctx.duck.showing(relations):
-        table = ctx.duck.run(lambda: _table(ctx, made, _given(ctx, made)), ctx.tick)
+        table = ctx.duck.run(lambda: _table(ctx, hybrid, _given(ctx, hybrid)), ctx.tick)
     return Rows(table, table.description)
 
 
-def _relations(ctx: Context, made: Hybrid) -> dict[str, object]:
+def _relations(ctx: Context, hybrid: Hybrid) -> dict[str, object]:
     """What DuckDB is to see: fragments, which are computed now, and tensors."""
-    named = made.parts.relations.values()
+    named = hybrid.parts.relations.values()
     tensors = [n for n in named if not isinstance(ctx.store.get(n), Definition)]
-    return made.computing.compute(made.parts.fragments, tensors)
+    return hybrid.runner.compute(hybrid.parts.fragments, tensors)
 
 
-def _given(ctx: Context, made: Hybrid) -> list[object]:
-    return [_plain(ctx.parameters[n - 1]) for n in made.text.parameters]
+def _given(ctx: Context, hybrid: Hybrid) -> list[object]:
+    return [_plain(ctx.parameters[n - 1]) for n in hybrid.text.parameters]
 
 
 def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _table(ctx: Context, made: Hybrid, given: list[object], most: int | None = None) -> TableResult:
-    """What DuckDB gives for a text over what it is shown, or as many of its rows."""
+def _table(
+    ctx: Context, hybrid: Hybrid, parameters: list[object], most: int | None = None
+) -> TableResult:
+    """Runs the text in DuckDB over the registered relations; `most` limits the rows."""
     import duckdb  # few statements need it
 
-    duck, text = ctx.duck.con, made.text.text
+    duck, text = ctx.duck.con, hybrid.text.text
     there: list[str] = []
     try:
-        if made.needs_erf:
+        if hybrid.needs_erf:
             ctx.duck.give(ERF, SCALARS["erf"].numpy)
-        for kind, name, definition in made.defined:
+        for kind, name, definition in hybrid.defined:
             word = "TEMP VIEW" if kind == "VIEW" else "OR REPLACE TEMP MACRO"
             duck.execute(f"CREATE {word} {definition}").fetchall()
             there.append(f"{kind} temp.{in_quotes(name)}")
-        with nullcontext() if most == 0 else ctx.duck.profiling.of(duck, not made.is_query):
-            relation = duck.sql(text, params=given or None)
+        with nullcontext() if most == 0 else ctx.duck.profiling.of(duck, not hybrid.is_query):
+            relation = duck.sql(text, params=parameters or None)
             names = tuple(relation.columns)
             if relation.type != _DONE:
                 relation = (relation if most is None else relation.limit(most)).materialize()
-        if made.is_query:
-            names = tuple(_spelled(duck, name, made) for name in _names(duck, names, text, given))
+        if hybrid.is_query:
+            names = tuple(
+                _spelled(duck, name, hybrid) for name in _names(duck, names, text, parameters)
+            )
     except OperationalError as error:  # external access is off
-        of_text = error.position is not None and len(there) == len(made.defined)
-        error.position = made.text.origin(error.position or 0) if of_text else None
+        of_text = error.position is not None and len(there) == len(hybrid.defined)
+        error.position = hybrid.text.origin(error.position or 0) if of_text else None
         raise
     except (duckdb.Error, RuntimeError, UnicodeDecodeError) as error:  # as for `translated`
         if is_stopped(error):
             raise
-        told = translate(error, "\n".join([text, *(d for _, _, d in made.defined)]))
+        failure = translate(error, "\n".join([text, *(d for _, _, d in hybrid.defined)]))
         unplaced = isinstance(error, duckdb.BinderException | duckdb.CatalogException)
         if unplaced and not ctx.store.in_transaction:  # asking would abort one that can go on
-            told.position = _place(duck, text)
-        elif told.position is not None and told.position >= len(text):
-            told.position = None  # a file of a view
+            failure.position = _place(duck, text)
+        elif failure.position is not None and failure.position >= len(text):
+            failure.position = None  # a file of a view
         ctx.duck.failed(error)
-        raise _told(made, told) from None
+        raise _told(hybrid, failure) from None
     finally:
         for one in reversed(there):
             with suppress(duckdb.Error):  # a transaction that failed has dropped it
@@ -385,20 +396,22 @@ def _table(ctx: Context, made: Hybrid, given: list[object], most: int | None = N
     return TableResult(relation, names, tuple(str(t) for t in relation.types), busy, text)
 
 
-def _names(duck: Any, columns: Sequence[str], text: str, given: list[object]) -> tuple[str, ...]:
+def _names(
+    duck: Any, columns: Sequence[str], text: str, parameters: list[object]
+) -> tuple[str, ...]:
     """The columns' names; a relation tells those that repeat from each other."""
     low = {c.lower() for c in columns}
     if not any(m and m[1].lower() in low for m in map(_REPEATED.fullmatch, columns)):
         return tuple(columns)
-    duck.execute(text, given or None)
+    duck.execute(text, parameters or None)
     names = tuple(str(d[0]) for d in duck.description)
     duck.abort()
     return names
 
 
-def _spelled(duck: Any, name: str, made: Hybrid) -> str:
+def _spelled(duck: Any, name: str, hybrid: Hybrid) -> str:
     """A column's name with what was written, in DuckDB's spelling, in the place of fragments."""
-    for fragment in made.parts.fragments:
+    for fragment in hybrid.parts.fragments:
         stands = f"({shown(fragment.name, fragment.names)})"
         if PREFIX not in name or stands not in _SPACE.sub(" ", name):
             continue
@@ -423,17 +436,17 @@ def _place(duck: Any, text: str) -> int | None:
     return None
 
 
-def _told(made: Hybrid, error: Error) -> Error:
+def _told(hybrid: Hybrid, error: Error) -> Error:
     """DuckDB's error at its place in the statement, or the binder's if it is the same."""
-    if isinstance(error, UnknownHere) and names_ours(error) and made.parts.wrong:
-        known = [e for e in made.parts.wrong if not isinstance(e, UnknownHere)]
-        return (known or made.parts.wrong)[0]
-    for ours in made.parts.wrong:
+    if isinstance(error, UnknownHere) and names_ours(error) and hybrid.parts.wrong:
+        known = [e for e in hybrid.parts.wrong if not isinstance(e, UnknownHere)]
+        return (known or hybrid.parts.wrong)[0]
+    for ours in hybrid.parts.wrong:
         name = ours.reason.split('"')[1::2]
         if name and all(f'"{n}"' in error.reason or f" {n} " in error.reason for n in name):
             return ours
     if isinstance(error, UnknownHere):
         error.hint = function_hint(error.reason, error.hint)
     if error.position is not None:
-        error.position = made.text.origin(error.position)
+        error.position = hybrid.text.origin(error.position)
     return error

@@ -1,4 +1,4 @@
-"""Queries that are not tensor work as a whole, as prepared statements."""
+"""Prepared statements of queries that einsql and DuckDB run together."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from einsql.planner.outcome import Rows
 
 @dataclass(slots=True)
 class HybridQuery:
-    """A query that is not tensor work as a whole, as `planner.prepared.PreparedStatement`.
+    """A query split between einsql and DuckDB; implements `PreparedStatement`.
 
-    It is split when it runs for the first time, so that the split and the answer see one state
-    of the database.
+    The query is split by its first run, so that the split and the result see one snapshot of
+    the database.
 
     Attributes:
         text: The query.
-        refusal: Why it is no tensor work.
-        split: Its parts, after the first run.
+        refusal: The binder's error, why einsql alone cannot run the query.
+        split: The split query, after the first run.
     """
 
     text: str
@@ -32,14 +32,14 @@ class HybridQuery:
 
     @property
     def is_volatile(self) -> bool:
-        """True if what has been planned is for one run."""
+        """Returns True if the plans may run only once."""
         return self.split is None or self.split.is_volatile
 
     def run(self, ctx: Context) -> Rows | None:
-        """Runs it; None if it has to be split anew.
+        """Runs the query. Returns None if it has to be split again.
 
         Raises:
-            Error: The refusal, if DuckDB does not know what it names; a fragment or DuckDB fails.
+            Error: A fragment or DuckDB fails; the refusal, if only einsql has a named function.
         """
         ctx.duck.asked = True
         if self.split is not None:
@@ -49,7 +49,7 @@ class HybridQuery:
             except (UnknownHere, RanksLost, NeedsRoom):
                 return None
             except BaseException:
-                self.split = None  # it may have stopped halfway
+                self.split = None  # the runner may be in an intermediate state
                 raise
         try:
             with ctx.store.snapshot():
@@ -64,7 +64,7 @@ class HybridQuery:
 
 
 def prepare_hybrid(ctx: Context, text: str, refusal: Error) -> HybridQuery:
-    """Prepares a query that is no tensor work as a whole.
+    """Prepares a query that einsql alone cannot run.
 
     Raises:
         Error: The refusal, if DuckDB may not run the query.

@@ -1,4 +1,4 @@
-"""The views and macros of einsql that a statement of DuckDB's needs, as DuckDB is to make them."""
+"""Definitions, for DuckDB, of the einsql views and macros that a statement needs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ if TYPE_CHECKING:
     from einsql.planner.context import Context
 
 Defined = tuple[str, str, str]
-"""What to DROP, the name, and what follows CREATE VIEW or MACRO."""
+"""The kind to DROP, the name, and the text after CREATE VIEW or MACRO."""
 
 
 def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined], bool]:
-    """The views and macros that a text of DuckDB's needs, each behind those that it needs.
+    """Returns the views and macros that a text for DuckDB needs, in dependency order.
 
     Returns:
-        What to DROP, the name and what follows CREATE VIEW or MACRO; whether DuckDB is to be
-        given ERF.
+        The definitions, and whether they or the text call ERF, which DuckDB lacks.
 
     Raises:
         NotSupportedError: A macro reads its parameter as a table.
@@ -50,72 +49,72 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
             macro(low)
 
     def within(work: Callable[[], str]) -> str:
-        """What a definition says, once all that it reads and calls is there."""
+        """Returns a definition's text, after adding the definitions that it reads and calls."""
         before = dict(relations)
         relations.clear()
-        made = work()
-        visit(made)
+        body = work()
+        visit(body)
         relations.update({n: r for n, r in before.items() if n not in relations})
-        return made
+        return body
 
     def read(definition: Definition) -> Definition:
-        """A definition that is not damaged, once there is room for it and those before."""
+        """Checks that the stack has room for a definition and for those that it nests in."""
         nonlocal depth
         depth += 1 + definition.body.depth
         require_room(depth)
         return definition
 
     def view(low: str) -> None:
-        found = ctx.store.get(low)
-        if not isinstance(found, Definition):
+        existing = ctx.store.get(low)
+        if not isinstance(existing, Definition):
             return
         relations.pop(low)
         if low not in seen:
             seen.add(low)
-            read(found)
-            defined.append(("VIEW", found.name, within(lambda: _view(found, parts))))
+            read(existing)
+            defined.append(("VIEW", existing.name, within(lambda: _view(existing, parts))))
 
     def macro(low: str) -> None:
         nonlocal needs_erf
-        found, name = ctx.store.get(f"{low}()"), f"{low}()"
+        existing, name = ctx.store.get(f"{low}()"), f"{low}()"
         if name in seen:
             return
         seen.add(name)
-        if found is None and (known := built_in(low)) is not None:
-            found = Definition(name, "macro", known.text, lambda: Body(known, 0))
-        if isinstance(found, Damaged):
-            raise damage(found)
-        if isinstance(found, Definition):
-            definition = read(found)
+        if existing is None and (known := built_in(low)) is not None:
+            existing = Definition(name, "macro", known.text, lambda: Body(known, 0))
+        if isinstance(existing, Damaged):
+            raise damage(existing)
+        if isinstance(existing, Definition):
+            definition = read(existing)
             _refuse_tables(definition.body.tree, text)
-            made = within(lambda: _macro(definition, parts))
+            body = within(lambda: _macro(definition, parts))
         elif low in PRELUDE:
-            made = PRELUDE[low]
-            visit(made)
+            body = PRELUDE[low]
+            visit(body)
             needs_erf |= low == "erf"
         else:
             return
-        defined.append(("MACRO TABLE" if " AS TABLE " in made.upper() else "MACRO", low, made))
+        defined.append(("MACRO TABLE" if " AS TABLE " in body.upper() else "MACRO", low, body))
 
     visit(text.text)
     return defined, needs_erf
 
 
-def _view(found: Definition, parts: Parts) -> str:
-    """What follows CREATE VIEW of a view whose query is split."""
-    splitter = Splitter(found.text, parts)
+def _view(definition: Definition, parts: Parts) -> str:
+    """Returns the text after CREATE VIEW, with the view's query split."""
+    splitter = Splitter(definition.text, parts)
     tokens = splitter.structure.tokens
     named = next(n for n, t in enumerate(tokens) if t.text.upper() == "VIEW") + 1
     first = next(n for n in range(named, len(tokens)) if splitter.structure.word(n) == "AS") + 1
     splitter.query(splitter.structure.query(first, len(tokens)), {})
-    columns = found.text[tokens[named].end + 1 : tokens[first].start]
-    body = splitter.edits.result(tokens[first].start, len(found.text)).text
-    return f"{in_quotes(found.name)}{columns}{body}"
+    columns = definition.text[tokens[named].end + 1 : tokens[first].start]
+    body = splitter.edits.result(tokens[first].start, len(definition.text)).text
+    return f"{in_quotes(definition.name)}{columns}{body}"
 
 
-def _macro(found: Definition, parts: Parts) -> str:
-    """What follows CREATE MACRO of a macro, whose queries are split."""
-    body = found.body.tree
+def _macro(definition: Definition, parts: Parts) -> str:
+    """Returns the text after CREATE MACRO, with the macro's queries split."""
+    body = definition.body.tree
     assert isinstance(body, Macro)
     names = frozenset(p.lower() for p in body.parameters)
 
@@ -125,18 +124,18 @@ def _macro(found: Definition, parts: Parts) -> str:
                 return NotSupportedError(f"{column.name} is a parameter of {body.name}()")
         return parts.bind(tree, foreign)
 
-    # Nothing is a tensor that has a parameter's name.
-    splitter = Splitter(found.text, replace(parts, bind=bind, why=[], wrong=[]))
+    # A parameter hides the tensor of its name.
+    splitter = Splitter(definition.text, replace(parts, bind=bind, why=[], wrong=[]))
     words = [t.text.upper() for t in splitter.structure.tokens]
     kind = next(n for n, w in enumerate(words) if w in ("MACRO", "FUNCTION"))
     split_statement(splitter, kind + 1, dict.fromkeys(names))
     return splitter.edits.result(
-        splitter.structure.tokens[kind + 1].start, len(found.text)
-    ).text  # fmt: skip
+        splitter.structure.tokens[kind + 1].start, len(definition.text)
+    ).text
 
 
 def _refuse_tables(body: object, text: Edited) -> None:
-    """Refuses a macro for which DuckDB would have to take a table's name for a value."""
+    """Refuses a macro with a table parameter; DuckDB takes arguments as values."""
     if not isinstance(body, Macro):
         return
     named = body.table_parameters

@@ -14,16 +14,16 @@ _BOUND = 4
 """So many sites of a tile are written out."""
 
 
-def input_details(number: int, given: Report, readers: Sequence[str]) -> str:
+def input_details(number: int, tensor: Report, readers: Sequence[str]) -> str:
     """The section of a stored tensor."""
-    rows = [(k, f"[{lo:,}, {hi:,})") for k, (lo, hi) in given["keys"].items()]
-    rows += list(given["values"].items())
+    rows = [(k, f"[{lo:,}, {hi:,})") for k, (lo, hi) in tensor["keys"].items()]
+    rows += list(tensor["values"].items())
     return _section(
         f"input-{number}",
-        (given["id"], "stored tensor"),
+        (tensor["id"], "stored tensor"),
         [
             table(("column", "bounds or type"), rows),
-            f"<p>{given['bytes']:,} bytes if dense.</p>",
+            f"<p>{tensor['bytes']:,} bytes if dense.</p>",
             _readers(readers),
         ],
     )
@@ -217,20 +217,20 @@ def _tensor(
     down = cut[:1] if cut and (len(cut) > 1 or labels[0] == cut[0]) else []
     across = cut[len(down) :]
     rows, columns = (prod(parts[x] for x in axes) for axes in (down, across))
-    held: list[list[int]] = [[] for _ in range(rows * columns)]
+    sites_of_tile: list[list[int]] = [[] for _ in range(rows * columns)]
     number = prod(n for _, n in grid)
     for n, site in enumerate(cells):
         at = _coordinates(n % number, grid)
         tile = 0
         for x in cut:
             tile = tile * parts[x] + at[x]
-        if site not in held[tile]:
-            held[tile].append(site)
+        if site not in sites_of_tile[tile]:
+            sites_of_tile[tile].append(site)
     sites = max(cells) + 1
     lines = [f'<table class="tiles"><caption>{escape(title)}</caption>']
     for r in range(rows):
         lines.append("<tr>")
-        for having in held[r * columns : (r + 1) * columns]:
+        for having in sites_of_tile[r * columns : (r + 1) * columns]:
             hue = 360 * min(having, default=0) // sites
             full = joint.join(map(str, having))
             lines.append(f'<td style="--hue:{hue}" title="{full}">{_sites(having, joint)}</td>')

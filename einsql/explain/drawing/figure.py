@@ -86,26 +86,26 @@ def figure_of(report: Report) -> Figure:
     boxes += [_node_box(n, report["sites"], spent) for n in nodes]
     at = {("input", i["id"]): n for n, i in enumerate(inputs)}
     at |= {("node", node["id"]): len(inputs) + n for n, node in enumerate(nodes)}
-    found: dict[tuple[int, int], Arrow] = {}
+    arrows: dict[tuple[int, int], Arrow] = {}
     for node in nodes:
         target = at["node", node["id"]]
         for read in node["reads"]:
             source = at["input" if read["stored"] else "node", read["id"]]
-            sent, old = read["bytes_sent"], found.get((source, target))
+            sent, old = read["bytes_sent"], arrows.get((source, target))
             text = f"{read['collective']} {quantity(sent)}B" if sent else ""
             text = "same tiles" if read["collective"] == "shared" else text
             if old is not None:  # the same relation read twice
                 text = " + ".join(t for t in dict.fromkeys((old.text, text)) if t)
                 sent += old.nbytes
-            found[source, target] = Arrow(source, target, text, sent)
-    return Figure(tuple(boxes), tuple(found.values()))
+            arrows[source, target] = Arrow(source, target, text, sent)
+    return Figure(tuple(boxes), tuple(arrows.values()))
 
 
-def _input_box(number: int, given: Report) -> Box:
-    keys = ", ".join(f"{k}:{_bounds(b)}" for k, b in given["keys"].items())
-    fields = ", ".join(f"{n} {t}" for n, t in given["values"].items())
-    lines = (f"[{keys}]", *([fields] if fields else []), f"{quantity(given['bytes'])}B")
-    return Box(f"input-{number}", given["id"], "input", lines)
+def _input_box(number: int, tensor: Report) -> Box:
+    keys = ", ".join(f"{k}:{_bounds(b)}" for k, b in tensor["keys"].items())
+    fields = ", ".join(f"{n} {t}" for n, t in tensor["values"].items())
+    lines = (f"[{keys}]", *([fields] if fields else []), f"{quantity(tensor['bytes'])}B")
+    return Box(f"input-{number}", tensor["id"], "input", lines)
 
 
 def _bounds(bounds: Sequence[int]) -> str:
@@ -173,10 +173,10 @@ def folded(figure: Figure, report: Report) -> Figure | None:
     the stored tensors that only they read.
     """
     inputs = sum(b.kind == "input" for b in figure.boxes)
-    found = repetition(_signatures(report))
-    if found is None:
+    repeat = repetition(_signatures(report))
+    if repeat is None:
         return None
-    start, period, count = found
+    start, period, count = repeat
     first, last = inputs + start + period, inputs + start + period * count
     readers: dict[int, list[int]] = {}
     for a in figure.arrows:
@@ -189,12 +189,14 @@ def folded(figure: Figure, report: Report) -> Figure | None:
     text = f"{one[0].name} … {one[-1].name}" if period > 1 else one[0].name
     shares = [b.share for b in others if b.share is not None]
     box = Box(
-        "repeat", f"{count - 1:,} × the same", "repeat",
+        "repeat",
+        f"{count - 1:,} × the same",
+        "repeat",
         (f"as {text}, cut alike", f"{len(others):,} operations, {tensors:,} tensors"),
         share=sum(shares) if shares else None,
         members=tuple(b.id for b in others),
         first=tuple(b.id for b in one),
-    )  # fmt: skip
+    )
     kept = [n for n in range(len(figure.boxes)) if n not in hidden and n < first]
     tail = list(range(last, len(figure.boxes)))
     at = {n: k for k, n in enumerate(kept)}
@@ -212,17 +214,19 @@ def folded(figure: Figure, report: Report) -> Figure | None:
 def _signatures(report: Report) -> list[object]:
     """For each operation what it is, cut and placed as; equal ones are drawn alike."""
     at = {node["id"]: n for n, node in enumerate(report["nodes"])}
-    shapes = {i["id"]: (tuple(map(tuple, i["keys"].values())), tuple(i["values"].values()))
-              for i in report["inputs"]}  # fmt: skip
-    made: list[object] = []
+    shapes = {
+        i["id"]: (tuple(map(tuple, i["keys"].values())), tuple(i["values"].values()))
+        for i in report["inputs"]
+    }
+    signatures: list[object] = []
     for n, node in enumerate(report["nodes"]):
         reads = tuple(
             (shapes[r["id"]] if r["stored"] else n - at[r["id"]], tuple(r["labels"]))
             for r in node["reads"]
         )
         places = repr((node["partition"], node["placements"]["grid"], node["collective"]))
-        made.append((reads, tuple(node["keys"]), _nameless(node), places))
-    return made
+        signatures.append((reads, tuple(node["keys"]), _nameless(node), places))
+    return signatures
 
 
 def _nameless(node: Report) -> str:

@@ -255,10 +255,10 @@ class _Grid:
 
     def _ports(self, neighbours: list[list[int]]) -> dict[tuple[int, int], float]:
         """Where edges touch each box: side by side, in the order of their other ends."""
-        found = {}
+        ports = {}
         for n in range(self.boxes):
             near = sorted(neighbours[n], key=lambda m: self.x[m])
             step = min(30.0, self.sizes[n][0] / (len(near) + 1))
             for k, m in enumerate(near):
-                found[n, m] = round(self.x[n] + (k - (len(near) - 1) / 2) * step, 1)
-        return found
+                ports[n, m] = round(self.x[n] + (k - (len(near) - 1) / 2) * step, 1)
+        return ports

@@ -21,9 +21,9 @@ def page(report: Report, sql: str, text: str) -> str:
         sql: The statement.
         text: EXPLAIN's text.
     """
-    whole = figure_of(report)
-    short = folded(whole, report)
-    drawings = [draw(whole, "The plan's graph", "whole")]
+    figure = figure_of(report)
+    short = folded(figure, report)
+    drawings = [draw(figure, "The plan's graph", "whole")]
     if short is not None:
         drawings.insert(0, draw(short, "The plan, repetitions folded", "folded"))
     body = [
@@ -34,7 +34,7 @@ def page(report: Report, sql: str, text: str) -> str:
         "</div>",
         '<aside aria-label="Details" aria-live="polite">',
         f'<div class="hint">{_hint(report)}</div>',
-        *_sections(report, whole, short),
+        *_sections(report, figure, short),
         "</aside></main>",
         simulated(report),
         sites(report),
@@ -137,20 +137,20 @@ def _hint(report: Report) -> str:
     return hint
 
 
-def _sections(report: Report, whole: Figure, short: Figure | None) -> list[str]:
+def _sections(report: Report, figure: Figure, short: Figure | None) -> list[str]:
     """The details of everything that is drawn."""
-    readers: list[list[str]] = [[] for _ in whole.boxes]
-    for a in whole.arrows:
-        readers[a.source].append(whole.boxes[a.target].id)
+    readers: list[list[str]] = [[] for _ in figure.boxes]
+    for a in figure.arrows:
+        readers[a.source].append(figure.boxes[a.target].id)
     inputs = len(report["inputs"])
-    made = [input_details(n, given, readers[n]) for n, given in enumerate(report["inputs"])]
-    made += [
+    sections = [input_details(n, tensor, readers[n]) for n, tensor in enumerate(report["inputs"])]
+    sections += [
         node_details(node, report, readers[inputs + n]) for n, node in enumerate(report["nodes"])
     ]
     if short is not None:
         repeat = next(b for b in short.boxes if b.kind == "repeat")
-        made.append(repeat_details(repeat.first, repeat.members))
-    return made
+        sections.append(repeat_details(repeat.first, repeat.members))
+    return sections
 
 
 def _sql(sql: str) -> str:

@@ -29,8 +29,8 @@ def standalone(report: Report, title: str) -> str:
         report: EXPLAIN's JSON, as a value.
         title: What it is called where it is read aloud.
     """
-    whole = figure_of(report)
-    figure = folded(whole, report) or whole
+    full = figure_of(report)
+    figure = folded(full, report) or full
     style = files(__package__).joinpath("graph.css").read_text(encoding="utf-8")
     return draw(figure, title, style=f"<style>\n{style}</style>\n")
 
@@ -110,10 +110,10 @@ def _box(box: Box, corner: Point) -> str:
     x, y = corner
     width, height = _size(box)
     radius = 12 if box.kind == "input" else 5
-    whole = " ".join([_heading(box), *box.lines, *box.notes])
+    label = " ".join([_heading(box), *box.lines, *box.notes])
     lines = [
         f'<a href="#{box.id}" class="node {box.kind}" data-id="{box.id}" '
-        f'transform="translate({_number(x)} {_number(y)})" aria-label="{_text(whole)}">',
+        f'transform="translate({_number(x)} {_number(y)})" aria-label="{_text(label)}">',
         f"<title>{_text(chr(10).join([_heading(box), *box.lines, *box.notes]))}</title>",
     ]
     if box.kind == "repeat":
@@ -200,7 +200,7 @@ def _arrow(arrow: Arrow, path: list[Point], figure: Figure) -> str:
 
 def _labels(figure: Figure, layout: Layout) -> list[str]:
     """What moves along the arrows, written over everything else, right before the reader."""
-    made: list[str] = []
+    labels: list[str] = []
     there: list[tuple[float, float, float]] = []
     for arrow, path in zip(figure.arrows, layout.paths, strict=True):
         if arrow.text:
@@ -210,10 +210,10 @@ def _labels(figure: Figure, layout: Layout) -> list[str]:
             while any(abs(y - v) < _PLATE and abs(x - u) < (width + w) / 2 for u, v, w in there):
                 y -= _PLATE
             there.append((x, y, width))
-            made.append(
+            labels.append(
                 f'<rect class="plate" x="{_number(x - width / 2)}" y="{_number(y - 10)}" '
                 f'width="{_number(width)}" height="{_number(_PLATE)}"/>'
                 f'<text class="{"moved" if arrow.nbytes else "there"}" x="{_number(x)}" '
                 f'y="{_number(y)}">{_text(text)}</text>'
             )
-    return made
+    return labels

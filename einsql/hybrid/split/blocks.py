@@ -17,12 +17,12 @@ _SET = ("UNION", "EXCEPT", "INTERSECT")
 _CLAUSES = ("SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "WINDOW", "QUALIFY", "USING SAMPLE")
 _MODIFIERS = ("ORDER BY", "LIMIT", "OFFSET", "FETCH")
 STARTS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "PIVOT", "UNPIVOT", "SUMMARIZE", "DESCRIBE")
-"""What a query in parentheses begins with."""
+"""First words of a query in parentheses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Tokens `[first, last)`."""
+    """The tokens `[first, last)`."""
 
     first: int
     last: int
@@ -33,8 +33,9 @@ class Block:
     """A SELECT, VALUES or TABLE.
 
     Attributes:
-        clauses: Where each clause lies, its own word included.
-        children: The queries in parentheses, outermost ones only, in their order.
+        range: The tokens.
+        clauses: The tokens of each clause, with its keyword.
+        children: The outermost queries in parentheses, in text order.
     """
 
     range: Range
@@ -47,8 +48,10 @@ class Cte:
     """A name of WITH.
 
     Attributes:
-        range: From the name to behind the closing parenthesis.
-        plain: Whether nothing but a column list stands before AS.
+        name: The name.
+        range: The tokens from the name to the closing parenthesis.
+        query: The query in the parentheses.
+        plain: Whether there is no more than a column list before AS.
     """
 
     name: str
@@ -62,10 +65,13 @@ class QueryText:
     """A query.
 
     Attributes:
-        body: Its tokens without WITH, with the modifiers.
-        operands: What set operations combine; a single one without any.
-        modifiers: ORDER BY, LIMIT, OFFSET and FETCH behind them.
-        children: Queries in parentheses inside of the modifiers.
+        range: The tokens.
+        body: The tokens after WITH, with the modifiers.
+        recursive: Whether WITH is RECURSIVE.
+        ctes: The names of WITH.
+        operands: The operands of set operations; one operand if there are none.
+        modifiers: The ORDER BY, LIMIT, OFFSET and FETCH that follow the operands.
+        children: Queries in parentheses inside the modifiers.
     """
 
     range: Range
@@ -79,12 +85,15 @@ class QueryText:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a FROM item names: a relation, a file or a function with its arguments.
+    """The relation, file or function call that a FROM item reads.
 
     Attributes:
         range: The name, with the arguments of a function.
-        aliased: Whether an alias follows.
+        name: The name.
+        is_text: Whether the name is a string, as of a file.
+        is_call: Whether it is a function call.
         qualified: Whether it has a schema.
+        aliased: Whether an alias follows.
     """
 
     range: Range
@@ -109,18 +118,18 @@ class Structure:
                 self.closes[stack.pop()] = n
 
     def word(self, at: int) -> str:
-        """A token in upper case; empty for quoted text and beyond the end."""
+        """Returns a token in upper case, or "" for quoted text and beyond the end."""
         return word_of(self.tokens[at]) if 0 <= at < len(self.tokens) else ""
 
     def span(self, part: Range) -> tuple[int, int]:
-        """Where the text of some tokens lies."""
+        """Returns the offsets of the text of some tokens."""
         if part.first >= part.last:
             at = self.tokens[part.first].start if part.first < len(self.tokens) else 0
             return at, at
         return self.tokens[part.first].start, self.tokens[part.last - 1].end + 1
 
     def outer(self, first: int, last: int) -> Iterator[int]:
-        """Indices of the tokens outside of parentheses, opening ones included."""
+        """Yields the tokens outside parentheses, including opening parentheses."""
         at = first
         while at < last:
             yield at
@@ -129,10 +138,10 @@ class Structure:
     # ---- queries
 
     def query(self, first: int, last: int) -> QueryText:
-        """The query that some tokens are."""
-        found = QueryText(Range(first, last), Range(first, last))
-        at = self._with(found, first) if self.word(first) == "WITH" else first
-        found.body = Range(at, last)
+        """Parses some tokens as a query."""
+        query_text = QueryText(Range(first, last), Range(first, last))
+        at = self._with(query_text, first) if self.word(first) == "WITH" else first
+        query_text.body = Range(at, last)
         starts = [at]
         end = last
         for n in self.outer(at, last):
@@ -145,10 +154,12 @@ class Structure:
             elif word in _MODIFIERS and end == last:
                 end = n
         stops = [self._before(s) for s in starts[1:]] + [end]
-        found.operands = [self._operand(a, b) for a, b in zip(starts, stops, strict=True) if a < b]
-        found.modifiers = self._split(end, last, _MODIFIERS)
-        found.children = list(self.children(end, last))
-        return found
+        query_text.operands = [
+            self._operand(a, b) for a, b in zip(starts, stops, strict=True) if a < b
+        ]
+        query_text.modifiers = self._split(end, last, _MODIFIERS)
+        query_text.children = list(self.children(end, last))
+        return query_text
 
     def _before(self, start: int) -> int:
         at = start - 1
@@ -156,25 +167,25 @@ class Structure:
             at -= 1
         return at
 
-    def _with(self, found: QueryText, first: int) -> int:
+    def _with(self, query_text: QueryText, first: int) -> int:
         at = first + 1
         if self.word(at) == "RECURSIVE":
-            found.recursive = True
+            query_text.recursive = True
             at += 1
-        while at < found.range.last:
+        while at < query_text.range.last:
             start, plain = at, True
             at += 1
             if self.closes.get(at):
                 at = self.closes[at] + 1
-            while at < found.range.last and self.word(at) != "AS":
+            while at < query_text.range.last and self.word(at) != "AS":
                 at, plain = self.closes.get(at, at) + 1, False
             at += 1
-            while at < found.range.last and at not in self.closes:
+            while at < query_text.range.last and at not in self.closes:
                 at += 1
-            close = self.closes.get(at, found.range.last - 1)
+            close = self.closes.get(at, query_text.range.last - 1)
             inner = self.query(at + 1, close)
             name = self.tokens[start].text
-            found.ctes.append(Cte(name, Range(start, close + 1), inner, plain))
+            query_text.ctes.append(Cte(name, Range(start, close + 1), inner, plain))
             at = close + 1
             if self.word(at) != ",":
                 break
@@ -200,7 +211,7 @@ class Structure:
         return {w: Range(n, e) for (w, n), e in zip(marks, ends, strict=False)}
 
     def _is_other(self, word: str, at: int) -> bool:
-        """True if the word begins no clause here."""
+        """Returns True if the word does not begin a clause here."""
         if word == "FROM":
             return self.word(at - 1) == "DISTINCT" and self.word(at - 2) in ("IS", "NOT")
         if word == "WINDOW":
@@ -208,7 +219,7 @@ class Structure:
         return self.word(at - 1) == "."
 
     def children(self, first: int, last: int) -> Iterator[QueryText]:
-        """The queries in parentheses among some tokens, outermost ones."""
+        """Yields the outermost queries in parentheses among some tokens."""
         at = first
         while at < last:
             if at in self.closes and self.word(at + 1) in STARTS and not self._is_call(at):
@@ -219,13 +230,16 @@ class Structure:
     def _is_call(self, at: int) -> bool:
         """True if `(FROM`, `(VALUES` … are the arguments of EXTRACT, TRIM and the like."""
         return self.word(at + 1) not in ("SELECT", "WITH", "FROM") and self.word(at - 1) in (
-            "EXTRACT", "TRIM", "SUBSTRING", "OVERLAY",
-        )  # fmt: skip
+            "EXTRACT",
+            "TRIM",
+            "SUBSTRING",
+            "OVERLAY",
+        )
 
     # ---- FROM
 
     def references(self, clause: Range) -> Iterator[Reference]:
-        """What the items of a FROM clause name; queries in parentheses are left out."""
+        """Yields the references of a FROM clause, except queries in parentheses."""
         yield from self._items(clause.first + 1, clause.last)
 
     def _items(self, first: int, last: int) -> Iterator[Reference]:

@@ -1,4 +1,4 @@
-"""A SELECT without what is no tensor work around it: its relation, or its groups."""
+"""Splits one SELECT: its relation, or else its groups, become a fragment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAMES = frozenset(
 def split_block(
     splitter: Splitter, block: Block, modifiers: dict[str, Range], scope: Scope, tree: exp.Select
 ) -> bool:
-    """Makes a SELECT a fragment as far as can be; False leaves everything as it was."""
+    """Makes the largest part of a SELECT a fragment. Returns False, changing nothing, if none."""
     return Core(splitter, block, modifiers, scope, tree).split()
 
 
@@ -39,8 +39,8 @@ class Core:
     """Splits one SELECT.
 
     Attributes:
-        modifiers: ORDER BY, LIMIT and OFFSET behind it.
-        tree: The SELECT without them.
+        modifiers: The ORDER BY, LIMIT and OFFSET that follow it.
+        tree: The SELECT without modifiers.
     """
 
     splitter: Splitter
@@ -50,7 +50,7 @@ class Core:
     tree: exp.Select
 
     def split(self) -> bool:
-        """Makes it a fragment as far as can be; False leaves everything as it was."""
+        """Splits the SELECT. Returns False, changing nothing, if no part is tensor work."""
         distinct = self.tree.args.get("distinct")
         if "USING SAMPLE" in self.block.clauses or self.tree.args.get("sample"):
             return False
@@ -64,10 +64,10 @@ class Core:
         splitter = self.splitter
         start, end = splitter.structure.span(self.block.range)
         plain = changed(self.tree, distinct=None)
-        made = splitter.bound(plain, self.scope, start)
-        if made is None:
+        binding = splitter.bound(plain, self.scope, start)
+        if binding is None:
             return False
-        columns = made[2]
+        columns = binding[2]
         hidden: list[tuple[Range, exp.Expr]] = []
         for item in self._orders():
             verdict = self._order(item, columns)
@@ -77,10 +77,10 @@ class Core:
                 hidden.append((item, verdict))
         if hidden:
             items = [*plain.expressions, *(e for _, e in hidden)]
-            made = splitter.bound(changed(plain, expressions=items), self.scope, start)
-            if made is None or len(made[2]) != len(columns) + len(hidden):
+            binding = splitter.bound(changed(plain, expressions=items), self.scope, start)
+            if binding is None or len(binding[2]) != len(columns) + len(hidden):
                 return False
-        name = splitter.parts.add(*made, splitter.sql[start:end])
+        name = splitter.parts.add(*binding, splitter.sql[start:end])
         text = shown(name, columns)
         if distinct:
             text = text.replace("SELECT", "SELECT DISTINCT", 1)
@@ -96,7 +96,7 @@ class Core:
         return True
 
     def _orders(self) -> Iterator[Range]:
-        """The expressions of ORDER BY."""
+        """Returns the token ranges of ORDER BY's expressions."""
         clause = self.modifiers.get("ORDER BY")
         if clause is None:
             return
@@ -108,12 +108,12 @@ class Core:
             yield Range(item.first, last)
 
     def items(self, first: int, last: int) -> Iterator[Range]:
-        """What commas outside of parentheses separate."""
+        """Splits tokens at commas outside parentheses."""
         structure = self.splitter.structure
         start = first
         for at in structure.outer(first, last):
             if structure.word(at) in (",", "[", "{"):
-                if structure.word(at) != ",":  # commas in lists and structs separate nothing
+                if structure.word(at) != ",":  # commas in lists and structs do not count
                     yield Range(first, first)
                     return
                 yield Range(start, at)
@@ -121,7 +121,7 @@ class Core:
         yield Range(start, last)
 
     def _order(self, item: Range, columns: list[str]) -> exp.Expr | bool:
-        """How an expression of ORDER BY is had: as it stands, from a hidden column, or not."""
+        """Returns True to keep an ORDER BY expression, its hidden column, or False to give up."""
         structure, tokens = self.splitter.structure, self.splitter.structure.tokens
         if item.first >= item.last:
             return False
@@ -133,10 +133,10 @@ class Core:
             if token.text.lower() in known:
                 return known.count(token.text.lower()) == 1
         start, end = structure.span(item)
-        found = self.splitter.tree(start, end, "SELECT ")
-        if not isinstance(found, exp.Select) or len(found.expressions) != 1:
+        select = self.splitter.tree(start, end, "SELECT ")
+        if not isinstance(select, exp.Select) or len(select.expressions) != 1:
             return False
-        expression = found.expressions[0]
+        expression = select.expressions[0]
         if expression.find(exp.Query, exp.Window) is not None:
             return False
         aliases = {
@@ -146,7 +146,7 @@ class Core:
         for column in names:
             alias = None if column.table else aliases.get(column.name.lower())
             if alias is not None and column_name(alias).lower() != column.name.lower():
-                # The alias may hide a column, which DuckDB and the fragment tell apart.
+                # The alias may hide a column; DuckDB and einsql resolve that differently.
                 return all(not n.table and known.count(n.name.lower()) == 1 for n in names) and (
                     expression.find(exp.AggFunc) is None and not self._is_column(column.name)
                 )
@@ -157,13 +157,13 @@ class Core:
         return expression
 
     def _is_column(self, name: str) -> bool:
-        """True if an alias might be the name of a column in FROM as well."""
+        """Returns True if a column in FROM may have the alias's name."""
         probe = changed(self.tree, distinct=None, group=None, having=None, qualify=None)
         probe.set("expressions", [exp.column(exp.to_identifier(name, quoted=True))])
-        found = self.splitter.parts.bind(probe, frozenset())
-        return isinstance(found, list)
+        columns_or_error = self.splitter.parts.bind(probe, frozenset())
+        return isinstance(columns_or_error, list)
 
-    # ---- the groups, with what DuckDB makes of them
+    # ---- the groups, under the rest of the SELECT
 
     def _groups(self) -> bool:
         """Makes the groups and their aggregates a fragment under the rest of the SELECT."""
@@ -183,7 +183,7 @@ class Core:
         return _Groups(self, keys, calls, ranges).split()
 
     def _keys(self) -> list[tuple[exp.Expr, Range, int | None]] | None:
-        """Each key of GROUP BY with its tokens, and the SELECT item it stands for."""
+        """Returns each key of GROUP BY, its tokens, and the index of its SELECT item, if any."""
         group = self.tree.args.get("group")
         if group is None:
             return []
@@ -193,7 +193,7 @@ class Core:
         ranges = list(self.items(clause.first + 1, clause.last))
         if len(ranges) != len(group.expressions):
             return None
-        found: list[tuple[exp.Expr, Range, int | None]] = []
+        keys: list[tuple[exp.Expr, Range, int | None]] = []
         items = self.tree.expressions
         aliases = [e.alias.lower() if isinstance(e, exp.Alias) else "" for e in items]
         for node, part in zip(group.expressions, ranges, strict=True):
@@ -207,11 +207,11 @@ class Core:
                     n = None
             if n is not None and not 0 <= n < len(items):
                 return None
-            found.append((node if n is None else items[n].unalias(), part, n))
-        return found
+            keys.append((node if n is None else items[n].unalias(), part, n))
+        return keys
 
     def _calls(self, part: Range) -> Iterator[Range]:
-        """Calls of aggregates, with FILTER, that are no window's own."""
+        """Finds calls of aggregates, with FILTER, that are not window functions."""
         structure = self.splitter.structure
         at = part.first
         while at < part.last:
@@ -241,10 +241,10 @@ class _Groups:
         structure = splitter.structure
         trees = []
         for call in self.calls:
-            found = splitter.tree(*structure.span(call), "SELECT ")
-            if not isinstance(found, exp.Select) or len(found.expressions) != 1:
+            select = splitter.tree(*structure.span(call), "SELECT ")
+            if not isinstance(select, exp.Select) or len(select.expressions) != 1:
                 return False
-            trees.append(found.expressions[0])
+            trees.append(select.expressions[0])
         keys = [node for node, _, _ in self.keys]
         items = [
             exp.Alias(this=node.copy(), alias=exp.to_identifier(f"c{n}"))
@@ -252,19 +252,24 @@ class _Groups:
         ]
         group = exp.Group(expressions=[k.copy() for k in keys]) if keys else None
         plain = changed(
-            core.tree, distinct=None, having=None, qualify=None, windows=None,
-            expressions=items, group=group,
-        )  # fmt: skip
+            core.tree,
+            distinct=None,
+            having=None,
+            qualify=None,
+            windows=None,
+            expressions=items,
+            group=group,
+        )
         start, end = structure.span(core.block.range)
-        made = splitter.bound(plain, core.scope, start)
-        if made is None:
+        binding = splitter.bound(plain, core.scope, start)
+        if binding is None:
             return False
         name = f"__einsql_{len(splitter.parts.fragments) + 1}"
         edits = self._edits(name)
         if edits is None or not self._closed(name, edits):
             return False
-        splitter.parts.add(*made, splitter.sql[start:end])
-        splitter.edits.made += edits
+        splitter.parts.add(*binding, splitter.sql[start:end])
+        splitter.edits.replacements += edits
         return True
 
     def _edits(self, name: str) -> list[tuple[int, int, str]] | None:
@@ -281,13 +286,13 @@ class _Groups:
         nodes = core.tree.expressions
         if len(ranges) != len(nodes) or any(n.find(exp.Star) for n in self._starred(nodes)):
             return None
-        whole = {n: k for k, (_, _, n) in enumerate(self.keys) if n is not None}
+        key_of_item = {n: k for k, (_, _, n) in enumerate(self.keys) if n is not None}
         outputs = {(n.alias or column_name(n)).lower() for n in nodes}
         for n, (part, node) in enumerate(zip(ranges, nodes, strict=True)):
             a, b = structure.span(part)
-            if n in whole:
+            if n in key_of_item:
                 shown_as = node.alias if isinstance(node, exp.Alias) else column_name(node)
-                edits.append((a, b, f"{name}.c{whole[n]} AS {in_quotes(shown_as)}"))
+                edits.append((a, b, f"{name}.c{key_of_item[n]} AS {in_quotes(shown_as)}"))
                 continue
             edits += self._matches(part, name, frozenset())
             if not isinstance(node, exp.Alias):
@@ -304,16 +309,20 @@ class _Groups:
         return edits
 
     def _starred(self, nodes: list[exp.Expr]) -> list[exp.Expr]:
-        return [n for n in nodes if isinstance(n, exp.Star) or (
-            isinstance(n, exp.Column) and isinstance(n.this, exp.Star))]  # fmt: skip
+        return [
+            n
+            for n in nodes
+            if isinstance(n, exp.Star)
+            or (isinstance(n, exp.Column) and isinstance(n.this, exp.Star))
+        ]
 
     def _matches(
         self, part: Range, name: str, outputs: frozenset[str]
     ) -> list[tuple[int, int, str]]:
-        """Where the keys' own expressions stand, the longest first; aliases stay."""
+        """Returns edits that replace the keys' expressions, longest match first; aliases stay."""
         structure = self.core.splitter.structure
         tokens = structure.tokens
-        found: list[tuple[int, int, str]] = []
+        edits: list[tuple[int, int, str]] = []
         taken = [n for c in self.calls for n in range(c.first, c.last)]
         keys = [(k, p) for k, (_, p, n) in enumerate(self.keys) if n is None]
         at = part.first
@@ -343,15 +352,15 @@ class _Groups:
             k, size = best
             if not (size == 1 and tokens[at].text.lower() in outputs):
                 a, b = structure.span(Range(at, at + size))
-                found.append((a, b, f"{name}.c{k}"))
+                edits.append((a, b, f"{name}.c{k}"))
             at += size
-        return found
+        return edits
 
-    def _closed(self, name: str, made: list[tuple[int, int, str]]) -> bool:
-        """True if what remains reads nothing but the groups, and aggregates in windows only."""
+    def _closed(self, name: str, replacements: list[tuple[int, int, str]]) -> bool:
+        """Returns True if the remaining text reads only groups, and aggregates only in windows."""
         core, splitter = self.core, self.core.splitter
         structure = splitter.structure
-        edits = Edits(splitter.sql, list(made))
+        edits = Edits(splitter.sql, list(replacements))
         last = max(r.last for r in (core.block.range, *core.modifiers.values()))
         a, b = structure.span(Range(core.block.range.first, last))
         try:

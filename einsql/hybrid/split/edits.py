@@ -1,4 +1,4 @@
-"""A text with parts of it replaced, whose offsets can be told apart from the original's."""
+"""Replacements in a text, with a map from new offsets to offsets in the original."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from einsql.sql.parser.parameter_marks import mark
 
 @dataclass
 class Edits:
-    """Replacements in a text; one inside of another is gone with it."""
+    """Replacements in a text. A replacement inside a larger one has no effect."""
 
     text: str
-    made: list[tuple[int, int, str | Edited]] = field(default_factory=list)
+    replacements: list[tuple[int, int, str | Edited]] = field(default_factory=list)
 
     def replace(self, start: int, end: int, text: str | Edited) -> None:
-        """Puts a text in the place of `[start, end)`; empty places take insertions.
+        """Replaces `[start, end)`; an empty interval inserts.
 
-        An edited text's parameters keep the numbers they have in the statement.
+        Parameters in an `Edited` text keep their numbers in the statement.
         """
-        self.made.append((start, end, text))
+        self.replacements.append((start, end, text))
 
     def covers(self, at: int) -> bool:
-        """True if the text at an offset is replaced."""
-        return any(a <= at < b for a, b, _ in self.made)
+        """Returns True if the character at an offset is replaced."""
+        return any(a <= at < b for a, b, _ in self.replacements)
 
     def result(self, start: int, end: int) -> Edited:
-        """The part `[start, end)` as it reads now, its parameters numbered from 1."""
+        """Returns the edited text of `[start, end)`, with parameters numbered from 1."""
         parts: list[str] = []
         origins: list[tuple[int, int]] = []
         numbers = mark(self.text).numbers
@@ -49,7 +49,7 @@ class Edits:
             length += b - a
 
         at = start
-        for a, b, new in sorted(self.made, key=lambda e: (e[0], -e[1])):
+        for a, b, new in sorted(self.replacements, key=lambda e: (e[0], -e[1])):
             if a < at or b > end or (a == at and a < start):
                 continue
             keep(at, a)
@@ -62,14 +62,14 @@ class Edits:
         return Edited("".join(parts), tuple(order), origins)
 
 
-def _numbered(made: Edited, order: dict[int, int]) -> str:
-    """An edited text whose parameters have the numbers of the text it goes into."""
+def _numbered(edited: Edited, order: dict[int, int]) -> str:
+    """Returns an edited text with parameters numbered as in the surrounding text."""
     parts, last = [], 0
-    for at, n in sorted(mark(made.text).numbers.items()):
-        new = order.setdefault(made.parameters[n - 1], len(order) + 1)
-        parts += [made.text[last:at], f"${new}"]
+    for at, n in sorted(mark(edited.text).numbers.items()):
+        new = order.setdefault(edited.parameters[n - 1], len(order) + 1)
+        parts += [edited.text[last:at], f"${new}"]
         last = at + len(f"${n}")
-    return "".join((*parts, made.text[last:]))
+    return "".join((*parts, edited.text[last:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,9 @@ class Edited:
     """An edited text.
 
     Attributes:
-        parameters: Numbers of the statement's parameters, in the order of `$1`, `$2`, …
-        origins: Offsets here and in the original, where parts begin.
+        text: The text.
+        parameters: The statement's parameter for each of `$1`, `$2`, …
+        origins: Pairs of offsets, here and in the original, at which parts begin.
     """
 
     text: str
@@ -86,7 +87,7 @@ class Edited:
     origins: list[tuple[int, int]]
 
     def origin(self, at: int) -> int:
-        """Where a character stood in the original; one of an insertion at most behind it."""
+        """Returns a character's offset in the original; within an insertion, at most its end."""
         n = max(0, bisect_right(self.origins, (at, 2**62)) - 1)
         here, there = self.origins[n]
         behind = [after for _, after in self.origins[n + 1 : n + 2]]

@@ -1,4 +1,4 @@
-"""Statements of DuckDB's that would take einsql's part of a database away, or leave it behind."""
+"""DuckDB statements that would damage einsql's catalog, or export a database without it."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ CATALOG = "__einsql"
 """The schema of the catalog."""
 
 _SETTING = ("SET", "RESET", "PRAGMA", "USE", "CALL")
-"""Statements in which text may stand for names."""
+"""Statements in which a string may be a name."""
 
-GIVEN = {
-    "memory_limit": "memory_limit", "max_memory": "memory_limit",
-    "temp_directory": "temp_directory", "max_temp_directory_size": "max_temp_directory_size",
+SHARED_SETTINGS = {
+    "memory_limit": "memory_limit",
+    "max_memory": "memory_limit",
+    "temp_directory": "temp_directory",
+    "max_temp_directory_size": "max_temp_directory_size",
     "enable_external_access": "enable_external_access",
-}  # fmt: skip
-"""Settings of DuckDB's that follow einsql's."""
+}
+"""DuckDB settings that are derived from einsql's, and the name of einsql's setting."""
 _WRITING = ("profiling_output", "profile_output", "enable_logging", "logging_storage")
 
 
 def refuse(tokens: Sequence[Token], database: str) -> None:
-    """Refuses a statement, no query, that names the catalog or gives up the database.
+    """Refuses a statement that names the catalog's schema or detaches the session's database.
 
     Args:
-        tokens: Of the statement.
-        database: What DuckDB calls the database of the session.
+        tokens: The tokens of a statement that is no query.
+        database: DuckDB's name of the session's database.
 
     Raises:
-        ProgrammingError: It does.
+        ProgrammingError: The statement does so.
     """
     word = word_of(tokens[0])
     for token in tokens:
@@ -41,13 +43,14 @@ def refuse(tokens: Sequence[Token], database: str) -> None:
         if (low == CATALOG and not is_text) or (CATALOG in low and is_text and word in _SETTING):
             raise refusal(token.start)
     gives_up = word == "DETACH" or {word, *map(word_of, tokens[1:2])} in (
-        {"DROP", "DATABASE"}, {"ALTER", "DATABASE"},
-    )  # fmt: skip
+        {"DROP", "DATABASE"},
+        {"ALTER", "DATABASE"},
+    )
     replaces = word == "ATTACH" and [word_of(t) for t in tokens[1:3]] == ["OR", "REPLACE"]
     if not gives_up and not replaces:
         return
     for token in tokens[1:]:
-        # ATTACH without AS calls a database what its file is called.
+        # ATTACH without AS names a database after its file.
         stem = token.text.replace("\\", "/").rsplit("/", 1)[-1].split(".")[0]
         if database.lower() in (token.text.lower(), stem.lower()):
             raise ProgrammingError(
@@ -58,15 +61,16 @@ def refuse(tokens: Sequence[Token], database: str) -> None:
 
 
 def refuse_setting(tokens: Sequence[Token], external_access: bool) -> None:
-    """Refuses to change a setting of DuckDB's that einsql gives it.
+    """Refuses to change a DuckDB setting that is derived from einsql's.
 
     Args:
-        tokens: Of a statement.
+        tokens: The tokens of a statement.
         external_access: Whether files may be read and written.
 
     Raises:
-        ProgrammingError: It would.
-        OperationalError: It would have DuckDB write files, at which every statement fails.
+        ProgrammingError: The statement sets such a setting.
+        OperationalError: DuckDB would write files without external access, and then every
+            statement would fail.
     """
     words = [word_of(t) for t in tokens]
     if words[0] not in ("SET", "RESET", "PRAGMA", "CALL"):
@@ -75,10 +79,10 @@ def refuse_setting(tokens: Sequence[Token], external_access: bool) -> None:
     if at >= len(tokens):
         return
     name = tokens[at].text.lower()
-    if name in GIVEN:
+    if name in SHARED_SETTINGS:
         raise ProgrammingError(
-            f"{name} of DuckDB follows einsql's {GIVEN[name]}",
-            hint=f"SET {GIVEN[name]} = … holds for both.",
+            f"{name} of DuckDB follows einsql's {SHARED_SETTINGS[name]}",
+            hint=f"SET {SHARED_SETTINGS[name]} = … holds for both.",
             position=tokens[at].start,
         )
     if name in _WRITING and tokens[-1].text and not external_access:
@@ -89,10 +93,11 @@ def refuse_setting(tokens: Sequence[Token], external_access: bool) -> None:
 
 
 def carried(tokens: Sequence[Token]) -> tuple[str, int] | None:
-    """The database that EXPORT and COPY FROM DATABASE would carry elsewhere; "" for the current.
+    """Returns the database that EXPORT or COPY FROM DATABASE reads.
 
     Returns:
-        Its name, and where the statement names it; None for any other statement.
+        The name, "" for the current database, and its position in the statement. None for
+        any other statement.
     """
     words = [word_of(t) for t in tokens]
     if words[:3] == ["COPY", "FROM", "DATABASE"] and len(tokens) > 3:
@@ -104,7 +109,7 @@ def carried(tokens: Sequence[Token]) -> tuple[str, int] | None:
 
 
 def refuse_export(position: int) -> Error:
-    """Why a database cannot be carried by DuckDB."""
+    """Returns the error that DuckDB alone cannot export a database."""
     return NotSupportedError(
         "DuckDB would carry tables and leave the tensors, views and macros behind",
         hint="BACKUP TO 'new.db' and EXPORT DATABASE 'directory' carry all that is in the database "
@@ -114,7 +119,7 @@ def refuse_export(position: int) -> Error:
 
 
 def refusal(position: int | None = None) -> Error:
-    """Why the catalog's schema cannot be named."""
+    """Returns the error that a statement may not name the catalog's schema."""
     return ProgrammingError(
         f"{CATALOG} is einsql's own schema: nothing but SELECT may name it",
         hint="CREATE, UPDATE and DROP of tensors, views and macros change what it holds.",

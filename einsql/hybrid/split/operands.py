@@ -1,4 +1,4 @@
-"""Whether a query over tables and tensors is tensor work that pays, and what it names."""
+"""Decides whether einsql should run a query over tables and tensors; collects its names."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from sqlglot import exp
 from einsql.ir.einsum.graph import EinSum, Input, Node, children, labels_of, operands_of, walk
 
 ROOMY = 16
-"""A result may have so many keys for each point that it is computed from."""
+"""The most result keys for each point of the operands."""
 SMALL = 2**20
-"""A result with no more keys than this is small whatever it is computed from."""
+"""Results with at most this many keys are small regardless of `ROOMY`."""
 
 
 def names_in(
     trees: Iterable[exp.Expr], is_tensor: Callable[[str], bool]
 ) -> tuple[frozenset[str], frozenset[str], bool]:
-    """What queries name.
+    """Collects the names in queries.
 
     Args:
         trees: The queries.
-        is_tensor: Whether a name that WITH does not give means something of einsql's.
+        is_tensor: Whether a name that is not of WITH refers to an einsql object.
 
     Returns:
-        All names, those of columns without a table, and whether `*` or NATURAL may be over
-        columns of a table.
+        All names, the names of columns without a qualifier, and whether `*` or NATURAL may
+        cover columns of a table.
     """
     every, bare, starred = set[str](), set[str](), False
     for tree in trees:
@@ -38,7 +38,7 @@ def names_in(
 
 
 def _over_tables(star: exp.Star, is_tensor: Callable[[str], bool]) -> bool:
-    """True if `*` may stand for columns of a table: not for those of WITH or a subquery."""
+    """Returns True if `*` may cover columns of a table, not only of WITH or a subquery."""
     select = star.find_ancestor(exp.Select)
     clause = None if select is None else select.args.get("from_")
     if select is None or clause is None:
@@ -62,8 +62,8 @@ def _over_tables(star: exp.Star, is_tensor: Callable[[str], bool]) -> bool:
 
 
 def _names_of_with(select: exp.Expr) -> set[str]:
-    """The names of WITH in reach of a SELECT, in small letters."""
-    found = set[str]()
+    """Returns the visible names of WITH in a SELECT, in lower case."""
+    names = set[str]()
     inside: exp.Expr | None = None
     node: exp.Expr | None = select
     while node is not None:
@@ -71,33 +71,33 @@ def _names_of_with(select: exp.Expr) -> set[str]:
         for cte in () if clause is None else clause.expressions:
             if cte is inside:
                 break
-            found.add(cte.alias.lower())
+            names.add(cte.alias.lower())
         inside, node = node if isinstance(node, exp.CTE) else inside, node.parent
-    return found
+    return names
 
 
 def sources(tree: exp.Expr) -> list[exp.Table]:
-    """What a query reads in FROM, without those names of its WITH that nothing reads."""
+    """Returns the tables of all FROM clauses, except in queries of WITH that nothing reads."""
     body = tree.copy()
     body.set("with_", None)
-    found = list(body.find_all(exp.Table))
+    tables = list(body.find_all(exp.Table))
     clause = tree.args.get("with_")
     for cte in reversed([] if clause is None else clause.expressions):
-        if any(t.name.lower() == cte.alias.lower() for t in found):
-            found += cte.this.find_all(exp.Table)
-    return found
+        if any(t.name.lower() == cte.alias.lower() for t in tables):
+            tables += cte.this.find_all(exp.Table)
+    return tables
 
 
 def refusal(root: Node, tables: set[str], is_ours: bool = False) -> str | None:
-    """Why DuckDB is to run a query that binds with tables as operands, or None.
+    """Returns the reason why DuckDB should run a query with tables as operands, or None.
 
-    It has to read a tensor, every operation over a table has to be joined by equalities
-    with keys of tensors, and its groups must not be much more than what they are made of.
+    einsql runs the query if it reads a tensor, if equalities with keys of tensors join every
+    operation over a table, and if the groups are not many more than the rows they come from.
 
     Args:
         root: The bound query.
         tables: The inputs that are tables.
-        is_ours: Whether DuckDB could not run it: its groups alone may be too many then.
+        is_ours: Whether DuckDB cannot run the query; then only its groups are checked.
     """
     nodes = walk(root)
     if not is_ours and all(n.name in tables for n in nodes if isinstance(n, Input)):
@@ -118,7 +118,7 @@ def refusal(root: Node, tables: set[str], is_ours: bool = False) -> str | None:
 
 
 def _joined(node: EinSum) -> bool:
-    """True if equalities hold all operands together, so that no pair of rows is tried in vain."""
+    """Returns True if equalities connect all operands, so that there is no cross product."""
     parts = [set(o.labels) for o in node.operands if o.labels]
     for axis in node.axes:
         if axis.define is not None:
@@ -128,11 +128,11 @@ def _joined(node: EinSum) -> bool:
             parts.append(read)
         else:
             parts.append({axis.label})
-    whole = parts.pop() if parts else set()
+    connected = parts.pop() if parts else set()
     while parts:
-        more = next((p for p in parts if p & whole), None)
+        more = next((p for p in parts if p & connected), None)
         if more is None:
             return False
-        whole |= more
+        connected |= more
         parts.remove(more)
     return True

@@ -1,4 +1,4 @@
-"""UPDATE and DELETE as the query whose rows say what they do to a tensor."""
+"""Rewrites UPDATE and DELETE into a query for the touched rows."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from einsql.sql.parser.tokens import tokenize
 
 
 def touching(sql: str, alias: str, keys: Sequence[str]) -> tuple[str, list[str]] | None:
-    """A query for the touched keys and the new values, and the columns these go to.
+    """Rewrites an UPDATE or DELETE into a query.
 
     Args:
-        sql: An UPDATE or a DELETE, whose parameters keep their order.
-        alias: What it calls the tensor.
+        sql: The statement; its parameters keep their order.
+        alias: The tensor's name in the statement.
         keys: The tensor's keys.
 
     Returns:
-        None if the statement has a clause that no such query has.
+        A query for the touched keys and the new values, and the columns of the new values.
+        None if the statement has a clause that the query cannot express.
     """
     structure = Structure(tokenize(sql))
     last = len(structure.tokens)
     word, marks = structure.word(0), dict[str, int]()
     for at in structure.outer(1, last):
-        found = structure.word(at)
-        is_other = found == "FROM" and structure.word(at - 1) == "DISTINCT"
-        if found in ("SET", "FROM", "USING", "WHERE", "RETURNING") and not is_other:
-            marks.setdefault(found, at)
+        keyword = structure.word(at)
+        is_other = keyword == "FROM" and structure.word(at - 1) == "DISTINCT"
+        if keyword in ("SET", "FROM", "USING", "WHERE", "RETURNING") and not is_other:
+            marks.setdefault(keyword, at)
     needed = {"UPDATE": "SET", "DELETE": "FROM"}.get(word)
     if needed not in marks or "RETURNING" in marks:
         return None

@@ -1,4 +1,4 @@
-"""Names of WITH and views that several fragments read, so that each is computed once."""
+"""Common subqueries of fragments: names of WITH and views that several of them read."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sqlglot import exp
 from einsql.hybrid.split.split import PREFIX, Fragment
 
 View = Callable[[str], exp.Expr | None]
-"""The query of a view, or None."""
+"""Returns the query of a view, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """What is computed once for several fragments.
+    """A subquery that is computed once for several fragments.
 
     Attributes:
-        name: What the fragments call it; a view keeps its name.
-        shown: What the statement calls it.
-        tree: Its query.
-        foreign: Names of WITH that mean no tensor in it.
+        name: Its name in the fragments; a view keeps its name.
+        shown: Its name in the statement, for EXPLAIN.
+        tree: The query.
+        foreign: Names of WITH that do not refer to tensors in the query.
     """
 
     name: str
@@ -32,14 +32,14 @@ class Once:
 
 
 def share(fragments: Sequence[Fragment], view: View) -> tuple[list[Once], list[Fragment]]:
-    """Finds what several fragments read.
+    """Finds the subqueries that several fragments read.
 
     Args:
         fragments: The fragments of one statement.
-        view: The query of a view, or None.
+        view: Returns the query of a view, or None.
 
     Returns:
-        It, in an order in which it can be computed, and the fragments that read it.
+        The shared subqueries in dependency order, and the fragments that read them.
     """
     if len(fragments) < 2:
         return [], list(fragments)
@@ -49,12 +49,12 @@ def share(fragments: Sequence[Fragment], view: View) -> tuple[list[Once], list[F
     often = {key for key, count in readers.items() if count > 1}
     if not often:
         return [], list(fragments)
-    made: dict[object, Once] = {}
+    once_by_key: dict[object, Once] = {}
     for f in fragments:
-        _collect(f, often, view, made)
-    trees = (_over(f.foreign, _ctes(f.tree), _body(f.tree), made) for f in fragments)
+        _collect(f, often, view, once_by_key)
+    trees = (_over(f.foreign, _ctes(f.tree), _body(f.tree), once_by_key) for f in fragments)
     over = [replace(f, tree=tree) for f, tree in zip(fragments, trees, strict=True)]
-    return list(made.values()), over
+    return list(once_by_key.values()), over
 
 
 def _ctes(tree: exp.Expr) -> list[exp.CTE]:
@@ -63,9 +63,9 @@ def _ctes(tree: exp.Expr) -> list[exp.CTE]:
 
 
 def _body(tree: exp.Expr) -> exp.Expr:
-    made = tree.copy()
-    made.set("with_", None)
-    return made
+    body = tree.copy()
+    body.set("with_", None)
+    return body
 
 
 def _names(tree: exp.Expr) -> set[str]:
@@ -73,20 +73,24 @@ def _names(tree: exp.Expr) -> set[str]:
 
 
 def _key(foreign: frozenset[str], before: Sequence[exp.CTE], query: exp.Expr) -> object:
-    """What a query means: its text, that of the names of WITH before it, what is no tensor."""
+    """Returns a key that is equal for queries of equal meaning.
+
+    It has the query's text, the texts of the WITH names before it, and the names that do not
+    refer to tensors.
+    """
     names = _names(query).union(*(_names(c) for c in before))
     return (foreign & names, *((c.alias.lower(), c.sql()) for c in before), query.sql())
 
 
 def _reads(fragment: Fragment, view: View) -> set[object]:
-    """What a fragment reads, and what it is."""
+    """Returns the keys of a fragment and of the subqueries and views that it reads."""
     ctes, body = _ctes(fragment.tree), _body(fragment.tree)
-    wanted, found = _names(body), {_key(fragment.foreign, ctes, body)}
+    wanted, reads = _names(body), {_key(fragment.foreign, ctes, body)}
     for n in reversed(range(len(ctes))):
         if ctes[n].alias.lower() in wanted:
             wanted |= _names(ctes[n].this)
-            found.add(_key(fragment.foreign, ctes[:n], ctes[n].this))
-    return found | {_key(frozenset(), [], query) for _, query in _views(fragment, view)}
+            reads.add(_key(fragment.foreign, ctes[:n], ctes[n].this))
+    return reads | {_key(frozenset(), [], query) for _, query in _views(fragment, view)}
 
 
 def _views(fragment: Fragment, view: View) -> Iterator[tuple[str, exp.Expr]]:
@@ -98,37 +102,44 @@ def _views(fragment: Fragment, view: View) -> Iterator[tuple[str, exp.Expr]]:
 
 
 def _collect(
-    fragment: Fragment, often: set[object], view: View, made: dict[object, Once]
-) -> None:  # fmt: skip
-    """Adds what a fragment reads that is read often."""
+    fragment: Fragment, often: set[object], view: View, once_by_key: dict[object, Once]
+) -> None:
+    """Adds the subqueries of a fragment that several fragments read."""
     for name, query in _views(fragment, view):
         key = _key(frozenset(), [], query)
         if key in often:
-            made.setdefault(key, Once(name, name, query, frozenset()))
+            once_by_key.setdefault(key, Once(name, name, query, frozenset()))
     ctes, body = _ctes(fragment.tree), _body(fragment.tree)
     reads = _reads(fragment, view)
     for n, cte in enumerate(ctes):
         key = _key(fragment.foreign, ctes[:n], cte.this)
-        if key in often and key in reads and key not in made:
-            tree = _over(fragment.foreign, ctes[:n], cte.this, made)
-            made[key] = Once(f"{PREFIX}with_{len(made) + 1}", cte.alias, tree, fragment.foreign)
+        if key in often and key in reads and key not in once_by_key:
+            tree = _over(fragment.foreign, ctes[:n], cte.this, once_by_key)
+            once_by_key[key] = Once(
+                f"{PREFIX}with_{len(once_by_key) + 1}", cte.alias, tree, fragment.foreign
+            )
     key = _key(fragment.foreign, ctes, body)
-    if key in often and key not in made:
-        tree = _over(fragment.foreign, ctes, body, made)
-        made[key] = Once(f"{PREFIX}with_{len(made) + 1}", fragment.name, tree, fragment.foreign)
+    if key in often and key not in once_by_key:
+        tree = _over(fragment.foreign, ctes, body, once_by_key)
+        once_by_key[key] = Once(
+            f"{PREFIX}with_{len(once_by_key) + 1}", fragment.name, tree, fragment.foreign
+        )
 
 
 def _over(
-    foreign: frozenset[str], ctes: Sequence[exp.CTE], body: exp.Expr, made: dict[object, Once]
+    foreign: frozenset[str],
+    ctes: Sequence[exp.CTE],
+    body: exp.Expr,
+    once_by_key: dict[object, Once],
 ) -> exp.Expr:
-    """A query over what is computed once."""
-    once = made.get(_key(foreign, ctes, body))
+    """Returns a query that reads the shared subqueries by name."""
+    once = once_by_key.get(_key(foreign, ctes, body))
     if once is not None:
         return _read(once)
     tree, before = body.copy(), []
     for n, cte in enumerate(ctes):
         copy = cte.copy()
-        once = made.get(_key(foreign, ctes[:n], cte.this))
+        once = once_by_key.get(_key(foreign, ctes[:n], cte.this))
         if once is not None:
             copy.set("this", _read(once))
         before.append(copy)

@@ -1,4 +1,4 @@
-"""Finds the largest tensor parts of a query; what remains is the text, spliced by position."""
+"""Finds the largest tensor fragments of a query and replaces their text by position."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from einsql.sql.parser.tokens import is_parameter, tokenize
 from einsql.sql.query_binder import REENTRIES
 
 PREFIX = "__einsql_"
-"""What names of fragments begin with in DuckDB."""
+"""The prefix of fragments' names in DuckDB."""
 
 Bind = Callable[[exp.Expr, frozenset[str]], list[str] | Error]
-"""Names of a query's columns if it binds as tensor work, else why not."""
+"""Binds a query as tensor work. Returns its column names, or the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A part that is tensor work.
+    """A part of a statement that einsql runs.
 
     Attributes:
-        name: What DuckDB calls it.
-        foreign: Names of WITH that mean no tensor in it.
-        names: The columns as SQL named them; DuckDB sees `c0`, `c1`, …
-        text: Where it came from, for EXPLAIN.
+        name: The name in DuckDB.
+        tree: The query.
+        foreign: Names of WITH that do not refer to tensors in the query.
+        names: The column names in SQL; DuckDB sees `c0`, `c1`, …
+        text: The original text, for EXPLAIN.
     """
 
     name: str
@@ -49,59 +50,59 @@ class Why:
 
 
 Scope = dict[str, exp.CTE | None]
-"""Names of WITH in reach, in small letters; None where one is no tensor work."""
+"""Visible names of WITH in lower case, with their queries; None if DuckDB runs the query."""
 
 
 @dataclass
 class Parts:
-    """What the parts of one statement share: fragments and what else DuckDB has to see."""
+    """State that the splitters of one statement share: lookups, fragments and relations."""
 
     bind: Bind
     kind: Callable[[str], str | None]
-    """Whether a name is a `tensor`, a `view` or nothing of einsql's."""
+    """Returns `tensor` or `view` for a name of einsql's, else None."""
     is_macro: Callable[[str], bool]
-    """Whether a name is a table function of einsql."""
+    """Returns whether a name is a table function of einsql."""
     is_file: Callable[[str], bool]
-    """Whether FROM reads a file as a tensor."""
+    """Returns whether FROM reads a file as a tensor."""
     is_ours: Callable[[Sequence[str], str], bool]
-    """Whether a name behind a database, a schema or both is a tensor or a view of einsql's."""
+    """Returns whether a name qualified by database or schema is a tensor or a view."""
     aggregates: Callable[[], frozenset[str]]
-    """DuckDB's aggregates, in small letters."""
+    """Returns the names of DuckDB's aggregates, in lower case."""
     split_block: Callable[[Splitter, Block, dict[str, Range], Scope, exp.Select], bool]
-    """Makes a SELECT a fragment as far as can be; `core.split_block`."""
+    """Splits a SELECT; see `core.split_block`."""
     expand: Callable[[exp.Anonymous], str | None]
-    """The query that a call of a table macro stands for; None if it calls none."""
+    """Returns the expanded query of a call of a table macro; None for other calls."""
     fragments: list[Fragment] = field(default_factory=list)
     relations: dict[str, str] = field(default_factory=dict)
-    """Tensors and views that DuckDB reads, by their names in small letters, as written."""
+    """Tensors and views that DuckDB reads: the name as written, by the lower-case name."""
     why: list[Why] = field(default_factory=list)
     wrong: list[Error] = field(default_factory=list)
     refused: dict[str, Error] = field(default_factory=dict)
-    """Why names of WITH are no tensor work, by the names in small letters."""
+    """The binder's errors for names of WITH, by the lower-case name."""
 
     def add(self, tree: exp.Expr, foreign: frozenset[str], names: Sequence[str], text: str) -> str:
-        """Notes a fragment; gives its name."""
+        """Adds a fragment and returns its name."""
         name = f"{PREFIX}{len(self.fragments) + 1}"
         self.fragments.append(Fragment(name, tree, foreign, tuple(names), text))
         return name
 
 
 def shown(name: str, columns: Sequence[str]) -> str:
-    """The query that reads a fragment under the names its columns had."""
+    """Returns the query that reads a fragment under its columns' names in SQL."""
     items = ", ".join(f"c{n} AS {in_quotes(c)}" for n, c in enumerate(columns))
     return f"SELECT {items} FROM {name}"
 
 
 class Splitter:
-    """Splits one text: a statement's, or a view's."""
+    """Splits the text of a statement, a view or a macro."""
 
     def __init__(self, sql: str, parts: Parts, within: tuple[str, ...] = ()) -> None:
         """Reads a text.
 
         Args:
             sql: The text.
-            parts: What is found in it.
-            within: The table macros whose text it is, outermost first.
+            parts: The shared state; fragments are added to it.
+            within: The table macros under expansion, outermost first.
         """
         self.sql = sql
         self.parts = parts
@@ -109,19 +110,19 @@ class Splitter:
         self.structure = Structure(tokenize(sql))
         self.edits = Edits(sql)
         self.expanded: dict[int, frozenset[str]] = {}
-        """What stands now where calls of table macros stood, in words in small letters."""
+        """The lower-case words of expanded table macros, by the position of the call."""
 
     # ---- queries
 
     def query(self, query: QueryText, scope: Scope) -> None:
-        """Splits a query that is no fragment as a whole, or makes it one.
+        """Makes a query a fragment, or splits it if it cannot be one.
 
         Raises:
             ProgrammingError: ORDER BY has a parameter in the place of a column.
         """
         self._check_order(query)
-        whole = len(query.operands) == 1 and not query.modifiers
-        if whole and self._whole(query.range, scope):
+        is_single = len(query.operands) == 1 and not query.modifiers
+        if is_single and self._whole(query.range, scope):
             return
         inner = self._names(query, scope)
         if len(query.operands) == 1 and isinstance(query.operands[0], Block):
@@ -165,15 +166,15 @@ class Splitter:
     def _whole(self, part: Range, scope: Scope) -> bool:
         start, end = self.structure.span(part)
         tree = self.tree(start, end)
-        found = None if tree is None else self.bound(tree, scope, start)
-        if found is None:
+        binding = None if tree is None else self.bound(tree, scope, start)
+        if binding is None:
             return False
-        name = self.parts.add(*found, self.sql[start:end])
-        self.edits.replace(start, end, shown(name, found[2]))
+        name = self.parts.add(*binding, self.sql[start:end])
+        self.edits.replace(start, end, shown(name, binding[2]))
         return True
 
     def tree(self, start: int, end: int, prefix: str = "") -> exp.Expr | None:
-        """The syntax of a part of the text, or None if sqlglot cannot read it."""
+        """Parses a part of the text. Returns None if sqlglot cannot read it."""
         try:
             return parse_tree(self.sql[:end], start, prefix)[0]
         except Error as error:
@@ -183,25 +184,29 @@ class Splitter:
     def bound(
         self, tree: exp.Expr, scope: Scope, at: int
     ) -> tuple[exp.Expr, frozenset[str], list[str]] | None:
-        """What `Parts.add` takes of a query if it binds as tensor work; else notes why not."""
+        """Binds a query as tensor work.
+
+        Returns:
+            The arguments of `Parts.add`; None, noting the reason, if the query does not bind.
+        """
         named, foreign = with_names(tree, scope), _foreign(scope)
         if named is None:
             return None
         tree = named
-        found = self.parts.bind(tree, foreign)
-        if isinstance(found, list):
-            return tree, foreign, found
-        place = found.position if found.position is not None else at
-        if isinstance(found, NotSupportedError | UnknownHere):
-            self.parts.why.append(Why(place, found.reason))
-        if not isinstance(found, NotSupportedError):
-            self.parts.wrong.append(found)
+        columns_or_error = self.parts.bind(tree, foreign)
+        if isinstance(columns_or_error, list):
+            return tree, foreign, columns_or_error
+        place = columns_or_error.position if columns_or_error.position is not None else at
+        if isinstance(columns_or_error, NotSupportedError | UnknownHere):
+            self.parts.why.append(Why(place, columns_or_error.reason))
+        if not isinstance(columns_or_error, NotSupportedError):
+            self.parts.wrong.append(columns_or_error)
         return None
 
     # ---- WITH
 
     def _names(self, query: QueryText, scope: Scope) -> Scope:
-        """The names in reach of a query's body."""
+        """Returns the visible names of WITH in a query's body."""
         inner = dict(scope)
         for cte in query.ctes:
             tree = None
@@ -219,22 +224,22 @@ class Splitter:
         clause = tree.args.get("with_")
         if clause is None or len(clause.expressions) != 1:
             return None
-        made: exp.CTE = clause.expressions[0]
+        definition: exp.CTE = clause.expressions[0]
         probe = exp.Select(expressions=[exp.Star()])
         table = exp.Table(this=exp.to_identifier(cte.name, quoted=True))
         probe.set("from_", exp.From(this=table))
-        probe.set("with_", exp.With(expressions=[made.copy()]))
+        probe.set("with_", exp.With(expressions=[definition.copy()]))
         named = with_names(probe, scope)
         if named is None:
             return None
-        found = self.parts.bind(named, _foreign(scope))
-        if isinstance(found, Error):
-            self.parts.refused[cte.name.lower()] = found
+        columns_or_error = self.parts.bind(named, _foreign(scope))
+        if isinstance(columns_or_error, Error):
+            self.parts.refused[cte.name.lower()] = columns_or_error
             return None
-        return made
+        return definition
 
     def _with(self, query: QueryText, scope: Scope) -> None:
-        """Splits the queries of WITH that what remains still reads; the others go."""
+        """Splits the queries of WITH that the remaining text reads, and removes the others."""
         if not query.ctes:
             return
         inner = dict(scope)
@@ -269,16 +274,16 @@ class Splitter:
             self.edits.replace(at, end, "")
 
     def _again(self, query: QueryText, cte: Cte, names: Scope) -> Scope:
-        """The names in reach of a query of WITH, those before it as they bind."""
+        """Returns the visible names of WITH in one of its own queries."""
         if query.recursive:
             return names
-        found = dict(names)
+        scope = dict(names)
         for before in query.ctes:
             if before is cte:
                 break
-            tree = self._cte(before, found) if before.plain else None
-            _define(found, before.name, tree)
-        return found
+            tree = self._cte(before, scope) if before.plain else None
+            _define(scope, before.name, tree)
+        return scope
 
     def _reads(self, part: Range, name: str) -> bool:
         tokens, low = self.structure.tokens, name.lower()
@@ -288,10 +293,10 @@ class Splitter:
             for n in range(part.first, part.last)
         )
 
-    # ---- what is left of a block
+    # ---- the rest of a block
 
     def _rest_of(self, block: Block, scope: Scope) -> None:
-        """Splits what stands inside a SELECT that DuckDB runs."""
+        """Splits FROM items and subqueries of a SELECT that DuckDB runs."""
         for child in block.children:
             self.query(child, scope)
         clause = block.clauses.get("FROM")
@@ -303,7 +308,7 @@ class Splitter:
                 self.expose(self.structure.tokens[n].text, scope)
 
     def refer(self, reference: Reference, scope: Scope) -> None:
-        """Has DuckDB see what a FROM item names."""
+        """Registers the relation of a FROM item for DuckDB."""
         start, end = self.structure.span(reference.range)
         if reference.qualified:
             within = range(reference.range.first, reference.range.last - 1, 2)
@@ -329,26 +334,26 @@ class Splitter:
             raise
 
     def expose(self, name: str, scope: Scope) -> None:
-        """Has DuckDB see a tensor or view of a name, if it means one."""
+        """Registers a tensor or view for DuckDB, if the name refers to one."""
         if name.lower() not in scope and self.parts.kind(name) is not None:
             self.parts.relations.setdefault(name.lower(), name)
 
     def _item(self, start: int, end: int, reference: Reference, scope: Scope) -> None:
         """Makes a FROM item a fragment."""
         tree = self.tree(start, end, "SELECT * FROM ")
-        found = None if tree is None else self.bound(tree, scope, start)
+        binding = None if tree is None else self.bound(tree, scope, start)
         alias = "" if reference.aliased else f" AS {in_quotes(_stem(reference))}"
-        if found is not None:
-            name = self.parts.add(*found, f"SELECT * FROM {self.sql[start:end]}")
-            self.edits.replace(start, end, f"({shown(name, found[2])}){alias}")
+        if binding is not None:
+            name = self.parts.add(*binding, f"SELECT * FROM {self.sql[start:end]}")
+            self.edits.replace(start, end, f"({shown(name, binding[2])}){alias}")
         elif tree is not None and reference.is_call:
             self._expand(start, end, tree, alias, scope)
 
     def _expand(self, start: int, end: int, tree: exp.Expr, alias: str, scope: Scope) -> None:
-        """Puts the query of a table macro in the place of its call, and splits it.
+        """Replaces a call of a table macro by its query, and splits the query.
 
-        DuckDB would not take the name of a table for a parameter, but read what has the
-        parameter's name.
+        DuckDB cannot pass a table's name as an argument; it would read the relation that has
+        the parameter's name.
         """
         call = tree.args["from_"].this.this
         text = self.parts.expand(call) if isinstance(call, exp.Anonymous) else None
@@ -368,11 +373,13 @@ class Splitter:
             wrong.position = start
         self.parts.wrong += own.wrong
         self.parts.why += [Why(start, why.reason) for why in own.why]
-        made = inner.edits.result(0, len(text))
-        self.expanded[start] = frozenset(t.text.lower() for t in tokenize(made.text))
-        self.edits.replace(start, end, Edited(f"({made.text}){alias}", made.parameters, []))
+        expansion = inner.edits.result(0, len(text))
+        self.expanded[start] = frozenset(t.text.lower() for t in tokenize(expansion.text))
+        self.edits.replace(
+            start, end, Edited(f"({expansion.text}){alias}", expansion.parameters, [])
+        )
 
-    # ---- a block without what stands around its relation
+    # ---- a block without DISTINCT, ORDER BY, LIMIT and OFFSET
 
     def _block(self, block: Block, modifiers: dict[str, Range], scope: Scope) -> bool:
         """Makes a SELECT without DISTINCT, ORDER BY, LIMIT and OFFSET a fragment."""
@@ -390,7 +397,7 @@ def _foreign(scope: Scope) -> frozenset[str]:
 
 
 def _stem(reference: Reference) -> str:
-    """The alias DuckDB gives to a file or a function."""
+    """Returns DuckDB's default alias of a file or a function."""
     if not reference.is_text and reference.is_call:
         return reference.name
     return reference.name.replace("\\", "/").rsplit("/", 1)[-1].split(".")[0]
@@ -423,8 +430,8 @@ def with_names(tree: exp.Expr, scope: Scope) -> exp.Expr | None:
 
 
 def changed(tree: exp.Select, **args: object) -> exp.Select:
-    """A copy of a SELECT with other clauses."""
-    made = tree.copy()
+    """Returns a copy of a SELECT with other clauses."""
+    select = tree.copy()
     for name, value in args.items():
-        made.set(name, value)
-    return made
+        select.set(name, value)
+    return select

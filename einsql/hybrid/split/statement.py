@@ -1,4 +1,4 @@
-"""Statements of DuckDB's that hold queries: each is split as any other."""
+"""Splits the queries inside DuckDB statements."""
 
 from __future__ import annotations
 
@@ -6,30 +6,39 @@ from einsql.hybrid.split.blocks import STARTS, Range
 from einsql.hybrid.split.split import Scope, Splitter
 
 _NAMING = (
-    "FROM", "JOIN", "INTO", "UPDATE", "USING", "SUMMARIZE", "DESCRIBE", "DESC", "TABLE", "PIVOT",
+    "FROM",
+    "JOIN",
+    "INTO",
+    "UPDATE",
+    "USING",
+    "SUMMARIZE",
+    "DESCRIBE",
+    "DESC",
+    "TABLE",
+    "PIVOT",
     "UNPIVOT",
-)  # fmt: skip
+)
 _ENDS = ("RETURNING",)
 
 
-def split_statement(splitter: Splitter, first: int, given: Scope | None = None) -> None:
-    """Splits every query inside of a statement.
+def split_statement(splitter: Splitter, first: int, names: Scope | None = None) -> None:
+    """Splits every query inside a statement.
 
     Args:
-        splitter: Reads the statement.
-        first: Its first token.
-        given: Names in reach.
+        splitter: The splitter of the statement's text.
+        first: The statement's first token.
+        names: The visible names of WITH.
     """
     structure = splitter.structure
     last = len(structure.tokens)
     word = structure.word(first)
     is_query = word in STARTS and word not in ("PIVOT", "UNPIVOT", "SUMMARIZE", "DESCRIBE")
     if is_query and not _is_change(splitter, first):
-        splitter.query(structure.query(first, last), given or {})
+        splitter.query(structure.query(first, last), names or {})
         return
     start = query_of(splitter, first, last)
     end = last if start is None else _end(splitter, start)
-    scope: Scope = {} if given is None else dict(given)
+    scope: Scope = {} if names is None else dict(names)
     if word == "WITH":
         query = structure.query(first, last)
         for cte in query.ctes:
@@ -41,7 +50,7 @@ def split_statement(splitter: Splitter, first: int, given: Scope | None = None) 
 
 
 def _is_change(splitter: Splitter, first: int) -> bool:
-    """True if WITH stands before INSERT, UPDATE, DELETE or MERGE, or has such a part."""
+    """Returns True if WITH precedes INSERT, UPDATE, DELETE or MERGE, or contains one."""
     structure = splitter.structure
     if structure.word(first) != "WITH":
         return False
@@ -51,7 +60,7 @@ def _is_change(splitter: Splitter, first: int) -> bool:
 
 
 def query_of(splitter: Splitter, first: int, last: int) -> int | None:
-    """Where the query of CREATE … AS and INSERT INTO … begins."""
+    """Returns the first token of the query in CREATE … AS or INSERT INTO …."""
     structure = splitter.structure
     word = structure.word(first)
     if word == "WITH":
@@ -68,7 +77,7 @@ def query_of(splitter: Splitter, first: int, last: int) -> int | None:
 
 
 def _end(splitter: Splitter, start: int) -> int:
-    """Where the query ends: before RETURNING, ON CONFLICT and WITH DATA."""
+    """Returns the end of the query, before RETURNING, ON CONFLICT and WITH DATA."""
     structure = splitter.structure
     last = len(structure.tokens)
     for at in structure.outer(start + 1, last):
@@ -81,7 +90,7 @@ def _end(splitter: Splitter, start: int) -> int:
 
 
 def _loose(splitter: Splitter, part: Range, scope: Scope) -> None:
-    """Queries in parentheses, and the names behind FROM, JOIN, INTO and the like."""
+    """Splits queries in parentheses, and registers names after FROM, JOIN, INTO and the like."""
     structure = splitter.structure
     at = part.first
     for child in structure.children(part.first, part.last):

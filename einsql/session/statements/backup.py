@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from einsql.planner.context import Context
 
 _TABLES = 0.5
-"""The part of the progress bar that is DuckDB's; nobody knows how large its files get."""
+"""DuckDB's part of the progress bar, fixed because its file sizes are unknown beforehand."""
 
 
 def backup(ctx: Context, statement: Backup) -> None:
@@ -68,7 +68,7 @@ def _refuse_off(ctx: Context, statement: str) -> None:
 
 @contextmanager
 def _at(position: int) -> Iterator[None]:
-    """Errors of files point at the path; positions in texts that DuckDB has been given do not."""
+    """Sets the position of file errors to the path, in place of positions in DuckDB's text."""
     try:
         yield
     except Error as error:
@@ -112,7 +112,7 @@ def export(ctx: Context, statement: Export) -> bool:
 
 
 def _free_directory(path: str) -> str:
-    """The real path of a directory that is to be made, or is empty."""
+    """Returns the real path of a directory that is empty or does not exist."""
     with writing(path):
         target = os.path.realpath(os.path.expanduser(path))
         if os.path.lexists(target) and (not os.path.isdir(target) or os.listdir(target)):
@@ -124,7 +124,7 @@ def _free_directory(path: str) -> str:
 
 
 def _export_tables(ctx: Context, part: str, target: str, options: str) -> None:
-    """Has DuckDB export what it holds, and takes einsql's catalog out of it."""
+    """Has DuckDB export its tables, then removes einsql's catalog from the export."""
     name = in_quotes(ctx.duck.database)
     text = f"EXPORT DATABASE {name} TO {literal(part)} {options}"
     ctx.duck.run(lambda: ctx.duck.execute(text), lambda done: ctx.tick(_TABLES * done))
@@ -147,20 +147,20 @@ def _export_tables(ctx: Context, part: str, target: str, options: str) -> None:
 
 
 def _makes_catalog(tokens: Sequence[Token]) -> bool:
-    """True of statements that make or fill the catalog's schema; others may read it."""
+    """Returns True for statements that create or fill the catalog's schema."""
     words = [t.text for t in tokens[:3]]
-    made = words[2:] if words[:1] == ["CREATE"] else words[1:2] if words[:1] == ["COPY"] else []
-    return made == [guard.CATALOG]
+    target = words[2:] if words[:1] == ["CREATE"] else words[1:2] if words[:1] == ["COPY"] else []
+    return target == [guard.CATALOG]
 
 
 def _text_of(tokens: Sequence[Token]) -> str:
-    """The file of a COPY FROM."""
+    """Returns the file of a COPY FROM."""
     at = next(n for n, token in enumerate(tokens) if token.text.upper() == "FROM")
     return tokens[at + 1].text
 
 
 def _export_objects(ctx: Context, part: str) -> None:
-    """Writes what einsql has in the database beside it."""
+    """Writes einsql's objects beside DuckDB's export."""
     objects = [item for item in ctx.store.objects.values() if not is_local(item)]
     if not objects:
         return
@@ -176,7 +176,7 @@ def _export_objects(ctx: Context, part: str) -> None:
 
 
 def _publish(part: str, target: str) -> None:
-    """Forces an export to the disk and gives it its name."""
+    """Synchronises an export to disk, then renames it to its final name."""
     with writing(target):
         for name in os.listdir(part):
             path = os.path.join(part, name)
@@ -224,12 +224,12 @@ def import_database(ctx: Context, statement: Import) -> None:
             ctx.duck.aborted = True
         raise
     finally:
-        ctx.plans.clear()  # a table comes before an array of the caller
+        ctx.plans.clear()  # a table takes precedence over an array of the caller
         ctx.store.database.tables = object()
 
 
 def _check_place(ctx: Context, objects: Sequence[Object]) -> None:
-    """Refuses objects whose names are taken, or that would be apart from their tables."""
+    """Refuses objects whose names exist, or that would be in another database than their tables."""
     if not objects:
         return
     current = str(ctx.duck.execute("SELECT current_database()")[0][0])
@@ -254,7 +254,7 @@ def _taken(item: Object) -> Error:
 
 
 def _import_tables(ctx: Context, folder: str, objects: Sequence[Object]) -> None:
-    """Has DuckDB import its part, and refuses tables with names of einsql's objects."""
+    """Has DuckDB import its tables, and refuses tables with names of einsql's objects."""
     ctx.duck.names_changed = True  # a commit looks for names that others have given meanwhile
     before = ctx.duck.names()
     text = f"IMPORT DATABASE {literal(folder)}"

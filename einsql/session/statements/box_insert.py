@@ -1,4 +1,4 @@
-"""INSERT of a SELECT that is a box of the tensor at every run: what that needs is decided once."""
+"""INSERT of a SELECT whose result is a box of the tensor in every run, as decided when binding."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Where the box lies along a key of the tensor.
+    """The interval of the box along a key of the tensor.
 
     Attributes:
-        first: Its least value, but for the scalars.
-        extent: How many values it has.
+        first: The lower bound, before the scalars are added.
+        extent: The length of the interval.
         scalars: Inputs whose values are added to `first`.
-        lo: The least value of the tensor's key.
-        hi: The value behind its last one.
+        lo: The lower bound of the tensor's key.
+        hi: The exclusive upper bound of the tensor's key.
     """
 
     first: int
@@ -38,16 +38,16 @@ class _Span:
 
 @dataclass(frozen=True, slots=True)
 class Boxed:
-    """Rows that are dense over a box of keys, and have neither NULLs nor other types.
+    """Rows that are dense over a box of keys, without NULLs and in the tensor's types.
 
     Attributes:
-        schema: That of the tensor.
+        schema: The tensor's schema.
         spans: The box.
-        values: The result's field for each of the tensor's.
-        moved: The result's axes in the order of the tensor's; None if they have it.
-        spread: Where the tensor has keys of one value, for an index; None for nowhere.
-        count: How many rows there are.
-        flags: What would tell of rows that are missing, or NULL.
+        values: Pairs of the tensor's field and the result's field.
+        moved: The permutation from the result's axes to the tensor's; None for the identity.
+        spread: An index that adds axes for keys of one value; None if there are none.
+        count: The number of rows.
+        flags: The result's flags of absent rows and NULLs.
     """
 
     schema: Schema
@@ -59,16 +59,16 @@ class Boxed:
     flags: tuple[str, ...]
 
     def write(self, tensor: Tensor, fields: Fields, inputs: Mapping[str, Fields]) -> Write | None:
-        """What is to be stored, or None if rows have to be looked at.
+        """Returns the cells to store, or None if rows have to be checked singly.
 
         Args:
-            tensor: As it is, with this schema and a default.
-            fields: What the SELECT gave.
-            inputs: What it was computed from.
+            tensor: The tensor before the statement; it has this schema and a default.
+            fields: The result of the SELECT.
+            inputs: The inputs of the SELECT.
         """
         if type(fields) is not dict:
             return None
-        for flag in self.flags:  # one that is true everywhere is mostly left out
+        for flag in self.flags:  # flags that are True everywhere are usually omitted
             if flag in fields:
                 return None
         at: list[slice] = []
@@ -85,32 +85,38 @@ class Boxed:
             array = array if self.moved is None else array.transpose(self.moved)
             values[name] = array if self.spread is None else array[self.spread]
         return Write(
-            tensor, None if self.count == self.schema.size else tuple(at), values, self.count,
+            tensor,
+            None if self.count == self.schema.size else tuple(at),
+            values,
+            self.count,
             presence=True,
-        )  # fmt: skip
+        )
 
 
 def boxed(
-    schema: Schema, order: Sequence[str], empty: Result, ends: Sequence[object],
-    told: Mapping[str, int | str],
-) -> Boxed | None:  # fmt: skip
-    """How a SELECT's results become boxes of a tensor, or None if that has to be found out.
+    schema: Schema,
+    order: Sequence[str],
+    empty: Result,
+    ends: Sequence[object],
+    constants: Mapping[str, int | str],
+) -> Boxed | None:
+    """Returns how every result of a SELECT becomes a box, or None if runs have to check.
 
     Args:
-        schema: The tensor's.
-        order: The tensor's column for each of the result's.
-        empty: The result, without what it will hold.
-        ends: Where parameters begin and end its keys.
-        told: Fields of it that are one number in every row, or the scalar that has it.
+        schema: The tensor's schema.
+        order: The tensor's column for each column of the result.
+        empty: The result without fields.
+        ends: Bounds of the result's keys that depend on parameters.
+        constants: Fields with one number in every row: the number, or the input that has it.
     """
-    made = empty.schema
-    if empty.hidden or not made.size:
+    source = empty.schema
+    if empty.hidden or not source.size:
         return None
     shifts = [e for e in ends if isinstance(e, Shift)]
     if len(shifts) < len(ends):
         return None
     columns = dict(zip(order, empty.columns, strict=True))
-    axes = {k.name: n for n, k in enumerate(made.keys)}
+    axes = {k.name: n for n, k in enumerate(source.keys)}
     spans: list[_Span] = []
     moved: list[int] = []
     spread: list[slice | None] = []
@@ -120,17 +126,17 @@ def boxed(
             n = axes[column.key]
             moved.append(n)
             spread.append(slice(None))
-            found = made.keys[n]
+            source_key = source.keys[n]
             scalars = tuple(e.name for e in shifts if e.axis == n)
-            spans.append(_Span(found.lo, found.extent, scalars, key.lo, key.hi))
+            spans.append(_Span(source_key.lo, source_key.extent, scalars, key.lo, key.hi))
             continue
-        number = told.get(column.field or "")
+        number = constants.get(column.field or "")
         if number is None:
             return None
         spread.append(None)
         first, scalars = (number, ()) if isinstance(number, int) else (0, (number,))
         spans.append(_Span(first, 1, scalars, key.lo, key.hi))
-    if sorted(moved) != list(range(len(made.keys))):
+    if sorted(moved) != list(range(len(source.keys))):
         return None
     values = []
     for f in schema.values:
@@ -139,11 +145,11 @@ def boxed(
             return None
         values.append((f.name, column.field))
     return Boxed(
-        schema,
-        tuple(spans),
-        tuple(values),
-        None if moved == sorted(moved) else tuple(moved),
-        tuple(spread) if None in spread else None,
-        made.size,
-        tuple(f.name for f in made.fields if is_flag(f.name)),
+        schema=schema,
+        spans=tuple(spans),
+        values=tuple(values),
+        moved=None if moved == sorted(moved) else tuple(moved),
+        spread=tuple(spread) if None in spread else None,
+        count=source.size,
+        flags=tuple(f.name for f in source.fields if is_flag(f.name)),
     )

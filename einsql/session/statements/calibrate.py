@@ -16,6 +16,7 @@ import numpy as np
 from einsql.core.machine import Machine
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.core.settings import RATES, Settings
+from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Tick
 from einsql.ir.einsum.graph import (
     TRUE,
@@ -29,13 +30,14 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
 )
+from einsql.ir.spmd.program import Exchange, Load, Program
+from einsql.optimizer.decomposition import Cut, Decomposition
+from einsql.optimizer.placement.placement import place
 from einsql.planner.compile import compiler
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
     from einsql.engine.ranks.program import RankProgram
-    from einsql.engine.spmd_executor import SiteProgram
-    from einsql.ir.spmd.program import Program
     from einsql.storage.relation import Fields
 
 BUDGET = 0.08
@@ -51,21 +53,21 @@ LARGE = 4096
 """Extents of the arrays that maps and memory's bandwidth are measured with, which fit no cache."""
 
 VIRTUAL = 4
-"""Sites between which exchanges are measured where there is one process."""
+"""The number of sites for measuring exchanges in one process."""
 
 PIECES = 512
-"""Rows and columns that a process exchanges: so few that no reader works on pieces of them
-as they arrive, for then the exchange would be a part of its reader's time."""
+"""Rows and columns that a process exchanges. They are few enough that readers do not stream
+them, because then the time of the exchange would be part of the reader's."""
 
 
 def calibrated(settings: Settings, tick: Tick, cluster: Cluster | None = None) -> Machine:
     """Measures this process or the ranks as a machine, in one to three seconds.
 
-    Three digits of a rate mean anything.
+    Rates are rounded to three significant digits.
 
     Args:
-        settings: Which kernels plans use.
-        tick: Called with the fraction done; what it raises ends the measurement.
+        settings: The settings that select kernels.
+        tick: Called with the fraction done; an exception from it ends the measurement.
         cluster: The ranks of the session.
     """
     measures = _Measures(settings, tick, cluster)
@@ -81,7 +83,7 @@ def calibrated(settings: Settings, tick: Tick, cluster: Cluster | None = None) -
     sites, processes = measures.sites, measures.processes
     overhead, latency, _ = measures.exchange(sites)
     _, large, nbytes = measures.exchange(PIECES)
-    # What one process does takes its time one after another.
+    # The sites of one process run one after another.
     rates["call_overhead"] = overhead / (sites / processes)
     rates["latency"] = latency / (sites * (sites - 1) / processes)
     rates["network"] = nbytes / processes / max(1e-9, large - latency)
@@ -97,8 +99,8 @@ class _Measures:
     """Single measurements, with progress over all of them.
 
     Attributes:
-        sites: Between which exchanges are measured.
-        processes: Those that the sites are in.
+        sites: The number of sites that exchange.
+        processes: The number of processes of the sites.
     """
 
     def __init__(self, settings: Settings, tick: Tick, cluster: Cluster | None) -> None:
@@ -153,8 +155,6 @@ class _Measures:
         Returns:
             Seconds of the second map, seconds of the exchange and its bytes.
         """
-        from einsql.ir.spmd.program import Exchange  # 20 ms, for several sites only
-
         extents = {"i": extent, "j": extent}
         (x,) = _tensors("a", ("ij",), extents, DType.FLOAT)
         one = Call("neg", (_value(0, DType.FLOAT),), DType.FLOAT)
@@ -167,14 +167,14 @@ class _Measures:
         return float(best[-1]), float(best[at]), placed.bytes_sent
 
     def _extents(self, extent: int) -> dict[str, int]:
-        """Of every label, with as many rows for each of the processes."""
+        """Returns the extent of every label, with equally many rows for each process."""
         return {"i": extent * self.processes, "j": extent, "k": extent}
 
     def _arithmetic(self, node: EinSum) -> float:
-        """Seconds of a kernel but for what memory takes, as costs are counted.
+        """Returns a kernel's seconds minus the memory time of the cost model.
 
-        Most of them if nearly all are memory's: then what arithmetic takes is not known
-        well, and matters little.
+        At least a quarter of the seconds, because the difference is inaccurate, and matters
+        little, if memory dominates.
         """
         seconds = self._kernel(node)
         tensors = [*(o.source for o in node.operands), node]
@@ -194,34 +194,29 @@ class _Measures:
         return self._fastest(lambda: runner(fields, lambda _: None))
 
     def _placed(self, root: EinSum, sites: int, *parts: Mapping[str, int]) -> Program:
-        """A graph whose nodes are cut as given."""
-        from einsql.optimizer.decomposition import Cut, Decomposition  # as in `exchange`
-        from einsql.optimizer.placement.placement import place
-
+        """Places a graph with a given cut for each node."""
         cuts = tuple(Cut(f"r{n}", dict(p), 1, 0.0, 0.0, 0.0) for n, p in enumerate(parts))
         return place(root, Decomposition("calibration", sites, cuts, 0.0))
 
     def _program(self, placed: Program, root: EinSum) -> np.ndarray:
         """Seconds of each step of a program."""
-        from einsql.ir.spmd.program import Load  # as in `exchange`
-
         inputs: dict[str, Fields] = {}
         for step in placed.steps:
             if isinstance(step, Load):
                 schema = step.source.schema
-                # One element serves for all: ranks get tiles of their own.
+                # A stride-0 view saves memory; ranks get full tiles.
                 ones = np.broadcast_to(schema.values[0].dtype.numpy.type(1), schema.shape)
                 inputs[step.source.name] = {schema.values[0].name: ones}
         program: SiteProgram | RankProgram
         if self._cluster is None:
-            from einsql.engine.spmd_executor import SiteProgram
-
             program = SiteProgram(placed, root.schema, compiler(self._settings))
         else:
-            from einsql.engine.ranks.program import RankProgram
+            from einsql.engine.ranks.program import (
+                RankProgram,
+            )  # imports the transport to the ranks
 
-            def keep(name: str, _: Fields, found: Fields) -> None:
-                inputs[name] = found
+            def keep(name: str, _: Fields, loaded: Fields) -> None:
+                inputs[name] = loaded
 
             program = RankProgram(self._cluster, placed, root.schema, self._settings.jit, keep)
         took: list[list[float]] = []
@@ -234,7 +229,7 @@ class _Measures:
         return np.asarray(np.min(took, axis=0))
 
     def _fastest(self, run: Callable[[], object]) -> float:
-        run()  # kernels are compiled and threads started here
+        run()  # warm-up: compiles kernels and starts threads
         best, end = np.inf, time.perf_counter() + BUDGET
         while best == np.inf or time.perf_counter() < end:
             start = time.perf_counter()

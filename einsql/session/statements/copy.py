@@ -16,6 +16,7 @@ from einsql.errors import (
     suggest,
 )
 from einsql.planner.queries import select
+from einsql.session.statements.element_rows import inserted
 from einsql.session.statements.target import changed, rows
 from einsql.sql.parser.syntax import Copy
 from einsql.storage import export, files
@@ -55,7 +56,7 @@ def copy(ctx: Context, statement: Copy) -> int:
 
 
 def _form(options: Mapping[str, str]) -> files.Form:
-    """What the options say of the format."""
+    """Returns the file format that the options select."""
     form = options.get("FORMAT", "").lower()
     if form and form not in _FORMATS:
         raise ProgrammingError(
@@ -69,12 +70,12 @@ def _form(options: Mapping[str, str]) -> files.Form:
 
 
 def _flag(options: Mapping[str, str], name: str, usual: bool) -> bool:
-    given = options.get(name)
-    if given is None:
+    text = options.get(name)
+    if text is None:
         return usual
-    if given.upper() not in _BOOLEANS:
-        raise ProgrammingError(f"{name} is true or false, not {given}")
-    return _BOOLEANS[given.upper()]
+    if text.upper() not in _BOOLEANS:
+        raise ProgrammingError(f"{name} is true or false, not {text}")
+    return _BOOLEANS[text.upper()]
 
 
 # ---- out
@@ -94,8 +95,8 @@ def _copy_out(ctx: Context, statement: Copy, options: Mapping[str, str], form: f
     if suffix in _TABLES or (as_rows and suffix in (".parquet", ".arrow")):
         if member is not None:
             raise ProgrammingError(f"A file of rows has no names; TENSOR '{member}' means nothing")
-        made = export.batches(result, ctx.tick)
-        return files.write_rows(path, result.arrow_schema(), made, form)
+        batches = export.batches(result, ctx.tick)
+        return files.write_rows(path, result.arrow_schema(), batches, form)
     if as_rows:
         raise ProgrammingError(
             f"'{path}' cannot hold rows", hint="A .csv, .parquet or .arrow file can."
@@ -125,18 +126,20 @@ def _arrays(ctx: Context, statement: Copy, result: Result, suffix: str, member: 
                 hint="An .npz, .safetensors, .arrow, .parquet or .zarr file does.",
             )
     names = tuple(values) if len(values) > 1 else (member or statement.name or "val",)
-    made = export.columns(result, names, member is not None or len(values) > 1, ctx.tick)
+    columns = export.columns(result, names, member is not None or len(values) > 1, ctx.tick)
     if ctx.cluster is not None and files.in_parts(suffix) and len(names) == 1:
-        from einsql.session.statements.dml_on_ranks import written  # for ranks only
+        from einsql.session.statements.dml_on_ranks import (
+            written,
+        )  # imports the transport to the ranks
 
         if suffix == files.suffix_of(path) and written(ctx, result, path, names[0]):
             return result.schema.size
-    files.write_arrays(path, export.shape(result), made, suffix)
+    files.write_arrays(path, export.shape(result), columns, suffix)
     return result.schema.size
 
 
 def _matrix(ctx: Context, result: Result, path: str) -> int:
-    """Writes a Matrix Market file: whole if every key is there, else its elements."""
+    """Writes a Matrix Market file: an array if every key is present, else coordinates."""
     from einsql.storage.files import matrix_market  # pyarrow takes 60 ms
 
     values = [c for c in result.columns if c.field is not None]
@@ -149,8 +152,8 @@ def _matrix(ctx: Context, result: Result, path: str) -> int:
     every = not result.hidden and result.dense(value)
     ordered = export.matrix(result)
     listed = None if every else len(result)
-    made = export.columnwise(ordered, ctx.tick) if every else export.batches(ordered, ctx.tick)
-    return matrix_market.write_rows(path, value.dtype, export.shape(result), listed, made)
+    batches = export.columnwise(ordered, ctx.tick) if every else export.batches(ordered, ctx.tick)
+    return matrix_market.write_rows(path, value.dtype, export.shape(result), listed, batches)
 
 
 # ---- in
@@ -161,12 +164,10 @@ def _copy_in(ctx: Context, statement: Copy, member: str | None, form: files.Form
     schema = tensor.relation.schema
     if not files.may_hold_rows(form.suffix or files.suffix_of(statement.path)):
         _refuse_shifted(schema)
-    found = files.open_data(statement.path, member, form, ctx.memory)
-    if not isinstance(found, files.FileTensor):
-        from einsql.session.statements.element_rows import inserted  # for such files only
-
-        made, count = inserted(ctx, tensor, found, statement.path, member)
-        ctx.store.put(made)
+    source = files.open_data(statement.path, member, form, ctx.memory)
+    if not isinstance(source, files.FileTensor):
+        filled, count = inserted(ctx, tensor, source, statement.path, member)
+        ctx.store.put(filled)
         return count
     values = schema.values
     if len(values) != 1:
@@ -175,14 +176,14 @@ def _copy_in(ctx: Context, statement: Copy, member: str | None, form: files.Form
             hint="A .csv or .parquet file of rows has several.",
         )
     _refuse_shifted(schema)
-    if found.shape != schema.shape:
+    if source.shape != schema.shape:
         raise DataError(
-            f"'{statement.path}' has the shape {found.shape}",
+            f"'{statement.path}' has the shape {source.shape}",
             hint=f"{tensor.name} has {schema.shape}.",
         )
-    if found.dtype is not values[0].dtype:
+    if source.dtype is not values[0].dtype:
         raise DataError(
-            f"'{statement.path}' holds {found.dtype.numpy_name}, but {values[0].name} is "
+            f"'{statement.path}' holds {source.dtype.numpy_name}, but {values[0].name} is "
             f"{values[0].dtype.value}",
             hint="INSERT INTO … SELECT …, CAST(val AS …) FROM the file converts.",
         )
@@ -191,12 +192,14 @@ def _copy_in(ctx: Context, statement: Copy, member: str | None, form: files.Form
             f"{tensor.name} has rows already", hint="DELETE them, or CREATE OR REPLACE TENSOR."
         )
     if ctx.cluster is not None:
-        from einsql.session.statements.dml_on_ranks import loaded  # for ranks only
+        from einsql.session.statements.dml_on_ranks import (
+            loaded,
+        )  # imports the transport to the ranks
 
-        ctx.store.put(loaded(ctx, tensor, found))
+        ctx.store.put(loaded(ctx, tensor, source))
         return schema.size
     with ctx.memory.lending():
-        kept = found.read([slice(None)] * len(found.shape), ctx.tick)
+        kept = source.read([slice(None)] * len(source.shape), ctx.tick)
     ctx.store.put(changed(tensor, {values[0].name: kept}, None))
     return int(kept.size)
 

@@ -46,18 +46,18 @@ def create_tensor(ctx: Context, statement: CreateTensor) -> int:
             hint="CREATE OR REPLACE TENSOR replaces it.",
         )
     ctx.duck.refuse(statement.name)
-    made = _selected(ctx, statement) if statement.text else _declared(ctx, statement)
+    tensor = _selected(ctx, statement) if statement.text else _declared(ctx, statement)
     if statement.partition is not None:
-        parts, order = _parts(statement.partition, made.relation.schema)
-        made = as_declared(ctx, replace(made, partition=parts, order=order))
-    ctx.store.put(replace(made, temporary=statement.temporary))
-    if not statement.text and PRESENT in made.relation.fields:
+        parts, order = _parts(statement.partition, tensor.relation.schema)
+        tensor = as_declared(ctx, replace(tensor, partition=parts, order=order))
+    ctx.store.put(replace(tensor, temporary=statement.temporary))
+    if not statement.text and PRESENT in tensor.relation.fields:
         return 0
-    return rows(made.relation.fields, made.relation.schema)
+    return rows(tensor.relation.fields, tensor.relation.schema)
 
 
 def _selected(ctx: Context, statement: CreateTensor) -> Tensor:
-    """The tensor of a SELECT, of tensors or of what DuckDB gives."""
+    """Returns the tensor of a SELECT that einsql or DuckDB runs."""
     empty = _declared(ctx, statement) if statement.columns else None
     refusal = statement.refusal
     if statement.query is not None:
@@ -82,7 +82,7 @@ def _selected(ctx: Context, statement: CreateTensor) -> Tensor:
 
 
 def _filled(empty: Tensor, result: Result) -> Tensor:
-    """A declared tensor with the rows of a SELECT, its columns in their order."""
+    """Inserts the rows of a SELECT into a declared tensor, matching columns by position."""
     if len(result.columns) != len(empty.columns):
         raise ProgrammingError(
             f"The SELECT gives {len(result.columns)} columns for {len(empty.columns)}",
@@ -94,9 +94,11 @@ def _filled(empty: Tensor, result: Result) -> Tensor:
 def _parts(
     partition: tuple[tuple[str, int], ...], schema: Schema
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """How many parts each key is cut into, and the keys' positions in the order named.
+    """Resolves PARTITION BY.
 
-    A key that is not named stays whole.
+    Returns:
+        The number of parts of each key, 1 if it is not named, and the positions of the named
+        keys in their order.
     """
     keys = {k.name.lower(): k for k in schema.keys}
     named = [key.lower() for key, _ in partition]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from einsql.planner.context import Context
 
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
-"""Column names and rows of a result that is text."""
+"""Column names and rows of a listing."""
 
 
 def create_view(ctx: Context, statement: CreateView) -> None:
@@ -50,7 +50,7 @@ def create_view(ctx: Context, statement: CreateView) -> None:
 
 
 def _check_view(ctx: Context, statement: CreateView) -> None:
-    """Binds a view's query, as a whole or in parts."""
+    """Binds a view's query; if that fails, has DuckDB bind it over fragments."""
     query, binder = statement.query, query_binder(ctx)
     refusal = statement.refusal
     if query is not None:
@@ -85,7 +85,7 @@ def create_macro(ctx: Context, statement: CreateMacro) -> None:
 
 
 def _definition(statement: CreateView | CreateMacro) -> Definition:
-    """What a statement of this session defines."""
+    """Returns the definition of a CREATE statement."""
     tree, text = _tree(statement), statement.text
     name = statement.name if isinstance(statement, CreateView) else f"{statement.name}()"
     kind = "view" if isinstance(statement, CreateView) else "macro"
@@ -96,30 +96,34 @@ def _tree(statement: CreateView | CreateMacro) -> exp.Expr | Macro | None:
     if isinstance(statement, CreateView):
         return statement.query
     return Macro(
-        statement.name, statement.parameters, statement.body, statement.is_table, statement.text,
+        statement.name,
+        statement.parameters,
+        statement.body,
+        statement.is_table,
+        statement.text,
         statement.defaults,
-    )  # fmt: skip
+    )
 
 
 def _depth(text: str) -> int:
-    """How deep a definition's text nests.
+    """Returns the nesting depth of a definition's text.
 
     Raises:
-        ProgrammingError: Deeper than any statement may.
+        ProgrammingError: The text nests deeper than the limit for statements.
     """
     return max((span.depth for span in scan(text)), default=0)
 
 
 def definition(kind: str, name: str, text: str) -> Definition:
-    """The view or macro that a database file has as text, which is parsed when it is used.
+    """Returns a view or macro of a database file. Its text is parsed on first use.
 
     Args:
         kind: "view" or "macro".
-        name: In small letters; macros end in `()`.
+        name: The lower-case name; macros end in `()`.
         text: The CREATE statement.
 
     Raises:
-        OperationalError: The text begins to define something else.
+        OperationalError: The text's header has another kind or name.
     """
     head = head_of(text)
     if head is not None:
@@ -133,10 +137,10 @@ def definition(kind: str, name: str, text: str) -> Definition:
 
 
 def _read(kind: str, name: str, text: str) -> Body:
-    """Parses the text of a definition as `running` parses the statement that made it.
+    """Parses the text of a definition like a statement of a script.
 
     Raises:
-        Error: It cannot be read, or defines something else.
+        Error: The text does not parse, or defines another object.
     """
     depth = _depth(text)
     try:
@@ -144,24 +148,24 @@ def _read(kind: str, name: str, text: str) -> Body:
     except RecursionError:
         raise ProgrammingError("Its text nests too deeply") from None
     if isinstance(statement, CreateView | CreateMacro):
-        made = _definition(statement)
-        if (made.kind, made.name.lower()) == (kind, name.lower()):
+        definition = _definition(statement)
+        if (definition.kind, definition.name.lower()) == (kind, name.lower()):
             return Body(_tree(statement), depth)
     raise ProgrammingError("Its text defines something else")
 
 
 def drop(ctx: Context, statement: Drop) -> None:
-    """DROP TENSOR, VIEW or MACRO; each of them removes what is damaged and of no known kind.
+    """DROP TENSOR, VIEW or MACRO; each also removes damaged objects of unknown kind.
 
     Raises:
         ProgrammingError: There is none of that name and kind.
     """
-    # Macros have names of their own; a damaged row may have the wrong one.
+    # Macros have a separate namespace; a damaged row may have the other form of the name.
     names = [statement.name, f"{statement.name}()"]
     if statement.kind == "macro":
         names.reverse()
-    found = [taken for taken in map(ctx.store.get, names) if taken is not None]
-    for taken in found:
+    candidates = [taken for taken in map(ctx.store.get, names) if taken is not None]
+    for taken in candidates:
         if kind_of(taken) == statement.kind or kind_of(taken) == "object":
             ctx.store.remove(taken.name)
             return
@@ -260,11 +264,11 @@ def partition_text(tensor: Tensor) -> str:
 
 
 def placement_text(tensor: Tensor, sites: int) -> str:
-    """Where a tensor's values lie, in DTensor's terms; empty if wherever they are read.
+    """Returns a tensor's placement in DTensor's terms; "" if it has none.
 
     Args:
         tensor: The tensor.
-        sites: Over how many sites its declared cut is dealt, if nothing else says where it is.
+        sites: The number of sites of its declared cut, if the tensor is not placed yet.
     """
     schema, fields = tensor.relation.schema, tensor.relation.fields
     if isinstance(fields, PlacedFields):

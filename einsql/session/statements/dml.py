@@ -1,7 +1,7 @@
-"""INSERT, UPDATE and DELETE of tensors, alone and as parts of WITH: bound, planned, run, run again.
+"""INSERT, UPDATE and DELETE of tensors, alone and as parts of WITH.
 
-Every part reads what was there before the statement. All of them are roots of one graph, so what
-several parts read is computed once; what they change is stored at the end, all or nothing.
+Every part reads the state before the statement. All parts are roots of one graph, so common
+subexpressions are computed once. All changes are stored together at the end, or none of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from einsql.session.statements import insert as rows_of
 from einsql.session.statements import update
 from einsql.session.statements.box_insert import Boxed, boxed
 from einsql.session.statements.target import writable
-from einsql.session.statements.write_set import Made, store
+from einsql.session.statements.write_set import WriteSet, store
 from einsql.sql.binder.dml import (
     Target,
     Touch,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 Ends = tuple["Cut | Shift", ...]
-"""Where parameters begin and end the keys of what a part computes."""
+"""Bounds of a part's keys that depend on parameters."""
 Inputs = Mapping[str, Fields]
 
 
@@ -71,7 +71,7 @@ class Part(ABC):
     Attributes:
         kind: "INSERT", "UPDATE" or "DELETE".
         name: The tensor.
-        at: Where it is named, for parts of WITH.
+        at: The position of the name in the statement, for parts of WITH.
     """
 
     kind: str
@@ -80,28 +80,28 @@ class Part(ABC):
 
     @property
     def root(self) -> Node | None:
-        """What has to be computed; None if the statement's text says it all."""
+        """The graph node to compute; None for INSERT of VALUES."""
         return None
 
     @abstractmethod
-    def made(
+    def writes(
         self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
-    ) -> tuple[Made, int]:
-        """What is to be stored, and how many rows that changes.
+    ) -> tuple[WriteSet, int]:
+        """Returns the cells to store, and the number of changed rows.
 
         Args:
             ctx: The session.
-            tensor: As it is.
-            fields: What the root gave.
-            inputs: What it was computed from.
+            tensor: The tensor before the statement.
+            fields: The result of the root.
+            inputs: The inputs of the root.
 
         Raises:
-            Error: Rows are twice there, already there, or NULL.
+            Error: A key occurs twice or exists already, or a value is NULL.
         """
 
 
 @dataclass(frozen=True, slots=True)
-class Touching(Part):
+class UpdateOrDelete(Part):
     """UPDATE or DELETE."""
 
     touch: Touch
@@ -112,12 +112,12 @@ class Touching(Part):
         """The node of the rows that are touched."""
         return self.touch.node
 
-    def made(
+    def writes(
         self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
-    ) -> tuple[Made, int]:
-        """See `Part.made`."""
+    ) -> tuple[WriteSet, int]:
+        """See `Part.writes`."""
         touch = self.touch
-        if self.ends:  # only the schema is looked at from now on
+        if self.ends:  # `updated` and `deleted` read nothing of the node but its schema
             schema, fields = _narrowed(touch.node.schema, fields, self.ends, inputs)
             touch = replace(touch, node=Input("", schema))
         if self.kind == "UPDATE":
@@ -127,17 +127,17 @@ class Touching(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Inserting(Part):
+class InsertSelect(Part):
     """INSERT of a SELECT.
 
     Attributes:
         relation: The SELECT.
-        order: The tensor's column for each of the SELECT's.
-        replaces: Whether rows that are there are overwritten.
-        empty: Its result, without what it will hold.
-        ends: Where parameters begin and end its keys.
-        told: Fields of it that are one number, or the scalar that has it.
-        box: How it becomes a box of the tensor, if it always does.
+        order: The tensor's column for each column of the SELECT.
+        replaces: Whether existing rows are overwritten.
+        empty: The SELECT's result without fields.
+        ends: Bounds of the result's keys that depend on parameters.
+        constants: Fields with one number in every row: the number, or the input that has it.
+        box: How the result becomes a box of the tensor, if every run gives one.
     """
 
     relation: Relation
@@ -145,7 +145,7 @@ class Inserting(Part):
     replaces: bool
     empty: Result
     ends: Ends = ()
-    told: Mapping[str, int | str] = field(default_factory=dict)
+    constants: Mapping[str, int | str] = field(default_factory=dict)
     box: Boxed | None = None
 
     @property
@@ -153,10 +153,10 @@ class Inserting(Part):
         """The SELECT's node."""
         return self.relation.node
 
-    def made(
+    def writes(
         self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
-    ) -> tuple[Made, int]:
-        """See `Part.made`."""
+    ) -> tuple[WriteSet, int]:
+        """See `Part.writes`."""
         if self.box is not None and tensor.relation.schema is self.box.schema:
             written = self.box.write(tensor, fields, inputs)
             if written is not None and (self.replaces or tensor.default is not None):
@@ -169,36 +169,38 @@ class Inserting(Part):
         cuts = [e for e in self.ends if isinstance(e, Cut)]
         if cuts:
             result = result.cropped(within(result.bounds, cuts, inputs))
-        told = {k: n if isinstance(n, int) else int(inputs[n][FIELD]) for k, n in self.told.items()}
-        return rows_of.inserted(ctx, tensor, self.order, result, self.replaces, told)
+        constants = {
+            k: n if isinstance(n, int) else int(inputs[n][FIELD]) for k, n in self.constants.items()
+        }
+        return rows_of.inserted(ctx, tensor, self.order, result, self.replaces, constants)
 
 
 @dataclass(frozen=True, slots=True)
-class Giving(Part):
+class InsertValues(Part):
     """INSERT of VALUES."""
 
     table: dict[str, np.ndarray]
     replaces: bool
 
-    def made(
+    def writes(
         self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
-    ) -> tuple[Made, int]:
-        """See `Part.made`."""
-        return rows_of.given(tensor, self.table, self.replaces)
+    ) -> tuple[WriteSet, int]:
+        """See `Part.writes`."""
+        return rows_of.row_write(tensor, self.table, self.replaces)
 
 
 @dataclass
 class Changing:
-    """A statement that changes tensors, ready to run.
+    """A prepared statement that changes tensors.
 
     Attributes:
-        parts: Its changes, that of the statement's own body last.
-        shown: The SELECT behind WITH; None if the body is a change.
-        plans: One for all roots where one site computes, else one for each of them.
-        version: The form of what the names meant when it was bound.
-        use: What it makes of parameters.
+        parts: The changes; the change of the statement's own body is last.
+        shown: The SELECT after WITH; None if the body is a change.
+        plans: One plan for all roots on one site, else one plan for each root.
+        version: The store's version when the statement was bound.
+        use: How the plan depends on parameters.
         read: Reads the tables that are operands.
-        is_volatile: Whether it is for once: as its plans, or as VALUES with parameters.
+        is_volatile: Whether it may run only once: a plan is volatile, or VALUES has parameters.
     """
 
     parts: tuple[Part, ...]
@@ -210,10 +212,10 @@ class Changing:
     is_volatile: bool
 
     def run(self, ctx: Context) -> Outcome | None:
-        """Runs it; None if its names mean something else now.
+        """Runs the statement. Returns None if it has to be bound again.
 
         Raises:
-            Error: A part fails; nothing has changed then.
+            Error: A part fails; then nothing has changed.
         """
         with ctx.store.statement():
             if self.version != ctx.store.version:
@@ -226,39 +228,39 @@ class Changing:
             return None if inputs is None else self.run_over(ctx, inputs)
 
     def run_over(self, ctx: Context, inputs: Mapping[str, Fields]) -> Outcome:
-        """Runs it over the given inputs, within `store.statement`.
+        """Runs the statement over inputs, within `store.statement`.
 
         Raises:
-            Error: A part fails; nothing has changed then.
+            Error: A part fails; then nothing has changed.
         """
-        found = _computed(self.plans, inputs, ctx)
+        root_fields = _computed(self.plans, inputs, ctx)
         result = None
-        if self.shown is not None:  # first, for what it shows is not overwritten
+        if self.shown is not None:  # before its memory can be overwritten
             plan = self.plans[0]
-            result = plan.wrap(found[0], inputs, plan.shown(inputs))
-        made: list[Made] = []
+            result = plan.wrap(root_fields[0], inputs, plan.shown(inputs))
+        changes: list[WriteSet] = []
         number, at = -1, 0 if self.shown is None else 1
         for part in self.parts:
             fields: Fields = {}
             if part.root is not None:
-                fields, at = found[at], at + 1
+                fields, at = root_fields[at], at + 1
             try:
-                new, number = part.made(ctx, ctx.store.writable(part.name), fields, inputs)
+                new, number = part.writes(ctx, ctx.store.writable(part.name), fields, inputs)
             except Error as error:
                 if error.position is None:
                     error.position = part.at
                 raise
             if number:
-                made.append(new)
-        store(ctx, made, lambda: _foreign(inputs, found))
+                changes.append(new)
+        store(ctx, changes, lambda: _foreign(inputs, root_fields))
         return Changed(number) if result is None else Rows(result, self.plans[0].description)
 
 
-def _foreign(inputs: Inputs, found: Sequence[Fields]) -> set[int]:
-    """Ids of the owners of memory that a tensor must not share: of inputs, and of several roots."""
+def _foreign(inputs: Inputs, root_fields: Sequence[Fields]) -> set[int]:
+    """Returns ids of memory owners that a tensor must not share: inputs and shared roots."""
     foreign = owners(inputs.values())
-    if len(found) > 1:  # roots may show the same memory, and each tensor has its own
-        shown = Counter(o for fields in found for o in owners([fields]))
+    if len(root_fields) > 1:  # two roots may alias, and each tensor owns its memory
+        shown = Counter(o for fields in root_fields for o in owners([fields]))
         foreign |= {o for o, times in shown.items() if times > 1}
     return foreign
 
@@ -267,12 +269,12 @@ def run(ctx: Context, tree: exp.Expr, text: str) -> tuple[Outcome, Changing | No
     """Runs a statement that changes tensors, within `store.statement`.
 
     Returns:
-        What it gives, and the prepared statement; None for that if DuckDB took part in it.
+        The outcome, and the prepared statement; None instead if DuckDB took part.
 
     Raises:
-        IntegrityError: A row of a tensor would be there twice, or several rows meet one.
+        IntegrityError: A key would occur twice, or several rows of FROM meet one row.
         DataError: A value is NULL or does not fit.
-        Error: It is wrong, or outside the tensor fragment where it has to be within.
+        Error: The statement is wrong, or outside the tensor fragment.
     """
     try:
         prepared, inputs = bind(ctx, tree)
@@ -287,16 +289,14 @@ def _by_duckdb(
     ctx: Context, tree: exp.Insert | exp.Update | exp.Delete, text: str, error: Error
 ) -> int:
     target = target_of(tree)
-    if not isinstance(tree, exp.Insert):
-        from einsql.session.statements.from_tables import changed_rows  # few statements need DuckDB
+    from einsql.session.statements import from_tables  # few statements need DuckDB
 
-        return changed_rows(ctx, writable(ctx, target), text, target.alias, error)
+    if not isinstance(tree, exp.Insert):
+        return from_tables.changed_rows(ctx, writable(ctx, target), text, target.alias, error)
     statement = insertion(tree)
     if isinstance(statement.source, exp.Values):
         raise error
-    from einsql.session.statements.from_tables import inserted_rows  # as above
-
-    new, number = inserted_rows(ctx, writable(ctx, target), statement, text, error)
+    new, number = from_tables.inserted_rows(ctx, writable(ctx, target), statement, text, error)
     store(ctx, [new] if number else [], set)
     return number
 
@@ -308,10 +308,10 @@ def bind(ctx: Context, tree: exp.Expr) -> tuple[Changing, Mapping[str, Fields]]:
     """Binds and plans a statement that changes tensors.
 
     Returns:
-        The prepared statement, and the inputs that binding read.
+        The prepared statement, and the inputs that binding has read.
 
     Raises:
-        Error: It is wrong, or outside the tensor fragment.
+        Error: The statement is wrong, or outside the tensor fragment.
     """
     version = ctx.store.version
     (parts, shown), binder, read = bound_over_tables(
@@ -319,15 +319,23 @@ def bind(ctx: Context, tree: exp.Expr) -> tuple[Changing, Mapping[str, Fields]]:
     )
     roots = [Relation(p.root, ()) for p in parts if p.root is not None]
     plans = _plans(ctx, binder, roots if shown is None else [shown, *roots])
-    given = bool(ctx.parameters) and any(isinstance(p, Giving) for p in parts)
-    once = given or any(p.volatile for p in plans)
+    has_parameters = bool(ctx.parameters) and any(isinstance(p, InsertValues) for p in parts)
+    once = has_parameters or any(p.volatile for p in plans)
     use = binder.parameters.use
-    prepared = Changing(tuple(parts), shown, plans, version, use, read, once)
+    prepared = Changing(
+        parts=tuple(parts),
+        shown=shown,
+        plans=plans,
+        version=version,
+        use=use,
+        read=read,
+        is_volatile=once,
+    )
     return prepared, catalog_of(binder).fields
 
 
 def _parts(ctx: Context, tree: exp.Expr, binder: QueryBinder) -> tuple[list[Part], Relation | None]:
-    """The changes of a statement, and the SELECT behind WITH."""
+    """Binds the changes of a statement, and the SELECT after WITH."""
     parts: list[Part] = []
     several = bool(changing(tree))
 
@@ -355,7 +363,7 @@ def _parts(ctx: Context, tree: exp.Expr, binder: QueryBinder) -> tuple[list[Part
 def _part(
     ctx: Context, binder: QueryBinder, tree: exp.Expr, parts: Sequence[Part], several: bool
 ) -> Part:
-    """Binds a change; what stands in its own WITH is added to the parts meanwhile."""
+    """Binds a change. Changes in its own WITH are appended to `parts` meanwhile."""
     if not isinstance(tree, exp.Insert | exp.Update | exp.Delete):
         raise unsupported("MERGE", tree, "It is for tables, and this statement changes tensors.")
     target = target_of(tree)
@@ -377,18 +385,25 @@ def _part(
 
 
 def _bound(
-    ctx: Context, binder: QueryBinder, tree: exp.Insert | exp.Update | exp.Delete,
-    target: Target, tensor: Tensor,
-) -> Part:  # fmt: skip
+    ctx: Context,
+    binder: QueryBinder,
+    tree: exp.Insert | exp.Update | exp.Delete,
+    target: Target,
+    tensor: Tensor,
+) -> Part:
     if isinstance(tree, exp.Update):
         touch = bind_update(binder, target, tree)
         ends = _ends_of(ctx, binder, touch)
-        return Touching("UPDATE", tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends)
+        return UpdateOrDelete(
+            "UPDATE", tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends
+        )
     if isinstance(tree, exp.Delete):
         update.refuse_default(tensor)
         touch = bind_delete(binder, target, tree)
         ends = _ends_of(ctx, binder, touch)
-        return Touching("DELETE", tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends)
+        return UpdateOrDelete(
+            "DELETE", tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends
+        )
     statement = insertion(tree)
     source = statement.source
     if isinstance(source, exp.Values):
@@ -397,35 +412,44 @@ def _bound(
             raise NeedsValuesError(numbers)
         rows = binder.with_ctes(tree, lambda: literal_rows(binder, source))
         table = rows_of.literal_table(ctx, tensor, statement.columns, rows)
-        return Giving("INSERT", tensor.name, None, table, statement.replaces)
+        return InsertValues("INSERT", tensor.name, None, table, statement.replaces)
     relation = bind_insert(binder, statement)
     order = rows_of.result_order(tensor, statement, relation)
     keys = [k.name for k in relation.node.schema.keys]
     ends = tuple(e.end(binder.parameters, keys.index(name)) for name, e in relation.edges)
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
     empty = Result(relation.node.schema, {}, columns, relation.hidden)
-    told = rows_of.told(relation, binder.parameters.inputs)
-    box = boxed(tensor.relation.schema, order, empty, ends, told)
-    return Inserting(
-        "INSERT", tensor.name, None, relation, order, statement.replaces, empty, ends, told, box
+    constants = rows_of.constant_fields(relation, binder.parameters.inputs)
+    box = boxed(tensor.relation.schema, order, empty, ends, constants)
+    return InsertSelect(
+        kind="INSERT",
+        name=tensor.name,
+        at=None,
+        relation=relation,
+        order=order,
+        replaces=statement.replaces,
+        empty=empty,
+        ends=ends,
+        constants=constants,
+        box=box,
     )
 
 
 def _ends_of(ctx: Context, binder: QueryBinder, touch: Touch) -> Ends:
-    """Where the windows of the touched rows begin, and where parameters end their keys.
+    """Returns the bounds of the touched rows that depend on parameters.
 
     Raises:
-        NeedsValuesError: There are any, and ranks are to change the rows.
+        NeedsValuesError: There are such bounds, and the rows are on ranks.
     """
-    given = binder.parameters
-    windows = given.views.of(touch.node)
-    if ctx.cluster is not None:  # there a change is over all keys of the tensor
+    parameters = binder.parameters
+    windows = parameters.views.of(touch.node)
+    if ctx.cluster is not None:  # on ranks a change covers all keys of the tensor
         numbers = {n for w in windows.values() for n in w.numbers}
         numbers |= {n for _, e in touch.edges for n in e.numbers}
         if numbers:
             raise NeedsValuesError(numbers)
-    cuts = tuple(e.end(given, n) for n, e in touch.edges)
-    return (*(w.end(given, n) for n, w in windows.items()), *cuts)
+    cuts = tuple(e.end(parameters, n) for n, e in touch.edges)
+    return (*(w.end(parameters, n) for n, w in windows.items()), *cuts)
 
 
 def _narrowed(schema: Schema, fields: Fields, ends: Ends, inputs: Inputs) -> tuple[Schema, Fields]:
@@ -443,26 +467,26 @@ def _narrowed(schema: Schema, fields: Fields, ends: Ends, inputs: Inputs) -> tup
 # ---- planning and running
 
 
-def _plans(ctx: Context, binder: QueryBinder, given: Sequence[Relation]) -> tuple[Plan, ...]:
+def _plans(ctx: Context, binder: QueryBinder, relations: Sequence[Relation]) -> tuple[Plan, ...]:
     """The plans of what a statement computes, for one program if one site runs it."""
-    if not given:
+    if not relations:
         return ()
     catalog = catalog_of(binder)
-    check_groups(given, catalog)
+    check_groups(relations, catalog)
     ctx.plans.planned += 1
     if not on_one_site(ctx):
-        return tuple(make_plan(r, catalog, ctx.notices) for r in given)
-    first, *more = apart(r.node for r in given)
-    return (make_plan(replace(given[0], node=first), catalog, ctx.notices, more),)
+        return tuple(make_plan(r, catalog, ctx.notices) for r in relations)
+    first, *more = apart(r.node for r in relations)
+    return (make_plan(replace(relations[0], node=first), catalog, ctx.notices, more),)
 
 
 def _computed(plans: Sequence[Plan], inputs: Mapping[str, Fields], ctx: Context) -> list[Fields]:
-    """The fields of every root."""
-    found: list[Fields] = []
+    """Runs the plans. Returns the fields of every root."""
+    root_fields: list[Fields] = []
     for plan in plans:
         known, program = plan.complete(inputs, ctx.tick), plan.program
         if isinstance(program, Program) and len(program.roots) > 1:
-            found += program.run_all(known, ctx.tick)
+            root_fields += program.run_all(known, ctx.tick)
         else:
-            found.append(program.run(known, ctx.tick))
-    return found
+            root_fields.append(program.run(known, ctx.tick))
+    return root_fields

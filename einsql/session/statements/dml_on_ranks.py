@@ -1,4 +1,4 @@
-"""Changes of tensors whose tiles lie at ranks, made there: nothing is brought to this process."""
+"""Changes of tensors on ranks, computed by the ranks that have the tiles."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from einsql.engine.ranks.storage import load, reads, write
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
-    Const,
     EinSum,
     Expr,
     Input,
-    Label,
     Operand,
     Output,
     Value,
@@ -27,10 +25,10 @@ from einsql.ir.einsum.graph import (
     disj,
     negate,
 )
+from einsql.optimizer.placement.layouts import declared, spread
 from einsql.planner.queries import catalog_of, query_binder, run_node
 from einsql.session.statements.target import as_declared, refuse_null, rows, settled
 from einsql.session.statements.write_set import Write
-from einsql.sql.binder.dml import Touch
 from einsql.storage import files
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import PlacedFields, Relation, lies
@@ -40,22 +38,20 @@ if TYPE_CHECKING:
     from einsql.planner.context import Context
 
 Presence = Literal["as it was", "from now on", "no more"]
-"""What becomes of the presence of the rows that a statement touches."""
+"""The new presence of the rows that a statement touches."""
 
 _OLD, _NEW = "#old", "#new"
 
 
 def loaded(ctx: Context, tensor: Tensor, file: files.FileTensor) -> Tensor:
-    """A tensor whose values ranks read from a file, each its own tiles.
+    """Returns a tensor whose tiles the ranks have read from a file.
 
-    They come to lie as the tensor's PARTITION BY says, else where the tensor lies already,
-    else in equal parts of its longest key.
+    The placement is that of the tensor's PARTITION BY, else the tensor's present placement,
+    else equal parts of its longest key.
 
     Raises:
         OperationalError: The file has changed, or a rank cannot read it.
     """
-    from einsql.optimizer.placement.layouts import declared, spread  # 20 ms, for several sites only
-
     cluster, sites = ctx.cluster, ctx.settings.sites
     assert cluster is not None
     old = tensor.relation.schema
@@ -84,11 +80,11 @@ def written(ctx: Context, result: Result, path: str, name: str) -> bool:
         name: The array's name in formats that have names.
 
     Returns:
-        Whether they did; a result that does not lie at ranks, or that no file can hold, is
-        left to others.
+        True if they have written the file. False for a result that is not on ranks, or that
+        has no such file format.
 
     Raises:
-        OperationalError: The file cannot be written; it is then what it was.
+        OperationalError: The file cannot be written; it is unchanged then.
     """
     columns = [c for c in result.columns if c.field is not None]
     if not isinstance(result.fields, RankFields) or result.hidden or not columns:
@@ -105,9 +101,9 @@ def written(ctx: Context, result: Result, path: str, name: str) -> bool:
     draft = files.create(path, schema.dtype(column.field), shape, name)
     try:
         origin = np.array([k.lo for k in schema.keys], np.int64)
-        held = fields.holders()
-        field = held.names[column.field]
-        write(fields.cluster, held, field, draft, axes, origin, ctx.tick)
+        on_ranks = fields.holders()
+        field = on_ranks.names[column.field]
+        write(fields.cluster, on_ranks, field, draft, axes, origin, ctx.tick)
         files.commit(draft)
     except BaseException:
         files.abandon(draft)
@@ -118,34 +114,34 @@ def written(ctx: Context, result: Result, path: str, name: str) -> bool:
 def inserted(
     ctx: Context, tensor: Tensor, order: list[str], result: Result, replaces: bool
 ) -> Tensor | None:
-    """The tensor with rows of a result that lies at ranks.
+    """Returns the tensor with the rows of a result that is on ranks.
 
     Args:
         ctx: The session.
-        tensor: What it was.
-        order: The tensor's column for each of the result's.
+        tensor: The tensor before the statement.
+        order: The tensor's column for each column of the result.
         result: The new rows.
-        replaces: Whether rows that are there may be overwritten.
+        replaces: Whether existing rows may be overwritten.
 
     Returns:
-        None if rows have to be looked at one by one: they are over other keys or of other
-        types, or might be there already.
+        None if rows have to be checked singly: they have other keys or types, or may exist
+        already.
 
     Raises:
         DataError: A value is NULL.
     """
     schema = tensor.relation.schema
     assert isinstance(result.fields, PlacedFields)
-    given = dict(zip(order, result.columns, strict=True))
-    keys = tuple(given[k.name].key for k in schema.keys)
+    sources = dict(zip(order, result.columns, strict=True))
+    keys = tuple(sources[k.name].key for k in schema.keys)
     alike = (
         not result.hidden
         and keys == tuple(k.name for k in result.schema.keys)
         and [(k.lo, k.hi) for k in result.schema.keys] == [(k.lo, k.hi) for k in schema.keys]
-        and all(given[f.name].dtype is f.dtype for f in schema.values)
+        and all(sources[f.name].dtype is f.dtype for f in schema.values)
     )
     fresh = replaces or tensor.default is not None or not rows(tensor.relation.fields, schema)
-    columns = {f.name: field for f in schema.values if (field := given[f.name].field) is not None}
+    columns = {f.name: field for f in schema.values if (field := sources[f.name].field) is not None}
     if not alike or not fresh or len(columns) < len(schema.values):
         return None
     for column, field in columns.items():
@@ -154,14 +150,14 @@ def inserted(
 
 
 def pasted(ctx: Context, write: Write) -> Write | Tensor:
-    """The tensor with new values in a box of its keys, which are sent to the ranks that have it.
+    """Sends the new values of a box to the ranks that have its tiles.
 
     Args:
         ctx: The session.
-        write: Of a tensor that lies at ranks.
+        write: The new values.
 
     Returns:
-        What was given where it is not a part of tiles that the ranks keep.
+        The new tensor; the unchanged `write` if the tensor's tiles are not on these ranks.
     """
     tensor, at = write.tensor, write.at
     fields, schema = tensor.relation.fields, tensor.relation.schema
@@ -173,69 +169,53 @@ def pasted(ctx: Context, write: Write) -> Write | Tensor:
     values = {k: np.broadcast_to(a, shape) for k, a in write.values.items()}
     if schema.has(PRESENT):
         values[PRESENT] = np.broadcast_to(np.True_, shape)
-    made = fields.pasted(box, values)
-    return write if made is None else replace(tensor, relation=Relation(schema, made))
+    pasted_fields = fields.pasted(box, values)
+    return (
+        write
+        if pasted_fields is None
+        else replace(tensor, relation=Relation(schema, pasted_fields))
+    )
 
 
 def overwritten(
-    ctx: Context, tensor: Tensor, fields: PlacedFields, touched: int,
-    columns: Mapping[str, str], presence: Presence,
-) -> Tensor:  # fmt: skip
-    """The tensor with the rows changed that a query has given.
+    ctx: Context,
+    tensor: Tensor,
+    fields: PlacedFields,
+    touched: int,
+    columns: Mapping[str, str],
+    presence: Presence,
+) -> Tensor:
+    """Returns the tensor with the rows of a query overwritten.
 
     Args:
         ctx: The session.
-        tensor: What it was.
-        fields: What the query gave, over the tensor's keys; its presence tells the rows.
-        touched: How many these are.
-        columns: The query's fields by the tensor's that they change.
-        presence: What becomes of the rows.
+        tensor: The tensor before the statement.
+        fields: The query's result over the tensor's keys; rows without presence are unchanged.
+        touched: The number of rows.
+        columns: The query's field for each changed field of the tensor.
+        presence: The new presence of the rows.
     """
     schema = tensor.relation.schema
-    whole = touched == schema.size and len(columns) == len(schema.values)
-    if whole and presence != "no more":
+    covers_all = touched == schema.size and len(columns) == len(schema.values)
+    if covers_all and presence != "no more":
         bare = fields.renamed(Schema(schema.keys, schema.values), columns, tensor.name)
         return as_declared(ctx, settled(tensor, bare, {f.name: f.name for f in schema.values}))
     node = _merging(ctx, tensor, fields, columns, presence)
     binder = query_binder(ctx)
     catalog_of(binder).fields.update({_OLD: tensor.relation.fields, _NEW: fields})
-    made = run_node(ctx, node, binder)
-    assert isinstance(made, PlacedFields)
-    return as_declared(ctx, settled(tensor, made, {f.name: f.name for f in schema.values}))
-
-
-def widened(touch: Touch, tensor: Tensor) -> Touch:
-    """The same rows told by arrays over all keys of the tensor, if everything read has them.
-
-    Conditions on keys have narrowed the domain, but the new state is over all keys.
-    """
-    node = touch.node
-    if len(set(touch.labels)) < len(touch.labels) or not isinstance(node, EinSum):
-        return touch
-    axes, guard = {a.label: a for a in node.axes}, [node.guard]
-    for label, key in zip(touch.labels, tensor.relation.schema.keys, strict=True):
-        axis = axes[label]
-        if (axis.lo, axis.hi) == (key.lo, key.hi):
-            continue
-        read = [
-            k for o in node.operands
-            for x, k in zip(o.labels, o.source.schema.keys, strict=True) if x == label
-        ]  # fmt: skip
-        if axis.define is not None or any(k.lo > key.lo or k.hi < key.hi for k in read):
-            return touch
-        axes[label] = Axis(label, key.lo, key.hi)
-        at = Label(label)
-        guard.append(negate(call("lt", DType.BOOLEAN, at, Const(axis.lo, DType.BIGINT))))
-        guard.append(call("lt", DType.BOOLEAN, at, Const(axis.hi, DType.BIGINT)))
-    wide = replace(node, axes=tuple(axes.values()), guard=conj(*guard))
-    return replace(touch, node=wide)
+    merged = run_node(ctx, node, binder)
+    assert isinstance(merged, PlacedFields)
+    return as_declared(ctx, settled(tensor, merged, {f.name: f.name for f in schema.values}))
 
 
 def _merging(
-    ctx: Context, tensor: Tensor, fields: PlacedFields, columns: Mapping[str, str],
+    ctx: Context,
+    tensor: Tensor,
+    fields: PlacedFields,
+    columns: Mapping[str, str],
     presence: Presence,
-) -> EinSum:  # fmt: skip
-    """The operation that makes the new state of the old one and of what a query gave."""
+) -> EinSum:
+    """Returns the node that merges a query's result into the old state."""
     schema, sites = tensor.relation.schema, ctx.settings.sites
     types = {field: schema.dtype(column) for column, field in columns.items()}
     new = [Field(field, dtype) for field, dtype in types.items()]

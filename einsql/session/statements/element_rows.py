@@ -64,16 +64,17 @@ def inserted(
 
 def _names(tensor: Tensor, source: Rows, path: str, member: str | None) -> dict[str, str]:
     """The file's column for each of the tensor's."""
-    given = list(source.columns)
+    file_columns = list(source.columns)
     if source.positional:
-        if len(given) != len(tensor.columns):
+        if len(file_columns) != len(tensor.columns):
             raise DataError(
-                f"'{path}' has {len(given)} columns, and {tensor.name} has {len(tensor.columns)}",
+                f"'{path}' has {len(file_columns)} columns, and {tensor.name} has "
+                f"{len(tensor.columns)}",
                 hint=f"Those of {tensor.name} are {', '.join(tensor.columns)}.",
             )
-        return dict(zip(tensor.columns, given, strict=True))
-    known = {name.lower(): name for name in reversed(given)}
-    if len(known) < len(given):
+        return dict(zip(tensor.columns, file_columns, strict=True))
+    known = {name.lower(): name for name in reversed(file_columns)}
+    if len(known) < len(file_columns):
         raise DataError(f"'{path}' has two columns of the same name")
     wanted = {c: c for c in tensor.columns}
     if member is not None:
@@ -82,12 +83,12 @@ def _names(tensor: Tensor, source: Rows, path: str, member: str | None) -> dict[
             raise DataError(f"TENSOR names one value column; {tensor.name} has {len(values)}")
         wanted[values[0].name] = member
     missing = [name for name in wanted.values() if name.lower() not in known]
-    extra = [n for n in given if n.lower() not in {name.lower() for name in wanted.values()}]
+    extra = [n for n in file_columns if n.lower() not in {name.lower() for name in wanted.values()}]
     if missing or extra:
         reason = f"no column {missing[0]}" if missing else f"a column {extra[0]} too many"
         raise DataError(
             f"'{path}' has {reason} for {tensor.name}",
-            hint=f"Its columns are {', '.join(given)}; {tensor.name} has "
+            hint=f"Its columns are {', '.join(file_columns)}; {tensor.name} has "
             f"{', '.join(tensor.columns)}.",
         )
     return {column: known[name.lower()] for column, name in wanted.items()}
@@ -109,9 +110,13 @@ def _cells(schema: Schema, batch: Batch, names: dict[str, str], path: str) -> np
 
 
 def _refuse_twice(
-    schema: Schema, at: np.ndarray, came: np.ndarray, before: np.ndarray | None, path: str,
+    schema: Schema,
+    at: np.ndarray,
+    came: np.ndarray,
+    before: np.ndarray | None,
+    path: str,
     name: str,
-) -> None:  # fmt: skip
+) -> None:
     """Refuses a key that is there already, in the tensor or in an earlier row."""
     wrong = came[at]
     if not wrong.any():

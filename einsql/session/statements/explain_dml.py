@@ -1,4 +1,4 @@
-"""EXPLAIN of changes of tensors: one plan for all parts of a statement, and what each root is."""
+"""EXPLAIN of statements that change tensors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class ChangeExplanation(TextExplanation):
     """The plan of a statement with several roots, or their plans.
 
     Attributes:
-        titles: What becomes of each root.
-        plans: One for all of them, or one for each where several sites or a GPU compute.
+        asked: The EXPLAIN statement.
+        titles: The statement part of each root, such as `INSERT t`.
+        plans: One plan for all roots; one for each root on several sites or a GPU.
     """
 
     asked: Explain
@@ -32,7 +33,7 @@ class ChangeExplanation(TextExplanation):
 
     @property
     def roots(self) -> dict[str, str]:
-        """What each root is for, by its name in the one plan."""
+        """The name of each root in the plan, by its title."""
         (only,) = self.plans
         optimized = only.plan.optimized
         names = names_of(optimized.roots)
@@ -41,7 +42,7 @@ class ChangeExplanation(TextExplanation):
         }
 
     def lines(self) -> list[str]:
-        """The graph and its steps, and which root goes where."""
+        """The graph, its steps and the title of each root."""
         if len(self.plans) > 1:
             pairs = zip(self.titles, self.plans, strict=True)
             return [line for title, plan in pairs for line in (f"-- {title}", *plan.lines())]
@@ -49,7 +50,7 @@ class ChangeExplanation(TextExplanation):
         return [*self.plans[0].lines(), "-- roots", *shown]
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain values; of a plan with several roots the lines."""
+        """The plans as plain values; a plan with several roots as lines."""
         if len(self.plans) > 1:
             pairs = zip(self.titles, self.plans, strict=True)
             return {"parts": [{"part": title, "plan": plan.to_dict()} for title, plan in pairs]}
@@ -57,7 +58,7 @@ class ChangeExplanation(TextExplanation):
         return {"parts": parts, "plan": self.plans[0].lines()}
 
     def undrawn(self, form: str) -> NotSupportedError:
-        """Why there is no drawing or page."""
+        """Returns the error that there is no drawing or page."""
         return NotSupportedError(
             f"EXPLAIN of several changes at once has no {form}",
             hint="FORMAT text and FORMAT json show them; EXPLAIN of one change draws it.",
@@ -65,34 +66,38 @@ class ChangeExplanation(TextExplanation):
 
 
 def explain_change(ctx: Context, asked: Explain, cluster: Topology | None) -> Explanation:
-    """The explanation of a statement that changes tensors; ANALYZE computes, and stores nothing.
+    """Explains a statement that changes tensors. ANALYZE computes, but stores nothing.
 
     Raises:
         NotSupportedError: It computes nothing, or a drawing of several roots is asked for.
         Error: The statement is wrong.
     """
     assert isinstance(asked.statement, st.Change)
-    made, read = bind(ctx, asked.statement.tree)
-    if not made.plans:
+    prepared, read = bind(ctx, asked.statement.tree)
+    if not prepared.plans:
         raise NotSupportedError("INSERT of VALUES computes nothing that a plan could show")
-    if cluster is not None and len(made.plans) == 1 and len(made.plans[0].optimized.roots) > 1:
+    if (
+        cluster is not None
+        and len(prepared.plans) == 1
+        and len(prepared.plans[0].optimized.roots) > 1
+    ):
         raise NotSupportedError(
             "EXPLAIN SIMULATE of several changes at once has no plan for one site",
             hint="EXPLAIN SIMULATE (SITES 2) plays each by itself.",
         )
     plans = []
-    for plan in made.plans:
+    for plan in prepared.plans:
         measured = None
         if asked.analyze:
             inputs = plan.complete(read, ctx.tick)
             measured = plan.program.measured(inputs, ctx.tick)[1]
         plans.append(GraphExplanation(asked, plan, ctx.settings, measured, cluster))
-    titles = [f"{p.kind} {p.name}" for p in made.parts if p.root is not None]
-    if made.shown is not None:
+    titles = [f"{p.kind} {p.name}" for p in prepared.parts if p.root is not None]
+    if prepared.shown is not None:
         titles.insert(0, "SELECT")
     if len(titles) == 1:
         return plans[0]
-    found = ChangeExplanation(asked, tuple(titles), tuple(plans))
+    explanation = ChangeExplanation(asked, tuple(titles), tuple(plans))
     if asked.form in ("svg", "html"):
-        raise found.undrawn(asked.form)
-    return found
+        raise explanation.undrawn(asked.form)
+    return explanation

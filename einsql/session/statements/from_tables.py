@@ -1,4 +1,4 @@
-"""Rows of DuckDB that become tensors: which columns are keys, their bounds, what is refused."""
+"""Tensors made from DuckDB rows, and changes of tensors by DuckDB queries."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from einsql.errors import (
 from einsql.hybrid import hybrid_plan
 from einsql.hybrid.split.rows import touching
 from einsql.ir.functions.casts import cast_array, cast_failure
-from einsql.session.statements.insert import cells, column_order, given, insert_rows
+from einsql.session.statements.insert import cells, column_order, insert_rows, row_write
 from einsql.session.statements.target import changed
-from einsql.session.statements.write_set import Made
+from einsql.session.statements.write_set import WriteSet
 from einsql.sql.binder.dml import Insertion
 from einsql.storage.duckdb.table_result import TableResult
 from einsql.storage.objects import Tensor
@@ -33,41 +33,41 @@ if TYPE_CHECKING:
     from einsql.planner.context import Context
 
 MAX_ELEMENTS = 2**40
-"""As many as a declared tensor may have."""
+"""The most elements of a tensor, as for a declared one."""
 
 SPARSE = 16
-"""A table has few rows if it has fewer than this part of the elements that they span."""
+"""A table is sparse if its rows are fewer than one in this many elements."""
 
 Columns = list[tuple[str, DType, np.ndarray]]
 
 
 def tensor_of(ctx: Context, name: str, table: TableResult, empty: Tensor | None) -> Tensor:
-    """The tensor of a table's rows.
+    """Returns a tensor with a table's rows.
 
     Args:
         ctx: The session.
         name: The tensor's name.
         table: Leading integer columns are keys, but for the last column and one named `val`;
             the rest are values.
-        empty: The tensor as it is declared, if it is; its columns are the table's in order.
+        empty: The declared tensor, whose columns match the table's by position; None infers it.
 
     Raises:
         ProgrammingError: Columns do not fit a tensor.
         DataError: A key or a value is NULL.
         IntegrityError: A key occurs twice, is negative or out of bounds.
-        OperationalError: A few rows span more elements than memory may be taken.
+        OperationalError: Few rows span more elements than fit the memory limit.
     """
     columns = read(table)
     if empty is not None:
-        given = fitted(empty, list(empty.columns), columns)
+        new_rows = fitted(empty, list(empty.columns), columns)
         with ctx.memory.lending():
-            return insert_rows(empty, given, replaces=False)
+            return insert_rows(empty, new_rows, replaces=False)
     names = [c[0] for c in columns]
     if len({n.lower() for n in names}) != len(names):
         raise ProgrammingError("Two columns have the same name", hint="Rename one with AS.")
     count = 0
     while count < len(columns) - 1 and columns[count][1].is_integer:
-        if columns[count][0].lower() == "val":  # what SQL calls a tensor's value
+        if columns[count][0].lower() == "val":  # the default name of a value column
             break
         count += 1
     keys = tuple(Key(n, 0, _bound(n, values)) for n, _, values in columns[:count])
@@ -76,19 +76,19 @@ def tensor_of(ctx: Context, name: str, table: TableResult, empty: Tensor | None)
     if schema.size > MAX_ELEMENTS:
         raise ProgrammingError(f"{schema.size:,} elements are more than a tensor may have")
     _check_size(ctx, schema, len(columns[0][2]))
-    held = {
+    zeros = {
         f.name: np.broadcast_to(np.zeros((), f.dtype.numpy), schema.shape) for f in schema.fields
     }
-    made = Tensor(name, Relation(schema, held), tuple(names))
+    tensor = Tensor(name, Relation(schema, zeros), tuple(names))
     with ctx.memory.lending():
-        return insert_rows(made, {n: values for n, _, values in columns}, replaces=False)
+        return insert_rows(tensor, {n: values for n, _, values in columns}, replaces=False)
 
 
 def _check_size(ctx: Context, schema: Schema, count: int) -> None:
-    """Refuses a few rows with large keys, for which nobody wants files of what is absent.
+    """Refuses sparse rows with large keys, which would spill mostly absent elements.
 
     Raises:
-        OperationalError: They do not fit the memory limit.
+        OperationalError: The dense tensor does not fit the memory limit.
     """
     nbytes = sum(schema.size * f.dtype.numpy.itemsize for f in schema.fields)
     if count * SPARSE >= schema.size or ctx.memory.allows(nbytes):
@@ -112,7 +112,7 @@ def _bound(name: str, values: np.ndarray) -> int:
 
 
 def fitted(tensor: Tensor, order: list[str], columns: Columns) -> dict[str, np.ndarray]:
-    """The columns in the types of a tensor's, by their names.
+    """Casts columns to the types of a tensor's columns. Returns them by name.
 
     Raises:
         ProgrammingError: There are too many or too few, or a key is no integer.
@@ -125,7 +125,7 @@ def fitted(tensor: Tensor, order: list[str], columns: Columns) -> dict[str, np.n
         )
     schema = tensor.relation.schema
     keys = {k.name for k in schema.keys}
-    found = {}
+    arrays = {}
     for column, (_, dtype, values) in zip(order, columns, strict=True):
         if column in keys and not dtype.is_integer:
             raise ProgrammingError(f"The key {column} cannot be a {dtype.value}")
@@ -133,37 +133,37 @@ def fitted(tensor: Tensor, order: list[str], columns: Columns) -> dict[str, np.n
         failure = cast_failure(dtype, wanted)
         if failure is not None and failure.numpy(values).any():
             raise DataError(failure.reason)
-        found[column] = cast_array(values, wanted)
-    return found
+        arrays[column] = cast_array(values, wanted)
+    return arrays
 
 
 def read(table: TableResult) -> Columns:
-    """Names, types and values of a table's columns.
+    """Returns names, types and values of a table's columns.
 
     Raises:
         NotSupportedError: Tensors have no such type.
         DataError: There are NULLs.
     """
-    found = table.arrow()
+    arrow_table = table.arrow()
     columns: Columns = []
-    for name, told, column in zip(table.names, table.types, found.columns, strict=True):
+    for name, type_name, column in zip(table.names, table.types, arrow_table.columns, strict=True):
         if column.null_count:
             raise DataError(
                 f"{column.null_count} values of {name} are NULL, which a tensor cannot hold",
                 hint="COALESCE(…, 0) gives them a value; WHERE … IS NOT NULL leaves them out.",
             )
-        columns.append((name, *_typed(name, told, column)))
+        columns.append((name, *_typed(name, type_name, column)))
     return columns
 
 
 _WIDER = {"uint8": "int16", "uint16": "int32", "uint32": "int64"}
 
 
-def _typed(name: str, told: str, column: pa.ChunkedArray) -> tuple[DType, np.ndarray]:
+def _typed(name: str, type_name: str, column: pa.ChunkedArray) -> tuple[DType, np.ndarray]:
     import pyarrow as pa  # only boundaries need it
 
     kind: Any = column.type
-    if told in ("HUGEINT", "UHUGEINT", "UBIGINT"):
+    if type_name in ("HUGEINT", "UHUGEINT", "UBIGINT"):
         try:
             column = column.cast(pa.int64())
         except pa.ArrowInvalid:
@@ -179,19 +179,19 @@ def _typed(name: str, told: str, column: pa.ChunkedArray) -> tuple[DType, np.nda
             dtype = DType.of(np.dtype(column.type.to_pandas_dtype()))
     if dtype is None:
         raise NotSupportedError(
-            f"Tensors have no type {told}, which {name} has",
+            f"Tensors have no type {type_name}, which {name} has",
             hint=f"Cast it: {name}::DOUBLE. Types are {', '.join(t.value for t in DType)}.",
         )
     return dtype, column.to_numpy()
 
 
-# ---- UPDATE and DELETE
+# ---- INSERT, UPDATE and DELETE
 
 
 def inserted_rows(
     ctx: Context, tensor: Tensor, statement: Insertion, text: str, refusal: Error
-) -> tuple[Made, int]:
-    """What INSERT stores of a SELECT that is no tensor work as a whole.
+) -> tuple[WriteSet, int]:
+    """Returns the cells that INSERT stores of a SELECT that DuckDB runs.
 
     Raises:
         Error: The refusal, if DuckDB may not run the SELECT; a row does not fit the tensor.
@@ -203,21 +203,21 @@ def inserted_rows(
         order = column_order(tensor, [(n, statement.source) for n in table.names])
     else:
         order = column_order(tensor, statement.columns)
-    return given(tensor, fitted(tensor, order, read(table)), statement.replaces)
+    return row_write(tensor, fitted(tensor, order, read(table)), statement.replaces)
 
 
 def changed_rows(ctx: Context, tensor: Tensor, text: str, alias: str, refusal: Error) -> int:
-    """UPDATE or DELETE of a tensor by what DuckDB says; returns the number of rows.
+    """Runs UPDATE or DELETE of a tensor by a DuckDB query. Returns the number of rows.
 
     Args:
         ctx: The session.
-        tensor: What is changed.
+        tensor: The tensor to change.
         text: The statement.
-        alias: What it calls the tensor.
-        refusal: Why it is no tensor work.
+        alias: The tensor's name in the statement.
+        refusal: The binder's error, why einsql alone cannot run the statement.
 
     Raises:
-        Error: The refusal, if DuckDB may not or cannot run it.
+        Error: The refusal, if DuckDB may not or cannot run the statement.
         IntegrityError: Several rows of FROM meet one row of the tensor.
         DataError: A new value is NULL, or does not fit.
     """
@@ -231,16 +231,16 @@ def changed_rows(ctx: Context, tensor: Tensor, text: str, alias: str, refusal: E
         raise refusal
     names = [known[c.lower()] for c in listed]
     try:
-        found = hybrid_plan.run(ctx, hybrid_plan.split(ctx, query))
+        touched = hybrid_plan.run(ctx, hybrid_plan.split(ctx, query))
     except Error as error:
-        error.position = None  # in the query's text, not in this one
+        error.position = None  # it refers to the query's text
         raise
     order = [*(k.name for k in schema.keys), *names]
-    wide = max(1, len(order))  # without keys or values a row says no more than that it is one
-    columns = (*order, *found.names[len(order) : wide])
-    shown = TableResult(found.relation, columns, found.types, found.lock)
+    wide = max(1, len(order))  # without keys or values a row has a dummy column
+    columns = (*order, *touched.names[len(order) : wide])
+    shown = TableResult(touched.relation, columns, touched.types, touched.lock)
     table = fitted(tensor, order, read(shown)[: len(order)])
-    at = cells(tensor, table, len(found))
+    at = cells(tensor, table, len(touched))
     unique, counts = np.unique(at, return_counts=True)
     if (counts > 1).any():
         raise IntegrityError(

@@ -15,7 +15,7 @@ from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, su
 from einsql.ir.einsum.graph import Call, Const, EinSum, Input, Value
 from einsql.ir.functions.casts import cast_array, cast_failure
 from einsql.session.statements.target import changed, constant
-from einsql.session.statements.write_set import Made, Write
+from einsql.session.statements.write_set import Write, WriteSet
 from einsql.sql.binder.dml import Insertion, LiteralRow
 from einsql.sql.parser.positions import position
 from einsql.sql.scope.relation import Relation
@@ -30,42 +30,51 @@ if TYPE_CHECKING:
 
 
 def inserted(
-    ctx: Context, tensor: Tensor, order: list[str], result: Result, replaces: bool,
-    told: Mapping[str, int],
-) -> tuple[Made, int]:  # fmt: skip
-    """What INSERT … SELECT stores, and the number of rows.
+    ctx: Context,
+    tensor: Tensor,
+    order: list[str],
+    result: Result,
+    replaces: bool,
+    constants: Mapping[str, int],
+) -> tuple[WriteSet, int]:
+    """Returns the cells that INSERT … SELECT stores, and the number of rows.
 
     Args:
         ctx: The session.
-        tensor: As it is.
-        order: The tensor's column for each of the result's.
-        result: What the SELECT gave.
-        replaces: Whether rows that are there are overwritten.
-        told: The one number that fields of the result have in every row, as far as the
-            statement says it.
+        tensor: The tensor before the statement.
+        order: The tensor's column for each column of the result.
+        result: The result of the SELECT.
+        replaces: Whether existing rows are overwritten.
+        constants: The number of each field that has one number in every row, as far as the
+            binder knows.
 
     Raises:
         IntegrityError: A key exists already, occurs twice or is out of bounds.
         DataError: A value is NULL or does not fit its type.
     """
-    if isinstance(result.fields, PlacedFields):
-        from einsql.session.statements import dml_on_ranks  # for ranks only
+    columns = dict(zip(order, result.columns, strict=True))
+    is_new_on_ranks = isinstance(result.fields, PlacedFields)
+    if is_new_on_ranks or isinstance(tensor.relation.fields, PlacedFields):
+        from einsql.session.statements import dml_on_ranks  # imports the transport to the ranks
 
-        made = dml_on_ranks.inserted(ctx, tensor, order, result, replaces)
-        if made is not None:
-            return made, len(result)
-    box = _box(tensor, dict(zip(order, result.columns, strict=True)), result, replaces, told)
-    if box is not None and isinstance(tensor.relation.fields, PlacedFields):
-        from einsql.session.statements import dml_on_ranks  # as above
-
-        return dml_on_ranks.pasted(ctx, box), box.count
+        if is_new_on_ranks:
+            overwritten = dml_on_ranks.inserted(ctx, tensor, order, result, replaces)
+            if overwritten is not None:
+                return overwritten, len(result)
+        box = _box(tensor, columns, result, replaces, constants)
+        if box is not None and isinstance(tensor.relation.fields, PlacedFields):
+            return dml_on_ranks.pasted(ctx, box), box.count
+    else:
+        box = _box(tensor, columns, result, replaces, constants)
     if box is not None:
         return box, box.count
-    return given(tensor, result_table(tensor, order, result), replaces)
+    return row_write(tensor, result_table(tensor, order, result), replaces)
 
 
-def given(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> tuple[Made, int]:
-    """What INSERT of some rows stores, and their number; each column in its type's carrier.
+def row_write(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> tuple[WriteSet, int]:
+    """Returns the cells that INSERT of rows stores, and the number of rows.
+
+    The columns are arrays in the carriers of their types.
 
     Raises:
         IntegrityError: A key exists already, occurs twice or is out of bounds.
@@ -76,24 +85,27 @@ def given(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> tuple
 
 
 def _box(
-    tensor: Tensor, source: dict[str, ResultColumn], result: Result, replaces: bool,
-    told: Mapping[str, int],
-) -> Write | None:  # fmt: skip
-    """A result that is a box of the tensor, dense and free, or None if rows have to be looked at.
+    tensor: Tensor,
+    source: dict[str, ResultColumn],
+    result: Result,
+    replaces: bool,
+    constants: Mapping[str, int],
+) -> Write | None:
+    """Returns a dense result as a box of free cells, or None if rows have to be checked singly.
 
-    A key may be one of the result's, or a number that is the same for every row.
+    A key of the tensor is a key of the result, or one number for all rows.
 
     Args:
-        tensor: As it is.
-        source: The result's column for each of the tensor's.
-        result: What the SELECT gave.
-        replaces: Whether rows that are there are overwritten.
-        told: As for `inserted`.
+        tensor: The tensor before the statement.
+        source: The result's column for each column of the tensor.
+        result: The result of the SELECT.
+        replaces: Whether existing rows are overwritten.
+        constants: As for `inserted`.
     """
-    schema, made = tensor.relation.schema, result.schema
-    if result.hidden or not made.size or len(result) < made.size:
+    schema, source_schema = tensor.relation.schema, result.schema
+    if result.hidden or not source_schema.size or len(result) < source_schema.size:
         return None
-    axes = {k.name: n for n, k in enumerate(made.keys)}
+    axes = {k.name: n for n, k in enumerate(source_schema.keys)}
     box: list[slice] = []
     moved: list[int] = []
     spread: list[slice | None] = []
@@ -102,10 +114,10 @@ def _box(
         if column.key is not None:
             moved.append(axes[column.key])
             spread.append(slice(None))
-            lo, hi = made.keys[moved[-1]].lo, made.keys[moved[-1]].hi
+            lo, hi = source_schema.keys[moved[-1]].lo, source_schema.keys[moved[-1]].hi
         else:
             assert column.field is not None
-            number = told.get(column.field)
+            number = constants.get(column.field)
             number = _only(result, column) if number is None else number
             if number is None:
                 return None
@@ -114,7 +126,7 @@ def _box(
         if lo < key.lo or hi > key.hi:
             return None
         box.append(slice(lo - key.lo, hi - key.lo))
-    if sorted(moved) != list(range(len(made.keys))):
+    if sorted(moved) != list(range(len(source_schema.keys))):
         return None
     at = tuple(box)
     if tensor.default is None and not replaces:
@@ -123,44 +135,45 @@ def _box(
             return None
     values: dict[str, np.ndarray] = {}
     for f in schema.values:
-        found = _values(result, source[f.name], f.dtype)
-        if found is None:
+        array = _values(result, source[f.name], f.dtype)
+        if array is None:
             return None
-        values[f.name] = found.transpose(moved)[tuple(spread) or ...]
-    whole = made.size == schema.size
-    return Write(tensor, None if whole else at, values, made.size, presence=True)
+        values[f.name] = array.transpose(moved)[tuple(spread) or ...]
+    covers_all = source_schema.size == schema.size
+    return Write(tensor, None if covers_all else at, values, source_schema.size, presence=True)
 
 
-def told(relation: Relation, scalars: Mapping[str, object]) -> dict[str, int | str]:
-    """Fields of a SELECT that are one number in every row, or the name of a scalar that has it.
+def constant_fields(relation: Relation, scalars: Mapping[str, object]) -> dict[str, int | str]:
+    """Returns the fields of a SELECT with one number in every row.
 
-    Of keys without a row nothing is said.
+    The value is the number, or the name of the scalar input that has it. Absent rows may have
+    other numbers.
 
     Args:
         relation: The bound SELECT.
-        scalars: What its parameters are read as, among other inputs.
+        scalars: The scalar inputs, such as parameters.
     """
-    node, found = relation.node, dict[str, int | str]()
+    node, constants = relation.node, dict[str, int | str]()
     if not isinstance(node, EinSum):
-        return found
+        return constants
     for o in node.outputs:
         if o.reduction is not None or node.schema.has(valid(o.name)) or not o.dtype.is_integer:
             continue
         e = o.args[0]
         while isinstance(e, Call) and e.fn == "cast" and e.args[0].dtype.is_integer:
-            (e,) = e.args  # a number that does not fit has been refused
+            (e,) = e.args  # the cast has refused numbers that do not fit
         if isinstance(e, Const) and e.dtype.is_integer:
-            found[o.name] = int(e.value)
+            constants[o.name] = int(e.value)
         elif isinstance(e, Value) and e.dtype.is_integer and e.operand >= 0:
             operand = node.operands[e.operand]
             name = operand.source.name if isinstance(operand.source, Input) else ""
             if not operand.labels and name.startswith("?") and name in scalars:
-                found[o.name] = name
-    return found
+                constants[o.name] = name
+    return constants
 
 
 def _only(result: Result, column: ResultColumn) -> int | None:
-    """The one number that an integer column has in every row, if so."""
+    """Returns the number of an integer column that has one number in every row, else None."""
     assert column.field is not None
     if not column.dtype.is_integer or not result.dense(column):
         return None
@@ -170,7 +183,7 @@ def _only(result: Result, column: ResultColumn) -> int | None:
 
 
 def _values(result: Result, column: ResultColumn, dtype: DType) -> np.ndarray | None:
-    """A column as the tensor stores it, or None if it does not fit, or has NULLs."""
+    """Returns a column in the tensor's type, or None if it does not fit or has NULLs."""
     if column.field is None or not result.dense(column):
         return None
     values = result.fields[column.field]
@@ -179,26 +192,26 @@ def _values(result: Result, column: ResultColumn, dtype: DType) -> np.ndarray | 
     values, failure = loaded(values, column.dtype), cast_failure(column.dtype, dtype)
     if failure is not None and failure.numpy(values).any():
         return None
-    found: Any = stored(cast_array(values, dtype), dtype)
-    return np.asarray(found)
+    converted: Any = stored(cast_array(values, dtype), dtype)
+    return np.asarray(converted)
 
 
 def result_order(tensor: Tensor, statement: Insertion, relation: Relation) -> list[str]:
-    """The tensor's column that each column of the SELECT goes to."""
-    given = relation.columns
+    """Returns the tensor's column for each column of the SELECT."""
+    columns = relation.columns
     if statement.by_name:
-        return column_order(tensor, [(c.name, statement.source) for c in given])
+        return column_order(tensor, [(c.name, statement.source) for c in columns])
     order = column_order(tensor, statement.columns)
-    if len(given) != len(order):
+    if len(columns) != len(order):
         raise ProgrammingError(
-            f"INSERT gives {len(given)} columns for {len(order)}",
+            f"INSERT gives {len(columns)} columns for {len(order)}",
             hint=f"{tensor.name} has {', '.join(order)}.",
         )
     return order
 
 
 def column_order(tensor: Tensor, listed: list[tuple[str, exp.Expr]]) -> list[str]:
-    """The tensor's columns as listed, by names and the nodes that give them."""
+    """Resolves listed column names, each with the node for error positions."""
     if not listed:
         return list(tensor.columns)
     known = {c.lower(): c for c in tensor.columns}
@@ -224,7 +237,7 @@ def column_order(tensor: Tensor, listed: list[tuple[str, exp.Expr]]) -> list[str
 def literal_table(
     ctx: Context, tensor: Tensor, listed: list[tuple[str, exp.Expr]], rows: list[LiteralRow]
 ) -> dict[str, np.ndarray]:
-    """The columns that VALUES gives, by the tensor's names.
+    """Returns the columns of VALUES, by the tensor's names.
 
     Raises:
         Error: Columns are missing, a value is NULL, does not fit or is out of bounds.
@@ -270,7 +283,7 @@ def _types(tensor: Tensor) -> dict[str, DType]:
 
 
 def result_table(tensor: Tensor, order: list[str], result: Result) -> dict[str, np.ndarray]:
-    """A result's columns in the types of a tensor's, by their names.
+    """Returns a result's columns in the types of a tensor's, by the tensor's names.
 
     Raises:
         Error: A value is NULL or does not fit.
@@ -294,7 +307,7 @@ def result_table(tensor: Tensor, order: list[str], result: Result) -> dict[str, 
 
 
 def insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> Tensor:
-    """The tensor with rows of columns, each in the carrier of its type.
+    """Returns the tensor with inserted rows. The columns are in the carriers of their types.
 
     Raises:
         IntegrityError: A key exists already, occurs twice or is out of bounds.
@@ -310,7 +323,7 @@ def insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) ->
 
 
 def _new_cells(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> np.ndarray:
-    """The flat index of each of some rows that may be inserted."""
+    """Returns the flat index of each row to insert."""
     schema = tensor.relation.schema
     at = cells(tensor, table, len(next(iter(table.values()))))
     unique, counts = np.unique(at, return_counts=True)
@@ -334,22 +347,22 @@ def _new_cells(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> 
 
 
 def _flags(mask: np.ndarray | None, at: np.ndarray) -> np.ndarray:
-    """A mask at flat indices; without one every key is there."""
+    """Returns a mask at flat indices; without a mask every key is present."""
     if mask is None:
         return np.ones(len(at), np.bool_)
-    found: np.ndarray
+    flags: np.ndarray
     if mask.flags.c_contiguous:
-        found = mask.reshape(-1)[at]
+        flags = mask.reshape(-1)[at]
     else:
-        found = mask[np.unravel_index(at, mask.shape)]
-    return found
+        flags = mask[np.unravel_index(at, mask.shape)]
+    return flags
 
 
 def _own(array: np.ndarray | np.bool_, shape: tuple[int, ...]) -> np.ndarray:
-    """A copy, in a file where the session lends one."""
-    made = buffer_pool.empty(shape, array.dtype)
-    made[...] = array
-    return made
+    """Returns a copy, in a temporary file if memory is short."""
+    copied = buffer_pool.empty(shape, array.dtype)
+    copied[...] = array
+    return copied
 
 
 def cells(tensor: Tensor, table: dict[str, np.ndarray], count: int) -> np.ndarray:

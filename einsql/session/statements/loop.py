@@ -1,4 +1,4 @@
-"""FOR … DO … END FOR: its steps, what is kept of them, and the rows they give."""
+"""FOR … DO … END FOR: runs the steps and collects their rows."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ class _Run:
 
         Args:
             loop: The loop.
-            around: The variables of the loops around it, and their values.
-            lo: What fraction of the whole statement was done before.
-            width: What fraction it is.
+            around: The variables of the enclosing loops, with their values.
+            lo: The fraction of the statement done before the loop.
+            width: The loop's fraction of the statement.
         """
         ctx = self.ctx
         self._give(around)
@@ -141,7 +141,7 @@ class _Run:
             self._complete(at)
 
     def _values(self, loop: st.For) -> range:
-        """What the variable takes, one after the other."""
+        """Returns the values of the loop's variable."""
         numbers = [self._whole(tree, loop.at) for tree in loop.bounds]
         if len(numbers) == 3 and numbers[2] == 0:
             raise DataError("range() cannot go on by 0", position=loop.at)
@@ -150,8 +150,8 @@ class _Run:
     def _whole(self, tree: exp.Expr, at: int) -> int:
         try:
             bound = query_binder(self.ctx).scalar(tree)
-            whole = isinstance(bound.type, DType) and bound.type.is_integer
-            value = evaluate(self.ctx, bound.value) if whole else None
+            is_integer = isinstance(bound.type, DType) and bound.type.is_integer
+            value = evaluate(self.ctx, bound.value) if is_integer else None
         except Error as error:
             error.position = at if error.position is None else error.position
             raise
@@ -165,8 +165,8 @@ class _Run:
 
     def _statement(self, part: st.Part, at: tuple[tuple[str, int], ...], speaks: bool) -> None:
         self._give(at)
-        given = enumerate(self.ctx.parameters, 1)  # what is not read has no plan of its own
-        self.ctx.parameters = tuple(v if n in part.numbers else None for n, v in given)
+        numbered = enumerate(self.ctx.parameters, 1)  # what is not read has no plan of its own
+        self.ctx.parameters = tuple(v if n in part.numbers else None for n, v in numbered)
         try:
             outcome = self.execute(part.text.text)
             if speaks:
@@ -200,23 +200,23 @@ class _Run:
             self.rows.append((*(value for _, value in at), *row))
 
     def _complete(self, at: tuple[tuple[str, int], ...]) -> None:
-        """A step is complete: what it did stays."""
+        """Keeps the changes and reports the rows of a completed step."""
         self._last = ", ".join(f"{name} = {value}" for name, value in at)
         if self.own and self.ctx.duck.asked:
             self.ctx.store.commit()
             self.begin()
         self._kept = self.ctx.store.savepoint()
-        told, self._rows_kept = self._rows_kept, len(self.rows)
+        reported, self._rows_kept = self._rows_kept, len(self.rows)
         report = self.ctx.progress.report_step
         if report is not None and self.columns is not None:
-            for row in self.rows[told:]:
+            for row in self.rows[reported:]:
                 report(self.columns.description, row)
 
     def stop(self, error: BaseException) -> None:
-        """Undoes the step that has failed, keeps those before, and has the error say so."""
+        """Undoes the failed step, keeps earlier ones, and extends the error's hint."""
         store = self.ctx.store
         del self.rows[self._rows_kept :]
-        if not store.in_transaction:  # the commit has failed, which undoes what it was to keep
+        if not store.in_transaction:  # a failed commit has undone its steps
             self._last = self._committed
         elif self.ctx.duck.aborted and self.own:
             store.rollback()
@@ -236,7 +236,7 @@ class _Run:
                 self.ctx.notices.append(f"The loop was cancelled. {said}")
 
     def outcome(self, loop: st.For) -> Outcome:
-        """The rows, or how many rows were changed if no statement gives any."""
+        """Returns the rows, or the number of changed rows if no statement returns rows."""
         if loop.speaker is None:
             return Changed(self.changes)
         columns = self.columns

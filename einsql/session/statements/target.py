@@ -1,4 +1,4 @@
-"""The tensor a statement changes: finding it, and its new state."""
+"""The tensor that a statement changes, and its new state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def writable(ctx: Context, target: Target) -> Tensor:
     """The tensor of a statement's target.
 
     Raises:
-        ProgrammingError: There is none of that name, or it is not einsql's to change.
+        ProgrammingError: There is no such tensor, or it belongs to the caller.
     """
     try:
         if ctx.store.get(target.name) is None and ctx.in_scope(target.name) is not None:
@@ -43,7 +43,7 @@ def writable(ctx: Context, target: Target) -> Tensor:
 
 
 def changed(tensor: Tensor, fields: dict[str, np.ndarray], mask: np.ndarray | None) -> Tensor:
-    """The tensor with new fields; a full mask is dropped."""
+    """Returns the tensor with new fields. A mask that is True everywhere is dropped."""
     schema = tensor.relation.schema
     if mask is None and not schema.has(PRESENT):
         for array in fields.values():
@@ -61,17 +61,17 @@ def changed(tensor: Tensor, fields: dict[str, np.ndarray], mask: np.ndarray | No
 
 
 def rows(fields: Fields, schema: Schema) -> int:
-    """How many keys are present."""
+    """Returns the number of present keys."""
     return count(fields, Term(PRESENT)) if PRESENT in fields else schema.size
 
 
 def settled(tensor: Tensor, fields: PlacedFields, columns: Mapping[str, str]) -> Tensor:
-    """The tensor with new fields that lie at sites; presence that is full is dropped.
+    """Returns the tensor with new placed fields. A presence flag True everywhere is dropped.
 
     Args:
-        tensor: What it was.
-        fields: Over the same keys, with a presence flag if some may be absent.
-        columns: The names of the new value fields by the tensor's.
+        tensor: The tensor before the change.
+        fields: Fields over the same keys, with a presence flag if keys may be absent.
+        columns: The new field for each value field of the tensor.
     """
     schema = tensor.relation.schema
     kept, names = list(schema.values), dict(columns)
@@ -84,7 +84,7 @@ def settled(tensor: Tensor, fields: PlacedFields, columns: Mapping[str, str]) ->
 
 
 def as_declared(ctx: Context, tensor: Tensor) -> Tensor:
-    """A tensor whose tiles lie as its partition says, if they are at sites already."""
+    """Moves a placed tensor's tiles to its declared partition."""
     relation = tensor.relation
     if tensor.partition is None or not isinstance(relation.fields, PlacedFields):
         return tensor
@@ -100,12 +100,12 @@ def refuse_null(fields: Fields, field: str, column: str) -> None:
     """Refuses values that are NULL where their row exists.
 
     Args:
-        fields: What a query gave, with its flags.
+        fields: The fields of a query, with flags.
         field: The field of the values.
-        column: What they are called.
+        column: The column's name, for the message.
 
     Raises:
-        DataError: There are some.
+        DataError: A present row has a NULL.
     """
     if valid(field) not in fields:
         return

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einsql.core.schema import PRESENT
+from einsql.core.schema import PRESENT, DType
 from einsql.errors import IntegrityError
+from einsql.ir.einsum.graph import Axis, Const, EinSum, Label, call, conj, negate
 from einsql.session.statements.target import refuse_null, rows
-from einsql.session.statements.write_set import Index, Made, Write
+from einsql.session.statements.write_set import Index, Write, WriteSet
 from einsql.sql.binder.dml import COUNT, Touch
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import Fields, PlacedFields, Term, count
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
+    from einsql.session.statements.dml_on_ranks import Presence
 
 
-def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[Made, int]:
+def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[WriteSet, int]:
     """What UPDATE stores, and the number of changed rows.
 
     Args:
@@ -42,29 +44,40 @@ def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple
     for column in touch.columns:
         refuse_null(fields, column, column)
     if isinstance(fields, PlacedFields) and in_place(touch, tensor):
-        from einsql.session.statements.dml_on_ranks import overwritten  # for ranks only
-
-        touched = rows(fields, touch.node.schema)
         columns = {c: c for c in touch.columns}
-        return overwritten(ctx, tensor, fields, touched, columns, "as it was"), touched
+        return _overwritten(ctx, tensor, touch, fields, columns, "as it was")
     cells = _touched(touch, fields, tensor)
     values = {c: cells.take(fields[c]) for c in touch.columns}
     return Write(tensor, cells.at, values, cells.count), cells.count
 
 
-def deleted(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[Made, int]:
-    """What DELETE stores, and the number of deleted rows; as `updated`."""
+def deleted(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[WriteSet, int]:
+    """Returns the cells that DELETE clears, and their number; arguments as for `updated`."""
     if isinstance(fields, PlacedFields) and in_place(touch, tensor):
-        from einsql.session.statements.dml_on_ranks import overwritten  # as in `updated`
-
-        touched = rows(fields, touch.node.schema)
-        return overwritten(ctx, tensor, fields, touched, {}, "no more"), touched
+        return _overwritten(ctx, tensor, touch, fields, {}, "no more")
     cells = _touched(touch, fields, tensor)
     return Write(tensor, cells.at, {}, cells.count, presence=False), cells.count
 
 
+def _overwritten(
+    ctx: Context,
+    tensor: Tensor,
+    touch: Touch,
+    fields: PlacedFields,
+    columns: Mapping[str, str],
+    presence: Presence,
+) -> tuple[Tensor, int]:
+    """The tensor with the touched rows changed on the ranks, and their number."""
+    from einsql.session.statements.dml_on_ranks import (
+        overwritten,
+    )  # imports the transport to the ranks
+
+    touched = rows(fields, touch.node.schema)
+    return overwritten(ctx, tensor, fields, touched, columns, presence), touched
+
+
 def refuse_default(tensor: Tensor) -> None:
-    """Refuses to delete rows of a tensor that has them all.
+    """Refuses DELETE from a tensor with a DEFAULT.
 
     Raises:
         IntegrityError: The tensor has a DEFAULT, so every key exists always.
@@ -77,24 +90,51 @@ def refuse_default(tensor: Tensor) -> None:
 
 
 def over_all_keys(ctx: Context, touch: Touch, tensor: Tensor) -> Touch:
-    """On ranks the touched rows told over all keys of the tensor, if that can be."""
+    """On ranks, extends the touched rows to all keys of the tensor, if possible."""
     if ctx.cluster is None or in_place(touch, tensor):
         return touch
-    from einsql.session.statements.dml_on_ranks import widened  # for ranks only
+    return _widened(touch, tensor)
 
-    return widened(touch, tensor)
+
+def _widened(touch: Touch, tensor: Tensor) -> Touch:
+    """Extends the domain of the touched rows to all keys, if all operands cover them.
+
+    Conditions on keys have narrowed the domain; they become part of the guard.
+    """
+    node = touch.node
+    if len(set(touch.labels)) < len(touch.labels) or not isinstance(node, EinSum):
+        return touch
+    axes, guard = {a.label: a for a in node.axes}, [node.guard]
+    for label, key in zip(touch.labels, tensor.relation.schema.keys, strict=True):
+        axis = axes[label]
+        if (axis.lo, axis.hi) == (key.lo, key.hi):
+            continue
+        read = [
+            k
+            for o in node.operands
+            for x, k in zip(o.labels, o.source.schema.keys, strict=True)
+            if x == label
+        ]
+        if axis.define is not None or any(k.lo > key.lo or k.hi < key.hi for k in read):
+            return touch
+        axes[label] = Axis(label, key.lo, key.hi)
+        at = Label(label)
+        guard.append(negate(call("lt", DType.BOOLEAN, at, Const(axis.lo, DType.BIGINT))))
+        guard.append(call("lt", DType.BOOLEAN, at, Const(axis.hi, DType.BIGINT)))
+    wide = replace(node, axes=tuple(axes.values()), guard=conj(*guard))
+    return replace(touch, node=wide)
 
 
 def in_place(touch: Touch, tensor: Tensor) -> bool:
-    """True if the touched rows are told by arrays over all keys of the tensor."""
-    made = touch.node.schema
-    named = touch.labels == tuple(k.name for k in made.keys)
-    return named and made.shape == tensor.relation.schema.shape
+    """Returns True if the touched rows are arrays over all keys of the tensor."""
+    touch_schema = touch.node.schema
+    named = touch.labels == tuple(k.name for k in touch_schema.keys)
+    return named and touch_schema.shape == tensor.relation.schema.shape
 
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """The touched rows, and how an array over the node's keys becomes their values."""
+    """The cells of the touched rows, and a function from an array over keys to their values."""
 
     at: Index
     take: Callable[[np.ndarray], np.ndarray]
@@ -102,24 +142,24 @@ class _Cells:
 
 
 def _touched(touch: Touch, fields: Fields, tensor: Tensor) -> _Cells:
-    made, schema = touch.node.schema, tensor.relation.schema
-    labels = tuple(k.name for k in made.keys)
-    number = rows(fields, made)
+    touch_schema, schema = touch.node.schema, tensor.relation.schema
+    labels = tuple(k.name for k in touch_schema.keys)
+    number = rows(fields, touch_schema)
     if touch.labels == labels:  # else a diagonal
-        if number == made.size:
-            if made.shape == schema.shape:
+        if number == touch_schema.size:
+            if touch_schema.shape == schema.shape:
                 return _Cells(None, lambda a: a, number)
-            pairs = zip(made.keys, schema.keys, strict=True)
+            pairs = zip(touch_schema.keys, schema.keys, strict=True)
             box = tuple(slice(m.lo - k.lo, m.hi - k.lo) for m, k in pairs)
             return _Cells(box, lambda a: a, number)
-        if made.shape == schema.shape:
+        if touch_schema.shape == schema.shape:
             mask = fields[PRESENT]
             return _Cells(mask, lambda a: a[mask], number)
-    chosen = fields[PRESENT] if PRESENT in fields else np.ones(made.shape, np.bool_)
+    chosen = fields[PRESENT] if PRESENT in fields else np.ones(touch_schema.shape, np.bool_)
     here = np.nonzero(chosen)
     axes = {label: n for n, label in enumerate(labels)}
     there = tuple(
-        here[axes[label]] + made.keys[axes[label]].lo - k.lo
+        here[axes[label]] + touch_schema.keys[axes[label]].lo - k.lo
         for label, k in zip(touch.labels, schema.keys, strict=True)
     )
     return _Cells(there, lambda a: a[here], number)

@@ -1,4 +1,4 @@
-"""What a change has computed, checked, and still to store: all parts of a statement at once."""
+"""Computed changes of a statement, which are stored together after all checks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Write:
     """New values of some cells of a tensor.
 
     Attributes:
-        tensor: As it was.
+        tensor: The tensor before the statement.
         at: The cells; None for all of them.
-        values: What they are to hold, by column, in the shape that `at` gives.
-        count: How many cells there are.
-        presence: Whether their keys are there from now on; None if that stays.
+        values: The new values by column, in the shape that `at` selects.
+        count: The number of cells.
+        presence: The new presence of the keys; None leaves it unchanged.
         flat: Whether `at` counts cells in key order instead of indexing by keys.
     """
 
@@ -42,39 +42,37 @@ class Write:
     flat: bool = False
 
 
-Made = Write | Tensor
-"""What is to be stored: new cells, or a tensor as a whole."""
+WriteSet = Write | Tensor
+"""New cells of a tensor, or a new tensor."""
 
 
-def store(ctx: Context, made: Sequence[Made], foreign: Callable[[], set[int]]) -> None:
-    """Stores what all parts of a statement have made.
+def store(ctx: Context, changes: Sequence[WriteSet], foreign: Callable[[], set[int]]) -> None:
+    """Stores the changes of all parts of a statement.
 
-    Cells are overwritten where nobody else can see the array, and else in a copy of it. Arrays
-    that are overwritten come last, and the store takes them back if the statement fails.
+    Cells are overwritten in place if no other reader has the array, else in a copy. In-place
+    writes come last, and the store undoes them if the statement fails.
 
     Args:
         ctx: The session, within `store.statement`.
-        made: What to store; no two for one tensor.
-        foreign: Gives ids of the owners of memory that a tensor must not share.
+        changes: The changes, at most one for each tensor.
+        foreign: Returns ids of memory owners that a tensor must not share.
     """
-    new = [_Storing(ctx, m, foreign) if isinstance(m, Write) else m for m in made]
+    new = [_Storing(ctx, m, foreign) if isinstance(m, Write) else m for m in changes]
     for item in new:
         ctx.store.put(item.finished() if isinstance(item, _Storing) else item)
 
 
 def _own(at: Index) -> Index:
-    """The cells, copied where they are told by an array that a change may overwrite."""
+    """Copies index arrays that a change may overwrite."""
     if isinstance(at, tuple):
         return tuple(map(_own, at)) if any(isinstance(x, np.ndarray) for x in at) else at
     return at.copy() if isinstance(at, np.ndarray) and behind(at) is not None else at
 
 
 class _Storing:
-    """The new arrays of a tensor; those that are written in place still have to be."""
+    """The new arrays of a tensor. Writes in place are delayed until `finished`."""
 
-    def __init__(
-        self, ctx: Context, write: Write, foreign: Callable[[], set[int]]
-    ) -> None:  # fmt: skip
+    def __init__(self, ctx: Context, write: Write, foreign: Callable[[], set[int]]) -> None:
         at = _own(write.at)
         self.ctx, self.write = ctx, write if at is write.at else replace(write, at=at)
         relation = write.tensor.relation
@@ -98,18 +96,18 @@ class _Storing:
             self.mask = self._written(self.mask, np.bool_(write.presence))
 
     def _written(self, array: np.ndarray, values: np.ndarray | np.bool_) -> np.ndarray:
-        """The array with its new cells, or where they are to be written once all is ready."""
+        """Returns the array with its new cells, or a view into which `finished` writes them."""
         store = self.ctx.store
         alone = store.overwritable(array) if self.ctx.cluster is None else None
         if alone is not None:
             if isinstance(values, np.ndarray) and behind(values) is not None:
-                values = values.copy()  # of what is overwritten, perhaps
+                values = values.copy()  # they may alias the cells that are overwritten
             self.waiting.append((self._cells(alone), values))
-            return alone.view()  # another object: what is kept of the old one on a GPU is old
-        made = self._empty(array.shape, array.dtype)
-        made[...] = array
-        self._cells(made)[self.write.at] = values
-        return made
+            return alone.view()  # a new object, because GPU copies are cached by identity
+        copied = self._empty(array.shape, array.dtype)
+        copied[...] = array
+        self._cells(copied)[self.write.at] = values
+        return copied
 
     def _cells(self, array: np.ndarray) -> np.ndarray:
         return array.reshape(-1) if self.write.flat else array
@@ -118,11 +116,11 @@ class _Storing:
         memory = self.ctx.memory
         if memory.keeps(prod(shape) * dtype.itemsize):
             return self.ctx.store.allocate(shape, dtype)
-        with memory.lending():  # in a file, if it does not fit; the next change copies it again
+        with memory.lending():  # in a temporary file, if memory is short
             return buffer_pool.empty(shape, dtype)
 
     def finished(self) -> Tensor:
-        """The tensor, its arrays written."""
+        """Does the delayed writes. Returns the new tensor."""
         for cells, values in self.waiting:
             self.ctx.store.overwrite(cells, self.write.at, values)
         return changed(self.write.tensor, self.fields, self.mask)
