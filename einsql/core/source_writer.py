@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 
-class Laid(Protocol):
+class FieldSource(Protocol):
     """What a function has of a relation's fields."""
 
     def array(self, field: str) -> str:
@@ -66,7 +66,7 @@ class Page:
         return self.names[head.partition("(")[0]]
 
 
-Write = Callable[[Page, Sequence[Laid]], Mapping[str, str] | None]
+Write = Callable[[Page, Sequence[FieldSource]], Mapping[str, str] | None]
 """Writes what a node does with its operands; gives the names of its fields, or None, having
 written nothing that counts, where that is not known."""
 
@@ -83,7 +83,7 @@ def bare_of(run: object) -> object:
 
 
 @dataclass(slots=True)
-class Taken:
+class TakenField:
     """Fields that are looked up in a mapping, each once.
 
     Attributes:
@@ -99,7 +99,7 @@ class Taken:
     read: dict[str, str] = field(default_factory=dict)
 
     def array(self, field: str) -> str:
-        """See `Laid.array`."""
+        """See `FieldSource.array`."""
         if field not in self.read:
             text = f"{self.name}[{field!r}]"
             self.read[field] = self.page.line(text if self.plain else f"asarray({text})")
@@ -107,12 +107,12 @@ class Taken:
 
     @property
     def whole(self) -> str:
-        """See `Laid.whole`."""
+        """See `FieldSource.whole`."""
         return self.name
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownField:
     """Fields that are variables.
 
     Attributes:
@@ -122,10 +122,10 @@ class Shown:
     names: Mapping[str, str]
 
     def array(self, field: str) -> str:
-        """See `Laid.array`."""
+        """See `FieldSource.array`."""
         return self.names[field]
 
     @property
     def whole(self) -> str:
-        """See `Laid.whole`."""
+        """See `FieldSource.whole`."""
         return f"{{{', '.join(f'{field!r}: {name}' for field, name in self.names.items())}}}"

@@ -9,7 +9,7 @@ from einsql.engine.cell import cell_node, is_relative
 from einsql.engine.step import Group, Tick
 from einsql.ir.einsum.flops import flops_at_point
 from einsql.ir.einsum.graph import EinSum, Input, Node, Operand
-from einsql.ir.spmd.program import Local, Program, Together, with_state
+from einsql.ir.spmd.program import FusedSteps, Local, Program, with_state
 from einsql.storage.relation import Fields
 
 Join = Callable[[Sequence[EinSum], Sequence[bool]], Group | None]
@@ -44,7 +44,7 @@ class Fused:
         visible: The numbers of those whose tiles something else reads.
     """
 
-    def __init__(self, program: Program, plan: Together, join: Join) -> None:
+    def __init__(self, program: Program, plan: FusedSteps, join: Join) -> None:
         self.plan = plan
         self.last = plan.steps[-1]
         self.visible = [n for n, seen in zip(plan.steps, plan.visible, strict=True) if seen]
@@ -126,6 +126,6 @@ class Fused:
         return step
 
 
-def postponed(plans: Sequence[Together]) -> dict[int, int]:
+def postponed(plans: Sequence[FusedSteps]) -> dict[int, int]:
     """For steps that do nothing in their place the one in whose place they run."""
     return {n: plan.steps[-1] for plan in plans for n in (*plan.steps[:-1], *plan.links)}

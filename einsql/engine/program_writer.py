@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from einsql.core.source_writer import Laid, Page, Shown, Taken, bare_of, write_of
+from einsql.core.source_writer import FieldSource, Page, ShownField, TakenField, bare_of, write_of
 from einsql.engine.step import Run, Step, Tick
 
 LARGE = 2**16
@@ -35,7 +35,7 @@ def write_program(
     page.names["Part"] = part
     page.lines.append(f"part = Part(tick, {len(steps)})")
     for slot, name in inputs:
-        writer.lay(slot, Taken(page, page.line(f"inputs[{name!r}]")))
+        writer.lay(slot, TakenField(page, page.line(f"inputs[{name!r}]")))
     for number, step in enumerate(steps):
         writer.step(number, step)
     if not writer.written:
@@ -56,13 +56,13 @@ class _Writer:
 
     def __init__(self, page: Page, count: int) -> None:
         self.page = page
-        self.laid: dict[int, Laid] = {}
+        self.laid: dict[int, FieldSource] = {}
         self.written = 0
         self._count = count
         self._shown: Counter[str] = Counter()
         self._since, self._points = 0, 0
 
-    def lay(self, slot: int, fields: Laid) -> None:
+    def lay(self, slot: int, fields: FieldSource) -> None:
         """Assigns fields to a slot."""
         self.laid[slot] = fields
         self._shown.update(_variables(fields))
@@ -93,7 +93,7 @@ class _Writer:
             return False
         page, operands = self.page, [self.laid[s] for s in step.sources]
         mark = len(page.lines), len(page.made)
-        read = [(o, dict(o.read)) for o in operands if isinstance(o, Taken)]
+        read = [(o, dict(o.read)) for o in operands if isinstance(o, TakenField)]
         names = write(page, operands)
         if names is None:
             del page.lines[mark[0] :], page.made[mark[1] :]
@@ -101,7 +101,7 @@ class _Writer:
                 taken.read = before
             return False
         self.written += 1
-        self.lay(step.targets[0], Shown(names))
+        self.lay(step.targets[0], ShownField(names))
         return True
 
     def _call(self, step: Step) -> None:
@@ -111,11 +111,11 @@ class _Writer:
         if step.runner is not None:
             run = page.held(bare_of(step.runner), "f")
             call = page.line(f"{run}(({arguments}), part)")
-            self.lay(step.targets[0], Taken(page, call, plain=True))
+            self.lay(step.targets[0], TakenField(page, call, plain=True))
             return
         call = page.line(f"{page.held(step.run, 'f')}(({arguments}), part)")
         for n, slot in enumerate(step.targets):
-            self.lay(slot, Taken(page, page.line(f"{call}[{n}]"), plain=True))
+            self.lay(slot, TakenField(page, page.line(f"{call}[{n}]"), plain=True))
 
     def _tell(self, number: int, step: Step) -> None:
         self._since, self._points = self._since + 1, self._points + step.points
@@ -125,9 +125,9 @@ class _Writer:
                 self.page.lines.append(f"tick({(number + 1) / self._count!r})")
 
 
-def _variables(fields: Laid) -> list[str]:
+def _variables(fields: FieldSource) -> list[str]:
     """The variables of fields in the generated function, in the order of their assignment."""
-    if isinstance(fields, Taken):
+    if isinstance(fields, TakenField):
         return [fields.name, *fields.read.values()]
-    assert isinstance(fields, Shown)
+    assert isinstance(fields, ShownField)
     return list(fields.names.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from einsql.core.machine import Topology
 from einsql.core.settings import Settings
 from einsql.engine.executor import Program
 from einsql.engine.spmd_executor import SiteMeasure
-from einsql.engine.step import Measure, Tick
+from einsql.engine.step import Measure
 from einsql.errors import NotSupportedError
 from einsql.explain import cost_text, simulation_report
 from einsql.explain.cost_report import as_json, nodes_of
@@ -24,13 +24,9 @@ from einsql.planner.plan import Plan
 from einsql.planner.sites import sited
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.syntax import Explain
-from einsql.storage.relation import Fields
 
 if TYPE_CHECKING:
     from sqlglot import exp
-
-    from einsql.explain.tile_report import TileMeasure
-    from einsql.planner.tile_plan import TilePlan
 
     Measures = Sequence[Measure] | SiteMeasure | None
 
@@ -201,36 +197,6 @@ class TextExplanation(Explanation):
         return f"<pre>{escape(str(self))}</pre>"
 
 
-@dataclass(frozen=True, repr=False)
-class TileExplanation(TextExplanation):
-    """The plan of a query over tiles.
-
-    Attributes:
-        plan: The plan.
-        measure: The measured run, for EXPLAIN ANALYZE.
-    """
-
-    asked: Explain
-    plan: TilePlan
-    measure: TileMeasure | None
-
-    def lines(self) -> list[str]:
-        """The plan over blocks; on several sites with its costs."""
-        from einsql.explain.tile_report import as_text  # few sessions need it
-
-        return as_text(self.plan, self.asked.verbose, self.measure)
-
-    def undrawn(self, form: str) -> NotSupportedError:
-        """Returns the error that there is no drawing or page."""
-        return _undrawn(form)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The plan's lines and costs as plain values (docs/tra.md)."""
-        from einsql.explain.tile_report import as_json  # as in `lines`
-
-        return as_json(self.plan, self.asked.verbose, self.measure)
-
-
 def explained(statement: Explain) -> exp.Query:
     """Returns the query whose plan an EXPLAIN shows.
 
@@ -247,38 +213,6 @@ def explained(statement: Explain) -> exp.Query:
             hint="EXPLAIN the SELECT that the statement computes.",
         )
     return query
-
-
-def explain_tiles(
-    plan: TilePlan,
-    asked: Explain,
-    inputs: Mapping[str, Fields],
-    tick: Tick,
-    cluster: Topology | None,
-) -> TileExplanation:
-    """Explains a query over tiles; ANALYZE runs and measures it.
-
-    Raises:
-        NotSupportedError: A drawing is asked for, or a prediction in seconds.
-    """
-    from einsql.explain.tile_report import measured  # as in TileExplanation
-
-    if asked.form in ("svg", "html"):
-        raise _undrawn(asked.form)
-    if asked.network is not None or asked.flops is not None or cluster is not None:
-        raise NotSupportedError(
-            "EXPLAIN of tiles counts floats, bytes and operations, not seconds",
-            hint="Leave NETWORK, FLOPS and what simulates out; EXPLAIN ANALYZE measures seconds.",
-        )
-    return TileExplanation(asked, plan, measured(plan, inputs, tick) if asked.analyze else None)
-
-
-def _undrawn(form: str) -> NotSupportedError:
-    return NotSupportedError(
-        f"EXPLAIN of tiles has no {form}, for it draws plans over elements",
-        hint="FORMAT text and FORMAT json show the plan over tiles; ELEMENTS(…) around the "
-        "query makes one over elements.",
-    )
 
 
 def _steps(program: Program, measures: Sequence[Measure] | None) -> list[str]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from einsql.errors import Error, NotSupportedError, UnknownHere
-from einsql.explain.explanation import Explanation, GraphExplanation, TextExplanation, explain_tiles
+from einsql.explain.explanation import Explanation, GraphExplanation, TextExplanation
+from einsql.explain.tile_explanation import explain_tiles
 from einsql.hybrid import duckdb_statements, hybrid_plan
 from einsql.hybrid.split.blocks import Structure
 from einsql.hybrid.split.sharing import share
@@ -99,7 +100,7 @@ def explain_hybrid(ctx: Context, asked: Explain, refusal: Error) -> HybridExplan
     if ctx.settings.fallback == "off" or not outside or asked.form in ("svg", "html"):
         raise _undrawn(asked.form) if asked.form in ("svg", "html") and outside else refusal
     text = asked.text
-    is_statement = isinstance(inner, st.Foreign | st.Change)
+    is_statement = isinstance(inner, st.DuckDBStatement | st.Change)
     if is_statement:
         structure = Structure(tokenize(text))
         duckdb_statements.check(ctx, structure, refusal)

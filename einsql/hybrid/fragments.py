@@ -19,7 +19,7 @@ from einsql.planner.outcome import Rows
 from einsql.planner.plan import Dependency, Plan
 from einsql.planner.planner import BinderCatalog
 from einsql.planner.queries import Bound, plan_query, query_binder
-from einsql.planner.rebind import current_inputs
+from einsql.planner.rebind import rebind_inputs
 from einsql.sql.macros.macros import Macro
 from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation
@@ -203,7 +203,7 @@ class FragmentRunner:
         once: dict[str, Fields] = {}
         read: dict[tuple[str, tuple[str, ...]], Fields] = {}
         current = partial(
-            current_inputs,
+            rebind_inputs,
             store=ctx.store,
             in_scope=ctx.in_scope,
             tick=ctx.tick,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.core.source_writer import Laid, Page, write_of
+from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, WithWriter
@@ -292,7 +292,7 @@ def _combined(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
             fields |= runner(operands, _share(tick, n, len(runners)))
         return fields
 
-    def lines(page: Page, operands: Sequence[Laid]) -> dict[str, str] | None:
+    def lines(page: Page, operands: Sequence[FieldSource]) -> dict[str, str] | None:
         names: dict[str, str] = {}
         for write in map(write_of, runners):
             written = None if write is None else write(page, operands)

@@ -14,7 +14,7 @@ from einsql.engine.executor import Program
 from einsql.engine.step import Tick
 from einsql.optimizer import Optimized
 from einsql.planner.bounds_probe import Probe
-from einsql.sql.parameters.parameter_use import NOTHING, Use
+from einsql.sql.parameters.parameter_use import NOTHING, ParameterUse
 from einsql.sql.parameters.runtime_bounds import Cut, within
 from einsql.sql.parameters.runtime_windows import Shift, shifted
 from einsql.sql.scope.relation import Relation
@@ -83,7 +83,7 @@ class Plan:
     reads: tuple[tuple[str, np.ndarray], ...] = ()
     """Tensors in payload files, and the box of keys that is read of each."""
     memory: Memory | None = None
-    use: Use = NOTHING
+    use: ParameterUse = NOTHING
     """What it makes of the statement's parameters."""
     ends: tuple[Cut | Shift, ...] = ()  # where parameters begin and end the keys of the result
 

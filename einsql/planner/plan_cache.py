@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar, cast
 
 from einsql.planner.plan_variants import Variants, by_types, by_values, with_variant
-from einsql.sql.parameters.parameter_use import Use
+from einsql.sql.parameters.parameter_use import ParameterUse
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class Cacheable(Protocol):
         """The version of the session's names that it was prepared for."""
 
     @property
-    def use(self) -> Use | None:
+    def use(self) -> ParameterUse | None:
         """How it uses parameters; None if it holds for their values alone."""
 
 

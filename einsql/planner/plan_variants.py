@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from einsql.errors import Error
 from einsql.sql.parameters.host_expr import NeedsValuesError
-from einsql.sql.parameters.parameter_use import Use, kind
+from einsql.sql.parameters.parameter_use import ParameterUse, kind
 from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation, TileRelation
 
@@ -39,7 +39,7 @@ class ForParameters(Protocol):
         """The version of the session's names that it was made for."""
 
     @property
-    def use(self) -> Use | None:
+    def use(self) -> ParameterUse | None:
         """How it uses the parameters."""
 
 
@@ -55,7 +55,7 @@ class Variants(Generic[K]):
     """
 
     def __init__(self) -> None:
-        self._plans: dict[Use, dict[object, K]] = {}
+        self._plans: dict[ParameterUse, dict[object, K]] = {}
 
     def find(self, values: Sequence[object]) -> K | None:
         """The plan for some values, if there is one."""

@@ -23,7 +23,7 @@ from einsql.planner.compile import check_domains, compiled
 from einsql.planner.plan import Dependency, Plan
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
-from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.parameters.parameter_use import BoundParameters
 from einsql.sql.scope.relation import Column, Relation, TileRelation, known_bounds
 from einsql.storage.database.stored import StoredFields
 from einsql.storage.files.tables import is_table, may_be_table
@@ -54,7 +54,7 @@ class BinderCatalog:
     settings: Settings
     in_scope: Callable[[str], object | None]
     tick: Tick
-    given: Given
+    given: BoundParameters
     cluster: Cluster | None = None
     memory: Memory | None = None
     has_table: Callable[[str], bool] = lambda name: False
@@ -382,19 +382,11 @@ def make_tile_plan(
         InterfaceError: There is no rule of a name among those that are disabled.
     """
     from einsql.planner import tile_plan as tiles  # as in BinderCatalog
-    from einsql.storage.results.tile_result import type_text
 
-    types = (
-        type_text(relation.node.schema) if c.key is None else DType.BIGINT.value
-        for c in relation.columns
-    )
     return tiles.TilePlan(
         tile_program(relation.node, catalog),
         tuple((c.name, c.key) for c in relation.columns),
-        tuple(
-            (c.name, kind, None, None, None, None, None)
-            for c, kind in zip(relation.columns, types, strict=True)
-        ),
+        tiles.description_of(relation),
         catalog.parts(tiles.scanned(relation.node)),
         tuple(catalog.dependencies),
         tuple(notices),

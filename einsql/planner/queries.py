@@ -18,8 +18,8 @@ from einsql.planner.outcome import Rows
 from einsql.planner.plan import Plan
 from einsql.planner.plan_variants import bind_late
 from einsql.planner.planner import BinderCatalog, make_plan, make_tile_plan
-from einsql.planner.rebind import current_inputs
-from einsql.sql.parameters.parameter_use import Given, Use
+from einsql.planner.rebind import rebind_inputs
+from einsql.sql.parameters.parameter_use import BoundParameters, ParameterUse
 from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation, TileRelation
 from einsql.storage.relation import Fields
@@ -77,7 +77,7 @@ def query_binder(
         more: Further attributes of the catalog.
     """
     fields: dict[str, Fields] = {}
-    given = Given(ctx.parameters, late, set(fixed), fields)
+    given = BoundParameters(ctx.parameters, late, set(fixed), fields)
     catalog = BinderCatalog(
         store=ctx.store,
         settings=ctx.settings,
@@ -150,7 +150,7 @@ class PreparedQuery:
         return self.plan.version
 
     @property
-    def use(self) -> Use | None:
+    def use(self) -> ParameterUse | None:
         """How the plan uses parameters."""
         return self.plan.use
 
@@ -161,7 +161,7 @@ class PreparedQuery:
             store = ctx.store
             if store.seen is not store.database.state:
                 store.refresh()
-            inputs = current_inputs(self.plan, store, ctx.in_scope, ctx.tick, given=ctx.parameters)
+            inputs = rebind_inputs(self.plan, store, ctx.in_scope, ctx.tick, given=ctx.parameters)
             if inputs is None:
                 return None
         return Rows(self.plan.result(inputs, ctx.tick), self.plan.description)

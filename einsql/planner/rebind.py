@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from einsql.planner.tile_plan import TilePlan
 
 
-def current_inputs(
+def rebind_inputs(
     plan: Plan | TilePlan, store: Store, in_scope: Callable[[str], object | None], tick: Tick,
     other: Callable[[Dependency], Fields | None] = lambda dependency: None,
     given: Sequence[object] = (),

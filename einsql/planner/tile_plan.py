@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql import kernels
-from einsql.core.schema import PRESENT, Field, Key, Schema, is_flag
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema, is_flag
 from einsql.engine.spmd_executor import SiteMeasure
 from einsql.engine.tra.site_executor import SiteRun, run_on_sites
 from einsql.engine.tra.site_ops import counting
@@ -28,12 +28,13 @@ from einsql.ir.tra.kernels import VALUE, instantiate
 from einsql.ir.tra.printer import format_plan
 from einsql.ir.tra.typing import assembled
 from einsql.kernels import Runner
-from einsql.sql.parameters.parameter_use import NOTHING, Use
+from einsql.sql.parameters.parameter_use import NOTHING, ParameterUse
+from einsql.sql.scope.relation import TileRelation
 from einsql.storage.array_ownership import owner, show
 from einsql.storage.block_relation import PlacedBlocks, run_blocks
 from einsql.storage.relation import Fields, PlacedFields, Term, copied, count
 from einsql.storage.results.result import Result
-from einsql.storage.results.tile_result import TileResult, tensor_fields
+from einsql.storage.results.tile_result import TileResult, tensor_fields, type_text
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.blocks import RankBlockProgram
@@ -165,6 +166,14 @@ def compiled_kernel(
     return kernels.compile_node(instantiate(template, shapes), jit)[1]
 
 
+def description_of(relation: TileRelation) -> tuple[tuple[Any, ...], ...]:
+    """PEP 249's description of a query over tiles."""
+    tile = type_text(relation.node.schema)
+    types = (tile if c.key is None else DType.BIGINT.value for c in relation.columns)
+    pairs = zip(relation.columns, types, strict=True)
+    return tuple((c.name, kind, None, None, None, None, None) for c, kind in pairs)
+
+
 def scanned(root: ra.Node) -> list[Input]:
     """The tensors a plan reads."""
     found = {n.tensor.name: n.tensor for n in ra.walk(root) if isinstance(n, ra.Scan)}
@@ -197,7 +206,7 @@ class TilePlan:
     volatile: bool
     files: tuple[str, ...]
     probes: tuple[Any, ...]
-    use: Use = NOTHING
+    use: ParameterUse = NOTHING
 
     @property
     def node(self) -> ra.Node:

@@ -23,7 +23,7 @@ from einsql.storage import files
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
-    from einsql.sql.parameters.parameter_use import Use
+    from einsql.sql.parameters.parameter_use import ParameterUse
 
 
 def _foreign(ctx: Context, text: str, error: errors.Error) -> Outcome:
@@ -47,7 +47,7 @@ class Command:
 
     statement: st.Statement
     text: str
-    change: statements.Changing | None = None
+    change: statements.PreparedDml | None = None
 
     @property
     def is_volatile(self) -> bool:
@@ -60,7 +60,7 @@ class Command:
         return -1 if self.change is None else self.change.version
 
     @property
-    def use(self) -> Use | None:
+    def use(self) -> ParameterUse | None:
         """How the change uses parameters."""
         return None if self.change is None else self.change.use
 
@@ -128,7 +128,7 @@ def run_command(ctx: Context, statement: st.Statement, text: str) -> Outcome:
 
             report = explain(ctx, statement)
             return Listing(("explain",), report.rows(), report=report)
-        case st.Foreign():
+        case st.DuckDBStatement():
             return _foreign(ctx, statement.text, statement.refusal)
         case st.Change(tree) if ctx.settings.fallback == "on" and changes_tables(ctx, tree):
             return _foreign(ctx, text, unsupported("A change of a table", tree))
@@ -207,9 +207,7 @@ def _show(ctx: Context, statement: st.Show, text: str) -> Outcome:
     try:
         return Listing(*ddl.show(ctx, statement))
     except errors.Error as error:
-        from einsql.hybrid import hybrid_plan  # as above
-
-        if not hybrid_plan.is_outside(error):
+        if not isinstance(error, errors.NotSupportedError | errors.UnknownHere):
             raise
         try:
             return _foreign(ctx, text, error)

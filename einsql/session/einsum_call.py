@@ -16,7 +16,7 @@ from einsql.ir.einsum.notation import Spec, parse_spec
 from einsql.planner.plan import Plan
 from einsql.planner.planner import BinderCatalog, make_plan
 from einsql.sql.binder.einsum_call import einsum_relation
-from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.parameters.parameter_use import BoundParameters
 from einsql.sql.scope.relation import Column, Relation
 from einsql.storage.host_arrays import array_relation, is_sparse
 from einsql.storage.out_of_memory import enough_memory
@@ -110,7 +110,7 @@ def _plan(ctx: Context, text: str, forms: Sequence[Form]) -> Plan:
     stays = ctx.settings.float_math == "float"
     relation = einsum_relation(Spec(tuple(terms), spec.output), relations, stays)
     catalog = BinderCatalog(
-        ctx.store, ctx.settings, ctx.in_scope, ctx.tick, Given(), memory=ctx.memory
+        ctx.store, ctx.settings, ctx.in_scope, ctx.tick, BoundParameters(), memory=ctx.memory
     )
     ctx.plans.planned += 1
     return make_plan(relation, catalog, kept)

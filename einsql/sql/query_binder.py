@@ -18,7 +18,7 @@ from einsql.sql.functions import tile_functions
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS, TABLE_MACROS
 from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.macros.substitution import selects
-from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.parameters.parameter_use import BoundParameters
 from einsql.sql.parser.positions import locate, position, unsupported
 from einsql.sql.scope.relation import Relation, TileRelation, as_elements
 from einsql.sql.tiles.recognise import TileQueries
@@ -54,7 +54,7 @@ class QueryBinder:
     """Binds one statement's queries; equal names resolve to one shared node."""
 
     catalog: Catalog
-    parameters: Given = field(default_factory=Given)
+    parameters: BoundParameters = field(default_factory=BoundParameters)
     notices: list[str] = field(default_factory=list)
     ctes: list[dict[str, Relation | TileRelation]] = field(default_factory=list)
     views: dict[str, Relation | TileRelation] = field(default_factory=dict)

@@ -9,7 +9,7 @@ import pytest
 
 import einsql
 from einsql.engine.fused_steps import Fused
-from einsql.ir.spmd.program import Together
+from einsql.ir.spmd.program import FusedSteps
 from einsql.planner.plan import Plan
 from tests.kernels.test_groups import SINGLE, STATEMENTS, con
 from tests.support.plans import cached
@@ -23,7 +23,7 @@ APART = (
 """Statements cut so that sites need what others have, for so many of them."""
 
 
-def _together(con: einsql.Connection, sql: str) -> tuple[Together, ...]:
+def _together(con: einsql.Connection, sql: str) -> tuple[FusedSteps, ...]:
     con.execute(sql)
     plan = cached(con, sql)
     assert isinstance(plan, Plan)

@@ -157,7 +157,7 @@ Step = Load | Exchange | Local | Complete
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Together:
+class FusedSteps:
     """Fused local steps: a site runs their cells together without storing intermediates.
 
     Attributes:
@@ -189,7 +189,7 @@ class Program:
     sites: int
     steps: tuple[Step, ...]
     root: int
-    together: tuple[Together, ...] = ()
+    together: tuple[FusedSteps, ...] = ()
 
     @property
     def bytes_sent(self) -> int:

@@ -34,10 +34,9 @@ def find_groups(roots: Sequence[Node], compile_node: Compile) -> list[Group]:
     heavy = [n for n in nodes if isinstance(n, EinSum) and n.points >= LEAST]
     if len(heavy) < 2:
         return []
-    from einsql.kernels.groups.find import plans  # not read by small statements
-    from einsql.kernels.groups.group import Group
+    from einsql.kernels.groups.find import groups_of  # not read by small statements
 
-    return [Group(p, compile_node) for p in plans(nodes, roots, heavy, LEAST)]
+    return groups_of(nodes, roots, heavy, LEAST, compile_node)
 
 
 def join(nodes: Sequence[EinSum], visible: Sequence[bool], compile_node: Compile) -> Group | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from einsql.ir.einsum.graph import EinSum, Node, Operand
+from einsql.kernels.groups.group import Compile, Group
 from einsql.kernels.groups.plan import Plan, make_plan
 from einsql.kernels.vectorized import views
 
@@ -30,18 +31,23 @@ With 10 a group took 0.8 of the time, with 64 0.95 and with 256 1.05.
 """
 
 
-def plans(
-    nodes: Sequence[Node], roots: Sequence[Node], heavy: Sequence[EinSum], least: int
-) -> list[Plan]:
-    """How nodes run together that are worth it.
+def groups_of(
+    nodes: Sequence[Node],
+    roots: Sequence[Node],
+    heavy: Sequence[EinSum],
+    least: int,
+    compile_node: Compile,
+) -> list[Group]:
+    """Groups of nodes that run faster together.
 
     Args:
         nodes: A graph, producers first.
         roots: The roots of the graph.
         heavy: Those among its nodes that may be joined with others.
         least: Elements from which an intermediate result is large.
+        compile_node: How a node runs by itself, where a group has to run otherwise.
     """
-    return _Search(nodes, roots, least).plans(heavy)
+    return [Group(plan, compile_node) for plan in _Search(nodes, roots, least).plans(heavy)]
 
 
 @dataclass(slots=True)

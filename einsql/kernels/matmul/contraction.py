@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.core.source_writer import Laid, Page
+from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import Call, EinSum, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.matmul.layout import Labels
@@ -33,7 +33,7 @@ from einsql.kernels.vectorized.vector import compile_vector
 from einsql.kernels.vectorized.views import View, reading, write_view
 
 Compute = Callable[[Sequence[Fields], Tick], np.ndarray]
-WriteArray = Callable[[Page, Sequence[Laid]], str]
+WriteArray = Callable[[Page, Sequence[FieldSource]], str]
 """Writes the computation of an array, and returns its name."""
 
 STREAMED = 2**20
@@ -160,7 +160,7 @@ def _compiled(node: EinSum, factors: Product, compiles: bool) -> Runner:
         result = compute(operands, tick)
         return {name: result if finish is None else finish(result)}
 
-    def lines(page: Page, operands: Sequence[Laid]) -> dict[str, str]:
+    def lines(page: Page, operands: Sequence[FieldSource]) -> dict[str, str]:
         result = write(page, operands)
         return {name: result if finish is None else finish.write(page, result)}
 
@@ -226,7 +226,7 @@ class _Load:
         array = array if self.view is None else self.view(array)
         return array.squeeze(self.once) if self.once else array
 
-    def write(self, page: Page, operands: Sequence[Laid]) -> str:
+    def write(self, page: Page, operands: Sequence[FieldSource]) -> str:
         """Writes it; gives the array's name."""
         known: dict[Factor, str] = {}
         for factor in self.side:
@@ -291,7 +291,7 @@ def _single(
         node.axis(x).extent == 1 for x in summed
     ):  # a new array, for only view kernels alias their operands
 
-        def write_copy(page: Page, operands: Sequence[Laid]) -> str:
+        def write_copy(page: Page, operands: Sequence[FieldSource]) -> str:
             array, to = load.write(page, operands), page.held(work)
             add, zero = page.held(from_zero, "f"), f".astype({to}, copy=False)"
             return page.line(f"{add}({array}{zero}{turned})")
@@ -300,7 +300,7 @@ def _single(
             load(operands).astype(work, copy=False).transpose(turn)
         ), write_copy
 
-    def write(page: Page, operands: Sequence[Laid]) -> str:
+    def write(page: Page, operands: Sequence[FieldSource]) -> str:
         array = load.write(page, operands)
         return page.line(f"{array}{turned}") if turned else array
 
@@ -336,7 +336,7 @@ def _pair(
     sums = len(labels.extent) > len(labels.keys)
     multiply = Multiplied(labels, work, compiles) if sums else by_rows(labels, work)
 
-    def write(page: Page, operands: Sequence[Laid]) -> str:
+    def write(page: Page, operands: Sequence[FieldSource]) -> str:
         left, right = load_a.write(page, operands), load_b.write(page, operands)
         return page.line(f"{page.held(multiply, 'f')}({left}, {right}, {page.tick})")
 

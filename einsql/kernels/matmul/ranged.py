@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from einsql.core.source_writer import Laid, Page
+from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Value, conj, conjuncts
 from einsql.kernels.kernel import Fields, Runner, Tick, WithWriter
 
@@ -43,7 +43,7 @@ class Limit:
             return lo, max(lo, min(hi, at + (not self.strict)))
         return min(hi, max(lo, at + self.strict)), hi
 
-    def write(self, page: Page, ends: list[str], operands: Sequence[Laid]) -> None:
+    def write(self, page: Page, ends: list[str], operands: Sequence[FieldSource]) -> None:
         """Writes `cut` for the names of a label's bounds, which it changes."""
         lo, hi = ends
         at = _source(self.value, operands)
@@ -88,7 +88,7 @@ def _value(e: Expr, operands: Sequence[Fields]) -> int:
     return args[0] if e.fn == "cast" else max(args) if e.fn == "greatest" else min(args)
 
 
-def _source(e: Expr, operands: Sequence[Laid]) -> str:
+def _source(e: Expr, operands: Sequence[FieldSource]) -> str:
     """Python text of `_value`."""
     if isinstance(e, Value):
         return f"int({operands[e.operand].array(e.field)})"
@@ -163,7 +163,7 @@ def over_ranges(
             runner = known[key] = compile_node(replace(node, axes=axes))
         return runner
 
-    def write(page: Page, operands: Sequence[Laid]) -> dict[str, str] | None:
+    def write(page: Page, operands: Sequence[FieldSource]) -> dict[str, str] | None:
         if keys:
             return None
         ends = {x: [str((a := node.axis(x)).lo), str(a.hi)] for x in labels}

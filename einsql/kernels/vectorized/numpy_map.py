@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.core.source_writer import Laid, Page
+from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.vectorized.views import is_plain, spread, write_view
@@ -48,7 +48,7 @@ def compile_map(node: EinSum) -> Runner | None:
         out = empty(shape, dtype)
         return {name: function(first(operands), second(operands), out=out)}
 
-    def write(page: Page, operands: Sequence[Laid]) -> dict[str, str]:
+    def write(page: Page, operands: Sequence[FieldSource]) -> dict[str, str]:
         args = [_written(node, a, page, operands) for a in call.args]
         out = page.line(f"{page.held(empty, 'f')}({shape!r}, {page.held(dtype)})")
         page.lines.append(f"{page.held(function, 'f')}({', '.join(args)}, {out})")
@@ -57,7 +57,7 @@ def compile_map(node: EinSum) -> Runner | None:
     return ignoring(run, write)
 
 
-def _written(node: EinSum, expr: Expr, page: Page, operands: Sequence[Laid]) -> str:
+def _written(node: EinSum, expr: Expr, page: Page, operands: Sequence[FieldSource]) -> str:
     """The name of an argument, which NumPy itself repeats over the keys that it does not have."""
     if not isinstance(expr, Value):
         assert isinstance(expr, Const)

@@ -16,7 +16,7 @@ import numpy as np
 
 from einsql.core.bfloat16 import narrow, widen
 from einsql.core.schema import DType
-from einsql.core.source_writer import Laid, Page, Shown, Taken
+from einsql.core.source_writer import FieldSource, Page, ShownField, TakenField
 from einsql.ir.einsum.graph import (
     TRUE,
     Call,
@@ -153,19 +153,19 @@ def compile_program(node: EinSum, domain: Domain) -> Runner | None:
     The caller ignores floating-point conditions, here for constants and when the function runs.
     """
     page = Page("tick")
-    operands = [Taken(page, f"o{n}") for n in range(len(node.operands))]
+    operands = [TakenField(page, f"o{n}") for n in range(len(node.operands))]
     names = write_node(node, domain, page, operands)
     if names is None:
         return None
     if operands:
         page.lines.insert(0, f"{''.join(f'{o.name}, ' for o in operands)} = operands")
-    shown = Shown(names).whole
+    shown = ShownField(names).whole
     function: Runner = page.function("run(operands, tick)", "tick(1.0)", f"return {shown}")
     return function
 
 
 def write_node(
-    node: EinSum, domain: Domain, page: Page, operands: Sequence[Laid]
+    node: EinSum, domain: Domain, page: Page, operands: Sequence[FieldSource]
 ) -> dict[str, str] | None:
     """Writes a node's NumPy calls; gives the names of its fields, or None as above."""
     if not domain.pointwise and domain.kept < len(node.keys):
@@ -183,7 +183,9 @@ _NAMES: dict[str, Any] = {
 
 
 class _Writer:
-    def __init__(self, node: EinSum, domain: Domain, page: Page, operands: Sequence[Laid]) -> None:
+    def __init__(
+        self, node: EinSum, domain: Domain, page: Page, operands: Sequence[FieldSource]
+    ) -> None:
         self.node = node
         self.domain = domain
         self.page = page

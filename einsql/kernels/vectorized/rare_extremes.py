@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from einsql.core.source_writer import Laid, Page, write_of
+from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.spmd.program import always, beside
 from einsql.kernels.kernel import Fields, Runner, Tick
@@ -93,7 +93,7 @@ class _RareExtremes:
         fields = self.often(operands, tick)
         return {**fields, **self.rest([fields[s] for s in self.sums], operands, tick)}
 
-    def write(self, page: Page, operands: Sequence[Laid]) -> Mapping[str, str] | None:
+    def write(self, page: Page, operands: Sequence[FieldSource]) -> Mapping[str, str] | None:
         """See `source_writer.Write`."""
         write = write_of(self.often)
         names = None if write is None else write(page, operands)

@@ -16,7 +16,7 @@ import numpy as np
 
 from einsql.core.bfloat16 import loaded, stored
 from einsql.core.schema import DType
-from einsql.core.source_writer import Laid, Page
+from einsql.core.source_writer import FieldSource, Page
 from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Label, Operand, Output, Value, subexpressions
 from einsql.ir.functions import REDUCTIONS
@@ -111,7 +111,7 @@ def compile_vector(node: EinSum) -> Runner:
             best = compile_program(node, _domain(plan)) or run
         return best(operands, tick)
 
-    def write(page: Page, operands: Sequence[Laid]) -> Mapping[str, str] | None:
+    def write(page: Page, operands: Sequence[FieldSource]) -> Mapping[str, str] | None:
         suited = is_suited(node)
         return write_node(node, _domain(plan), page, operands) if suited else None
 

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from einsql.core.bfloat16 import stored
-from einsql.core.source_writer import Laid, Page
+from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Operand, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, WithWriter
 
@@ -201,7 +201,7 @@ def compile_views(node: EinSum) -> Runner | None:
             fields[name] = array if view is None else view(array)
         return fields
 
-    def write(page: Page, laid: Sequence[Laid]) -> dict[str, str]:
+    def write(page: Page, laid: Sequence[FieldSource]) -> dict[str, str]:
         names = {name: page.line(page.held(array)) for name, array in literals.items()}
         for name, operand, field, view in reads:
             names[name] = write_view(page, view, laid[operand].array(field))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from einsql.core.schema import Key, Schema
-from einsql.core.source_writer import Laid, Page, write_of
+from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.ir.einsum.affine import Affine, affine_labels
 from einsql.ir.einsum.graph import (
     EinSum,
@@ -169,7 +169,7 @@ class Windows:
         if write is None:
             return through
 
-        def lines(page: Page, operands: Sequence[Laid]) -> Mapping[str, str] | None:
+        def lines(page: Page, operands: Sequence[FieldSource]) -> Mapping[str, str] | None:
             return write(
                 page,
                 [
@@ -193,12 +193,12 @@ class _Looked:
     """
 
     page: Page
-    source: Laid
+    source: FieldSource
     look: Look
     seen: dict[str, str] = field(default_factory=dict)
 
     def array(self, field: str) -> str:
-        """See `Laid.array`."""
+        """See `FieldSource.array`."""
         if field not in self.seen:
             name, look = self.source.array(field), self.look
             if isinstance(look, Cropped):
@@ -211,7 +211,7 @@ class _Looked:
 
     @property
     def whole(self) -> str:
-        """See `Laid.whole`."""
+        """See `FieldSource.whole`."""
         return f"{{{', '.join(f'{field!r}: {name}' for field, name in self.seen.items())}}}"
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from einsql.ir.einsum.graph import EinSum
-from einsql.ir.spmd.program import Exchange, Local, Program, Together, reads
+from einsql.ir.spmd.program import Exchange, FusedSteps, Local, Program, reads
 
 
 def joined(program: Program, groups: Iterable[Sequence[EinSum]]) -> Program:
@@ -43,7 +43,7 @@ class _Search:
                 reached |= self.reached[source]
             self.reached.append(reached)
 
-    def together(self, nodes: Sequence[EinSum]) -> Together | None:
+    def together(self, nodes: Sequence[EinSum]) -> FusedSteps | None:
         """How the steps of some nodes run together, or None if they cannot."""
         steps = [self.place.get(id(n), -1) for n in nodes]
         if min(steps) < 0 or steps != sorted(steps):
@@ -82,7 +82,7 @@ class _Search:
             or shown.intersection(self.readers[n]) != set()
             for n in steps
         )
-        return Together(
+        return FusedSteps(
             tuple(steps), visible, tuple(edges), tuple(sorted(links)), tuple(sorted(shown))
         )
 

@@ -6,6 +6,6 @@ database as it was.
 
 from einsql.session.statements.copy import copy
 from einsql.session.statements.create import create_tensor
-from einsql.session.statements.dml import Changing, run
+from einsql.session.statements.dml import PreparedDml, run
 
-__all__ = ["Changing", "copy", "create_tensor", "run"]
+__all__ = ["PreparedDml", "copy", "create_tensor", "run"]

@@ -128,9 +128,7 @@ def _arrays(ctx: Context, statement: Copy, result: Result, suffix: str, member: 
     names = tuple(values) if len(values) > 1 else (member or statement.name or "val",)
     columns = export.columns(result, names, member is not None or len(values) > 1, ctx.tick)
     if ctx.cluster is not None and files.in_parts(suffix) and len(names) == 1:
-        from einsql.session.statements.dml_on_ranks import (
-            written,
-        )  # imports the transport to the ranks
+        from einsql.session.statements.dml_on_ranks import written  # imports ranks' transport
 
         if suffix == files.suffix_of(path) and written(ctx, result, path, names[0]):
             return result.schema.size
@@ -192,9 +190,7 @@ def _copy_in(ctx: Context, statement: Copy, member: str | None, form: files.Form
             f"{tensor.name} has rows already", hint="DELETE them, or CREATE OR REPLACE TENSOR."
         )
     if ctx.cluster is not None:
-        from einsql.session.statements.dml_on_ranks import (
-            loaded,
-        )  # imports the transport to the ranks
+        from einsql.session.statements.dml_on_ranks import loaded  # as above
 
         ctx.store.put(loaded(ctx, tensor, source))
         return schema.size

@@ -27,7 +27,7 @@ from einsql.planner.plan import Plan, owners
 from einsql.planner.plan_variants import bound_late
 from einsql.planner.planner import make_plan
 from einsql.planner.queries import catalog_of
-from einsql.planner.rebind import current_inputs
+from einsql.planner.rebind import rebind_inputs
 from einsql.session.statements import insert as rows_of
 from einsql.session.statements import update
 from einsql.session.statements.box_insert import Boxed, boxed
@@ -44,7 +44,7 @@ from einsql.sql.binder.dml import (
     target_of,
 )
 from einsql.sql.parameters.host_expr import FIELD, NeedsValuesError
-from einsql.sql.parameters.parameter_use import Use
+from einsql.sql.parameters.parameter_use import ParameterUse
 from einsql.sql.parameters.runtime_bounds import Cut, within
 from einsql.sql.parameters.runtime_windows import Shift, shifted
 from einsql.sql.parser.positions import position, unsupported
@@ -190,7 +190,7 @@ class InsertValues(Part):
 
 
 @dataclass
-class Changing:
+class PreparedDml:
     """A prepared statement that changes tensors.
 
     Attributes:
@@ -207,7 +207,7 @@ class Changing:
     shown: Relation | None
     plans: tuple[Plan, ...]
     version: int
-    use: Use
+    use: ParameterUse
     read: Reader
     is_volatile: bool
 
@@ -222,7 +222,7 @@ class Changing:
                 return None
             inputs: Mapping[str, Fields] | None = {}
             if self.plans:
-                inputs = current_inputs(
+                inputs = rebind_inputs(
                     self.plans[0], ctx.store, ctx.in_scope, ctx.tick, self.read, ctx.parameters
                 )
             return None if inputs is None else self.run_over(ctx, inputs)
@@ -265,7 +265,7 @@ def _foreign(inputs: Inputs, root_fields: Sequence[Fields]) -> set[int]:
     return foreign
 
 
-def run(ctx: Context, tree: exp.Expr, text: str) -> tuple[Outcome, Changing | None]:
+def run(ctx: Context, tree: exp.Expr, text: str) -> tuple[Outcome, PreparedDml | None]:
     """Runs a statement that changes tensors, within `store.statement`.
 
     Returns:
@@ -304,7 +304,7 @@ def _by_duckdb(
 # ---- binding
 
 
-def bind(ctx: Context, tree: exp.Expr) -> tuple[Changing, Mapping[str, Fields]]:
+def bind(ctx: Context, tree: exp.Expr) -> tuple[PreparedDml, Mapping[str, Fields]]:
     """Binds and plans a statement that changes tensors.
 
     Returns:
@@ -322,7 +322,7 @@ def bind(ctx: Context, tree: exp.Expr) -> tuple[Changing, Mapping[str, Fields]]:
     has_parameters = bool(ctx.parameters) and any(isinstance(p, InsertValues) for p in parts)
     once = has_parameters or any(p.volatile for p in plans)
     use = binder.parameters.use
-    prepared = Changing(
+    prepared = PreparedDml(
         parts=tuple(parts),
         shown=shown,
         plans=plans,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from einsql import errors
-from einsql.explain.explanation import Explanation, GraphExplanation, explain_tiles, explained
+from einsql.explain.explanation import Explanation, GraphExplanation, explained
 from einsql.explain.hybrid_report import explain_hybrid
 from einsql.explain.options import assumed
 from einsql.planner.context import Context
@@ -29,7 +29,7 @@ def explain(ctx: Context, statement: st.Explain) -> Explanation:
         Error: The statement is wrong, or has no explanation of the format.
     """
     inner = statement.statement
-    if isinstance(inner, st.Foreign):
+    if isinstance(inner, st.DuckDBStatement):
         return explain_hybrid(ctx, statement, inner.refusal)
     if isinstance(inner, st.Change) and changes_tables(ctx, inner.tree):
         refusal = unsupported("A change of a table", inner.tree)
@@ -44,6 +44,8 @@ def explain(ctx: Context, statement: st.Explain) -> Explanation:
     except errors.Error as error:
         return explain_hybrid(ctx, statement, error)
     if not isinstance(plan, Plan):
+        from einsql.explain.tile_explanation import explain_tiles  # few queries are over tiles
+
         return explain_tiles(plan, statement, bound.inputs, ctx.tick, cluster)
     measured = _measure(ctx, plan, bound.inputs) if statement.analyze else None
     return GraphExplanation(statement, plan, ctx.settings, measured, cluster)

@@ -12,7 +12,7 @@ from einsql.ir.einsum.graph import EinSum, Input
 from einsql.sql.binder.domain import Domain
 from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.macros.macros import Macro
-from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.parameters.parameter_use import BoundParameters
 from einsql.sql.scope.relation import Relation, TileRelation
 from einsql.sql.scope.scope import Scope
 from einsql.sql.typing.typed_expr import Typed
@@ -24,7 +24,7 @@ class Environment(Protocol):
     """The environment of an expression: columns, aggregates, windows and subqueries."""
 
     float_stays: bool
-    parameters: Given
+    parameters: BoundParameters
 
     def match(self, node: exp.Expr) -> Typed | None:
         """The value of an expression that is already bound, such as a GROUP BY item."""
@@ -106,7 +106,7 @@ class Catalog(Protocol):
 class Binder(Protocol):
     """The binder of a statement, as a protocol for the binders of its parts."""
 
-    parameters: Given
+    parameters: BoundParameters
     notices: list[str]
     joining: list[Joining]
     """The SELECTs whose FROM is being bound, outermost first."""

@@ -36,7 +36,7 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.intervals import can_raise, interval
 from einsql.ir.functions import Interval
 from einsql.sql.parameters.host_expr import NeedsValuesError, folded, parameters_of
-from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.parameters.parameter_use import BoundParameters
 from einsql.sql.parameters.runtime_bounds import Edge, edges_of
 from einsql.sql.parameters.runtime_windows import Window
 
@@ -54,7 +54,7 @@ class Domain:
     """Labels of an enclosing SELECT; they must stay free here."""
     hint: dict[str, int] = field(default_factory=dict)
     """The number of parts into which labels are cut over several sites."""
-    parameters: Given = field(default_factory=Given)
+    parameters: BoundParameters = field(default_factory=BoundParameters)
     """The parameters that expressions may read."""
     edges: dict[str, tuple[Edge | Window, ...]] = field(default_factory=dict)
     """Bounds of raw labels from parameters, in addition to `axes`."""

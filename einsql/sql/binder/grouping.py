@@ -12,7 +12,7 @@ from einsql.errors import Error
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Label, Output, labels_of
 from einsql.sql.binder.domain import Domain, affine
 from einsql.sql.binder.scalar import ScalarBinder
-from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.parameters.parameter_use import BoundParameters
 from einsql.sql.parser.column_names import column_name
 from einsql.sql.parser.positions import unsupported
 from einsql.sql.scope.scope import Scope
@@ -116,7 +116,7 @@ class Grouping:
     rows: Domain
     scope: Scope
     float_stays: bool
-    parameters: Given
+    parameters: BoundParameters
     groups: list[Group] = field(default_factory=list)
 
     def add(self, node: exp.Expr, bound: Typed, probe: Probe) -> str | None:
@@ -170,7 +170,7 @@ class _Rows:
 
     scope: Scope
     float_stays: bool
-    parameters: Given
+    parameters: BoundParameters
 
     def match(self, node: exp.Expr) -> Typed | None:
         return None

@@ -85,7 +85,7 @@ def kind(value: object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ParameterUse:
     """How a plan depends on parameters.
 
     Attributes:
@@ -127,12 +127,12 @@ class Use:
         self._feed(values, inputs)
 
 
-NOTHING = Use()
+NOTHING = ParameterUse()
 """The use of a statement without parameters."""
 
 
 @dataclass
-class Given:
+class BoundParameters:
     """The parameters of one statement while it is bound.
 
     Attributes:
@@ -159,9 +159,9 @@ class Given:
         self.views = Views(self)
 
     @property
-    def early(self) -> Given:
+    def early(self) -> BoundParameters:
         """The same parameters, none of which is read at run time."""
-        return Given(self.values, False, self.fixed, self.inputs)
+        return BoundParameters(self.values, False, self.fixed, self.inputs)
 
     def typed(self, number: int) -> Typed:
         """A parameter in an expression: a constant, or a value that is read at run time."""
@@ -247,7 +247,7 @@ class Given:
         scalar = Scalar(f"?{text}", text, DType.BIGINT)
         if scalar not in self._texts:
             self._texts.append(scalar)
-            Use(scalars=(scalar,)).feed(self.values, self.inputs)
+            ParameterUse(scalars=(scalar,)).feed(self.values, self.inputs)
         return scalar.name
 
     def extent(self, text: str, most: int, numbers: set[int]) -> int:
@@ -261,9 +261,9 @@ class Given:
         return most if most <= BUCKET else self.depend(f"bucket({text})", numbers)
 
     @property
-    def use(self) -> Use:
+    def use(self) -> ParameterUse:
         """How the statement's plan depends on its parameters."""
-        return Use(
+        return ParameterUse(
             fixed=tuple(sorted(self.fixed)),
             keys=tuple(self._keys),
             tests=tuple(self._tests),
@@ -279,7 +279,7 @@ class Given:
             name = shown(e)
             self._scalars[e] = Input(name, Schema((), (Field(FIELD, e.dtype),)))
             self._texts.append(Scalar(name, source(e), e.dtype))
-            Use(scalars=(self._texts[-1],)).feed(self.values, self.inputs)
+            ParameterUse(scalars=(self._texts[-1],)).feed(self.values, self.inputs)
         return self._scalars[e]
 
     def lowered(self, node: EinSum) -> EinSum:
@@ -295,7 +295,7 @@ class Given:
 class _Lowering:
     """Replaces the largest expressions that the host can compute by scalar operands."""
 
-    parameters: Given
+    parameters: BoundParameters
     operands: list[Operand]
     _numbers: dict[Expr, int] = field(default_factory=dict)
 

@@ -156,7 +156,7 @@ def _uses(
     statement: st.Statement, tokens: list[Token], variables: Mapping[str, int]
 ) -> Iterator[tuple[int, int, str]]:
     """The uses of variables in a statement: start, end, and the parameter that replaces each."""
-    if isinstance(statement, st.Foreign):
+    if isinstance(statement, st.DuckDBStatement):
         yield from _written(tokens, variables)
         return
     if isinstance(statement, st.Explain):

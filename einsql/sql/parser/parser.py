@@ -24,9 +24,9 @@ from einsql.sql.parser.syntax import (
     Calibrate,
     Change,
     Copy,
+    DuckDBStatement,
     Explain,
     Export,
-    Foreign,
     Import,
     IntegrityCheck,
     Query,
@@ -177,7 +177,7 @@ class Reader(DefinitionReader):
             return False
         return "VIEW" not in words[1:5] or not is_qualified(words, words.index("VIEW") + 1)
 
-    def foreign(self, start: int, error: Error) -> Foreign:
+    def foreign(self, start: int, error: Error) -> DuckDBStatement:
         """The statement as one that DuckDB runs.
 
         Raises:
@@ -194,7 +194,7 @@ class Reader(DefinitionReader):
             if comparable and (error.position or 0) < (wrong.position or 0):
                 raise wrong from None
             raise error from None
-        return Foreign(self.sql, self.word(), begins, error)
+        return DuckDBStatement(self.sql, self.word(), begins, error)
 
     def explain(self) -> Statement:
         """EXPLAIN [ANALYZE] [VERBOSE] [SIMULATE] [(option, …)] statement."""

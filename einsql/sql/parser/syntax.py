@@ -164,7 +164,7 @@ class Show:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class DuckDBStatement:
     """A statement of DuckDB that einsql does not read.
 
     Attributes:
@@ -277,7 +277,13 @@ class For:
             match self.body[n].statement:
                 case Query() | Change(tree=exp.Query()):
                     return n
-                case Foreign(word=word) if word in ("SELECT", "WITH", "FROM", "(", "VALUES"):
+                case DuckDBStatement(word=word) if word in (
+                    "SELECT",
+                    "WITH",
+                    "FROM",
+                    "(",
+                    "VALUES",
+                ):
                     return n
                 case For() as inner if inner.speaker is not None:
                     return n
@@ -305,7 +311,7 @@ Statement = (
     | Set
     | Calibrate
     | Show
-    | Foreign
+    | DuckDBStatement
     | Transaction
     | Vacuum
     | Backup
