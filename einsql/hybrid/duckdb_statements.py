@@ -18,6 +18,7 @@ from einsql.hybrid.split.blocks import Structure
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parser import is_qualified
 from einsql.sql.parser.tokens import tokenize, word_of
+from einsql.storage.database.export_manifest import manifest_of
 from einsql.storage.duckdb.failures import translated
 from einsql.storage.duckdb.table_result import TableResult
 from einsql.storage.objects import Tensor, is_local, kind_of
@@ -224,10 +225,6 @@ def _check_import(ctx: Context, tokens: Sequence[Token]) -> None:
     for token in tokens[2:]:
         if token.token_type is TokenType.STRING:
             folder, position = token.text, token.start
-    from einsql.storage.database.export_manifest import (
-        manifest_of,  # 10 ms, and few statements need it
-    )
-
     if os.path.exists(manifest_of(folder)):
         raise NotSupportedError(
             "DuckDB would import tables and leave the tensors, views and macros behind",
