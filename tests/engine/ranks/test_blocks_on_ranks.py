@@ -80,7 +80,7 @@ def test_statements_give_the_same(
 ) -> None:
     wanted = [result(alone, sql) for sql in STATEMENTS]
     con = connected(3)
-    con.store = alone.store
+    con.context.store = alone.store
     con.execute(f"SET disabled_rules = '{disabled}'")
     for sql, one in zip(STATEMENTS, wanted, strict=True):
         assert result(con, sql) == one, sql
