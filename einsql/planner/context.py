@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -31,18 +30,19 @@ class CallerScope:
     def __init__(self) -> None:
         self._frame: FrameType | None = None
 
-    @contextmanager
-    def of(self, frame: FrameType) -> Iterator[None]:
-        """Makes the variables of a frame visible to FROM meanwhile.
+    def enter(self, frame: FrameType) -> FrameType | None:
+        """Makes the variables of a frame visible to FROM.
 
-        The frame before it becomes visible again at the end, because the callback of a loop's
-        step may run a statement while the loop runs.
+        Returns:
+            The frame before, which `leave` makes visible again: the callback of a loop's step
+            may run a statement while the loop runs.
         """
         before, self._frame = self._frame, frame
-        try:
-            yield
-        finally:
-            self._frame = before
+        return before
+
+    def leave(self, before: FrameType | None) -> None:
+        """Makes the variables of the frame before visible again."""
+        self._frame = before
 
     @property
     def frame(self) -> FrameType | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 from einsql.planner.plan_variants import Variants, by_types, by_values, with_variant
 from einsql.sql.parameters.parameter_use import ParameterUse
@@ -29,6 +29,9 @@ class Cacheable(Protocol):
     def use(self) -> ParameterUse | None:
         """How it uses parameters; None if it holds for their values alone."""
 
+    def run(self, ctx: Any, /) -> Any:
+        """See `planner.prepared.PreparedStatement`, which the cache does not import."""
+
 
 class PlanCache:
     """Prepared statements that may run again.
@@ -40,11 +43,12 @@ class PlanCache:
         planned: How many queries have been planned.
     """
 
-    __slots__ = ("_by_types", "_by_values", "planned")
+    __slots__ = ("_by_types", "_by_values", "_others", "planned")
 
     def __init__(self) -> None:
-        self._by_types: dict[object, object] = {}
+        self._by_types: dict[object, Cacheable | Variants[Cacheable]] = {}
         self._by_values: dict[object, Cacheable] = {}
+        self._others: dict[object, object] = {}
         self.planned = 0
 
     def find(self, text: str, parameters: Sequence[object]) -> Cacheable | None:
@@ -54,7 +58,7 @@ class PlanCache:
             cached = cached.find(parameters)
         if cached is None and self._by_values:
             cached = self._by_values.get(by_values(text, parameters))
-        return cast("Cacheable | None", cached)
+        return cached
 
     def keep(self, text: str, prepared: Cacheable, parameters: Sequence[object]) -> None:
         """Caches a statement that was prepared for a text and parameters."""
@@ -69,16 +73,17 @@ class PlanCache:
 
     def get(self, key: object) -> object:
         """What `put` cached under a key that is no text, or None."""
-        return self._by_types.get(key)
+        return self._others.get(key)
 
     def put(self, key: object, plan: object) -> None:
         """Caches a plan that no text names, as that of `Connection.einsum`."""
-        _insert(self._by_types, key, plan)
+        _insert(self._others, key, plan)
 
     def clear(self) -> None:
         """Forgets everything, because names or settings changed."""
         self._by_types.clear()
         self._by_values.clear()
+        self._others.clear()
 
 
 def _insert(cache: dict[object, T], key: object, entry: T) -> None:

@@ -157,14 +157,15 @@ class PreparedQuery:
     def run(self, ctx: Context) -> Rows | None:
         """Runs the plan; None if its dependencies have changed."""
         inputs, self.inputs = self.inputs, None
+        tick = ctx.progress.tick
         if inputs is None:
             store = ctx.store
             if store.seen is not store.database.state:
                 store.refresh()
-            inputs = rebind_inputs(self.plan, store, ctx.in_scope, ctx.tick, given=ctx.parameters)
+            inputs = rebind_inputs(self.plan, store, ctx.in_scope, tick, given=ctx.parameters)
             if inputs is None:
                 return None
-        return Rows(self.plan.result(inputs, ctx.tick), self.plan.description)
+        return Rows(self.plan.result(inputs, tick), self.plan.description)
 
 
 def select(ctx: Context, tree: exp.Query) -> tuple[Result, Mapping[str, Fields]]:

@@ -272,15 +272,17 @@ class Connection(Lifetime):
             parameters: Values of the statement's parameters.
         """
         ctx = self.context
-        with ctx.lock, boundary, Statement(), ctx.scope.of(frame):
-            check, before = ctx.progress.begin(), ctx.parameters
-            with _NOTHING if ctx.cluster is None else watched(check):
-                self.check_open()  # another thread may have closed it meanwhile
-                ctx.parameters = parameters
-                try:
+        with ctx.lock, boundary, Statement():
+            check, values = ctx.progress.begin(), ctx.parameters
+            scope, caller = ctx.scope, ctx.scope.enter(frame)
+            try:
+                with _NOTHING if ctx.cluster is None else watched(check):
+                    self.check_open()  # another thread may have closed it meanwhile
+                    ctx.parameters = parameters
                     yield
-                finally:
-                    ctx.parameters = before
+            finally:
+                ctx.parameters = values
+                scope.leave(caller)
 
     def fetching(self) -> AbstractContextManager[None]:
         """A fetch begins: meanwhile `interrupt` cancels what this thread fetches from ranks."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.errors import DataError, InterfaceError, ProgrammingError
-from einsql.planner.outcome import Changed, Listing, Outcome, Rows
+from einsql.planner.outcome import Changed, Outcome, Rows
 from einsql.session.script import run_script
 from einsql.sql.parameters.values import refuse_names, values_by_name
 from einsql.storage.error_boundary import boundary
@@ -164,14 +164,13 @@ class Cursor:
 
     def _show(self, outcome: Outcome) -> None:
         """Shows what a statement gave."""
-        match outcome:
-            case Rows(result, description):
-                self._result, self.description = result, description
-            case Listing():
-                listing = outcome.result()
-                self._result, self.description = listing, listing.description
-            case Changed(count):
-                self._changes = count
+        if isinstance(outcome, Rows):
+            self._result, self.description = outcome.result, outcome.description
+        elif isinstance(outcome, Changed):
+            self._changes = outcome.count
+        else:
+            listing = outcome.result()
+            self._result, self.description = listing, listing.description
 
     def _run(self, sql: str, parameters: Parameters, frame: FrameType) -> None:
         """Runs a text and shows its outcome; of a loop that fails the steps before."""

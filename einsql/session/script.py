@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 from einsql import errors
 from einsql.core.big_stack import with_room
@@ -87,13 +86,14 @@ def run_cached(ctx: Context, text: str) -> Outcome | None:
     """
     if ctx.duck.aborted:
         return None
-    prepared = cast("PreparedStatement | None", ctx.plans.find(text, ctx.parameters))
-    if prepared is None:
+    cached = ctx.plans.find(text, ctx.parameters)
+    if cached is None:
         return None
     try:
-        return prepared.run(ctx)
+        outcome: Outcome | None = cached.run(ctx)
     except RanksLost:
         return None  # it is planned again for the ranks that remain
+    return outcome
 
 
 def run_script(ctx: Context, sql: str) -> Outcome:

@@ -318,14 +318,10 @@ class AttachedScope(CallerScope):
         self._table = table
         self._read: dict[str, Relation | None] = {}
 
-    @contextmanager
-    def of(self, frame: FrameType) -> Iterator[None]:
-        """Makes the variables of a frame visible; tables are read once meanwhile."""
-        try:
-            with super().of(frame):
-                yield
-        finally:
-            self._read = {}
+    def leave(self, before: FrameType | None) -> None:
+        """Makes the frame before visible again; tables are read once for each statement."""
+        super().leave(before)
+        self._read = {}
 
     def array(self, name: str, external: bool) -> object | None:
         """A table of the user's database, or an array among the caller's variables."""
