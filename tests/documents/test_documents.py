@@ -44,6 +44,7 @@ def test_the_map_has_every_room() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     rooms = [p.parent.name for p in (ROOT / "einsql").glob("*/__init__.py")]
     assert [room for room in rooms if f"| `{room}/` |" not in text] == []
+    assert [r for r in rooms if not (ROOT / "einsql" / r / "DESIGN.md").exists()] == []
 
 
 def test_the_map_of_the_readme_is_short() -> None:
