@@ -61,15 +61,18 @@ class Explanation(ABC):
 
     def svg(self) -> str:
         """The plan's graph as an SVG document; repeated operations are drawn once."""
-        from einsql.explain.drawing import standalone
-
-        return standalone(self._report, self.asked.text)
+        return self._drawn(as_page=False)
 
     def html(self) -> str:
         """The plan as one self-contained HTML page."""
-        from einsql.explain.drawing import page
+        return self._drawn(as_page=True)
 
-        return page(self._report, self.asked.text, str(self))
+    def _drawn(self, as_page: bool) -> str:
+        from einsql.explain.drawing import page, standalone  # few plans are drawn
+
+        if as_page:
+            return page(self._report, self.asked.text, str(self))
+        return standalone(self._report, self.asked.text)
 
     def _repr_html_(self) -> str:
         """The page in a frame, for notebooks."""

@@ -12,7 +12,7 @@ from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, WithWriter
-from einsql.kernels.loops.generated import compile_loops
+from einsql.kernels.loops import compile_loops
 from einsql.kernels.loops.half_precision import match_floats, stores_half
 from einsql.kernels.loops.loop_nest import may_raise
 from einsql.kernels.matmul.contraction import (

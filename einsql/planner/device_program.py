@@ -95,10 +95,10 @@ class DeviceProgram(Program):
         """A runner as `Program` knows them; it only passes on what they take and give."""
 
         def run(operands: Sequence[Any], tick: Tick) -> Any:
-            made = runner(operands, tick)
+            handles = runner(operands, tick)
             if self.measuring:
                 self.memory.device.wait()
-            return made
+            return handles
 
         return run
 
@@ -133,9 +133,9 @@ class DeviceFields(DistantFields):
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._here:
             handle = self._handles[name]
-            found = handle.host()
+            array = handle.host()
             # A view may be of what another field is too, and the caller may write into each.
-            self._here[name] = copied(found) if handle.views else found
+            self._here[name] = copied(array) if handle.views else array
         return self._here[name]
 
     def __iter__(self) -> Iterator[str]:

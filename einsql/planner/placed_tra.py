@@ -85,8 +85,8 @@ class Placed:
             IntegrityError: Keys are missing.
             ProgrammingError: Key i does not cut axis i.
         """
-        found = assemble(self._relation, self.run().blocks)
-        return loaded(found, self._relation.schema.dtype)
+        array = assemble(self._relation, self.run().blocks)
+        return loaded(array, self._relation.schema.dtype)
 
     def __str__(self) -> str:
         return format_implementation(self.plan)
@@ -110,5 +110,5 @@ def placed(
     """
     if not 1 <= sites <= MOST_SITES:
         raise ProgrammingError(f"sites is a number from 1 to {MOST_SITES:,}, not {sites}")
-    found = implement(relation, sites, stored=stored, weights=weights, disabled=disabled)
-    return Placed(relation, {**ra.generated(relation), **arrays}, run, found, cluster)
+    implemented = implement(relation, sites, stored=stored, weights=weights, disabled=disabled)
+    return Placed(relation, {**ra.generated(relation), **arrays}, run, implemented, cluster)

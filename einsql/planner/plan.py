@@ -118,8 +118,8 @@ class Plan:
     ) -> Result:
         """Dresses the root's fields as a result, without what lies beyond bounds of parameters.
 
-        Storage shared with a tensor becomes read-only. What a file holds is copied, for a
-        memory-mapped file that is cut short kills who reads it.
+        Storage shared with a tensor becomes read-only. Memory of a mapped file is copied, because
+        truncating a mapped file raises SIGBUS in its readers.
 
         Args:
             fields: What the program gave.
@@ -136,12 +136,12 @@ class Plan:
             return self._ended(Result(schema, fields, self.columns, self._hidden), inputs)
         shared = owners(shown.values())
         files = (here(shown[path]).values() for path in self.files if path in shown)
-        mapped = {id(owner(a)) for held in files for a in held}
+        mapped = {id(owner(a)) for arrays in files for a in arrays}
         copy = copied if self.memory is None else self.memory.copied
         safe = {}
         for name, a in fields.items():
-            held = id(owner(a))
-            safe[name] = copy(a) if held in mapped else frozen(a) if held in shared else a
+            memory = id(owner(a))
+            safe[name] = copy(a) if memory in mapped else frozen(a) if memory in shared else a
         show(safe.values())
         return self._ended(Result(schema, safe, self.columns, self._hidden), inputs)
 

@@ -61,8 +61,8 @@ class Variants(Generic[K]):
         """The plan for some values, if there is one."""
         for use, plans in self._plans.items():
             key = use.key(values)
-            if key is not None and (found := plans.get(key)) is not None:
-                return found
+            if key is not None and (plan := plans.get(key)) is not None:
+                return plan
         return None
 
     def keep(self, plan: K, values: Sequence[object]) -> None:
@@ -105,10 +105,10 @@ def bind_late(
     """
 
     def bind(binder: QueryBinder) -> Relation | TileRelation:
-        made = binder.bind_any(tree)
-        if not isinstance(made, Relation) and binder.parameters.read:
+        relation = binder.bind_any(tree)
+        if not isinstance(relation, Relation) and binder.parameters.read:
             raise NeedsValuesError(range(1, len(binder.parameters.values) + 1))
-        return made
+        return relation
 
     return bound_late(make, bind, notices)
 
@@ -119,10 +119,10 @@ def bound_late(
     notices: list[str],
 ) -> tuple[T, QueryBinder]:
     """What `bind` gives, by a binder that reads parameters at run time wherever that can be."""
-    late, fixed, told = True, frozenset[int](), len(notices)
+    late, fixed, noticed = True, frozenset[int](), len(notices)
     while True:
         binder = make(late, fixed)
-        del notices[told:]
+        del notices[noticed:]
         try:
             return bind(binder), binder
         except NeedsValuesError as needs:

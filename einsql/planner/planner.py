@@ -107,8 +107,8 @@ class BinderCatalog:
                 return None
             shown = tuple(f.name for f in table.schema.values)
             return self._relation(f"{name} (table)", "table", table, shown)
-        held = array_relation(array)
-        return self._relation(name, "scope", held, _columns(held))
+        relation_of_array = array_relation(array)
+        return self._relation(name, "scope", relation_of_array, _columns(relation_of_array))
 
     def _check_access(self, path: str) -> None:
         if not self.settings.enable_external_access:
@@ -131,9 +131,9 @@ class BinderCatalog:
     def file(self, path: str, member: str | None = None) -> Relation:
         """A tensor file, or one of the arrays in it."""
         self._check_access(path)
-        held = file_relation(path, member, self.tick, self.memory)
+        stored = file_relation(path, member, self.tick, self.memory)
         name = path if member is None else f"{path} (TENSOR '{member}')"
-        return self._relation(name, "file", held, _columns(held), source=(path, member))
+        return self._relation(name, "file", stored, _columns(stored), source=(path, member))
 
     def _relation(
         self, name: str, kind: str, held: Stored, columns: tuple[str, ...],
@@ -157,20 +157,20 @@ class BinderCatalog:
 
     def view(self, name: str) -> Any:
         """A view's query."""
-        found = None if name.lower() in self.once else self.store.get(name)
-        if not isinstance(found, Definition) or found.kind != "view":
+        view = None if name.lower() in self.once else self.store.get(name)
+        if not isinstance(view, Definition) or view.kind != "view":
             return None
-        return self._read(found).tree
+        return self._read(view).tree
 
     def macro(self, name: str) -> Macro | None:
         """A macro; it lives under `name()` beside tensors of the same name."""
-        found = self.store.get(f"{name}()")
-        if isinstance(found, Damaged):
-            raise damage(found)
-        if found is None:
+        definition = self.store.get(f"{name}()")
+        if isinstance(definition, Damaged):
+            raise damage(definition)
+        if definition is None:
             return built_in(name)
-        assert isinstance(found, Definition)
-        macro = self._read(found).tree
+        assert isinstance(definition, Definition)
+        macro = self._read(definition).tree
         assert isinstance(macro, Macro)
         return macro
 
@@ -204,12 +204,12 @@ class BinderCatalog:
 
     def parts(self, roots: Iterable[Input]) -> tuple[Part, ...]:
         """What has to be computed before the given inputs are there, in order."""
-        found: dict[str, Part] = {}
+        parts: dict[str, Part] = {}
         for root in roots:
-            if root.name in self.made and root.name not in found:
+            if root.name in self.made and root.name not in parts:
                 for part in self._part(root.name):
-                    found.setdefault(part.name, part)
-        return tuple(found.values())
+                    parts.setdefault(part.name, part)
+        return tuple(parts.values())
 
     def _part(self, name: str) -> tuple[Part, ...]:
         from einsql.planner import tile_plan as tiles  # few statements need it

@@ -1,4 +1,4 @@
-"""What a plan that is run again reads now."""
+"""Rebinds a plan that runs again: looks up its inputs, and checks that they are as planned."""
 
 from __future__ import annotations
 
@@ -38,33 +38,33 @@ def rebind_inputs(
     objects, lent = store.objects, store.lent
     for d in plan.dependencies:
         if d.kind == "tensor":
-            found = objects.get(d.low)
-            if not isinstance(found, Tensor):
+            tensor = objects.get(d.low)
+            if not isinstance(tensor, Tensor):
                 return None
-            schema = found.relation.schema
+            schema = tensor.relation.schema
             if schema is not d.schema and schema != d.schema:
                 return None
-            inputs[d.low] = lent(found)
+            inputs[d.low] = lent(tensor)
             continue
         if d.kind in ("once", "table"):
-            found_fields = other(d)
-            if found_fields is None:
+            fields = other(d)
+            if fields is None:
                 return None
-            inputs[d.low] = found_fields
+            inputs[d.low] = fields
             continue
         if d.source is not None:
             path, member = d.source
             if not os.path.exists(path):
                 return None
-            held = file_relation(path, member, tick, store.memory)
+            relation = file_relation(path, member, tick, store.memory)
         else:
             array = in_scope(d.name)
             if array is None:
                 return None
-            held = array_relation(array)
-        if held.schema != d.schema:
+            relation = array_relation(array)
+        if relation.schema != d.schema:
             return None
-        inputs[d.name if d.kind == "file" else d.low] = held.fields
+        inputs[d.name if d.kind == "file" else d.low] = relation.fields
     if plan.use.scalars:
         try:
             plan.use.feed(given, inputs)

@@ -131,8 +131,8 @@ class TileProgram:
 
         arrays = ra.generated(self.node)
         if self.ranks is not None:
-            made = {name: {VALUE: array} for name, array in arrays.items()}
-            return self.ranks.run({**inputs, **made}, run, tick)
+            generated = {name: {VALUE: array} for name, array in arrays.items()}
+            return self.ranks.run({**inputs, **generated}, run, tick)
         for tensor in scanned(self.node):
             if tensor.name not in arrays:
                 (field,) = tensor.schema.fields
@@ -176,8 +176,8 @@ def description_of(relation: TileRelation) -> tuple[tuple[Any, ...], ...]:
 
 def scanned(root: ra.Node) -> list[Input]:
     """The tensors a plan reads."""
-    found = {n.tensor.name: n.tensor for n in ra.walk(root) if isinstance(n, ra.Scan)}
-    return list(found.values())
+    tensors = {n.tensor.name: n.tensor for n in ra.walk(root) if isinstance(n, ra.Scan)}
+    return list(tensors.values())
 
 
 def tile_part(name: str, program: TileProgram) -> Part:

@@ -15,6 +15,7 @@ from einsql.core import forks
 from einsql.core.quoting import in_quotes
 from einsql.core.settings import Settings
 from einsql.engine.cancellation import watched
+from einsql.explain.options import options_text
 from einsql.kernels.runtime.blas import Statement
 from einsql.planner.context import CallerScope, Context
 from einsql.planner.outcome import Listing
@@ -117,8 +118,8 @@ class Connection(Lifetime):
                 register_table(self.context, name, array)
         else:
             self.duck.refuse(name)
-            held = array_relation(array, None if dims is None else tuple(dims), fill)
-            self.store.register(Tensor(name, held, shown_columns(held), borrowed=True))
+            relation = array_relation(array, None if dims is None else tuple(dims), fill)
+            self.store.register(Tensor(name, relation, shown_columns(relation), borrowed=True))
 
     def unregister(self, name: str) -> None:
         """Forgets a registered array, in a transaction as outside of it, or a registered table.
@@ -150,8 +151,6 @@ class Connection(Lifetime):
             InterfaceError: A format is asked for.
             Error: With the position in the text.
         """
-        from einsql.explain.options import options_text  # few programs explain
-
         flags = {"analyze": analyze, "verbose": verbose, "simulate": simulate, "sites": sites}
         text = f"EXPLAIN {options_text({**flags, **options})}{sql}"
         with self.running(sys._getframe(1), ()):

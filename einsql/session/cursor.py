@@ -402,10 +402,10 @@ class Cursor:
         rows = self._iterator()
         try:
             with self._connection.fetching():
-                found = list(islice(rows, count))
+                taken = list(islice(rows, count))
         except BaseException:
             self._rows = None
             raise
         if self._given is not None:
-            self._given += len(found)
-        return found
+            self._given += len(taken)
+        return taken

@@ -45,8 +45,8 @@ class MultiQuery:
         """The results, in order."""
         first = self.plans[0]
         if isinstance(first.program, Program) and len(first.program.roots) == len(self.plans):
-            found = first.program.run_all(first.complete(inputs, ctx.tick), ctx.tick)
-            return [p.wrap(f, inputs, inputs) for p, f in zip(self.plans, found, strict=True)]
+            roots = first.program.run_all(first.complete(inputs, ctx.tick), ctx.tick)
+            return [p.wrap(f, inputs, inputs) for p, f in zip(self.plans, roots, strict=True)]
         return [p.result(inputs, ctx.tick) for p in self.plans]
 
 

@@ -35,7 +35,7 @@ from einsql.ir.einsum.graph import (
     subexpressions,
 )
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
-from einsql.kernels.loops.generated import compile_loops
+from einsql.kernels.loops import compile_loops
 from einsql.kernels.runtime import thread_pool
 
 PIECE = 2**18

@@ -12,7 +12,7 @@ from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, Output, Value, conj, subexpressions
 from einsql.ir.functions import SCALARS
 from einsql.kernels.kernel import Fields, Runner, Tick
-from einsql.kernels.loops.generated import compile_loops
+from einsql.kernels.loops import compile_loops
 from einsql.kernels.packed.factors import FactorProduct, factors_of
 from einsql.kernels.packed.functions import Range
 from einsql.kernels.packed.layout import (

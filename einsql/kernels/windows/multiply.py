@@ -16,7 +16,7 @@ import numpy as np
 from einsql.core.buffer_pool import empty
 from einsql.ir.einsum.graph import EinSum, Operand, Value
 from einsql.kernels.kernel import Fields, Runner, Tick
-from einsql.kernels.loops.generated import compile_loops
+from einsql.kernels.loops import compile_loops
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.windows.affine import Reading, reading_of
 from einsql.kernels.windows.match import Product, product_of
