@@ -84,7 +84,9 @@ class Aggregates:
         pair = f"{{'v': {e.oracle}, 'k': {tie}}}"
         if e.nullable:
             pair = f"CASE WHEN {e.oracle} IS NOT NULL THEN {pair} END"
-        return replace(made, oracle=frame.of(fn, f"{argument.oracle}, {pair}"), key=None)
+        nullable = made.nullable or e.nullable  # NULL if every value is
+        oracle = frame.of(fn, f"{argument.oracle}, {pair}")
+        return replace(made, oracle=oracle, nullable=nullable, key=None)
 
     def total(self, e: E, frame: Frame) -> E:
         """SUM."""
