@@ -93,7 +93,7 @@ class _Loader:
         if hasattr(module, "__path__"):
             if not hasattr(module, "__all__"):
                 return OldPackage(spec.name, module)
-            for name in [n for n in sys.modules if n.startswith(f"{self._now}.")]:
+            for name in [n for n in list(sys.modules) if n.startswith(f"{self._now}.")]:
                 sys.modules[spec.name + name.removeprefix(self._now)] = sys.modules[name]
         self._spec = module.__spec__
         return module
@@ -117,5 +117,5 @@ class MovedModules:
 
         if find_spec(now) is None:
             return None
-        # The type asks for `load_module`, which Python does not call.
-        return spec_from_loader(name, _Loader(now))  # type: ignore[arg-type]
+        loader = _Loader(now)
+        return spec_from_loader(name, loader)  # type: ignore[arg-type]  # Python needs no load_module

@@ -53,27 +53,31 @@ class BoundStatement:
 def run_statement(ctx: Context, source: Source) -> Outcome:
     """Parses, binds, prepares and runs one statement; every statement takes this way.
 
-    It starts again if MPI ranks are lost meanwhile and others remain.
-
     Raises:
+        RanksLost: MPI ranks ended meanwhile, and others remain.
         Error: With a position in the statement's text.
     """
+    ctx.store.refresh()
+    statement, doubt = with_room(partial(parse, source.text), source.depth)
+
+    def plan_and_run() -> tuple[PreparedStatement, Outcome | None]:
+        bound = bind(ctx, statement, doubt, source.text)
+        prepared = prepare(ctx, bound)
+        return prepared, prepared.run(ctx)
+
+    depth = 0 if isinstance(statement, st.For) else source.depth
+    prepared, outcome = with_room(plan_and_run, depth)
+    assert outcome is not None, "a statement that was just prepared holds"
+    if source.key is not None and not prepared.is_volatile:
+        ctx.plans.keep(source.key, prepared, ctx.parameters)
+    return outcome
+
+
+def _run_on_remaining(ctx: Context, source: Source) -> Outcome:
+    """Runs a statement, again if MPI ranks are lost meanwhile and others remain."""
     while True:
         try:
-            ctx.store.refresh()
-            statement, doubt = with_room(partial(parse, source.text), source.depth)
-
-            def plan_and_run() -> tuple[PreparedStatement, Outcome | None]:
-                bound = bind(ctx, statement, doubt, source.text)  # noqa: B023 - called below
-                prepared = prepare(ctx, bound)
-                return prepared, prepared.run(ctx)
-
-            depth = 0 if isinstance(statement, st.For) else source.depth
-            prepared, outcome = with_room(plan_and_run, depth)
-            assert outcome is not None, "a statement that was just prepared holds"
-            if source.key is not None and not prepared.is_volatile:
-                ctx.plans.keep(source.key, prepared, ctx.parameters)
-            return outcome
+            return run_statement(ctx, source)
         except RanksLost:
             continue
 
@@ -132,7 +136,7 @@ def run_script(ctx: Context, sql: str) -> Outcome:
             with errors.located(span.start, sql):
                 check_given(text, len(ctx.parameters))
                 key = sql if len(spans) == 1 else None
-                outcome = run_statement(ctx, Source(text, key, span.depth))
+                outcome = _run_on_remaining(ctx, Source(text, key, span.depth))
         except RecursionError:
             raise ProgrammingError("The statement nests too deeply") from None
         finally:
@@ -190,7 +194,7 @@ def prepare(ctx: Context, bound: BoundStatement) -> PreparedStatement:
 def _run_in_loop(ctx: Context, text: str) -> Outcome:
     """Runs a statement of a loop's body; it is cached, because it comes again."""
     outcome = run_cached(ctx, text)
-    return run_statement(ctx, Source(text, text)) if outcome is None else outcome
+    return _run_on_remaining(ctx, Source(text, text)) if outcome is None else outcome
 
 
 def _refusal(ctx: Context, statement: st.Statement, doubt: Error, text: str) -> Error:

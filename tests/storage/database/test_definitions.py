@@ -13,6 +13,8 @@ import pytest
 
 import einsql
 from einsql.frontends.console.objects import entries
+from einsql.session.statements import ddl
+from einsql.sql.parser import parser
 
 TENSOR = "CREATE TENSOR x (i DIM(4), val FLOAT) DEFAULT 1; UPDATE x SET val = i"
 
@@ -258,13 +260,13 @@ def test_nothing_is_parsed_before_it_is_used(path: str, monkeypatch: pytest.Monk
         con.execute("CREATE MACRO up(a, b := (1 + 1)) AS TABLE SELECT i + b AS i, val FROM a")
         con.execute("CREATE MACRO down(a) AS a - 1")
     parsed: list[str] = []
-    parse = einsql.session.statements.ddl.parse  # type: ignore[attr-defined]  # it is loaded
+    parse = parser.parse
 
     def counted(text: str) -> object:
         parsed.append(text)
         return parse(text)
 
-    monkeypatch.setattr(einsql.session.statements.ddl, "parse", counted)
+    monkeypatch.setattr(ddl, "parse", counted)
     with einsql.connect(path) as con, einsql.connect(path) as second:
         calls = {(e.name, e.call, e.in_from) for e in entries(con)}
         assert calls == {
