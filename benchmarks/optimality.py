@@ -124,25 +124,22 @@ def as_markdown(cases: list[Case]) -> str:
     lines = [
         "# How good the searches are",
         "",
-        "Cuts over sites ([sites.md](sites.md#how-a-cut-is-chosen)) are chosen exactly, by "
-        "eliminating one operation after another, unless a graph is too wide for that; then a "
-        "search takes its place. Both are compared here with an integer program of the same "
-        "choice, solved by SciPy.",
-        "",
-        f"Written by `make optimality` on {datetime.date.today()}; {'; '.join(machine())}.",
+        "Cuts over sites ([sites.md](sites.md#how-a-cut-is-chosen)) are chosen exactly by "
+        "elimination. On a graph that is too wide for it, a search takes its place. This page "
+        "compares the search, elimination and the published algorithm with an integer program for "
+        "the same choice, solved by SciPy. Terms are in the [glossary](glossary.md).",
         "",
         f"{len({c.seed for c in cases})} random graphs (seeds {min(c.seed for c in cases)} to "
-        f"{max(c.seed for c in cases)}) of {least} to {most} operations with "
-        f"{sum(c.shared for c in cases) / len(cases):.1f} shared results each on average, cut "
+        f"{max(c.seed for c in cases)}) of {least} to {most} operations, with "
+        f"{sum(c.shared for c in cases) / len(cases):.1f} shared results each on average, were cut "
         f"over {', '.join(map(str, SITES))} sites: {len(cases)} cases. The integer program "
-        f"proved {len(proven)} of them optimal; in {agree} of these elimination, which is exact "
-        f"as well and solved every case, agrees to {ROUNDING:g}.",
+        f"proved {len(proven)} of them optimal. Elimination is exact as well and solved every "
+        f"case; in {agree} of the proven ones it agrees to {ROUNDING:g}.",
         "",
-        "`search` is what the default does where elimination would take too long, run here on "
-        "graphs where it would not: how far from the optimum it ends. The default itself "
-        "eliminates these graphs, so its gap is zero. `paper` is EinDecomp as published, which "
-        "makes the next power of two of calls (8 for 6 sites, 16 for 12) and therefore moves "
-        "more. Gaps are fractions of the optimum in floats.",
+        "`search` runs here on graphs that the default would solve by elimination, with a gap of "
+        "zero. `paper` is EinDecomp as published. It makes the next power of two of calls (8 for "
+        "6 sites, 16 for 12) and therefore moves more. Gaps are fractions of the optimum in "
+        "floats.",
         "",
         "| sites | optimum found by search | search median | search worst | paper median "
         "| paper worst |",
@@ -162,6 +159,8 @@ def as_markdown(cases: list[Case]) -> str:
         "",
         f"Targets for the search are {TARGET_MEDIAN:.0%} in the median and {TARGET_WORST:.0%} at "
         f"worst: {'met' if met else 'MISSED'}.",
+        "",
+        f"Written by `make optimality` on {datetime.date.today()}; {'; '.join(machine())}.",
         "",
     ]
     return "\n".join(lines)
