@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from einsql.engine.cell import cell_node, is_relative
-from einsql.engine.step import Group, Tick
+from einsql.engine.step import Fields, Group, Tick
 from einsql.ir.einsum.flops import flops_at_point
 from einsql.ir.einsum.graph import EinSum, Input, Node, Operand
 from einsql.ir.spmd.program import FusedSteps, Local, Program, with_state
-from einsql.storage.relation import Fields
 
 Join = Callable[[Sequence[EinSum], Sequence[bool]], Group | None]
 """Joins nodes, producers first, to a group; the flags say whose results are visible outside.

@@ -67,7 +67,7 @@ class _SpillingRun:
         self.tick = tick
         self.held: dict[int, Fields] = dict(inputs)
         self.foreign = {
-            id(owner(a)) for f in inputs.values() if type(f) is dict for a in f.values()
+            id(owner(a)) for f in inputs.values() if isinstance(f, dict) for a in f.values()
         }
         self.room = memory.room
         self.boxes = 1

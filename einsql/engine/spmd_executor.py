@@ -31,7 +31,7 @@ from einsql.engine.transport import Arrays, LocalTransport, Transport
 from einsql.ir.einsum.flops import flops_at_point
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.spmd.program import Exchange, Load, Local, Program, with_state
-from einsql.storage.relation import Fields
+from einsql.storage.fields import Fields, LocalFields
 
 ALONG = 2**15
 """Bytes of a result, at most, that comes along with an answer: it costs less than asking."""
@@ -407,7 +407,7 @@ class SiteProgram:
         """The result from one copy of its tiles."""
         tiles = self.program.steps[self.program.root].tiles
         bounds = _bounds(self.schema)
-        fields: dict[str, np.ndarray] = {}
+        fields = LocalFields()
         for n, part in parts.items():
             if n < tiles.once:
                 paste(fields, tiles.boxes[n], part, bounds)
@@ -419,7 +419,7 @@ def is_small(schema: Schema) -> bool:
     return schema.size * sum(f.dtype.numpy.itemsize for f in schema.fields) <= ALONG
 
 
-def sliced(step: Load, fields: Fields, tiles: Sequence[int]) -> Held:
+def sliced(step: Load, fields: Mapping[str, np.ndarray], tiles: Sequence[int]) -> Held:
     """Tiles of a stored tensor out of its whole arrays, as views.
 
     Args:

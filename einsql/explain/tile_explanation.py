@@ -12,7 +12,7 @@ from einsql.errors import NotSupportedError
 from einsql.explain.explanation import TextExplanation
 from einsql.explain.tile_report import TileMeasure, as_json, as_text, measured
 from einsql.sql.parser.syntax import Explain
-from einsql.storage.relation import Fields
+from einsql.storage.fields import Fields
 
 if TYPE_CHECKING:
     from einsql.planner.tile_plan import TilePlan

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from einsql.errors import Error, NotSupportedError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from einsql.engine.executor import Program
     from einsql.engine.step import Tick
-    from einsql.storage.relation import Fields
+    from einsql.storage.fields import Fields
 
 WIDEST = 2**31
 """A range of values wider than this is no tensor key."""
@@ -19,7 +21,7 @@ SPARSE = 2**27
 """From this range on a key needs enough points, for an array holds all of its values."""
 
 
-def bounds_in(found: Fields, points: int) -> tuple[int, int]:
+def bounds_in(found: Mapping[str, np.ndarray], points: int) -> tuple[int, int]:
     """`[lo, hi)` of a key.
 
     Args:

@@ -18,6 +18,7 @@ from einsql.ir.tra.block_schema import KeyTuple
 from einsql.ir.tra.kernels import VALUE
 from einsql.optimizer.tra import Cost, ImplementationStep, Implemented, Stored, Weights, implement
 from einsql.storage.block_relation import RunKernel, assemble
+from einsql.storage.fields import LocalFields
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.blocks import RankBlockProgram
@@ -69,7 +70,7 @@ class Placed:
             DataError: An element overflows, divides by zero or cannot be cast.
         """
         if self._ranks is not None:
-            fields = {name: {VALUE: a} for name, a in self._arrays.items()}
+            fields = {name: LocalFields({VALUE: a}) for name, a in self._arrays.items()}
             return self._ranks.run(fields, self._run, lambda _: None)
         return run_on_sites(self.plan, self._arrays, self._run)
 

@@ -19,9 +19,9 @@ from einsql.sql.parameters.runtime_bounds import Cut, within
 from einsql.sql.parameters.runtime_windows import Shift, shifted
 from einsql.sql.scope.relation import Relation
 from einsql.storage.array_ownership import owner, show
-from einsql.storage.database.stored import StoredFields
+from einsql.storage.fields import Fields, LocalFields, as_fields
 from einsql.storage.memory import Memory
-from einsql.storage.relation import DistantFields, Fields, PlacedFields, copied, frozen, here
+from einsql.storage.relation import copied, frozen
 from einsql.storage.results.result import Result, ResultColumn
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Plan:
     def complete(self, inputs: Mapping[str, Fields], tick: Tick) -> Mapping[str, Fields]:
         """The inputs with those that parts of the statement give."""
         if self.reads:
-            inputs = {**inputs, **{n: _over(inputs[n], box) for n, box in self.reads}}
+            inputs = {**inputs, **{n: inputs[n].verified(box) for n, box in self.reads}}
         if not self.parts:
             return inputs
         from einsql.planner.tile_plan import computed  # few statements need it
@@ -114,7 +114,10 @@ class Plan:
         return {name: inputs[name] for name in self.program.shows if name in inputs}
 
     def wrap(
-        self, fields: Fields, inputs: Mapping[str, Fields], shown: Mapping[str, Fields]
+        self,
+        arrays: Mapping[str, np.ndarray],
+        inputs: Mapping[str, Fields],
+        shown: Mapping[str, Fields],
     ) -> Result:
         """Dresses the root's fields as a result, without what lies beyond bounds of parameters.
 
@@ -122,23 +125,22 @@ class Plan:
         truncating a mapped file raises SIGBUS in its readers.
 
         Args:
-            fields: What the program gave.
+            arrays: What the program returned for the root.
             inputs: What it was computed from.
             shown: Those of them whose memory it may show.
         """
-        if type(fields) is dict and not shown and not self.ends:  # arrays of its own
-            show(fields.values())
-            return Result(self._schema, fields, self.columns, self._hidden)
+        if type(arrays) is dict and not shown and not self.ends:  # arrays of its own
+            show(arrays.values())
+            return Result(self._schema, LocalFields(arrays), self.columns, self._hidden)
         schema = shifted(self._schema, self.ends, inputs)
-        if isinstance(fields, PlacedFields):
-            fields = fields.counted(schema)
-        if isinstance(fields, DistantFields) and fields.lasting:
+        fields = as_fields(arrays).rekeyed(schema)
+        if fields.is_detached:
             return self._ended(Result(schema, fields, self.columns, self._hidden), inputs)
         shared = owners(shown.values())
-        files = (here(shown[path]).values() for path in self.files if path in shown)
+        files = (shown[path].local().values() for path in self.files if path in shown)
         mapped = {id(owner(a)) for arrays in files for a in arrays}
         copy = copied if self.memory is None else self.memory.copied
-        safe = {}
+        safe = LocalFields()
         for name, a in fields.items():
             memory = id(owner(a))
             safe[name] = copy(a) if memory in mapped else frozen(a) if memory in shared else a
@@ -158,10 +160,7 @@ class Plan:
         return self.relation.hidden
 
 
-def _over(fields: Fields, box: np.ndarray) -> Fields:
-    return fields.over(box) if isinstance(fields, StoredFields) else fields
-
-
-def owners(inputs: Iterable[Fields]) -> set[int]:
+def owners(inputs: Iterable[Mapping[str, np.ndarray]]) -> set[int]:
     """Ids of the owners of memory in this process that inputs show."""
-    return {id(owner(a)) for fields in inputs for a in here(fields).values()}
+    local = (f if isinstance(f, dict) else as_fields(f).local() for f in inputs)  # most are dicts
+    return {id(owner(a)) for arrays in local for a in arrays.values()}

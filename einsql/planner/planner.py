@@ -11,7 +11,6 @@ import numpy as np
 from einsql.core.big_stack import require_room
 from einsql.core.schema import DType, Schema
 from einsql.core.settings import Settings
-from einsql.core.sparse_matrix import Sparse
 from einsql.engine.executor import Program
 from einsql.engine.step import Tick
 from einsql.errors import NotSupportedError, OperationalError
@@ -25,12 +24,11 @@ from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parameters.parameter_use import BoundParameters
 from einsql.sql.scope.relation import Column, Relation, TileRelation, known_bounds
-from einsql.storage.database.stored import StoredFields
+from einsql.storage.fields import Fields, as_fields
 from einsql.storage.files.tables import is_table, may_be_table
 from einsql.storage.host_arrays import array_relation, file_relation
 from einsql.storage.memory import Memory
 from einsql.storage.objects import Body, Damaged, Definition, Tensor, damage
-from einsql.storage.relation import Fields, lies
 from einsql.storage.relation import Relation as Stored
 from einsql.storage.results.result import ResultColumn
 from einsql.storage.session_store import Store
@@ -142,8 +140,8 @@ class BinderCatalog:
     ) -> Relation:  # fmt: skip
         low = name if kind == "file" else name.lower()
         if low not in self.inputs:
-            where = lies(held.fields, self.settings.sites)
-            sparse = isinstance(held.fields, Sparse)
+            where = held.fields.tiles_over(self.settings.sites)
+            sparse = held.fields.is_sparse
             self.inputs[low] = Input(low, held.schema, parts, order, where, sparse)
             self.fields[low] = held.fields if fields is None else fields
             self.dependencies.append(Dependency(name, kind, held.schema, columns, source))
@@ -348,7 +346,7 @@ def make_plan(
 
 def _reads(roots: Roots, catalog: BinderCatalog) -> tuple[tuple[str, np.ndarray], ...]:
     """What of the tensors in payload files a graph reads: int64 (keys, 2)."""
-    stored = {n for n, f in catalog.fields.items() if isinstance(f, StoredFields)}
+    stored = {n for n, f in catalog.fields.items() if as_fields(f).layout is not None}
     if not stored or catalog.settings.device != "cpu":
         return ()  # a device keeps the whole of a tensor
     found: dict[str, np.ndarray] = {}

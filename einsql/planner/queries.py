@@ -22,7 +22,7 @@ from einsql.planner.rebind import rebind_inputs
 from einsql.sql.parameters.parameter_use import BoundParameters, ParameterUse
 from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation, TileRelation
-from einsql.storage.relation import Fields
+from einsql.storage.fields import Fields, as_fields
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def run_node(ctx: Context, node: EinSum, binder: QueryBinder) -> Fields:
     """Runs a node that a binder bound; its own fields, flags included."""
     plan = plan_relation(ctx, Relation(node, ()), binder)
     inputs = plan.complete(catalog_of(binder).fields, ctx.tick)
-    return plan.program.run(inputs, ctx.tick)
+    return as_fields(plan.program.run(inputs, ctx.tick))
 
 
 def evaluate(ctx: Context, expr: Expr) -> Any:

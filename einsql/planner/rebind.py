@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from einsql.engine.step import Tick
 from einsql.planner.plan import Dependency, Plan
+from einsql.storage.fields import Fields
 from einsql.storage.host_arrays import array_relation, file_relation
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import Fields
 from einsql.storage.session_store import Store
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from einsql.optimizer.decomposition import Decomposition, Floats, Objective, Sec
 from einsql.optimizer.placement.fuse_steps import joined
 from einsql.optimizer.placement.placement import place
 from einsql.planner.compile import check_domains, compiler, grouping, joining
-from einsql.storage.relation import Fields, PlacedFields
+from einsql.storage.fields import Fields, PlacedFields
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster

@@ -9,7 +9,6 @@ import numpy as np
 
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.sparse_matrix import Sparse
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.ir.einsum.graph import Input
 from einsql.ir.einsum.notation import Spec, parse_spec
@@ -18,9 +17,9 @@ from einsql.planner.planner import BinderCatalog, make_plan
 from einsql.sql.binder.einsum_call import einsum_relation
 from einsql.sql.parameters.parameter_use import BoundParameters
 from einsql.sql.scope.relation import Column, Relation
+from einsql.storage.fields import Fields, LocalFields
 from einsql.storage.host_arrays import array_relation, is_sparse
 from einsql.storage.out_of_memory import enough_memory
-from einsql.storage.relation import Fields
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -55,9 +54,7 @@ def run_einsum(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarra
 
 def _evaluate(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray:
     held = [array_relation(a, fill=0 if is_sparse(a) else None) for a in operands]
-    forms = tuple(
-        (h.schema.shape, h.schema.values[0].dtype, isinstance(h.fields, Sparse)) for h in held
-    )
+    forms = tuple((h.schema.shape, h.schema.values[0].dtype, h.fields.is_sparse) for h in held)
     key = ("einsum", text, forms, ctx.settings.float_math, ctx.settings.jit)
     plan = ctx.plans.get(key)
     if not isinstance(plan, Plan):
@@ -67,15 +64,13 @@ def _evaluate(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray
     for n, relation in enumerate(held):
         kept = plan.notices[n]
         fields = relation.fields
-        inputs[f"x{n}"] = {"val": fields["val"][_index(kept)]} if kept else fields
+        inputs[f"x{n}"] = LocalFields({"val": fields["val"][_index(kept)]}) if kept else fields
     found = plan.program.run(inputs, ctx.tick)
     result = loaded(np.asarray(found["val"]), plan.relation.node.schema.dtype("val"))
     present = found.get(PRESENT)
     if present is not None and not present.all():
         result = np.where(present, result, np.zeros((), result.dtype))
-    shared = any(
-        np.may_share_memory(result, i["val"]) for i in inputs.values() if not isinstance(i, Sparse)
-    )
+    shared = any(np.may_share_memory(result, i["val"]) for i in inputs.values() if not i.is_sparse)
     return result if result.flags.writeable and not shared else result.copy()
 
 

@@ -18,7 +18,7 @@ from einsql.planner.rebind import rebind_inputs
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from einsql.sql.scope.relation import Relation
-from einsql.storage.relation import Fields
+from einsql.storage.fields import Fields
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:

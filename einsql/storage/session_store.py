@@ -7,7 +7,7 @@ a mapping.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from weakref import ReferenceType, ref
@@ -19,9 +19,9 @@ from einsql.errors import OperationalError, ProgrammingError, suggest
 from einsql.storage import array_ownership
 from einsql.storage.database.memory import Database, State
 from einsql.storage.duckdb.connection import Duck
+from einsql.storage.fields import Fields, PlacedFields
 from einsql.storage.objects import Damaged, Object, Tensor, damage, is_local, kind_of, same_form
 from einsql.storage.out_of_memory import Room
-from einsql.storage.relation import Fields, PlacedFields
 from einsql.storage.undo_log import Index, Overwritten
 
 _INSTEAD = (
@@ -82,7 +82,7 @@ class Store:
         """The object of a name, or None."""
         return self.objects.get(name.lower())
 
-    def lasts(self, name: str, fields: Fields) -> bool:
+    def lasts(self, name: str, fields: Mapping[str, np.ndarray]) -> bool:
         """True if a stored tensor has these very fields, which hold the same for ever.
 
         A change in place puts others, over the same memory, in their place.

@@ -23,7 +23,7 @@ from einsql.ir.spmd.program import Program
 from einsql.ir.tra.block_schema import Cuts, KeyTuple
 from einsql.ir.tra.kernels import VALUE
 from einsql.storage.block_relation import Blocks, PlacedBlocks, RunKernel, merged
-from einsql.storage.relation import Fields
+from einsql.storage.fields import Fields
 
 
 class RankBlocks(PlacedBlocks):

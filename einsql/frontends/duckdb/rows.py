@@ -15,8 +15,8 @@ from einsql.core.schema import DType
 from einsql.frontends.duckdb import kernels
 from einsql.planner.plan import Plan
 from einsql.storage.duckdb import streams
+from einsql.storage.fields import Fields
 from einsql.storage.out_of_memory import enough_memory
-from einsql.storage.relation import Fields
 from einsql.storage.results.result import Result, arrow_type
 from einsql.storage.results.tile_result import TileResult
 

@@ -79,7 +79,7 @@ class _Stored:
         fields = operands[self.side.operand]
         if not isinstance(fields, Sparse) or fields.filled != self.filled:
             return None
-        part = fields.part(spans_of(self.node, self.node.operands[self.side.operand]))
+        part = fields.submatrix(spans_of(self.node, self.node.operands[self.side.operand]))
         if self.condition is not None:
             part = part.only(self.condition(part.values))
         return part if self.side.labels[int(fields.turned)] == by else transposed(part)

@@ -34,11 +34,12 @@ from einsql.ir.spmd.program import Exchange, Load, Program
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.placement.placement import place
 from einsql.planner.compile import compiler
+from einsql.storage.fields import LocalFields
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
     from einsql.engine.ranks.program import RankProgram
-    from einsql.storage.relation import Fields
+    from einsql.storage.fields import Fields
 
 BUDGET = 0.08
 """Seconds for each measurement, which is repeated as long; the fastest counts."""
@@ -206,7 +207,7 @@ class _Measures:
                 schema = step.source.schema
                 # A stride-0 view saves memory; ranks get full tiles.
                 ones = np.broadcast_to(schema.values[0].dtype.numpy.type(1), schema.shape)
-                inputs[step.source.name] = {schema.values[0].name: ones}
+                inputs[step.source.name] = LocalFields({schema.values[0].name: ones})
         program: SiteProgram | RankProgram
         if self._cluster is None:
             program = SiteProgram(placed, root.schema, compiler(self._settings))

@@ -19,8 +19,9 @@ from einsql.session.statements.target import as_declared, constant, refuse_null,
 from einsql.sql.parser.syntax import CreateTensor
 from einsql.sql.typing.typed_expr import convert
 from einsql.storage.array_ownership import owned
+from einsql.storage.fields import LocalFields
 from einsql.storage.objects import Tensor, is_local, kind_of
-from einsql.storage.relation import PlacedFields, Relation
+from einsql.storage.relation import Relation
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _declared(ctx: Context, statement: CreateTensor) -> Tensor:
         schema = Schema(keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
         fields[PRESENT] = np.broadcast_to(np.zeros((), np.bool_), schema.shape)
     columns = tuple(c.name for c in statement.columns)
-    return Tensor(statement.name, Relation(schema, fields), columns, default=default)
+    return Tensor(statement.name, Relation(schema, LocalFields(fields)), columns, default=default)
 
 
 def _stored(name: str, result: Result, foreign: set[int]) -> Tensor:
@@ -188,8 +189,8 @@ def _stored(name: str, result: Result, foreign: set[int]) -> Tensor:
         columns[PRESENT] = PRESENT
         schema_fields.append(Field(PRESENT, DType.BOOLEAN))
     schema = Schema(tuple(keys), tuple(schema_fields))
-    if isinstance(result.fields, PlacedFields):
+    if result.fields.sites is not None:
         placed = result.fields.renamed(schema, columns, name)
         return Tensor(name, Relation(schema, placed), tuple(names))
-    fields = {new: owned(result.fields[old], foreign) for new, old in columns.items()}
+    fields = LocalFields({n: owned(result.fields[o], foreign) for n, o in columns.items()})
     return Tensor(name, Relation(schema, fields), tuple(names))

@@ -21,7 +21,6 @@ from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import CreateMacro, CreateView, Drop, Show
 from einsql.sql.scope.relation import Relation, TileRelation
 from einsql.storage.objects import Body, Definition, Tensor, is_local, kind_of
-from einsql.storage.relation import PlacedFields, lies
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -271,9 +270,9 @@ def placement_text(tensor: Tensor, sites: int) -> str:
         sites: The number of sites of its declared cut, if the tensor is not placed yet.
     """
     schema, fields = tensor.relation.schema, tensor.relation.fields
-    if isinstance(fields, PlacedFields):
-        sites = fields.sites
-    stored = Input(tensor.name, schema, tensor.partition, tensor.order, lies(fields, sites))
+    sites = fields.sites or sites
+    tiles = fields.tiles_over(sites)
+    stored = Input(tensor.name, schema, tensor.partition, tensor.order, tiles)
     if sites == 1 or not stored.settled:
         return ""
     from einsql.optimizer.placement.layouts import lying  # 20 ms, for several sites only

@@ -51,8 +51,8 @@ from einsql.sql.parser.positions import position, unsupported
 from einsql.sql.parser.sqlglot_trees import changing
 from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation
+from einsql.storage.fields import Fields, LocalFields, as_fields
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import Fields, PlacedFields
 from einsql.storage.results.result import Result, ResultColumn
 
 if TYPE_CHECKING:
@@ -163,9 +163,7 @@ class InsertSelect(Part):
                 return written, written.count
         empty = self.empty
         schema = shifted(empty.schema, self.ends, inputs)
-        if isinstance(fields, PlacedFields):
-            fields = fields.counted(schema)
-        result = Result(schema, fields, empty.columns, empty.hidden)
+        result = Result(schema, fields.rekeyed(schema), empty.columns, empty.hidden)
         cuts = [e for e in self.ends if isinstance(e, Cut)]
         if cuts:
             result = result.cropped(within(result.bounds, cuts, inputs))
@@ -241,7 +239,7 @@ class PreparedDml:
         changes: list[WriteSet] = []
         number, at = -1, 0 if self.shown is None else 1
         for part in self.parts:
-            fields: Fields = {}
+            fields: Fields = LocalFields()
             if part.root is not None:
                 fields, at = root_fields[at], at + 1
             try:
@@ -418,7 +416,7 @@ def _bound(
     keys = [k.name for k in relation.node.schema.keys]
     ends = tuple(e.end(binder.parameters, keys.index(name)) for name, e in relation.edges)
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
-    empty = Result(relation.node.schema, {}, columns, relation.hidden)
+    empty = Result(relation.node.schema, LocalFields(), columns, relation.hidden)
     constants = rows_of.constant_fields(relation, binder.parameters.inputs)
     box = boxed(tensor.relation.schema, order, empty, ends, constants)
     return InsertSelect(
@@ -458,10 +456,11 @@ def _narrowed(schema: Schema, fields: Fields, ends: Ends, inputs: Inputs) -> tup
     cuts = [e for e in ends if isinstance(e, Cut)]
     if not cuts:
         return schema, fields
-    box = within(np.array([(k.lo, k.hi) for k in schema.keys], np.int64), cuts, inputs).tolist()
-    at = tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in zip(box, schema.keys, strict=True))
-    keys = tuple(Key(k.name, lo, hi) for (lo, hi), k in zip(box, schema.keys, strict=True))
-    return Schema(keys, schema.fields), {name: a[at] for name, a in fields.items()}
+    box = within(np.array([(k.lo, k.hi) for k in schema.keys], np.int64), cuts, inputs)
+    lows = np.array([k.lo for k in schema.keys], np.int64).reshape(-1, 1)
+    ends_of = zip(box.tolist(), schema.keys, strict=True)
+    keys = tuple(Key(k.name, lo, hi) for (lo, hi), k in ends_of)
+    return Schema(keys, schema.fields), fields.part(tuple(fields), box - lows)
 
 
 # ---- planning and running
@@ -486,7 +485,7 @@ def _computed(plans: Sequence[Plan], inputs: Mapping[str, Fields], ctx: Context)
     for plan in plans:
         known, program = plan.complete(inputs, ctx.tick), plan.program
         if isinstance(program, Program) and len(program.roots) > 1:
-            root_fields += program.run_all(known, ctx.tick)
+            root_fields += map(as_fields, program.run_all(known, ctx.tick))
         else:
-            root_fields.append(program.run(known, ctx.tick))
+            root_fields.append(as_fields(program.run(known, ctx.tick)))
     return root_fields

@@ -30,8 +30,9 @@ from einsql.planner.queries import catalog_of, query_binder, run_node
 from einsql.session.statements.target import as_declared, refuse_null, rows, settled
 from einsql.session.statements.write_set import Write
 from einsql.storage import files
+from einsql.storage.fields import Fields
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import PlacedFields, Relation, lies
+from einsql.storage.relation import Relation
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def loaded(ctx: Context, tensor: Tensor, file: files.FileTensor) -> Tensor:
     old = tensor.relation.schema
     (value,) = old.values
     bounds = [(k.lo, k.hi) for k in old.keys]
-    tiles = lies(tensor.relation.fields, sites)
+    tiles = tensor.relation.fields.tiles_over(sites)
     if tensor.partition is not None:
         tiles = declared(bounds, tensor.partition, sites, tensor.order)
     elif tiles is None:
@@ -131,7 +132,6 @@ def inserted(
         DataError: A value is NULL.
     """
     schema = tensor.relation.schema
-    assert isinstance(result.fields, PlacedFields)
     sources = dict(zip(order, result.columns, strict=True))
     keys = tuple(sources[k.name].key for k in schema.keys)
     alike = (
@@ -180,7 +180,7 @@ def pasted(ctx: Context, write: Write) -> Write | Tensor:
 def overwritten(
     ctx: Context,
     tensor: Tensor,
-    fields: PlacedFields,
+    fields: Fields,
     touched: int,
     columns: Mapping[str, str],
     presence: Presence,
@@ -204,14 +204,13 @@ def overwritten(
     binder = query_binder(ctx)
     catalog_of(binder).fields.update({_OLD: tensor.relation.fields, _NEW: fields})
     merged = run_node(ctx, node, binder)
-    assert isinstance(merged, PlacedFields)
     return as_declared(ctx, settled(tensor, merged, {f.name: f.name for f in schema.values}))
 
 
 def _merging(
     ctx: Context,
     tensor: Tensor,
-    fields: PlacedFields,
+    fields: Fields,
     columns: Mapping[str, str],
     presence: Presence,
 ) -> EinSum:
@@ -238,10 +237,10 @@ def _merging(
     if left != TRUE:
         outputs.append(Output(PRESENT, (left,), DType.BOOLEAN))
     labels = tuple(k.name for k in schema.keys)
-    old_lies = lies(tensor.relation.fields, sites)
+    old_lies = tensor.relation.fields.tiles_over(sites)
     sources = (
         Input(_OLD, schema, tensor.partition, tensor.order, old_lies),
-        Input(_NEW, Schema(schema.keys, tuple(new)), lies=lies(fields, sites)),
+        Input(_NEW, Schema(schema.keys, tuple(new)), lies=fields.tiles_over(sites)),
     )
     axes = tuple(Axis(k.name, k.lo, k.hi) for k in schema.keys)
     operands = tuple(Operand(s, labels) for s in sources)

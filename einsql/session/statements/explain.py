@@ -16,7 +16,7 @@ from einsql.session.statements.explain_dml import explain_change
 from einsql.session.statements.target import changes_tables
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.positions import unsupported
-from einsql.storage.relation import Fields
+from einsql.storage.fields import Fields
 
 if TYPE_CHECKING:
     from einsql.explain.explanation import Measures

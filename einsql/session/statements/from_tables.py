@@ -24,6 +24,7 @@ from einsql.session.statements.target import changed
 from einsql.session.statements.write_set import WriteSet
 from einsql.sql.binder.dml import Insertion
 from einsql.storage.duckdb.table_result import TableResult
+from einsql.storage.fields import LocalFields
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import Relation
 
@@ -76,9 +77,9 @@ def tensor_of(ctx: Context, name: str, table: TableResult, empty: Tensor | None)
     if schema.size > MAX_ELEMENTS:
         raise ProgrammingError(f"{schema.size:,} elements are more than a tensor may have")
     _check_size(ctx, schema, len(columns[0][2]))
-    zeros = {
-        f.name: np.broadcast_to(np.zeros((), f.dtype.numpy), schema.shape) for f in schema.fields
-    }
+    zeros = LocalFields(
+        {f.name: np.broadcast_to(np.zeros((), f.dtype.numpy), schema.shape) for f in schema.fields}
+    )
     tensor = Tensor(name, Relation(schema, zeros), tuple(names))
     with ctx.memory.lending():
         return insert_rows(tensor, {n: values for n, _, values in columns}, replaces=False)

@@ -22,7 +22,6 @@ from einsql.sql.scope.relation import Relation
 from einsql.sql.typing.typed_expr import convert
 from einsql.storage.array_ownership import distinct
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import PlacedFields
 from einsql.storage.results.result import Result, ResultColumn
 
 if TYPE_CHECKING:
@@ -53,8 +52,8 @@ def inserted(
         DataError: A value is NULL or does not fit its type.
     """
     columns = dict(zip(order, result.columns, strict=True))
-    is_new_on_ranks = isinstance(result.fields, PlacedFields)
-    if is_new_on_ranks or isinstance(tensor.relation.fields, PlacedFields):
+    is_new_on_ranks = result.fields.sites is not None
+    if is_new_on_ranks or tensor.relation.fields.sites is not None:
         from einsql.session.statements import dml_on_ranks  # imports the transport to the ranks
 
         if is_new_on_ranks:
@@ -62,7 +61,7 @@ def inserted(
             if overwritten is not None:
                 return overwritten, len(result)
         box = _box(tensor, columns, result, replaces, constants)
-        if box is not None and isinstance(tensor.relation.fields, PlacedFields):
+        if box is not None and tensor.relation.fields.sites is not None:
             return dml_on_ranks.pasted(ctx, box), box.count
     else:
         box = _box(tensor, columns, result, replaces, constants)

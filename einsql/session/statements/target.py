@@ -18,8 +18,9 @@ from einsql.sql.parser.positions import locate
 from einsql.sql.parser.sqlglot_trees import changing
 from einsql.sql.typing.typed_expr import Typed
 from einsql.storage.array_ownership import distinct
+from einsql.storage.fields import Fields, LocalFields, PlacedFields, Term
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import Fields, PlacedFields, Relation, Term, count
+from einsql.storage.relation import Relation
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -48,7 +49,7 @@ def changed(tensor: Tensor, fields: dict[str, np.ndarray], mask: np.ndarray | No
     if mask is None and not schema.has(PRESENT):
         for array in fields.values():
             array.flags.writeable = False
-        return tensor.holding(Relation(schema, fields))
+        return tensor.holding(Relation(schema, LocalFields(fields)))
     kept = [f for f in schema.fields if f.name != PRESENT]
     if mask is not None and not distinct(mask).all():
         kept.append(Field(PRESENT, DType.BOOLEAN))
@@ -57,15 +58,15 @@ def changed(tensor: Tensor, fields: dict[str, np.ndarray], mask: np.ndarray | No
         array.flags.writeable = False
     if tuple(kept) != schema.fields:
         schema = Schema(schema.keys, tuple(kept))
-    return tensor.holding(Relation(schema, fields))
+    return tensor.holding(Relation(schema, LocalFields(fields)))
 
 
 def rows(fields: Fields, schema: Schema) -> int:
     """Returns the number of present keys."""
-    return count(fields, Term(PRESENT)) if PRESENT in fields else schema.size
+    return fields.count(Term(PRESENT)) if PRESENT in fields else schema.size
 
 
-def settled(tensor: Tensor, fields: PlacedFields, columns: Mapping[str, str]) -> Tensor:
+def settled(tensor: Tensor, fields: Fields, columns: Mapping[str, str]) -> Tensor:
     """Returns the tensor with new placed fields. A presence flag True everywhere is dropped.
 
     Args:
@@ -110,7 +111,7 @@ def refuse_null(fields: Fields, field: str, column: str) -> None:
     if valid(field) not in fields:
         return
     there = [Term(PRESENT)] if PRESENT in fields else []
-    null = count(fields, Term(valid(field), holds=False), *there)
+    null = fields.count(Term(valid(field), holds=False), *there)
     if null:
         raise DataError(
             f"{null} values of {column} are NULL, which a tensor cannot hold",

@@ -14,8 +14,8 @@ from einsql.ir.einsum.graph import Axis, Const, EinSum, Label, call, conj, negat
 from einsql.session.statements.target import refuse_null, rows
 from einsql.session.statements.write_set import Index, Write, WriteSet
 from einsql.sql.binder.dml import COUNT, Touch
+from einsql.storage.fields import Fields, Term
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import Fields, PlacedFields, Term, count
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -35,7 +35,7 @@ def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple
         IntegrityError: Several rows of FROM meet one row of the tensor.
         DataError: A new value is NULL.
     """
-    several = count(fields, Term(COUNT, above=1)) if COUNT in fields else 0
+    several = fields.count(Term(COUNT, above=1)) if COUNT in fields else 0
     if several:
         raise IntegrityError(
             f"{several} rows of {tensor.name} meet several rows of FROM",
@@ -43,7 +43,7 @@ def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple
         )
     for column in touch.columns:
         refuse_null(fields, column, column)
-    if isinstance(fields, PlacedFields) and in_place(touch, tensor):
+    if fields.sites is not None and in_place(touch, tensor):
         columns = {c: c for c in touch.columns}
         return _overwritten(ctx, tensor, touch, fields, columns, "as it was")
     cells = _touched(touch, fields, tensor)
@@ -53,7 +53,7 @@ def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple
 
 def deleted(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[WriteSet, int]:
     """Returns the cells that DELETE clears, and their number; arguments as for `updated`."""
-    if isinstance(fields, PlacedFields) and in_place(touch, tensor):
+    if fields.sites is not None and in_place(touch, tensor):
         return _overwritten(ctx, tensor, touch, fields, {}, "no more")
     cells = _touched(touch, fields, tensor)
     return Write(tensor, cells.at, {}, cells.count, presence=False), cells.count
@@ -63,7 +63,7 @@ def _overwritten(
     ctx: Context,
     tensor: Tensor,
     touch: Touch,
-    fields: PlacedFields,
+    fields: Fields,
     columns: Mapping[str, str],
     presence: Presence,
 ) -> tuple[Tensor, int]:

@@ -66,7 +66,7 @@ def feeding(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
 def _written(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
     """The same function as straight-line code; equal spans share a slice."""
     page = Page("")
-    page.names |= {**KNOWN, "part_of": part_of, "slice": slice, "type": type, "dict": dict}
+    page.names |= {**KNOWN, "slice": slice}
     values: dict[str, str] = {}
     for s in scalars:
         if s.text not in values:
@@ -77,21 +77,16 @@ def _written(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
     texts = {s.name: s.text for s in scalars}
     slices: dict[str, str] = {}
     for view in views:
-        index = [":"] * (1 + max((n for n, _, _ in view.spans), default=0))
+        at = [page.held(slice(0, hi - lo)) for lo, hi in view.bounds]
         for n, name, extent in view.spans:
             start = f"{values[texts[name]]} - {view.bounds[n][0]}"
             text = f"slice({start}, {start} + {extent})"
             if text not in slices:
                 slices[text] = page.line(text)
-            index[n] = slices[text]
-        base = page.line(f"inputs[{view.base!r}]")
-        page.lines += [
-            f"if type({base}) is dict:",
-            f"    inputs[{view.name!r}] = "
-            f"{{name: array[{', '.join(index)}] for name, array in {base}.items()}}",
-            "else:",  # placed fields crop themselves
-            f"    inputs[{view.name!r}] = part_of({page.held(view)}, inputs)",
-        ]
+            at[n] = slices[text]
+        axes = page.held(tuple(n for n, _, _ in view.spans))
+        part = f"inputs[{view.base!r}].window(({''.join(f'{s}, ' for s in at)}), {axes})"
+        page.lines.append(f"inputs[{view.name!r}] = {part}")
     page.lines.append("return None")
     feed: Feed = page.function("feed(p, inputs)")
     return feed

@@ -12,9 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import proxy
 
-import numpy as np
-import numpy.typing as npt
-
 from einsql.core.schema import DType, Key, Schema
 from einsql.ir.einsum.graph import (
     Axis,
@@ -301,25 +298,9 @@ def _base(node: EinSum, axis: Axis) -> str | None:
 
 def part_of(view: View, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields of a view of an input, without a copy."""
-    fields = inputs[view.base]
-    at = [slice(None)] * len(view.bounds)
+    at = [slice(0, hi - lo) for lo, hi in view.bounds]
     for n, name, extent in view.spans:
         start = int(inputs[name][FIELD]) - view.bounds[n][0]
         at[n] = slice(start, start + extent)
-    within = getattr(fields, "within", None)  # placed fields crop themselves
-    if within is not None:
-        part: Mapping[str, Any] = within(_box(view, at), [n for n, _, _ in view.spans])
-        return part
-    over = getattr(fields, "over", None)  # a payload file verifies only the part that is read
-    if over is not None:
-        fields = over(_box(view, at))
-    index = tuple(at)
-    return {name: array[index] for name, array in fields.items()}
-
-
-def _box(view: View, at: Sequence[slice]) -> npt.NDArray[np.int64]:
-    """The bounds of the part of a view's base that the slices select."""
-    box = np.array(view.bounds, np.int64)
-    for n, _, _ in view.spans:
-        box[n] = box[n, 0] + (at[n].start, at[n].stop)
-    return box
+    part: Mapping[str, Any] = inputs[view.base].window(at, [n for n, _, _ in view.spans])
+    return part

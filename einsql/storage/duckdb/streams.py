@@ -13,7 +13,6 @@ from einsql.core.bfloat16 import loaded
 from einsql.core.boxes import runs
 from einsql.core.schema import PRESENT, DType, valid
 from einsql.storage.duckdb.pushdown import understood
-from einsql.storage.relation import PlacedFields
 from einsql.storage.results.result import Result, ResultColumn, arrow_type
 
 if TYPE_CHECKING:
@@ -165,7 +164,7 @@ def stream(result: Result, names: tuple[str, ...]) -> object:
 
     Remote fields are fetched first: DuckDB must not wait for ranks.
     """
-    if isinstance(result.fields, PlacedFields):
+    if result.fields.sites is not None:
         return _table(result).rename_columns(list(names))
     return _source()(Rows(result, names))
 

@@ -21,7 +21,7 @@ from einsql.errors import OperationalError
 from einsql.storage.files import arrow, delimited, gguf, npy, npz, parquet, safetensors, zarr
 from einsql.storage.files.delimited import Delimited
 from einsql.storage.files.drafts import Begin, Draft, abandon, commit, drafted, write_box
-from einsql.storage.files.fields import FileFields, FilePart
+from einsql.storage.files.fields import FileFields
 from einsql.storage.files.globs import matching
 from einsql.storage.files.mapped import Found, Mapped, refusing
 from einsql.storage.files.matrix_market import Matrix
@@ -39,7 +39,6 @@ __all__ = [
     "Description",
     "Draft",
     "FileFields",
-    "FilePart",
     "FileTensor",
     "Form",
     "abandon",
