@@ -162,5 +162,8 @@ class Plan:
 
 def owners(inputs: Iterable[Mapping[str, np.ndarray]]) -> set[int]:
     """Ids of the owners of memory in this process that inputs show."""
-    local = (f if isinstance(f, dict) else as_fields(f).local() for f in inputs)  # most are dicts
-    return {id(owner(a)) for arrays in local for a in arrays.values()}
+    return {
+        id(owner(a))
+        for f in inputs
+        for a in (f if isinstance(f, dict) else as_fields(f).local()).values()  # most are dicts
+    }
