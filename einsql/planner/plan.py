@@ -14,9 +14,7 @@ from einsql.engine.executor import Program
 from einsql.engine.step import Tick
 from einsql.optimizer import Optimized
 from einsql.planner.bounds_probe import Probe
-from einsql.sql.parameters.parameter_use import NOTHING, ParameterUse
-from einsql.sql.parameters.runtime_bounds import Cut, within
-from einsql.sql.parameters.runtime_windows import Shift, shifted
+from einsql.sql.parameters.runtime_inputs import NOTHING, Cut, ParameterUse, Shift, shifted, within
 from einsql.sql.scope.relation import Relation
 from einsql.storage.array_ownership import owner, show
 from einsql.storage.database.stored import StoredFields

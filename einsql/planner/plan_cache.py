@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from einsql.planner.plan_variants import Variants, by_types, by_values, with_variant
-from einsql.sql.parameters.parameter_use import ParameterUse
+from einsql.sql.parameters.runtime_inputs import ParameterUse
 
 T = TypeVar("T")
 

@@ -9,8 +9,9 @@ from typing import Generic, Protocol, TypeVar
 from sqlglot import exp
 
 from einsql.errors import Error
+from einsql.sql.parameters.bound_parameters import kind
 from einsql.sql.parameters.host_expr import NeedsValuesError
-from einsql.sql.parameters.parameter_use import ParameterUse, kind
+from einsql.sql.parameters.runtime_inputs import ParameterUse
 from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation, TileRelation
 

@@ -23,7 +23,7 @@ from einsql.planner.compile import check_domains, compiled
 from einsql.planner.plan import Dependency, Plan
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
-from einsql.sql.parameters.parameter_use import BoundParameters
+from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.scope.relation import Column, Relation, TileRelation, known_bounds
 from einsql.storage.database.stored import StoredFields
 from einsql.storage.files.tables import is_table, may_be_table

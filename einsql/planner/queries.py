@@ -19,7 +19,8 @@ from einsql.planner.plan import Plan
 from einsql.planner.plan_variants import bind_late
 from einsql.planner.planner import BinderCatalog, make_plan, make_tile_plan
 from einsql.planner.rebind import rebind_inputs
-from einsql.sql.parameters.parameter_use import BoundParameters, ParameterUse
+from einsql.sql.parameters.bound_parameters import BoundParameters
+from einsql.sql.parameters.runtime_inputs import ParameterUse
 from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation, TileRelation
 from einsql.storage.relation import Fields

@@ -28,7 +28,7 @@ from einsql.ir.tra.kernels import VALUE, instantiate
 from einsql.ir.tra.printer import format_plan
 from einsql.ir.tra.typing import assembled
 from einsql.kernels import Runner
-from einsql.sql.parameters.parameter_use import NOTHING, ParameterUse
+from einsql.sql.parameters.runtime_inputs import NOTHING, ParameterUse
 from einsql.sql.scope.relation import TileRelation
 from einsql.storage.array_ownership import owner, show
 from einsql.storage.block_relation import PlacedBlocks, run_blocks

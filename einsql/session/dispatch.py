@@ -23,7 +23,7 @@ from einsql.storage import files
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
-    from einsql.sql.parameters.parameter_use import ParameterUse
+    from einsql.sql.parameters.runtime_inputs import ParameterUse
 
 
 def _foreign(ctx: Context, text: str, error: errors.Error) -> Outcome:

@@ -18,7 +18,8 @@ from einsql.sql.functions import tile_functions
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS, TABLE_MACROS
 from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.macros.substitution import selects
-from einsql.sql.parameters.parameter_use import BoundParameters
+from einsql.sql.parameters.bound_parameters import BoundParameters
+from einsql.sql.parameters.windows import Windows
 from einsql.sql.parser.positions import locate, position, unsupported
 from einsql.sql.scope.relation import Relation, TileRelation, as_elements
 from einsql.sql.tiles.recognise import TileQueries
@@ -76,11 +77,14 @@ class QueryBinder:
     """Lower-case names of such parts."""
     macros: MacroExpander = field(init=False)
     """The expansion of the statement's macro calls."""
+    windows: Windows = field(init=False)
+    """The windows between parameters."""
     tile_queries: TileQueries = field(init=False)
     """Finds the queries over tiles."""
 
     def __post_init__(self) -> None:
         self.macros = MacroExpander(self.catalog.macro)
+        self.windows = Windows(self.parameters)
         self.tile_queries = TileQueries(self.catalog, self.macros)
 
     def bind(self, query: exp.Expr) -> Relation:

@@ -202,8 +202,8 @@ def test_plans_of_very_many_blocks_stay_as_table_1_has_them(
 
 
 def test_tensors_that_nobody_stores_are_made_for_sites() -> None:
-    counted = ra.Scan(ra.index_tensor(0, 6), ((0, 3, 6),))
-    zeros = ra.Scan(ra.empty_tensor((6,), DType.BIGINT), ((0, 3, 6),))
+    counted = ra.Scan(ra.RangeInput.over(0, 6), ((0, 3, 6),))
+    zeros = ra.Scan(ra.ZerosInput.of((6,), DType.BIGINT), ((0, 3, 6),))
     add = tra.add.template([Tile(1, DType.BIGINT)] * 2)
     node = ra.Aggregate(ra.Join((counted, zeros), ((0,), (0,)), add), (), "sum")
     program = TileProgram(node, "auto", implement(node, 3))

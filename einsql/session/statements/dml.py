@@ -20,7 +20,7 @@ from einsql.core.schema import Key, Schema
 from einsql.engine.executor import Program
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.hybrid.fragments import Reader, bound_over_tables, check_groups
-from einsql.ir.einsum.graph import Input, Node, apart
+from einsql.ir.einsum.graph import SCALAR, Input, Node, apart
 from einsql.planner.context import on_one_site
 from einsql.planner.outcome import Changed, Outcome, Rows
 from einsql.planner.plan import Plan, owners
@@ -43,10 +43,8 @@ from einsql.sql.binder.dml import (
     literal_rows,
     target_of,
 )
-from einsql.sql.parameters.host_expr import FIELD, NeedsValuesError
-from einsql.sql.parameters.parameter_use import ParameterUse
-from einsql.sql.parameters.runtime_bounds import Cut, within
-from einsql.sql.parameters.runtime_windows import Shift, shifted
+from einsql.sql.parameters.host_expr import NeedsValuesError
+from einsql.sql.parameters.runtime_inputs import Cut, ParameterUse, Shift, shifted, within
 from einsql.sql.parser.positions import position, unsupported
 from einsql.sql.parser.sqlglot_trees import changing
 from einsql.sql.query_binder import QueryBinder
@@ -170,7 +168,8 @@ class InsertSelect(Part):
         if cuts:
             result = result.cropped(within(result.bounds, cuts, inputs))
         constants = {
-            k: n if isinstance(n, int) else int(inputs[n][FIELD]) for k, n in self.constants.items()
+            k: n if isinstance(n, int) else int(inputs[n][SCALAR])
+            for k, n in self.constants.items()
         }
         return rows_of.inserted(ctx, tensor, self.order, result, self.replaces, constants)
 
@@ -419,7 +418,7 @@ def _bound(
     ends = tuple(e.end(binder.parameters, keys.index(name)) for name, e in relation.edges)
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
     empty = Result(relation.node.schema, {}, columns, relation.hidden)
-    constants = rows_of.constant_fields(relation, binder.parameters.inputs)
+    constants = rows_of.constant_fields(relation)
     box = boxed(tensor.relation.schema, order, empty, ends, constants)
     return InsertSelect(
         kind="INSERT",
@@ -442,7 +441,7 @@ def _ends_of(ctx: Context, binder: QueryBinder, touch: Touch) -> Ends:
         NeedsValuesError: There are such bounds, and the rows are on ranks.
     """
     parameters = binder.parameters
-    windows = parameters.views.of(touch.node)
+    windows = binder.windows.of(touch.node)
     if ctx.cluster is not None:  # on ranks a change covers all keys of the tensor
         numbers = {n for w in windows.values() for n in w.numbers}
         numbers |= {n for _, e in touch.edges for n in e.numbers}

@@ -12,7 +12,8 @@ from einsql.ir.einsum.graph import EinSum, Input
 from einsql.sql.binder.domain import Domain
 from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.macros.macros import Macro
-from einsql.sql.parameters.parameter_use import BoundParameters
+from einsql.sql.parameters.bound_parameters import BoundParameters
+from einsql.sql.parameters.windows import Windows
 from einsql.sql.scope.relation import Relation, TileRelation
 from einsql.sql.scope.scope import Scope
 from einsql.sql.typing.typed_expr import Typed
@@ -107,6 +108,7 @@ class Binder(Protocol):
     """The binder of a statement, as a protocol for the binders of its parts."""
 
     parameters: BoundParameters
+    windows: Windows
     notices: list[str]
     joining: list[Joining]
     """The SELECTs whose FROM is being bound, outermost first."""

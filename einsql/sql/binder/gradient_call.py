@@ -47,7 +47,7 @@ def bind_gradient(
             position=position(call),
         )
     loss, source = _relation(query, args[0]), known_bounds(_relation(query, args[1]))
-    within = query.parameters.views.over(source.node)
+    within = query.windows.over(source.node)
     if within:  # a windowed read is another node, and the gradient does not reach this one
         raise NeedsValuesError(within)
     field = _loss_field(loss, args[0])
