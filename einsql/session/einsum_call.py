@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,20 @@ if TYPE_CHECKING:
 
 Form = tuple[tuple[int, ...], DType, bool]
 """An operand's shape and type, and whether it is stored sparsely."""
+
+
+@dataclass(frozen=True, slots=True)
+class EinsumPlan:
+    """The plan of an expression over operands of some forms.
+
+    Attributes:
+        plan: The plan.
+        indexes: For each operand the index that drops its axes of length 1 that stretch; () if
+            it has none.
+    """
+
+    plan: Plan
+    indexes: tuple[tuple[int | slice, ...], ...]
 
 
 def run_einsum(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray:
@@ -59,15 +74,15 @@ def _evaluate(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray
         (h.schema.shape, h.schema.values[0].dtype, isinstance(h.fields, Sparse)) for h in held
     )
     key = ("einsum", text, forms, ctx.settings.float_math, ctx.settings.jit)
-    plan = ctx.plans.get(key)
-    if not isinstance(plan, Plan):
-        plan = _plan(ctx, text, forms)
-        ctx.plans.put(key, plan)
+    cached = ctx.plans.get(key)
+    if not isinstance(cached, EinsumPlan):
+        cached = _plan(ctx, text, forms)
+        ctx.plans.put(key, cached)
+    plan = cached.plan
     inputs: dict[str, Fields] = {}
-    for n, relation in enumerate(held):
-        kept = plan.notices[n]
+    for n, (relation, index) in enumerate(zip(held, cached.indexes, strict=True)):
         fields = relation.fields
-        inputs[f"x{n}"] = {"val": fields["val"][_index(kept)]} if kept else fields
+        inputs[f"x{n}"] = {"val": fields["val"][index]} if index else fields
     found = plan.program.run(inputs, ctx.tick)
     result = loaded(np.asarray(found["val"]), plan.relation.node.schema.dtype("val"))
     present = found.get(PRESENT)
@@ -79,12 +94,7 @@ def _evaluate(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray
     return result if result.flags.writeable and not shared else result.copy()
 
 
-def _index(kept: str) -> tuple[int | slice, ...]:
-    """'k1k' keeps axes 0 and 2 and takes the only element of axis 1."""
-    return tuple(0 if c == "1" else slice(None) for c in kept)
-
-
-def _plan(ctx: Context, text: str, forms: Sequence[Form]) -> Plan:
+def _plan(ctx: Context, text: str, forms: Sequence[Form]) -> EinsumPlan:
     spec = parse_spec(text, [len(shape) for shape, _, _ in forms])
     extents: dict[str, int] = {}
     for labels, (shape, _, _) in zip(spec.inputs, forms, strict=True):
@@ -95,12 +105,13 @@ def _plan(ctx: Context, text: str, forms: Sequence[Form]) -> Plan:
             extents[label] = known if n == 1 else n
     relations: list[Relation] = []
     terms: list[tuple[str, ...]] = []
-    kept: list[str] = []
+    indexes: list[tuple[int | slice, ...]] = []
     for n, (labels, (shape, dtype, sparse)) in enumerate(zip(spec.inputs, forms, strict=True)):
         stretched = [
             length == 1 and extents[x] != 1 for x, length in zip(labels, shape, strict=True)
         ]
-        kept.append("".join("1" if s else "k" for s in stretched) if any(stretched) else "")
+        index = tuple(0 if s else slice(None) for s in stretched)
+        indexes.append(index if any(stretched) else ())
         axes = [(x, e) for x, e, s in zip(labels, shape, stretched, strict=True) if not s]
         keys = tuple(Key(f"d{m}", 0, e) for m, (_, e) in enumerate(axes))
         node = Input(f"x{n}", Schema(keys, (Field("val", dtype),)), sparse=sparse)
@@ -113,4 +124,4 @@ def _plan(ctx: Context, text: str, forms: Sequence[Form]) -> Plan:
         ctx.store, ctx.settings, ctx.in_scope, ctx.tick, BoundParameters(), memory=ctx.memory
     )
     ctx.plans.planned += 1
-    return make_plan(relation, catalog, kept)
+    return EinsumPlan(make_plan(relation, catalog, []), tuple(indexes))
