@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from einsql.engine.executor import Program
 from einsql.engine.step import Tick
 from einsql.optimizer import Optimized
 from einsql.planner.bounds_probe import Probe
+from einsql.planner.dependencies import Dependency
 from einsql.sql.parameters.runtime_inputs import NOTHING, Cut, ParameterUse, Shift, shifted, within
 from einsql.sql.scope.relation import Relation
 from einsql.storage.array_ownership import owner, show
@@ -27,27 +28,8 @@ if TYPE_CHECKING:
     from einsql.engine.spmd_executor import SiteProgram
     from einsql.ir.spmd.program import Program as Placed
     from einsql.optimizer.decomposition import Decomposition
-    from einsql.planner.tile_plan import Part
-
-
-@dataclass(frozen=True, slots=True)
-class Dependency:
-    """An input a plan was made for; the plan holds while its schema and columns stay.
-
-    Attributes:
-        source: A file's path and which of its arrays, where a name is needed; else None.
-    """
-
-    name: str
-    kind: str
-    schema: Schema
-    columns: tuple[str, ...]
-    source: tuple[str, str | None] | None = None
-    low: str = field(init=False, compare=False, repr=False)
-    """The name in small letters."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "low", self.name.lower())
+    from einsql.planner.context import Context
+    from einsql.planner.tile_plan import Part, TilePlan
 
 
 @dataclass
@@ -163,3 +145,28 @@ def _over(fields: Fields, box: np.ndarray) -> Fields:
 def owners(inputs: Iterable[Fields]) -> set[int]:
     """Ids of the owners of memory in this process that inputs show."""
     return {id(owner(a)) for fields in inputs for a in here(fields).values()}
+
+
+def rebind_inputs(plan: Plan | TilePlan, ctx: Context) -> dict[str, Fields] | None:
+    """Fields of every input of a plan, or None if one is not what the plan was made for.
+
+    Args:
+        plan: The plan.
+        ctx: The services, with the current values of parameters.
+    """
+    if plan.version != ctx.store.version:
+        return None
+    inputs: dict[str, Fields] = {}
+    for d in plan.dependencies:
+        fields = d.read(ctx)
+        if fields is None:
+            return None
+        inputs[d.name] = fields
+    if plan.use.scalars:
+        try:
+            plan.use.feed(ctx.parameters, inputs)
+        except (ArithmeticError, ValueError):
+            return None  # planned for these values, it says what is wrong, or never needs them
+    if not plan.probes or all(p.holds(inputs, ctx.tick) for p in plan.probes):
+        return inputs
+    return None

@@ -15,12 +15,21 @@ from einsql.core.sparse_matrix import Sparse
 from einsql.engine.executor import Program
 from einsql.engine.step import Tick
 from einsql.errors import NotSupportedError, OperationalError
-from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
+from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, TableInput, walk
 from einsql.ir.einsum.printer import format_graph
 from einsql.optimizer import check_rules, optimize
 from einsql.planner.bounds_probe import Probe, bounds_in
 from einsql.planner.compile import check_domains, compiled
-from einsql.planner.plan import Dependency, Plan
+from einsql.planner.dependencies import (
+    Dependency,
+    FileDependency,
+    ScopeDependency,
+    SharedDependency,
+    SharedQueries,
+    TableDependency,
+    TensorDependency,
+)
+from einsql.planner.plan import Plan
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parameters.bound_parameters import BoundParameters
@@ -44,6 +53,7 @@ if TYPE_CHECKING:
     from einsql.optimizer.decomposition import Decomposition
     from einsql.planner.sites import OnSites
     from einsql.planner.tile_plan import Part, TilePlan, TileProgram
+    from einsql.storage.duckdb.operands import Tables
 
 
 @dataclass
@@ -66,12 +76,12 @@ class BinderCatalog:
     probes: list[Probe] = field(default_factory=list)
     made: dict[str, Relation | TileRelation] = field(default_factory=dict)
     """Parts of the statement by the name of the input that they compute, in their order."""
-    tables: Callable[[str], Stored | None] = lambda name: None
-    """Finds a table of DuckDB that may be an operand."""
+    tables: Tables | None = None
+    """Reads the tables of DuckDB that may be operands."""
     depths: dict[str, int] = field(default_factory=dict)
     """How deep the views and macros nest that have been read, by their names."""
-    once: Mapping[str, tuple[Relation, Fields]] = field(default_factory=dict)
-    """What is computed already for several queries of the statement, by names in small letters."""
+    shared: SharedQueries = field(default_factory=SharedQueries)
+    """Subqueries that are computed already for several queries of the statement."""
 
     float_stays: bool = field(init=False)
     """Whether FLOAT arithmetic stays FLOAT."""
@@ -85,37 +95,34 @@ class BinderCatalog:
     def relation(self, name: str) -> Relation | None:
         """A stored tensor, a registered array or an array in the caller's scope."""
         low = name.lower()
-        if low in self.once:
-            relation, self.fields[low] = self.once[low]
-            schema = relation.node.schema
-            self.dependencies.append(Dependency(name, "once", schema, ()))
+        if low in self.shared.relations:
+            self.fields[low] = self.shared.fields[low]
+            relation = self.shared.relations[low]
+            self.dependencies.append(SharedDependency(low, relation.node.schema, self.shared))
             return relation
         stored = self.store.get(name)
         if isinstance(stored, Damaged):
             raise damage(stored)
         if isinstance(stored, Tensor):
-            return self._relation(
-                stored.name, "tensor", stored.relation, stored.columns,
-                stored.partition, stored.order, fields=self.store.lent(stored),
-            )  # fmt: skip
+            tensor, fields = stored.relation, self.store.lent(stored)
+            sites, sparse = lies(tensor.fields, self.sites), isinstance(tensor.fields, Sparse)
+            node = Input(low, tensor.schema, stored.partition, stored.order, sites, sparse)
+            dependency = TensorDependency(low, tensor.schema)
+            return self._relation(node, dependency, fields, stored.columns)
         if stored is not None:
             return None
         array = self.in_scope(name)
-        if array is None:
-            table = self.tables(name)
-            if table is None:
-                return None
-            shown = tuple(f.name for f in table.schema.values)
-            return self._relation(f"{name} (table)", "table", table, shown)
-        relation_of_array = array_relation(array)
-        return self._relation(name, "scope", relation_of_array, _columns(relation_of_array))
-
-    def _check_access(self, path: str) -> None:
-        if not self.settings.enable_external_access:
-            raise OperationalError(
-                f"'{path}' is not opened: enable_external_access is off",
-                hint="It stays off in this session; a new one may open files.",
-            )
+        if array is not None:
+            known = array_relation(array)
+            return self._read_array(known, ScopeDependency(low, known.schema, name))
+        table = None if self.tables is None else self.tables.relation(name)
+        if table is None:
+            return None
+        assert self.tables is not None
+        rows = TableInput.of(name, table.schema)
+        by_table = TableDependency(rows.name, table.schema, name, self.tables)
+        columns = tuple(f.name for f in table.schema.values)
+        return self._relation(rows, by_table, table.fields, columns)
 
     def is_table_file(self, path: str) -> bool:
         """True if FROM reads a file as a table, as `tables.is_table`, or a table has the name.
@@ -130,24 +137,32 @@ class BinderCatalog:
 
     def file(self, path: str, member: str | None = None) -> Relation:
         """A tensor file, or one of the arrays in it."""
-        self._check_access(path)
-        stored = file_relation(path, member, self.tick, self.memory)
+        if not self.settings.enable_external_access:
+            raise OperationalError(
+                f"'{path}' is not opened: enable_external_access is off",
+                hint="It stays off in this session; a new one may open files.",
+            )
+        known = file_relation(path, member, self.tick, self.memory)
         name = path if member is None else f"{path} (TENSOR '{member}')"
-        return self._relation(name, "file", stored, _columns(stored), source=(path, member))
+        return self._read_array(known, FileDependency(name, known.schema, path, member))
+
+    def _read_array(self, known: Stored, dependency: FileDependency | ScopeDependency) -> Relation:
+        """The relation of a file or of an array in the caller's scope."""
+        sites, sparse = lies(known.fields, self.sites), isinstance(known.fields, Sparse)
+        node = Input(dependency.name, known.schema, lies=sites, sparse=sparse)
+        schema = known.schema
+        columns = (*(k.name for k in schema.keys), *(f.name for f in schema.values))
+        return self._relation(node, dependency, known.fields, columns)
 
     def _relation(
-        self, name: str, kind: str, held: Stored, columns: tuple[str, ...],
-        parts: tuple[int, ...] | None = None, order: tuple[int, ...] = (),
-        source: tuple[str, str | None] | None = None, fields: Fields | None = None,
-    ) -> Relation:  # fmt: skip
-        low = name if kind == "file" else name.lower()
-        if low not in self.inputs:
-            where = lies(held.fields, self.settings.sites)
-            sparse = isinstance(held.fields, Sparse)
-            self.inputs[low] = Input(low, held.schema, parts, order, where, sparse)
-            self.fields[low] = held.fields if fields is None else fields
-            self.dependencies.append(Dependency(name, kind, held.schema, columns, source))
-        node = self.inputs[low]
+        self, node: Input, dependency: Dependency, fields: Fields, columns: tuple[str, ...]
+    ) -> Relation:
+        """The relation of an input; names that are read twice share the first node."""
+        if node.name not in self.inputs:
+            self.inputs[node.name] = node
+            self.fields[node.name] = fields
+            self.dependencies.append(dependency)
+        node = self.inputs[node.name]
         keys = {k.name for k in node.schema.keys}
         shown = tuple(
             Column(c, node.schema.dtype(c), field=c) if c not in keys else key_column(c)
@@ -157,7 +172,7 @@ class BinderCatalog:
 
     def view(self, name: str) -> Any:
         """A view's query."""
-        view = None if name.lower() in self.once else self.store.get(name)
+        view = None if name.lower() in self.shared.relations else self.store.get(name)
         if not isinstance(view, Definition) or view.kind != "view":
             return None
         return self._read(view).tree
@@ -185,6 +200,17 @@ class BinderCatalog:
         self.depths[definition.name] = 1 + body.depth
         require_room(sum(self.depths.values()))
         return body
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The inputs that are files."""
+        return tuple(d.name for d in self.dependencies if isinstance(d, FileDependency))
+
+    @property
+    def operand_tables(self) -> str:
+        """The tables of DuckDB that are operands, as messages list them."""
+        tables = {d.table.lower() for d in self.dependencies if isinstance(d, TableDependency)}
+        return ", ".join(sorted(tables))
 
     def names(self) -> list[str]:
         """Names of tensors and views."""
@@ -274,11 +300,6 @@ def key_column(name: str) -> Column:
     return Column(name, DType.BIGINT, key=name)
 
 
-def _columns(held: Stored) -> tuple[str, ...]:
-    schema = held.schema
-    return (*(k.name for k in schema.keys), *(f.name for f in schema.values))
-
-
 def inputs_of(*roots: Node) -> list[Input]:
     """What a graph reads."""
     return [n for n in walk(*roots) if isinstance(n, Input)]
@@ -332,7 +353,7 @@ def make_plan(
         tuple(notices),
         catalog.store.version,
         catalog.volatile,
-        tuple(d.name for d in catalog.dependencies if d.kind == "file"),
+        catalog.files,
         cut,
         placed,
         columns,
@@ -392,7 +413,7 @@ def make_tile_plan(
         tuple(notices),
         catalog.store.version,
         catalog.volatile,
-        tuple(d.name for d in catalog.dependencies if d.kind == "file"),
+        catalog.files,
         tuple(catalog.probes),
         catalog.given.use,
     )

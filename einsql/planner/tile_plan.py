@@ -28,6 +28,7 @@ from einsql.ir.tra.kernels import VALUE, instantiate
 from einsql.ir.tra.printer import format_plan
 from einsql.ir.tra.typing import assembled
 from einsql.kernels import Runner
+from einsql.planner.dependencies import Dependency
 from einsql.sql.parameters.runtime_inputs import NOTHING, ParameterUse
 from einsql.sql.scope.relation import TileRelation
 from einsql.storage.array_ownership import owner, show
@@ -200,7 +201,7 @@ class TilePlan:
     columns: tuple[tuple[str, int | None], ...]
     description: tuple[tuple[Any, ...], ...]
     parts: tuple[Part, ...]
-    dependencies: tuple[Any, ...]
+    dependencies: tuple[Dependency, ...]
     notices: tuple[str, ...]
     version: int
     volatile: bool

@@ -11,10 +11,9 @@ from einsql.engine.executor import Program
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.graph import apart
 from einsql.planner.context import on_one_site
-from einsql.planner.plan import Plan
+from einsql.planner.plan import Plan, rebind_inputs
 from einsql.planner.planner import make_plan, result_columns
 from einsql.planner.queries import catalog_of, query_binder
-from einsql.planner.rebind import rebind_inputs
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from einsql.sql.scope.relation import Relation
@@ -75,7 +74,7 @@ def _results(ctx: Context, statements: Sequence[str]) -> list[Result]:
     cached = ctx.plans.get(key)
     if isinstance(cached, MultiQuery):
         ctx.store.refresh()
-        inputs = rebind_inputs(cached.plans[0], ctx.store, ctx.in_scope, ctx.tick)
+        inputs = rebind_inputs(cached.plans[0], ctx)
         if inputs is not None:
             return cached.run(ctx, inputs)
     prepared, read = _planned(ctx, statements)

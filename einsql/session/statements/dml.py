@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from sqlglot import exp
@@ -19,15 +19,13 @@ from sqlglot import exp
 from einsql.core.schema import Key, Schema
 from einsql.engine.executor import Program
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
-from einsql.hybrid.fragments import Reader, bound_over_tables, check_groups
+from einsql.hybrid.fragments import bound_over_tables, check_groups
 from einsql.ir.einsum.graph import SCALAR, Input, Node, apart
 from einsql.planner.context import on_one_site
 from einsql.planner.outcome import Changed, Outcome, Rows
-from einsql.planner.plan import Plan, owners
-from einsql.planner.plan_variants import bound_late
+from einsql.planner.plan import Plan, owners, rebind_inputs
 from einsql.planner.planner import make_plan
-from einsql.planner.queries import catalog_of
-from einsql.planner.rebind import rebind_inputs
+from einsql.planner.queries import bind_late, catalog_of
 from einsql.session.statements import insert as rows_of
 from einsql.session.statements import update
 from einsql.session.statements.box_insert import Boxed, boxed
@@ -67,12 +65,12 @@ class Part(ABC):
     """One change of one tensor, bound.
 
     Attributes:
-        kind: "INSERT", "UPDATE" or "DELETE".
+        VERB: The statement, as EXPLAIN shows it.
         name: The tensor.
         at: The position of the name in the statement, for parts of WITH.
     """
 
-    kind: str
+    VERB: ClassVar[str]
     name: str
     at: int | None
 
@@ -100,7 +98,7 @@ class Part(ABC):
 
 @dataclass(frozen=True, slots=True)
 class UpdateOrDelete(Part):
-    """UPDATE or DELETE."""
+    """A change of rows that exist."""
 
     touch: Touch
     ends: Ends = ()
@@ -110,18 +108,47 @@ class UpdateOrDelete(Part):
         """The node of the rows that are touched."""
         return self.touch.node
 
+    def within_ends(self, fields: Fields, inputs: Inputs) -> tuple[Touch, Fields]:
+        """Returns the rows within the bounds that parameters set, and their fields."""
+        if not self.ends:
+            return self.touch, fields
+        schema = shifted(self.root.schema, self.ends, inputs)
+        cuts = [e for e in self.ends if isinstance(e, Cut)]
+        if cuts:
+            bounds = within(np.array([(k.lo, k.hi) for k in schema.keys], np.int64), cuts, inputs)
+            box = list(zip(bounds.tolist(), schema.keys, strict=True))
+            at = tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in box)
+            fields = {name: a[at] for name, a in fields.items()}
+            schema = Schema(tuple(Key(k.name, lo, hi) for (lo, hi), k in box), schema.fields)
+        # `updated` and `deleted` read nothing of the node but its schema.
+        return replace(self.touch, node=Input("", schema)), fields
+
+
+@dataclass(frozen=True, slots=True)
+class Update(UpdateOrDelete):
+    """UPDATE."""
+
+    VERB = "UPDATE"
+
     def writes(
         self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
     ) -> tuple[WriteSet, int]:
         """See `Part.writes`."""
-        touch = self.touch
-        if self.ends:  # `updated` and `deleted` read nothing of the node but its schema
-            schema, fields = _narrowed(touch.node.schema, fields, self.ends, inputs)
-            touch = replace(touch, node=Input("", schema))
-        if self.kind == "UPDATE":
-            return update.updated(ctx, tensor, touch, fields)
+        return update.updated(ctx, tensor, *self.within_ends(fields, inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(UpdateOrDelete):
+    """DELETE."""
+
+    VERB = "DELETE"
+
+    def writes(
+        self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
+    ) -> tuple[WriteSet, int]:
+        """See `Part.writes`."""
         update.refuse_default(tensor)
-        return update.deleted(ctx, tensor, touch, fields)
+        return update.deleted(ctx, tensor, *self.within_ends(fields, inputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +165,7 @@ class InsertSelect(Part):
         box: How the result becomes a box of the tensor, if every run gives one.
     """
 
+    VERB = "INSERT"
     relation: Relation
     order: list[str]
     replaces: bool
@@ -178,6 +206,7 @@ class InsertSelect(Part):
 class InsertValues(Part):
     """INSERT of VALUES."""
 
+    VERB = "INSERT"
     table: dict[str, np.ndarray]
     replaces: bool
 
@@ -198,7 +227,6 @@ class PreparedDml:
         plans: One plan for all roots on one site, else one plan for each root.
         version: The store's version when the statement was bound.
         use: How the plan depends on parameters.
-        read: Reads the tables that are operands.
         is_volatile: Whether it may run only once: a plan is volatile, or VALUES has parameters.
     """
 
@@ -207,7 +235,6 @@ class PreparedDml:
     plans: tuple[Plan, ...]
     version: int
     use: ParameterUse
-    read: Reader
     is_volatile: bool
 
     def run(self, ctx: Context) -> Outcome | None:
@@ -221,9 +248,7 @@ class PreparedDml:
                 return None
             inputs: Mapping[str, Fields] | None = {}
             if self.plans:
-                inputs = rebind_inputs(
-                    self.plans[0], ctx.store, ctx.in_scope, ctx.tick, self.read, ctx.parameters
-                )
+                inputs = rebind_inputs(self.plans[0], ctx)
             return None if inputs is None else self.run_over(ctx, inputs)
 
     def run_over(self, ctx: Context, inputs: Mapping[str, Fields]) -> Outcome:
@@ -313,8 +338,8 @@ def bind(ctx: Context, tree: exp.Expr) -> tuple[PreparedDml, Mapping[str, Fields
         Error: The statement is wrong, or outside the tensor fragment.
     """
     version = ctx.store.version
-    (parts, shown), binder, read = bound_over_tables(
-        ctx, tree, lambda make: bound_late(make, partial(_parts, ctx, tree), ctx.notices)
+    (parts, shown), binder = bound_over_tables(
+        ctx, tree, lambda make: bind_late(make, partial(_parts, ctx, tree), ctx.notices)
     )
     roots = [Relation(p.root, ()) for p in parts if p.root is not None]
     plans = _plans(ctx, binder, roots if shown is None else [shown, *roots])
@@ -327,7 +352,6 @@ def bind(ctx: Context, tree: exp.Expr) -> tuple[PreparedDml, Mapping[str, Fields
         plans=plans,
         version=version,
         use=use,
-        read=read,
         is_volatile=once,
     )
     return prepared, catalog_of(binder).fields
@@ -393,16 +417,12 @@ def _bound(
     if isinstance(tree, exp.Update):
         touch = bind_update(binder, target, tree)
         ends = _ends_of(ctx, binder, touch)
-        return UpdateOrDelete(
-            "UPDATE", tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends
-        )
+        return Update(tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends)
     if isinstance(tree, exp.Delete):
         update.refuse_default(tensor)
         touch = bind_delete(binder, target, tree)
         ends = _ends_of(ctx, binder, touch)
-        return UpdateOrDelete(
-            "DELETE", tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends
-        )
+        return Delete(tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends)
     statement = insertion(tree)
     source = statement.source
     if isinstance(source, exp.Values):
@@ -411,7 +431,7 @@ def _bound(
             raise NeedsValuesError(numbers)
         rows = binder.with_ctes(tree, lambda: literal_rows(binder, source))
         table = rows_of.literal_table(ctx, tensor, statement.columns, rows)
-        return InsertValues("INSERT", tensor.name, None, table, statement.replaces)
+        return InsertValues(tensor.name, None, table, statement.replaces)
     relation = bind_insert(binder, statement)
     order = rows_of.result_order(tensor, statement, relation)
     keys = [k.name for k in relation.node.schema.keys]
@@ -421,7 +441,6 @@ def _bound(
     constants = rows_of.constant_fields(relation)
     box = boxed(tensor.relation.schema, order, empty, ends, constants)
     return InsertSelect(
-        kind="INSERT",
         name=tensor.name,
         at=None,
         relation=relation,
@@ -449,18 +468,6 @@ def _ends_of(ctx: Context, binder: QueryBinder, touch: Touch) -> Ends:
             raise NeedsValuesError(numbers)
     cuts = tuple(e.end(parameters, n) for n, e in touch.edges)
     return (*(w.end(parameters, n) for n, w in windows.items()), *cuts)
-
-
-def _narrowed(schema: Schema, fields: Fields, ends: Ends, inputs: Inputs) -> tuple[Schema, Fields]:
-    """The part of a node's keys within which parameters leave rows, and its fields there."""
-    schema = shifted(schema, ends, inputs)
-    cuts = [e for e in ends if isinstance(e, Cut)]
-    if not cuts:
-        return schema, fields
-    box = within(np.array([(k.lo, k.hi) for k in schema.keys], np.int64), cuts, inputs).tolist()
-    at = tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in zip(box, schema.keys, strict=True))
-    keys = tuple(Key(k.name, lo, hi) for (lo, hi), k in zip(box, schema.keys, strict=True))
-    return Schema(keys, schema.fields), {name: a[at] for name, a in fields.items()}
 
 
 # ---- planning and running

@@ -92,7 +92,7 @@ def explain_change(ctx: Context, asked: Explain, cluster: Topology | None) -> Ex
             inputs = plan.complete(read, ctx.tick)
             measured = plan.program.measured(inputs, ctx.tick)[1]
         plans.append(GraphExplanation(asked, plan, ctx.settings, measured, cluster))
-    titles = [f"{p.kind} {p.name}" for p in prepared.parts if p.root is not None]
+    titles = [f"{p.VERB} {p.name}" for p in prepared.parts if p.root is not None]
     if prepared.shown is not None:
         titles.insert(0, "SELECT")
     if len(titles) == 1:

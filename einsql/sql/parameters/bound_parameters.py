@@ -136,14 +136,6 @@ class BoundParameters:
 
         return rewrite(e, visit)
 
-    def value(self, e: Expr) -> int:
-        """The value of an integer expression of parameters alone.
-
-        Raises:
-            NeedsValuesError: It overflows or divides by zero.
-        """
-        return self._computed(source(e), parameters_of(e))
-
     def require(self, test: str, numbers: Iterable[int]) -> None:
         """Makes the plan one for values that meet a condition.
 
@@ -172,15 +164,11 @@ class BoundParameters:
         Raises:
             NeedsValuesError: With these values it has none.
         """
-        number = self._computed(text, numbers)
-        self._keys[text] = None
-        return number
-
-    def _computed(self, text: str, numbers: set[int]) -> int:
         try:
             (number,) = evaluator([text])(self.values)
         except (OverflowError, ZeroDivisionError):
             raise NeedsValuesError(numbers) from None
+        self._keys[text] = None
         return int(number)
 
     def scalar_name(self, text: str) -> str:
@@ -189,7 +177,9 @@ class BoundParameters:
         Args:
             text: Its value in Python, as `host_expr.source` writes it.
         """
-        scalar = Scalar(f"?{text}", text, DType.BIGINT)
+        return self._add(Scalar(f"?{text}", text, DType.BIGINT))
+
+    def _add(self, scalar: Scalar) -> str:
         if scalar not in self._texts:
             self._texts.append(scalar)
             ParameterUse(scalars=(scalar,)).feed(self.values, self.inputs)
@@ -221,10 +211,8 @@ class BoundParameters:
     def scalar(self, e: Expr) -> ParameterInput:
         """The scalar input for a parameter, or for an expression that the host computes."""
         if e not in self._scalars:
-            name = shown(e)
+            name = self._add(Scalar(shown(e), source(e), e.dtype))
             self._scalars[e] = ParameterInput.of(name, e.dtype)
-            self._texts.append(Scalar(name, source(e), e.dtype))
-            ParameterUse(scalars=(self._texts[-1],)).feed(self.values, self.inputs)
         return self._scalars[e]
 
     def lowered(self, node: EinSum) -> EinSum:
