@@ -15,7 +15,7 @@ from einsql.core.sparse_matrix import Sparse
 from einsql.engine.executor import Program
 from einsql.engine.step import Tick
 from einsql.errors import NotSupportedError, OperationalError
-from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, TableInput, walk
+from einsql.ir.einsum.graph import EinSum, Input, Node, PartInput, Roots, TableInput, walk
 from einsql.ir.einsum.printer import format_graph
 from einsql.optimizer import check_rules, optimize
 from einsql.planner.bounds_probe import Probe, bounds_in
@@ -74,8 +74,8 @@ class BinderCatalog:
     dependencies: list[Dependency] = field(default_factory=list)
     volatile: bool = False
     probes: list[Probe] = field(default_factory=list)
-    made: dict[str, Relation | TileRelation] = field(default_factory=dict)
-    """Parts of the statement by the name of the input that they compute, in their order."""
+    computed: dict[str, tuple[PartInput, Relation | TileRelation]] = field(default_factory=dict)
+    """The relations that parts of the statement compute, by the names of their inputs."""
     tables: Tables | None = None
     """Reads the tables of DuckDB that may be operands."""
     depths: dict[str, int] = field(default_factory=dict)
@@ -216,23 +216,22 @@ class BinderCatalog:
         """Names of tensors and views."""
         return [o.name for o in self.store.objects.values() if not o.name.endswith("()")]
 
-    def part(self, made: Relation | TileRelation, schema: Schema) -> Input:
+    def part(self, relation: Relation | TileRelation, schema: Schema) -> PartInput:
         """An input of one algebra that a part of the statement in the other one computes."""
-        if isinstance(made, Relation):
-            made = known_bounds(made)
-        for name, known in self.made.items():
-            if known == made:  # a WITH name that is read twice is computed once
-                return self.inputs[name]
-        name = f"Q{len(self.made)}"  # names of tensors are small letters
-        self.made[name] = made
-        self.inputs[name] = Input(name, schema)
-        return self.inputs[name]
+        if isinstance(relation, Relation):
+            relation = known_bounds(relation)
+        for part, known in self.computed.values():
+            if known == relation:  # a WITH name that is read twice is computed once
+                return part
+        part = PartInput(f"Q{len(self.computed)}", schema)  # names of tensors are small letters
+        self.computed[part.name] = part, relation
+        return part
 
     def parts(self, roots: Iterable[Input]) -> tuple[Part, ...]:
         """What has to be computed before the given inputs are there, in order."""
         parts: dict[str, Part] = {}
         for root in roots:
-            if root.name in self.made and root.name not in parts:
+            if root.name in self.computed and root.name not in parts:
                 for part in self._part(root.name):
                     parts.setdefault(part.name, part)
         return tuple(parts.values())
@@ -240,11 +239,11 @@ class BinderCatalog:
     def _part(self, name: str) -> tuple[Part, ...]:
         from einsql.planner import tile_plan as tiles  # few statements need it
 
-        made = self.made[name]
-        if isinstance(made, TileRelation):
-            program = tile_program(made.node, self)
-            return (*self.parts(tiles.scanned(made.node)), tiles.tile_part(name, program))
-        plan = make_plan(made, self, [])
+        _, relation = self.computed[name]
+        if isinstance(relation, TileRelation):
+            program = tile_program(relation.node, self)
+            return (*self.parts(tiles.scanned(relation.node)), tiles.tile_part(name, program))
+        plan = make_plan(relation, self, [])
         text = format_graph(plan.optimized.root)
         own = tiles.Part(
             name, text, lambda inputs, tick: tiles.tensor_of(plan.finish(inputs, tick))

@@ -144,6 +144,11 @@ class ParameterInput(Input):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PartInput(Input):
+    """The result of a part of the statement over tiles, or of what is cut into tiles."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class TableInput(Input):
     """A table of DuckDB with one element for each row."""
 

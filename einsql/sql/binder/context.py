@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from sqlglot import exp
 
 from einsql.core.schema import Schema
-from einsql.ir.einsum.graph import EinSum, Input
+from einsql.ir.einsum.graph import EinSum, PartInput
 from einsql.sql.binder.domain import Domain
 from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.macros.macros import Macro
@@ -96,11 +96,7 @@ class Catalog(Protocol):
     def names(self) -> list[str]:
         """Names of tensors, views and arrays, for hints."""
 
-    @property
-    def made(self) -> Mapping[str, Relation | TileRelation]:
-        """Relations computed by parts of the statement in the other algebra, by input."""
-
-    def part(self, made: Relation | TileRelation, schema: Schema) -> Input:
+    def part(self, made: Relation | TileRelation, schema: Schema) -> PartInput:
         """Adds an input that a part of the statement in the other algebra computes."""
 
 
