@@ -25,7 +25,7 @@ from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation
 from einsql.storage.duckdb.operands import Named, Tables
 from einsql.storage.duckdb.streams import stream
-from einsql.storage.objects import Definition
+from einsql.storage.objects import Definition, bare_name
 from einsql.storage.relation import DistantFields
 from einsql.storage.results.result import Result
 
@@ -276,7 +276,7 @@ def _named(ctx: Context, tree: exp.Expr) -> Named:
     left: dict[str, list[Definition]] = {}
     for item in ctx.store.objects.values():
         if isinstance(item, Definition):
-            left.setdefault(item.name.removesuffix("()").lower(), []).append(item)
+            left.setdefault(bare_name(item).lower(), []).append(item)
 
     def is_tensor(name: str) -> bool:
         return ctx.store.get(name) is not None or ctx.array_named(name) is not None

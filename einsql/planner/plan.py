@@ -167,6 +167,5 @@ def rebind_inputs(plan: Plan | TilePlan, ctx: Context) -> dict[str, Fields] | No
             plan.use.feed(ctx.parameters, inputs)
         except (ArithmeticError, ValueError):
             return None  # planned for these values, it says what is wrong, or never needs them
-    if not plan.probes or all(p.holds(inputs, ctx.tick) for p in plan.probes):
-        return inputs
-    return None
+    holds = not plan.probes or all(p.holds(inputs, ctx.tick) for p in plan.probes)
+    return inputs if holds else None

@@ -38,7 +38,15 @@ from einsql.storage.database.stored import StoredFields
 from einsql.storage.files.tables import is_table, may_be_table
 from einsql.storage.host_arrays import array_relation, file_relation
 from einsql.storage.memory import Memory
-from einsql.storage.objects import Body, Damaged, Definition, Tensor, damage
+from einsql.storage.objects import (
+    Body,
+    Damaged,
+    Definition,
+    Tensor,
+    bare_name,
+    damage,
+    macro_key,
+)
 from einsql.storage.relation import Fields, lies
 from einsql.storage.relation import Relation as Stored
 from einsql.storage.results.result import ResultColumn
@@ -179,7 +187,7 @@ class BinderCatalog:
 
     def macro(self, name: str) -> Macro | None:
         """A macro; it lives under `name()` beside tensors of the same name."""
-        definition = self.store.get(f"{name}()")
+        definition = self.store.get(macro_key(name))
         if isinstance(definition, Damaged):
             raise damage(definition)
         if definition is None:
@@ -214,7 +222,7 @@ class BinderCatalog:
 
     def names(self) -> list[str]:
         """Names of tensors and views."""
-        return [o.name for o in self.store.objects.values() if not o.name.endswith("()")]
+        return [o.name for o in self.store.objects.values() if o.name == bare_name(o)]
 
     def part(self, relation: Relation | TileRelation, schema: Schema) -> PartInput:
         """An input of one algebra that a part of the statement in the other one computes."""

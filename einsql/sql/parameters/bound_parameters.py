@@ -104,11 +104,6 @@ class BoundParameters:
     _keys: dict[str, None] = field(default_factory=dict)
     _tests: dict[str, None] = field(default_factory=dict)
 
-    @property
-    def early(self) -> BoundParameters:
-        """The same parameters, none of which is read at run time."""
-        return BoundParameters(self.values, False, self.fixed, self.inputs)
-
     def typed(self, number: int) -> Typed:
         """A parameter in an expression: a constant, or a value that is read at run time."""
         bound = bind_parameter(self.values[number - 1])
