@@ -20,6 +20,7 @@ from einsql.planner.plan import Dependency, Plan
 from einsql.planner.planner import BinderCatalog
 from einsql.planner.queries import Bound, plan_query, query_binder
 from einsql.planner.rebind import rebind_inputs
+from einsql.planner.target import ExecutionTarget
 from einsql.sql.macros.macros import Macro
 from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation
@@ -86,7 +87,7 @@ class FragmentRunner:
         """Returns a binder for a fragment, which may read DuckDB tables as operands."""
         ctx = self.ctx
         self.tables.named = _named(ctx, tree)
-        alone = ctx.cluster is None and ctx.settings.sites == 1
+        alone = ctx.target is not ExecutionTarget.SITES
         find = self.tables.relation if alone else lambda name: None
         binder = query_binder(ctx, tables=find, once=self._shared)
         binder.foreign = foreign
@@ -266,7 +267,7 @@ def bound_over_tables(
     try:
         return *bind(partial(query_binder, ctx)), lambda table: None
     except (UnknownHere, NotSupportedError):
-        alone = ctx.cluster is None and ctx.settings.sites == 1
+        alone = ctx.target is not ExecutionTarget.SITES
         if not alone or ctx.settings.fallback == "off" or tree.args.get("with_") is None:
             raise
     tables = Tables(ctx.duck, ctx.tick, _named(ctx, tree))

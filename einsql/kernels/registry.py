@@ -11,7 +11,7 @@ from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, WithWriter
+from einsql.kernels.kernel import CompiledNode, Fields, Kernel, Runner, Tick, WithWriter
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.loops.half_precision import match_floats, stores_half
 from einsql.kernels.loops.loop_nest import may_raise
@@ -59,7 +59,7 @@ def _match_sparse(node: EinSum, jit: str = "auto") -> Runner | None:
     from einsql.kernels.sparse import compile_sparse  # loaded on first use
 
     return compile_sparse(
-        node, lambda part: compile_node(part, jit)[1], lambda: _compile_whole(node, jit)[1]
+        node, lambda part: compile_node(part, jit).run, lambda: _compile_whole(node, jit).run
     )
 
 
@@ -100,7 +100,7 @@ WINDOWS = Kernel(
     "a float product of an operand read through affine labels is register tiles",
     _match_windows,
 )
-GATHER = Kernel("gather", "rows found by number are copied", _match_gather)
+GATHER = Kernel("gather", "rows found by number are copied", _match_gather, takes_half=True)
 SEGMENTS = Kernel(
     "segments", "reductions by a key found in data add rows up, or sort them first", _match_segments
 )
@@ -112,7 +112,9 @@ SPARSE = Kernel(
 PACKED = Kernel(
     "packed", "a reduction over two sides with keys of their own is register tiles", _match_packed
 )
-LOOPS = Kernel("loops", "any node, by compiled loops that fuse everything", _match_loops)
+LOOPS = Kernel(
+    "loops", "any node, by compiled loops that fuse everything", _match_loops, takes_half=True
+)
 
 KERNELS: tuple[Kernel, ...] = (
     VIEWS,
@@ -128,20 +130,14 @@ KERNELS: tuple[Kernel, ...] = (
 )
 """Every kernel, the cheapest first."""
 
-_TAKES_HALF = frozenset({VIEWS.name, GATHER.name, VECTOR.name, LOOPS.name})
-"""Kernels that take operands and results of two bytes an element as they are."""
 
-
-def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
+def compile_node(node: EinSum, jit: str = "auto") -> CompiledNode[Runner]:
     """Chooses kernels for a node and compiles it.
 
     Args:
         node: A node with well-typed expressions.
         jit: "auto" compiles loops where the domain is large; "never" does not import
             Numba; "always" compiles nodes that are neither views nor contractions.
-
-    Returns:
-        The kernels' names, joined by "+", and the runner.
 
     Raises:
         InternalError: No kernel takes the node.
@@ -164,7 +160,7 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     return _combined([_compile(replace(node, outputs=g), jit) for g in groups])
 
 
-def _ranged(node: EinSum, jit: str) -> tuple[str, Runner] | None:
+def _ranged(node: EinSum, jit: str) -> CompiledNode[Runner] | None:
     """Sums of products over ranges that end at scalars, and the node's other outputs."""
     if node.guard == TRUE or not any(not o.labels for o in node.operands):
         return None
@@ -175,13 +171,13 @@ def _ranged(node: EinSum, jit: str) -> tuple[str, Runner] | None:
     sums = tuple(o for o in node.outputs if is_contraction(bare, o))
     if not sums:
         return None
-    parts: list[tuple[str, Runner]] = []
+    parts: list[CompiledNode[Runner]] = []
     for o in sums:
         part = replace(bare, outputs=(o,))
-        name, run = compile_node(part, jit)
+        compiled = compile_node(part, jit)
         if limits:
-            run = over_ranges(part, limits, _of_parts(part, jit))
-        parts.append((name, run))
+            compiled = replace(compiled, run=over_ranges(part, limits, _of_parts(part, jit)))
+        parts.append(compiled)
     rest = tuple(o for o in node.outputs if o not in sums)
     if rest:
         parts.append(compile_node(replace(node, outputs=rest), jit))
@@ -194,7 +190,7 @@ def _of_parts(node: EinSum, jit: str) -> Callable[[EinSum], Runner]:
         compiled = compile_parts(node, jit != "never")
         if compiled is not None:
             return compiled
-    return lambda part: compile_node(part, jit)[1]
+    return lambda part: compile_node(part, jit).run
 
 
 def _streams(node: EinSum, output: Output, jit: str) -> bool:
@@ -210,29 +206,29 @@ def _windows(node: EinSum, output: Output) -> bool:
     return is_window_product(node, output)
 
 
-def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
+def _compile(node: EinSum, jit: str) -> CompiledNode[Runner]:
     sparse = _match(replace(SPARSE, match=lambda part: _match_sparse(part, jit)), node, jit)
-    return _compile_whole(node, jit) if sparse is None else (SPARSE.name, sparse)
+    return _compile_whole(node, jit) if sparse is None else sparse
 
 
 def _reads_sparse(node: EinSum) -> bool:
     return any(isinstance(o.source, Input) and o.source.sparse for o in node.operands)
 
 
-def _compile_whole(node: EinSum, jit: str) -> tuple[str, Runner]:
+def _compile_whole(node: EinSum, jit: str) -> CompiledNode[Runner]:
     """Kernels that read every element of the operands within the domain."""
     if _reads_sparse(node):
         from einsql.kernels.sparse import narrowed, over_parts  # as in `_match_sparse`
 
         part = narrowed(node)
         if part is not None:
-            name, run = _compile_whole(part, jit)
-            return name, over_parts(node, run)
+            narrow = _compile_whole(part, jit)
+            return replace(narrow, run=over_parts(node, narrow.run))
     compiled = jit == "always" or (jit == "auto" and node.points > SMALL)
     for kernel in (WINDOWS, SEGMENTS) if compiled else ():
         special = _match(kernel, node, jit)
         if special is not None:
-            return kernel.name, special
+            return special
     contraction = UNCOMPILED if jit == "never" else CONTRACTION
     windows = None
     if _computes_labels(node):
@@ -245,24 +241,26 @@ def _compile_whole(node: EinSum, jit: str) -> tuple[str, Runner]:
     kernels = _general(windows.node, jit)
     if not windows.overlap:  # a contraction might copy elements as often as they are read
         kernels = (VIEWS, contraction, *kernels)
-    name, run = _first(kernels, windows.node, jit)
-    return name, windows.over(run)
+    first = _first(kernels, windows.node, jit)
+    return replace(first, run=windows.over(first.run))
 
 
-def _first(kernels: Sequence[Kernel], node: EinSum, jit: str) -> tuple[str, Runner]:
+def _first(kernels: Sequence[Kernel], node: EinSum, jit: str) -> CompiledNode[Runner]:
     for kernel in kernels:
-        runner = _match(kernel, node, jit)
-        if runner is not None:
-            return kernel.name, runner
+        compiled = _match(kernel, node, jit)
+        if compiled is not None:
+            return compiled
     raise InternalError("No kernel takes a node.")
 
 
-def _match(kernel: Kernel, node: EinSum, jit: str) -> Runner | None:
-    if kernel.name in _TAKES_HALF or not stores_half(node):
-        return kernel.match(node)
-    if kernel is MAPS:
+def _match(kernel: Kernel, node: EinSum, jit: str) -> CompiledNode[Runner] | None:
+    if kernel.takes_half or not stores_half(node):
+        runner = kernel.match(node)
+    elif kernel is MAPS:
         return None  # loops fuse the conversion
-    return match_floats(kernel, node, jit != "never")
+    else:
+        runner = match_floats(kernel, node, jit != "never")
+    return None if runner is None else kernel.compiled(node, runner)
 
 
 def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
@@ -282,9 +280,9 @@ def _repeats(node: EinSum) -> bool:
     return node.points >= STREAMED and any(repeated)
 
 
-def _combined(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
+def _combined(parts: Sequence[CompiledNode[Runner]]) -> CompiledNode[Runner]:
     """One runner for parts that compute different outputs."""
-    runners = [runner for _, runner in parts]
+    runners = [p.run for p in parts]
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         fields: dict[str, np.ndarray] = {}
@@ -301,7 +299,12 @@ def _combined(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
             names |= written
         return names
 
-    return "+".join(dict.fromkeys(name for name, _ in parts)), WithWriter(run, lines)
+    return CompiledNode(
+        kernel="+".join(dict.fromkeys(p.kernel for p in parts)),
+        run=WithWriter(run, lines),
+        views=frozenset().union(*(p.views for p in parts)),
+        calls_blas=any(p.calls_blas for p in parts),
+    )
 
 
 def _share(tick: Tick, number: int, of: int) -> Tick:

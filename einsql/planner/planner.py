@@ -12,8 +12,7 @@ from einsql.core.big_stack import require_room
 from einsql.core.schema import DType, Schema
 from einsql.core.settings import Settings
 from einsql.core.sparse_matrix import Sparse
-from einsql.engine.executor import Program
-from einsql.engine.step import Tick
+from einsql.engine.step import GraphExecutor, Tick
 from einsql.errors import NotSupportedError, OperationalError
 from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
 from einsql.ir.einsum.printer import format_graph
@@ -21,6 +20,7 @@ from einsql.optimizer import check_rules, optimize
 from einsql.planner.bounds_probe import Probe, bounds_in
 from einsql.planner.compile import check_domains, compiled
 from einsql.planner.plan import Dependency, Plan
+from einsql.planner.target import ExecutionTarget, target_of
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parameters.parameter_use import BoundParameters
@@ -37,8 +37,6 @@ from einsql.storage.session_store import Store
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
-    from einsql.engine.ranks.program import RankProgram
-    from einsql.engine.spmd_executor import SiteProgram
     from einsql.ir.spmd.program import Program as Placed
     from einsql.ir.tra.plan import Node as TileNode
     from einsql.optimizer.decomposition import Decomposition
@@ -225,7 +223,7 @@ class BinderCatalog:
         )
         return (*plan.parts, own)
 
-    def compiled(self, root: Node, *more: Node) -> Program:
+    def compiled(self, root: Node, *more: Node) -> GraphExecutor:
         """The program of a graph for one site, on the device that is set; a GPU has one root.
 
         Raises:
@@ -258,11 +256,11 @@ class BinderCatalog:
             from einsql.planner.tile_plan import computed  # as in `_part`
 
             fields = computed(parts, fields, self.tick)
-        program: Program | SiteProgram | RankProgram = self.compiled(root)
-        if self.cluster is not None:
-            program = self.on_sites(root).program
-        bounds = bounds_in(program.run(fields, self.tick), node.points)
-        if parts or not isinstance(program, Program):
+        on_ranks = self.cluster is not None
+        program = self.on_sites(root).program if on_ranks else self.compiled(root)
+        (extremes,) = program.run(fields, self.tick)
+        bounds = bounds_in(extremes, node.points)
+        if parts or on_ranks:
             self.volatile = True
         else:
             self.probes.append(Probe(program, node.points, bounds))
@@ -301,19 +299,20 @@ def make_plan(
         more: Further roots of the same graph, for a single site; see `einsum.apart`.
     """
     settings = catalog.settings
-    several = settings.sites > 1 or catalog.cluster is not None
+    target = target_of(settings, catalog.cluster)
+    several = target is ExecutionTarget.SITES
     if several and settings.device != "cpu":
         raise NotSupportedError(
             "A GPU works for a single site",
             hint="SET device = 'cpu' for several sites, or SET sites = 1.",
         )
-    alone = not several and settings.device == "cpu"
     optimized = optimize(
-        relation.node, *more, disabled=settings.disabled_rules, sited=several, alone=alone
-    )
+        relation.node, *more, disabled=settings.disabled_rules, sited=several,
+        alone=target is ExecutionTarget.CPU,
+    )  # fmt: skip
     cut: Decomposition | None
     placed: Placed | None
-    program: Program | SiteProgram | RankProgram
+    program: GraphExecutor
     if several:
         sited = catalog.on_sites(optimized.root)
         cut, placed, program = sited.cut, sited.placed, sited.program
@@ -404,19 +403,15 @@ def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
     Raises:
         InterfaceError: There is no rule of a name among those that are disabled.
     """
-    from einsql.planner.tile_plan import TileProgram  # as in BinderCatalog
+    from einsql.planner.tile_plan import TileProgram, block_executor  # as in BinderCatalog
 
-    settings, cluster = catalog.settings, catalog.cluster
-    if settings.sites == 1 and cluster is None:
-        return TileProgram(node, settings.jit)
-    from einsql.optimizer.tra import RULES, implement  # for several sites only
+    settings, sited = catalog.settings, None
+    if target_of(settings, catalog.cluster) is ExecutionTarget.SITES:
+        from einsql.optimizer.tra import RULES, implement  # for several sites only
 
-    check_rules(settings.disabled_rules)
-    disabled = settings.disabled_rules & {r.name for r in RULES}
-    placed = implement(node, settings.sites, disabled=disabled, tick=catalog.tick)
-    if cluster is None:
-        return TileProgram(node, settings.jit, placed)
-    from einsql.engine.ranks.blocks import RankBlockProgram  # for ranks only
-
-    ranks = RankBlockProgram(cluster, placed.root, settings.jit, catalog.store.placed)
-    return TileProgram(node, settings.jit, placed, ranks)
+        check_rules(settings.disabled_rules)
+        disabled = settings.disabled_rules & {r.name for r in RULES}
+        sited = implement(node, settings.sites, disabled=disabled, tick=catalog.tick)
+    placed = catalog.store.placed
+    executor = block_executor(node, sited, settings.jit, catalog.cluster, placed)
+    return TileProgram(node, executor, sited)

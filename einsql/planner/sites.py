@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from einsql.core.schema import Schema
 from einsql.core.settings import Settings
 from einsql.engine.spmd_executor import SiteProgram
+from einsql.engine.step import GraphExecutor
 from einsql.ir.einsum.graph import Node
 from einsql.ir.spmd.program import Program as Placed
 from einsql.optimizer.decomposition import Decomposition, Floats, Objective, Seconds, decompose
@@ -22,7 +23,6 @@ from einsql.storage.relation import Fields, PlacedFields
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
-    from einsql.engine.ranks.program import RankProgram
 
 
 def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
@@ -60,7 +60,7 @@ class OnSites:
 
     cut: Decomposition
     placed: Placed
-    program: SiteProgram | RankProgram
+    program: GraphExecutor
 
 
 def on_sites(
@@ -90,7 +90,7 @@ def _program(
     settings: Settings,
     cluster: Cluster | None,
     note: Callable[[str, Fields, PlacedFields], None],
-) -> SiteProgram | RankProgram:
+) -> GraphExecutor:
     if cluster is None:
         return SiteProgram(placed, schema, compiler(settings), joining(settings))
     from einsql.engine.ranks.program import RankProgram  # for ranks only

@@ -68,7 +68,7 @@ def _evaluate(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray
         kept = plan.notices[n]
         fields = relation.fields
         inputs[f"x{n}"] = {"val": fields["val"][_index(kept)]} if kept else fields
-    found = plan.program.run(inputs, ctx.tick)
+    (found,) = plan.program.run(inputs, ctx.tick)
     result = loaded(np.asarray(found["val"]), plan.relation.node.schema.dtype("val"))
     present = found.get(PRESENT)
     if present is not None and not present.all():

@@ -196,6 +196,11 @@ class Program:
         """Bytes that cross sites, on dense relations."""
         return sum(s.nbytes for s in self.steps if isinstance(s, Exchange | Complete))
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the stored tensors that it reads."""
+        return tuple(dict.fromkeys(s.source.name for s in self.steps if isinstance(s, Load)))
+
     def relation(self, number: int) -> Input | EinSum:
         """The relation whose tiles a step produces."""
         step = self.steps[number]

@@ -17,7 +17,8 @@ from einsql.ir.einsum.graph import EinSum, Node, walk
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from einsql.kernels.groups.group import Compile, Group
+    from einsql.kernels.groups.group import Group
+    from einsql.kernels.kernel import Compile
 
 LEAST = 2**18
 """Points from which a node is worth being joined with others."""

@@ -6,7 +6,7 @@ Labels summed that only one operand has are summed first; then `products/` multi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -392,6 +392,6 @@ def _finish(node: EinSum, factors: Product, dtype: np.dtype) -> _Finish | None:
 
 
 _LAW = "a float sum of products of one or two operands is matrix products"
-CONTRACTION = Kernel("blas", _LAW, compile_contraction)
-UNCOMPILED = Kernel("blas", _LAW, partial(compile_contraction, compiles=False))
+CONTRACTION = Kernel("blas", _LAW, compile_contraction, calls_blas=True)
+UNCOMPILED = replace(CONTRACTION, match=partial(compile_contraction, compiles=False))
 """The same without Numba."""

@@ -468,4 +468,9 @@ def _positions(node: EinSum, points: _Points) -> np.ndarray:
     return flat
 
 
-VECTOR = Kernel("vector", "any node, by whole-array NumPy over blocks of points", compile_vector)
+VECTOR = Kernel(
+    "vector",
+    "any node, by whole-array NumPy over blocks of points",
+    compile_vector,
+    takes_half=True,
+)
