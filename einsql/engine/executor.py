@@ -10,8 +10,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from einsql.core.fp_errors import Ignored
-from einsql.engine.program_writer import write_program
-from einsql.engine.spilling_executor import peak, run_within
+from einsql.core.lazy_module import lazy_modules
 from einsql.engine.step import (
     Compile,
     Fields,
@@ -29,7 +28,12 @@ from einsql.kernels.kernel import CompiledNode
 from einsql.storage.out_of_memory import require
 
 if TYPE_CHECKING:
+    from einsql.engine import program_writer, spilling_executor
     from einsql.storage.memory import Memory
+else:  # loaded for programs that are repeated, and for large ones
+    program_writer, spilling_executor = lazy_modules(
+        "einsql.engine", "program_writer", "spilling_executor"
+    )
 
 REPEATED = 2
 """The run at whose beginning a program is taken to be one that is repeated, and written out."""
@@ -94,7 +98,7 @@ class Program:
         if memory is None:
             self._peak = max((s.nbytes for s in self.steps), default=0)
         elif not self._sure:
-            self._peak = peak(self.steps, (slot for slot, _ in self.inputs))
+            self._peak = spilling_executor.peak(self.steps, (slot for slot, _ in self.inputs))
             self._sure = self._peak <= memory.sure
 
     def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Sequence[Fields]:
@@ -108,7 +112,9 @@ class Program:
         if self._runs < REPEATED:
             self._runs += 1
             if self._runs == REPEATED:
-                self._written = write_program(self.inputs, self.steps, self.roots, _StepProgress)
+                self._written = program_writer.write_program(
+                    self.inputs, self.steps, self.roots, _StepProgress
+                )
         if self._written is not None:
             return self._written(inputs, tick)
         slots: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
@@ -161,7 +167,9 @@ class Program:
     ) -> tuple[Sequence[Fields], Measure]:
         assert self._memory is not None  # else nothing exceeds it
         fields = {slot: inputs[name] for slot, name in self.inputs}
-        return run_within(self.steps, self.roots, self._memory, self._compile, fields, tick)
+        return spilling_executor.run_within(
+            self.steps, self.roots, self._memory, self._compile, fields, tick
+        )
 
 
 class _StepProgress:

@@ -31,13 +31,12 @@ from einsql.ir.einsum.graph import (
 from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node
 from einsql.kernels.matmul import copying, layout, multiply, pieces, rows
 from einsql.kernels.matmul.contraction import CONTRACTION
-from einsql.kernels.registry import GATHER, SEGMENTS, WINDOWS
+from einsql.kernels.registry import GATHER, MAPS, SEGMENTS, VECTOR, WINDOWS
 from einsql.kernels.runtime import thread_pool
 from einsql.kernels.segments import gather, reduce, scatter
 from einsql.kernels.vectorized import sums, vector
-from einsql.kernels.vectorized.numpy_map import MAPS
 from einsql.kernels.vectorized.sums import accurate_sum
-from einsql.kernels.vectorized.vector import VECTOR, compile_vector
+from einsql.kernels.vectorized.vector import compile_vector
 from einsql.kernels.vectorized.views import VIEWS
 from tests.kernels.indexed import convolutions, gathers, segments
 from tests.kernels.nodes import Case, cases, check, lay_out, no_tick, random_array

@@ -12,24 +12,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from einsql.core.source_writer import FieldSource, Page, write_of
+from einsql.ir.einsum.conditional_outputs import always, beside
 from einsql.ir.einsum.graph import EinSum
-from einsql.ir.spmd.program import always, beside
 from einsql.kernels.kernel import Compile, CompiledNode, Fields, Runner, Tick
 
 
-def compile_rare_extremes(node: EinSum, compile_node: Compile) -> CompiledNode[Runner] | None:
+def compile_rare_extremes(node: EinSum, compile_node: Compile) -> CompiledNode[Runner]:
     """Compiles a node with reductions of `beside(x, term)`, next to SUM(term).
 
     Args:
-        node: Any node.
+        node: A node that has some.
         compile_node: Compiles nodes without them.
-
-    Returns:
-        The compiled node, or None for other nodes.
     """
     marks = {o: mark for o in node.outputs if (mark := beside(o)) is not None}
-    if not marks:
-        return None
     sums = {(o.args[0], o.where): o.name for o in node.outputs if o.reduction == "sum"}
     rare = {o.name: sums.get((mark.args[1], o.where)) for o, mark in marks.items()}
     plain = always(node)
