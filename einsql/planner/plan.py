@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import Schema
 from einsql.engine.step import GraphExecutor, Measure, Tick
 from einsql.optimizer import Optimized
-from einsql.planner.bounds_probe import Probe
 from einsql.sql.parameters.parameter_use import NOTHING, ParameterUse
 from einsql.sql.parameters.runtime_bounds import Cut, within
 from einsql.sql.parameters.runtime_windows import Shift, shifted
@@ -26,7 +26,11 @@ from einsql.storage.results.result import Result, ResultColumn
 if TYPE_CHECKING:
     from einsql.ir.spmd.program import Program as Placed
     from einsql.optimizer.decomposition import Decomposition
+    from einsql.planner import tile_plan
+    from einsql.planner.bounds_probe import Probe
     from einsql.planner.tile_plan import Part
+else:  # loaded for statements with tiles
+    tile_plan = LazyModule("einsql.planner.tile_plan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ class Plan:
         """Runs the plan where its parts are computed already."""
         return self.wrap(self.program.run(inputs, tick)[0], inputs)
 
-    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> Measure:
+    def measure(self, inputs: Mapping[str, Fields], tick: Tick) -> Measure:
         """Runs the plan with its parts; measures it without them."""
         return self.program.measured(self.complete(inputs, tick), tick)[1]
 
@@ -102,9 +106,7 @@ class Plan:
             inputs = {**inputs, **{n: _over(inputs[n], box) for n, box in self.reads}}
         if not self.parts:
             return inputs
-        from einsql.planner.tile_plan import computed  # few statements need it
-
-        return computed(self.parts, inputs, tick)
+        return tile_plan.computed(self.parts, inputs, tick)
 
     def wrap(self, fields: Fields, inputs: Mapping[str, Fields]) -> Result:
         """Dresses the root's fields as a result, without what lies beyond bounds of parameters.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.core.big_stack import require_room
+from einsql.core.lazy_module import LazyModule, lazy_modules
 from einsql.core.schema import DType, Schema
 from einsql.core.settings import Settings
 from einsql.core.sparse_matrix import Sparse
@@ -17,7 +18,6 @@ from einsql.errors import NotSupportedError, OperationalError
 from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
 from einsql.ir.einsum.printer import format_graph
 from einsql.optimizer import check_rules, optimize
-from einsql.planner.bounds_probe import Probe, bounds_in
 from einsql.planner.compile import check_domains, compiled
 from einsql.planner.plan import Dependency, Plan
 from einsql.planner.target import ExecutionTarget, target_of
@@ -26,7 +26,6 @@ from einsql.sql.macros.macros import Macro
 from einsql.sql.parameters.parameter_use import BoundParameters
 from einsql.sql.scope.relation import Column, Relation, TileRelation, known_bounds
 from einsql.storage.database.stored import StoredFields
-from einsql.storage.files.tables import is_table, may_be_table
 from einsql.storage.host_arrays import array_relation, file_relation
 from einsql.storage.memory import Memory
 from einsql.storage.objects import Body, Damaged, Definition, Tensor, damage
@@ -39,9 +38,19 @@ if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
     from einsql.ir.spmd.program import Program as Placed
     from einsql.ir.tra.plan import Node as TileNode
+    from einsql.optimizer import tra
     from einsql.optimizer.decomposition import Decomposition
+    from einsql.planner import bounds_probe, device_program, sites, tile_plan
+    from einsql.planner.bounds_probe import Probe
     from einsql.planner.sites import OnSites
     from einsql.planner.tile_plan import Part, TilePlan, TileProgram
+    from einsql.storage.files import tables as table_files
+else:  # loaded for computed keys, several sites, tiles, GPUs and files
+    tra = LazyModule("einsql.optimizer.tra")
+    bounds_probe, device_program, sites, tile_plan = lazy_modules(
+        "einsql.planner", "bounds_probe", "device_program", "sites", "tile_plan"
+    )
+    table_files = LazyModule("einsql.storage.files.tables")
 
 
 @dataclass
@@ -123,8 +132,8 @@ class BinderCatalog:
         if self.has_table(path):
             return True
         if not self.settings.enable_external_access:
-            return may_be_table(path)
-        return is_table(path)
+            return table_files.may_be_table(path)
+        return table_files.is_table(path)
 
     def file(self, path: str, member: str | None = None) -> Relation:
         """A tensor file, or one of the arrays in it."""
@@ -210,16 +219,14 @@ class BinderCatalog:
         return tuple(parts.values())
 
     def _part(self, name: str) -> tuple[Part, ...]:
-        from einsql.planner import tile_plan as tiles  # few statements need it
-
         made = self.made[name]
         if isinstance(made, TileRelation):
             program = tile_program(made.node, self)
-            return (*self.parts(tiles.scanned(made.node)), tiles.tile_part(name, program))
+            return (*self.parts(tile_plan.scanned(made.node)), tile_plan.tile_part(name, program))
         plan = make_plan(made, self, [])
         text = format_graph(plan.optimized.root)
-        own = tiles.Part(
-            name, text, lambda inputs, tick: tiles.tensor_of(plan.finish(inputs, tick))
+        own = tile_plan.Part(
+            name, text, lambda inputs, tick: tile_plan.tensor_of(plan.finish(inputs, tick))
         )
         return (*plan.parts, own)
 
@@ -232,10 +239,8 @@ class BinderCatalog:
         """
         if self.settings.device == "cpu":
             return compiled(root, self.settings, self.memory, more)
-        from einsql.planner.device_program import DeviceProgram  # GPUs are for who asks for them
-
         check_domains(root)
-        return DeviceProgram(root, self.settings, self.store.lasts)
+        return device_program.DeviceProgram(root, self.settings, self.store.lasts)
 
     def on_sites(self, root: Node) -> OnSites:
         """A graph cut over the sites that are set, and what runs it.
@@ -243,9 +248,7 @@ class BinderCatalog:
         Raises:
             Error: As `check_domains`.
         """
-        from einsql.planner.sites import on_sites  # imports the optimizer's decomposition
-
-        return on_sites(root, self.settings, self.cluster, self.store.placed)
+        return sites.on_sites(root, self.settings, self.cluster, self.store.placed)
 
     def probe(self, node: EinSum) -> tuple[int, int]:
         """Bounds of an expression found in the data."""
@@ -253,17 +256,15 @@ class BinderCatalog:
         fields: Mapping[str, Fields] = self.fields
         parts = self.parts(inputs_of(root))
         if parts:
-            from einsql.planner.tile_plan import computed  # as in `_part`
-
-            fields = computed(parts, fields, self.tick)
+            fields = tile_plan.computed(parts, fields, self.tick)
         on_ranks = self.cluster is not None
         program = self.on_sites(root).program if on_ranks else self.compiled(root)
         (extremes,) = program.run(fields, self.tick)
-        bounds = bounds_in(extremes, node.points)
+        bounds = bounds_probe.bounds_in(extremes, node.points)
         if parts or on_ranks:
             self.volatile = True
         else:
-            self.probes.append(Probe(program, node.points, bounds))
+            self.probes.append(bounds_probe.Probe(program, node.points, bounds))
         return bounds
 
 
@@ -380,13 +381,11 @@ def make_tile_plan(
     Raises:
         InterfaceError: There is no rule of a name among those that are disabled.
     """
-    from einsql.planner import tile_plan as tiles  # as in BinderCatalog
-
-    return tiles.TilePlan(
+    return tile_plan.TilePlan(
         tile_program(relation.node, catalog),
         tuple((c.name, c.key) for c in relation.columns),
-        tiles.description_of(relation),
-        catalog.parts(tiles.scanned(relation.node)),
+        tile_plan.description_of(relation),
+        catalog.parts(tile_plan.scanned(relation.node)),
         tuple(catalog.dependencies),
         tuple(notices),
         catalog.store.version,
@@ -403,15 +402,11 @@ def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
     Raises:
         InterfaceError: There is no rule of a name among those that are disabled.
     """
-    from einsql.planner.tile_plan import TileProgram, block_executor  # as in BinderCatalog
-
     settings, sited = catalog.settings, None
     if target_of(settings, catalog.cluster) is ExecutionTarget.SITES:
-        from einsql.optimizer.tra import RULES, implement  # for several sites only
-
         check_rules(settings.disabled_rules)
-        disabled = settings.disabled_rules & {r.name for r in RULES}
-        sited = implement(node, settings.sites, disabled=disabled, tick=catalog.tick)
+        disabled = settings.disabled_rules & {r.name for r in tra.RULES}
+        sited = tra.implement(node, settings.sites, disabled=disabled, tick=catalog.tick)
     placed = catalog.store.placed
-    executor = block_executor(node, sited, settings.jit, catalog.cluster, placed)
-    return TileProgram(node, executor, sited)
+    executor = tile_plan.block_executor(node, sited, settings.jit, catalog.cluster, placed)
+    return tile_plan.TileProgram(node, executor, sited)

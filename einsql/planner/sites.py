@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import Schema
 from einsql.core.settings import Settings
 from einsql.engine.spmd_executor import SiteProgram
@@ -22,7 +23,10 @@ from einsql.planner.compile import check_domains, compiler, grouping, joining
 from einsql.storage.relation import Fields, PlacedFields
 
 if TYPE_CHECKING:
+    from einsql.engine.ranks import program as rank_program
     from einsql.engine.ranks.driver import Cluster
+else:  # loaded for plans on ranks
+    rank_program = LazyModule("einsql.engine.ranks.program")
 
 
 def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
@@ -93,6 +97,4 @@ def _program(
 ) -> GraphExecutor:
     if cluster is None:
         return SiteProgram(placed, schema, compiler(settings), joining(settings))
-    from einsql.engine.ranks.program import RankProgram  # for ranks only
-
-    return RankProgram(cluster, placed, schema, settings.jit, note)
+    return rank_program.RankProgram(cluster, placed, schema, settings.jit, note)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema, is_flag
 from einsql.engine.tra.block_program import BlockExecutor, BlockProgram, LocalBlockProgram
 from einsql.errors import DataError, IntegrityError
@@ -31,9 +32,12 @@ from einsql.storage.results.result import Result
 from einsql.storage.results.tile_result import TileResult, tensor_fields, type_text
 
 if TYPE_CHECKING:
+    from einsql.engine.ranks import blocks
     from einsql.engine.ranks.driver import Cluster
     from einsql.engine.ranks.program import Keep
     from einsql.optimizer.tra import Implemented
+else:  # loaded for plans on ranks
+    blocks = LazyModule("einsql.engine.ranks.blocks")
 
 Tick = Callable[[float], None]
 Inputs = Mapping[str, Fields]
@@ -136,9 +140,7 @@ def block_executor(
         return LocalBlockProgram(node, jit)
     if cluster is None:
         return BlockProgram(sited.root, jit, ra.generated(node))
-    from einsql.engine.ranks.blocks import RankBlockProgram  # for ranks only
-
-    return RankBlockProgram(cluster, sited.root, ra.generated(node), jit, keep)
+    return blocks.RankBlockProgram(cluster, sited.root, ra.generated(node), jit, keep)
 
 
 def description_of(relation: TileRelation) -> tuple[tuple[Any, ...], ...]:

@@ -40,5 +40,5 @@ def explain(ctx: Context, statement: st.Explain) -> Explanation:
         from einsql.explain.tile_explanation import explain_tiles  # few queries are over tiles
 
         return explain_tiles(plan, statement, bound.inputs, ctx.tick, cluster)
-    measure = plan.measured(bound.inputs, ctx.tick) if statement.analyze else None
+    measure = plan.measure(bound.inputs, ctx.tick) if statement.analyze else None
     return GraphExplanation(statement, plan, ctx.settings, measure, cluster)

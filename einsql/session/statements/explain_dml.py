@@ -87,7 +87,7 @@ def explain_change(ctx: Context, asked: Explain, cluster: Topology | None) -> Ex
         )
     plans = []
     for plan in prepared.plans:
-        measure = plan.measured(read, ctx.tick) if asked.analyze else None
+        measure = plan.measure(read, ctx.tick) if asked.analyze else None
         plans.append(GraphExplanation(asked, plan, ctx.settings, measure, cluster))
     titles = [f"{p.kind} {p.name}" for p in prepared.parts if p.root is not None]
     if prepared.shown is not None:
