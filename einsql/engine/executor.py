@@ -15,6 +15,7 @@ from einsql.engine.step import (
     Compile,
     Fields,
     FindGroups,
+    GraphExecutor,
     Group,
     Measure,
     Run,
@@ -39,12 +40,8 @@ REPEATED = 2
 """The run at whose beginning a program is taken to be one that is repeated, and written out."""
 
 
-class Program:
-    """A graph compiled for one site; implements `GraphExecutor`.
-
-    Attributes:
-        steps: The steps in the order in which they run.
-        aliased_inputs: Names of the inputs whose memory a result may share.
+class Program(GraphExecutor):
+    """A graph compiled for one site.
 
     Args:
         root: The graph.

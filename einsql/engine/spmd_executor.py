@@ -17,7 +17,7 @@ from einsql.engine.cell import cell_node
 from einsql.engine.exchange import Held, Index, Moving, cut_of, paste, slices
 from einsql.engine.fused_steps import Fused, Join, postponed
 from einsql.engine.partial_merge import Total
-from einsql.engine.step import Compile, Measure, Runner, Step, StepMeasure, Tick
+from einsql.engine.step import Compile, GraphExecutor, Measure, Runner, StepMeasure, Tick
 from einsql.engine.streaming_exchange import (
     WINDOW,
     Part,
@@ -81,15 +81,8 @@ Loading = Callable[[int, Load, Sequence[int]], Held]
 """Gives the tiles of a stored tensor: of which step, and the numbers of those wanted."""
 
 
-class SiteProgram:
-    """A placed program for the transport's sites; implements `GraphExecutor` on virtual sites.
-
-    Attributes:
-        aliased_inputs: Names of the inputs whose memory the result may share: all of them.
-        steps: Empty, because cells have kernels of their own.
-    """
-
-    steps: Sequence[Step] = ()
+class SiteProgram(GraphExecutor):
+    """A placed program for the transport's sites; `run` uses virtual sites in this process."""
 
     def __init__(
         self, program: Program, schema: Schema, compile_node: Compile, join: Join | None = None
@@ -118,14 +111,10 @@ class SiteProgram:
         self._streaming = {e: r for e, r in candidates(program).items() if r not in apart}
         self._streams: dict[int, Stream | None] = {}
 
-    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Sequence[Fields]:
-        """Runs every step on virtual sites and assembles the result; see `Executor.run`."""
-        return self.measured(inputs, tick)[0]
-
     def measured(
         self, inputs: Mapping[str, Fields], tick: Tick
     ) -> tuple[Sequence[Fields], Measure]:
-        """Runs every step as `run` does; see `Executor.measured`."""
+        """Runs every step on virtual sites and assembles the result; see `Executor.measured`."""
 
         def load(number: int, step: Load, tiles: Sequence[int]) -> Held:
             if number not in self._loads:

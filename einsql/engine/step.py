@@ -9,14 +9,10 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from einsql.ir.einsum.graph import EinSum, Node
-from einsql.kernels.kernel import CompiledNode
-
-Fields = Mapping[str, np.ndarray]
-Tick = Callable[[float], None]
-Runner = Callable[[Sequence[Fields], Tick], dict[str, np.ndarray]]
-Compile = Callable[[EinSum], CompiledNode[Runner]]
-"""Chooses kernels for a node and compiles it; the planner passes it in."""
-
+from einsql.kernels.kernel import Compile as Compile
+from einsql.kernels.kernel import Fields as Fields
+from einsql.kernels.kernel import Runner as Runner
+from einsql.kernels.kernel import Tick as Tick
 
 Run = Callable[[Mapping[str, Fields], Tick], Sequence[Fields]]
 """Runs all steps of a program; takes the inputs by name, and returns the fields of each root."""
@@ -134,7 +130,8 @@ class Measure:
 class Executor(Protocol[R_co]):
     """A compiled plan, which may run any number of times over other inputs.
 
-    Programs of graphs return the fields of each root. Programs over tiles return arrays by key.
+    All programs inherit from it. Programs of graphs return the fields of each root, and programs
+    over tiles return arrays by key.
     """
 
     def run(self, inputs: Mapping[str, Fields], tick: Tick) -> R_co:
@@ -148,18 +145,19 @@ class Executor(Protocol[R_co]):
             DataError: A selected element overflows, divides by zero or cannot be cast.
             OperationalError: Memory, or room for temporary files, does not suffice; ranks ended.
         """
+        return self.measured(inputs, tick)[0]
 
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[R_co, Measure]:
         """Runs the plan as `run` does, and measures its steps and sites."""
 
 
 class GraphExecutor(Executor[Sequence[Fields]], Protocol):
-    """An executor of an EinSum graph, on one site, a device, virtual sites or MPI ranks."""
+    """An executor of an EinSum graph, on one site, a device, virtual sites or MPI ranks.
 
-    @property
-    def aliased_inputs(self) -> Sequence[str]:
-        """Names of the inputs whose memory a result may share."""
+    Attributes:
+        aliased_inputs: Names of the inputs whose memory a result may share.
+        steps: The steps with their kernels; empty if each site chooses kernels for its own tiles.
+    """
 
-    @property
-    def steps(self) -> Sequence[Step]:
-        """The steps with their kernels; empty if each site chooses kernels for its own tiles."""
+    aliased_inputs: Sequence[str] = ()
+    steps: Sequence[Step] = ()

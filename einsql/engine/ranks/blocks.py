@@ -15,7 +15,7 @@ from einsql.engine.ranks.messages import Command, Fetch, ShipBlocks
 from einsql.engine.ranks.program import Keep, RankExecutable, RankFields
 from einsql.engine.step import Measure
 from einsql.engine.tra.block_kernels import kernel_runner
-from einsql.engine.tra.block_program import loads_of, numbered, tiles_of
+from einsql.engine.tra.block_program import BlockExecutor, loads_of, numbered, tiles_of
 from einsql.errors import OperationalError
 from einsql.ir.ia.plan import Node, walk
 from einsql.ir.ia.typing import PhysicalSchema
@@ -108,8 +108,8 @@ def _once(schema: PhysicalSchema) -> dict[int, tuple[KeyTuple, int]]:
     return {n: (key, site) for (key, _), (n, site) in copies.items()}
 
 
-class RankBlockProgram(RankExecutable):
-    """A plan over blocks with the ranks that run it; implements `BlockExecutor`."""
+class RankBlockProgram(RankExecutable, BlockExecutor):
+    """A plan over blocks with the ranks that run it; the result stays there."""
 
     def __init__(
         self,
@@ -132,16 +132,12 @@ class RankBlockProgram(RankExecutable):
         self._root = root
         self._generated = {name: {VALUE: array} for name, array in generated.items()}
 
-    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> RankBlocks:
-        """Runs the plan; its blocks stay at the ranks.
+    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[RankBlocks, Measure]:
+        """Runs the plan; see `Executor.measured`.
 
         Raises:
             Error: As `Cluster.call`.
         """
-        return self.measured(inputs, tick)[0]
-
-    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[RankBlocks, Measure]:
-        """Runs the plan as `run` does; see `Executor.measured`."""
         lease, measure = self._ran({**inputs, **self._generated}, tick, measured=True)
         run = kernel_runner(self._jit, tick)
         return RankBlocks(self._cluster, lease, self._root.schema, run), measure

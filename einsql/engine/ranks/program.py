@@ -29,7 +29,7 @@ from einsql.engine.ranks.windows import (
     tiles_of_whole,
 )
 from einsql.engine.spmd_executor import combined_measure, is_small, sliced
-from einsql.engine.step import Measure, Step
+from einsql.engine.step import GraphExecutor, Measure
 from einsql.errors import OperationalError, RanksLost
 from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import Tiles, ranks_of
@@ -433,16 +433,8 @@ class RankExecutable(ABC):
         return [Sent(sliced(step, arrays, n), None) for n in self._distribution(step).numbers]
 
 
-class RankProgram(RankExecutable):
-    """A placed program with the ranks that run it; implements `GraphExecutor`.
-
-    Attributes:
-        aliased_inputs: Empty: the result is on the ranks.
-        steps: Empty, because cells have kernels of their own.
-    """
-
-    aliased_inputs: Sequence[str] = ()
-    steps: Sequence[Step] = ()
+class RankProgram(RankExecutable, GraphExecutor):
+    """A placed program with the ranks that run it; the result stays there."""
 
     def __init__(
         self, cluster: Cluster, program: Program, schema: Schema, jit: str, keep: Keep

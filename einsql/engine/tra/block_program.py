@@ -34,16 +34,12 @@ BlockExecutor = Executor[Mapping[KeyTuple, np.ndarray]]
 """An executor of a plan over tiles, whose result is one array for each key."""
 
 
-class LocalBlockProgram:
-    """A tensor-relational plan for one site; implements `BlockExecutor`."""
+class LocalBlockProgram(BlockExecutor):
+    """A tensor-relational plan for one site."""
 
     def __init__(self, root: ra.Node, jit: str) -> None:
         self._root = root
         self._jit = jit
-
-    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Mapping[KeyTuple, np.ndarray]:
-        """Runs the plan; see `Executor.run`."""
-        return self.measured(inputs, tick)[0]
 
     def measured(
         self, inputs: Mapping[str, Fields], tick: Tick
@@ -60,8 +56,8 @@ class LocalBlockProgram:
         return blocks, Measure(seconds=seconds, flops=flops, sent=[0], received=[0])
 
 
-class BlockProgram:
-    """A plan of the implementation algebra; implements `BlockExecutor` on virtual sites.
+class BlockProgram(BlockExecutor):
+    """A plan of the implementation algebra; `run` uses virtual sites in this process.
 
     Attributes:
         sites: The number of sites.
@@ -86,14 +82,10 @@ class BlockProgram:
         self._jit = jit
         self._generated = {name: {VALUE: array} for name, array in (generated or {}).items()}
 
-    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Mapping[KeyTuple, np.ndarray]:
-        """Runs the plan on virtual sites and gathers the result; see `Executor.run`."""
-        return self.measured(inputs, tick)[0]
-
     def measured(
         self, inputs: Mapping[str, Fields], tick: Tick
     ) -> tuple[Mapping[KeyTuple, np.ndarray], Measure]:
-        """Runs the plan as `run` does; see `Executor.measured`."""
+        """Runs the plan on virtual sites and gathers the result; see `Executor.measured`."""
         scans = (scan.tensor for scan in scans_of(self._root))
         read = reading(_arrays(scans, {**inputs, **self._generated}))
         run = kernel_runner(self._jit, tick)
