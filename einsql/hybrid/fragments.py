@@ -20,6 +20,7 @@ from einsql.planner.outcome import Rows
 from einsql.planner.plan import Plan, rebind_inputs
 from einsql.planner.planner import BinderCatalog
 from einsql.planner.queries import Bound, catalog_of, plan_query, query_binder
+from einsql.planner.target import ExecutionTarget
 from einsql.sql.macros.macros import Macro
 from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation
@@ -83,7 +84,7 @@ class FragmentRunner:
         """Returns a binder for a fragment, which may read DuckDB tables as operands."""
         ctx = self.ctx
         self.tables.named = _named(ctx, tree)
-        alone = ctx.cluster is None and ctx.settings.sites == 1
+        alone = ctx.target is not ExecutionTarget.SITES
         tables = self.tables if alone else None
         binder = query_binder(ctx, tables=tables, shared=self._shared)
         binder.foreign = foreign
@@ -246,7 +247,7 @@ def bound_over_tables(
     try:
         return bind(partial(query_binder, ctx))
     except (UnknownHere, NotSupportedError):
-        alone = ctx.cluster is None and ctx.settings.sites == 1
+        alone = ctx.target is not ExecutionTarget.SITES
         if not alone or ctx.settings.fallback == "off" or tree.args.get("with_") is None:
             raise
     tables = Tables(ctx.duck, ctx.tick, _named(ctx, tree), keeps=False)

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import Schema
-from einsql.engine.executor import Program
-from einsql.engine.step import Tick
+from einsql.engine.step import GraphExecutor, Measure, Tick
 from einsql.optimizer import Optimized
-from einsql.planner.bounds_probe import Probe
 from einsql.planner.dependencies import Dependency
 from einsql.sql.parameters.runtime_inputs import NOTHING, Cut, ParameterUse, Shift, shifted, within
 from einsql.sql.scope.relation import Relation
@@ -24,12 +23,14 @@ from einsql.storage.relation import DistantFields, Fields, PlacedFields, copied,
 from einsql.storage.results.result import Result, ResultColumn
 
 if TYPE_CHECKING:
-    from einsql.engine.ranks.program import RankProgram
-    from einsql.engine.spmd_executor import SiteProgram
     from einsql.ir.spmd.program import Program as Placed
     from einsql.optimizer.decomposition import Decomposition
+    from einsql.planner import tile_plan
+    from einsql.planner.bounds_probe import Probe
     from einsql.planner.context import Context
     from einsql.planner.tile_plan import Part, TilePlan
+else:  # loaded for statements with tiles
+    tile_plan = LazyModule("einsql.planner.tile_plan")
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Plan:
 
     relation: Relation
     optimized: Optimized
-    program: Program | SiteProgram | RankProgram
+    program: GraphExecutor
     dependencies: tuple[Dependency, ...]
     notices: tuple[str, ...]
     version: int
@@ -73,7 +74,11 @@ class Plan:
 
     def finish(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
         """Runs the plan where its parts are computed already."""
-        return self.wrap(self.program.run(inputs, tick), inputs, self.shown(inputs))
+        return self.wrap(self.program.run(inputs, tick)[0], inputs)
+
+    def measure(self, inputs: Mapping[str, Fields], tick: Tick) -> Measure:
+        """Runs the plan with its parts; measures it without them."""
+        return self.program.measured(self.complete(inputs, tick), tick)[1]
 
     def complete(self, inputs: Mapping[str, Fields], tick: Tick) -> Mapping[str, Fields]:
         """The inputs with those that parts of the statement give."""
@@ -81,32 +86,20 @@ class Plan:
             inputs = {**inputs, **{n: _over(inputs[n], box) for n, box in self.reads}}
         if not self.parts:
             return inputs
-        from einsql.planner.tile_plan import computed  # few statements need it
+        return tile_plan.computed(self.parts, inputs, tick)
 
-        return computed(self.parts, inputs, tick)
-
-    def shown(self, inputs: Mapping[str, Fields]) -> Mapping[str, Fields]:
-        """Those inputs whose memory the program's own results may show."""
-        if not isinstance(self.program, Program):
-            return inputs
-        if not self.program.shows:
-            return {}
-        return {name: inputs[name] for name in self.program.shows if name in inputs}
-
-    def wrap(
-        self, fields: Fields, inputs: Mapping[str, Fields], shown: Mapping[str, Fields]
-    ) -> Result:
+    def wrap(self, fields: Fields, inputs: Mapping[str, Fields]) -> Result:
         """Dresses the root's fields as a result, without what lies beyond bounds of parameters.
 
         Storage shared with a tensor becomes read-only. Memory of a mapped file is copied, because
         truncating a mapped file raises SIGBUS in its readers.
 
         Args:
-            fields: What the program gave.
-            inputs: What it was computed from.
-            shown: Those of them whose memory it may show.
+            fields: Fields of the root.
+            inputs: The inputs of the run, with those that parts of the statement give.
         """
-        if type(fields) is dict and not shown and not self.ends:  # arrays of its own
+        aliased = self.program.aliased_inputs
+        if type(fields) is dict and not aliased and not self.ends:  # arrays of its own
             show(fields.values())
             return Result(self._schema, fields, self.columns, self._hidden)
         schema = shifted(self._schema, self.ends, inputs)
@@ -114,6 +107,7 @@ class Plan:
             fields = fields.counted(schema)
         if isinstance(fields, DistantFields) and fields.lasting:
             return self._ended(Result(schema, fields, self.columns, self._hidden), inputs)
+        shown = {name: inputs[name] for name in aliased if name in inputs}
         shared = owners(shown.values())
         files = (here(shown[path]).values() for path in self.files if path in shown)
         mapped = {id(owner(a)) for arrays in files for a in arrays}
@@ -136,6 +130,21 @@ class Plan:
     @cached_property
     def _hidden(self) -> tuple[str, ...]:
         return self.relation.hidden
+
+
+def run_plans(
+    plans: Iterable[Plan], inputs: Mapping[str, Fields], tick: Tick
+) -> list[tuple[Fields, Mapping[str, Fields]]]:
+    """Runs plans one after another.
+
+    Returns:
+        The fields of every root, each with the inputs of its run.
+    """
+    roots: list[tuple[Fields, Mapping[str, Fields]]] = []
+    for plan in plans:
+        known = plan.complete(inputs, tick)
+        roots += ((fields, known) for fields in plan.program.run(known, tick))
+    return roots
 
 
 def _over(fields: Fields, box: np.ndarray) -> Fields:

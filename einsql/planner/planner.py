@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.core.big_stack import require_room
+from einsql.core.lazy_module import LazyModule, lazy_modules
 from einsql.core.schema import DType, Schema
 from einsql.core.settings import Settings
 from einsql.core.sparse_matrix import Sparse
-from einsql.engine.executor import Program
-from einsql.engine.step import Tick
+from einsql.engine.step import GraphExecutor, Tick
 from einsql.errors import NotSupportedError, OperationalError
 from einsql.ir.einsum.graph import EinSum, Input, Node, PartInput, Roots, TableInput, walk
 from einsql.ir.einsum.printer import format_graph
 from einsql.optimizer import check_rules, optimize
-from einsql.planner.bounds_probe import Probe, bounds_in
 from einsql.planner.compile import check_domains, compiled
 from einsql.planner.dependencies import (
     Dependency,
@@ -30,12 +29,12 @@ from einsql.planner.dependencies import (
     TensorDependency,
 )
 from einsql.planner.plan import Plan
+from einsql.planner.target import ExecutionTarget, target_of
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.scope.relation import Column, Relation, TileRelation, known_bounds
 from einsql.storage.database.stored import StoredFields
-from einsql.storage.files.tables import is_table, may_be_table
 from einsql.storage.host_arrays import array_relation, file_relation
 from einsql.storage.memory import Memory
 from einsql.storage.objects import (
@@ -54,14 +53,22 @@ from einsql.storage.session_store import Store
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
-    from einsql.engine.ranks.program import RankProgram
-    from einsql.engine.spmd_executor import SiteProgram
     from einsql.ir.spmd.program import Program as Placed
     from einsql.ir.tra.plan import Node as TileNode
+    from einsql.optimizer import tra
     from einsql.optimizer.decomposition import Decomposition
+    from einsql.planner import bounds_probe, device_program, sites, tile_plan
+    from einsql.planner.bounds_probe import Probe
     from einsql.planner.sites import OnSites
     from einsql.planner.tile_plan import Part, TilePlan, TileProgram
     from einsql.storage.duckdb.operands import Tables
+    from einsql.storage.files import tables as table_files
+else:  # loaded for computed keys, several sites, tiles, GPUs and files
+    tra = LazyModule("einsql.optimizer.tra")
+    bounds_probe, device_program, sites, tile_plan = lazy_modules(
+        "einsql.planner", "bounds_probe", "device_program", "sites", "tile_plan"
+    )
+    table_files = LazyModule("einsql.storage.files.tables")
 
 
 @dataclass
@@ -140,8 +147,8 @@ class BinderCatalog:
         if self.has_table(path):
             return True
         if not self.settings.enable_external_access:
-            return may_be_table(path)
-        return is_table(path)
+            return table_files.may_be_table(path)
+        return table_files.is_table(path)
 
     def file(self, path: str, member: str | None = None) -> Relation:
         """A tensor file, or one of the arrays in it."""
@@ -245,20 +252,21 @@ class BinderCatalog:
         return tuple(parts.values())
 
     def _part(self, name: str) -> tuple[Part, ...]:
-        from einsql.planner import tile_plan as tiles  # few statements need it
-
         _, relation = self.computed[name]
         if isinstance(relation, TileRelation):
             program = tile_program(relation.node, self)
-            return (*self.parts(tiles.scanned(relation.node)), tiles.tile_part(name, program))
+            return (
+                *self.parts(tile_plan.scanned(relation.node)),
+                tile_plan.tile_part(name, program),
+            )
         plan = make_plan(relation, self, [])
         text = format_graph(plan.optimized.root)
-        own = tiles.Part(
-            name, text, lambda inputs, tick: tiles.tensor_of(plan.finish(inputs, tick))
+        own = tile_plan.Part(
+            name, text, lambda inputs, tick: tile_plan.tensor_of(plan.finish(inputs, tick))
         )
         return (*plan.parts, own)
 
-    def compiled(self, root: Node, *more: Node) -> Program:
+    def compiled(self, root: Node, *more: Node) -> GraphExecutor:
         """The program of a graph for one site, on the device that is set; a GPU has one root.
 
         Raises:
@@ -267,10 +275,8 @@ class BinderCatalog:
         """
         if self.settings.device == "cpu":
             return compiled(root, self.settings, self.memory, more)
-        from einsql.planner.device_program import DeviceProgram  # GPUs are for who asks for them
-
         check_domains(root)
-        return DeviceProgram(root, self.settings, self.store.lasts)
+        return device_program.DeviceProgram(root, self.settings, self.store.lasts)
 
     def on_sites(self, root: Node) -> OnSites:
         """A graph cut over the sites that are set, and what runs it.
@@ -278,9 +284,7 @@ class BinderCatalog:
         Raises:
             Error: As `check_domains`.
         """
-        from einsql.planner.sites import on_sites  # imports the optimizer's decomposition
-
-        return on_sites(root, self.settings, self.cluster, self.store.placed)
+        return sites.on_sites(root, self.settings, self.cluster, self.store.placed)
 
     def probe(self, node: EinSum) -> tuple[int, int]:
         """Bounds of an expression found in the data."""
@@ -288,17 +292,15 @@ class BinderCatalog:
         fields: Mapping[str, Fields] = self.fields
         parts = self.parts(inputs_of(root))
         if parts:
-            from einsql.planner.tile_plan import computed  # as in `_part`
-
-            fields = computed(parts, fields, self.tick)
-        program: Program | SiteProgram | RankProgram = self.compiled(root)
-        if self.cluster is not None:
-            program = self.on_sites(root).program
-        bounds = bounds_in(program.run(fields, self.tick), node.points)
-        if parts or not isinstance(program, Program):
+            fields = tile_plan.computed(parts, fields, self.tick)
+        on_ranks = self.cluster is not None
+        program = self.on_sites(root).program if on_ranks else self.compiled(root)
+        (extremes,) = program.run(fields, self.tick)
+        bounds = bounds_probe.bounds_in(extremes, node.points)
+        if parts or on_ranks:
             self.volatile = True
         else:
-            self.probes.append(Probe(program, node.points, bounds))
+            self.probes.append(bounds_probe.Probe(program, node.points, bounds))
         return bounds
 
 
@@ -329,19 +331,20 @@ def make_plan(
         more: Further roots of the same graph, for a single site; see `einsum.apart`.
     """
     settings = catalog.settings
-    several = settings.sites > 1 or catalog.cluster is not None
+    target = target_of(settings, catalog.cluster)
+    several = target is ExecutionTarget.SITES
     if several and settings.device != "cpu":
         raise NotSupportedError(
             "A GPU works for a single site",
             hint="SET device = 'cpu' for several sites, or SET sites = 1.",
         )
-    alone = not several and settings.device == "cpu"
     optimized = optimize(
-        relation.node, *more, disabled=settings.disabled_rules, sited=several, alone=alone
-    )
+        relation.node, *more, disabled=settings.disabled_rules, sited=several,
+        alone=target is ExecutionTarget.CPU,
+    )  # fmt: skip
     cut: Decomposition | None
     placed: Placed | None
-    program: Program | SiteProgram | RankProgram
+    program: GraphExecutor
     if several:
         sited = catalog.on_sites(optimized.root)
         cut, placed, program = sited.cut, sited.placed, sited.program
@@ -409,13 +412,11 @@ def make_tile_plan(
     Raises:
         InterfaceError: There is no rule of a name among those that are disabled.
     """
-    from einsql.planner import tile_plan as tiles  # as in BinderCatalog
-
-    return tiles.TilePlan(
+    return tile_plan.TilePlan(
         tile_program(relation.node, catalog),
         tuple((c.name, c.key) for c in relation.columns),
-        tiles.description_of(relation),
-        catalog.parts(tiles.scanned(relation.node)),
+        tile_plan.description_of(relation),
+        catalog.parts(tile_plan.scanned(relation.node)),
         tuple(catalog.dependencies),
         tuple(notices),
         catalog.store.version,
@@ -432,19 +433,11 @@ def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
     Raises:
         InterfaceError: There is no rule of a name among those that are disabled.
     """
-    from einsql.planner.tile_plan import TileProgram  # as in BinderCatalog
-
-    settings, cluster = catalog.settings, catalog.cluster
-    if settings.sites == 1 and cluster is None:
-        return TileProgram(node, settings.jit)
-    from einsql.optimizer.tra import RULES, implement  # for several sites only
-
-    check_rules(settings.disabled_rules)
-    disabled = settings.disabled_rules & {r.name for r in RULES}
-    placed = implement(node, settings.sites, disabled=disabled, tick=catalog.tick)
-    if cluster is None:
-        return TileProgram(node, settings.jit, placed)
-    from einsql.engine.ranks.blocks import RankBlockProgram  # for ranks only
-
-    ranks = RankBlockProgram(cluster, placed.root, settings.jit, catalog.store.placed)
-    return TileProgram(node, settings.jit, placed, ranks)
+    settings, sited = catalog.settings, None
+    if target_of(settings, catalog.cluster) is ExecutionTarget.SITES:
+        check_rules(settings.disabled_rules)
+        disabled = settings.disabled_rules & {r.name for r in tra.RULES}
+        sited = tra.implement(node, settings.sites, disabled=disabled, tick=catalog.tick)
+    placed = catalog.store.placed
+    executor = tile_plan.block_executor(node, sited, settings.jit, catalog.cluster, placed)
+    return tile_plan.TileProgram(node, executor, sited)

@@ -227,11 +227,11 @@ def run_node(ctx: Context, node: EinSum, binder: QueryBinder) -> Fields:
     """Runs a node that a binder bound; its own fields, flags included."""
     plan = plan_relation(ctx, Relation(node, ()), binder)
     inputs = plan.complete(catalog_of(binder).fields, ctx.tick)
-    return plan.program.run(inputs, ctx.tick)
+    return plan.program.run(inputs, ctx.tick)[0]
 
 
 def evaluate(ctx: Context, expr: Expr) -> Any:
     """The value of an expression without columns."""
     node = EinSum((), (), TRUE, (), (Output("c", (expr,), expr.dtype),))
-    cell = compiled(node, ctx.settings).run({}, ctx.tick)["c"]
+    cell = compiled(node, ctx.settings).run({}, ctx.tick)[0]["c"]
     return loaded(cell, expr.dtype).item()

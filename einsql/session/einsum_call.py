@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 Form = tuple[tuple[int, ...], DType, bool]
 """An operand's shape and type, and whether it is stored sparsely."""
+Index = tuple[int | slice, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EinsumPlan:
-    """The plan of an expression over operands of some forms.
+    """A planned expression.
 
     Attributes:
-        plan: The plan.
-        indexes: For each operand the index that drops its axes of length 1 that stretch; () if
-            it has none.
+        plan: The plan over operands without stretched axes.
+        indices: For each operand the index that drops its stretched axes; None if it has none.
     """
 
     plan: Plan
-    indexes: tuple[tuple[int | slice, ...], ...]
+    indices: tuple[Index | None, ...]
 
 
 def run_einsum(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray:
@@ -74,18 +74,18 @@ def _evaluate(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray
         (h.schema.shape, h.schema.values[0].dtype, isinstance(h.fields, Sparse)) for h in held
     )
     key = ("einsum", text, forms, ctx.settings.float_math, ctx.settings.jit)
-    cached = ctx.plans.get(key)
-    if not isinstance(cached, EinsumPlan):
-        cached = _plan(ctx, text, forms)
-        ctx.plans.put(key, cached)
-    plan = cached.plan
+    planned = ctx.plans.get(key)
+    if not isinstance(planned, EinsumPlan):
+        planned = _plan(ctx, text, forms)
+        ctx.plans.put(key, planned)
     inputs: dict[str, Fields] = {}
-    for n, (relation, index) in enumerate(zip(held, cached.indexes, strict=True)):
+    for n, (relation, index) in enumerate(zip(held, planned.indices, strict=True)):
         fields = relation.fields
-        inputs[f"x{n}"] = {"val": fields["val"][index]} if index else fields
-    found = plan.program.run(inputs, ctx.tick)
-    result = loaded(np.asarray(found["val"]), plan.relation.node.schema.dtype("val"))
-    present = found.get(PRESENT)
+        inputs[f"x{n}"] = fields if index is None else {"val": fields["val"][index]}
+    plan = planned.plan
+    (root,) = plan.program.run(inputs, ctx.tick)
+    result = loaded(np.asarray(root["val"]), plan.relation.node.schema.dtype("val"))
+    present = root.get(PRESENT)
     if present is not None and not present.all():
         result = np.where(present, result, np.zeros((), result.dtype))
     shared = any(
@@ -105,13 +105,13 @@ def _plan(ctx: Context, text: str, forms: Sequence[Form]) -> EinsumPlan:
             extents[label] = known if n == 1 else n
     relations: list[Relation] = []
     terms: list[tuple[str, ...]] = []
-    indexes: list[tuple[int | slice, ...]] = []
+    indices: list[Index | None] = []
     for n, (labels, (shape, dtype, sparse)) in enumerate(zip(spec.inputs, forms, strict=True)):
         stretched = [
             length == 1 and extents[x] != 1 for x, length in zip(labels, shape, strict=True)
         ]
         index = tuple(0 if s else slice(None) for s in stretched)
-        indexes.append(index if any(stretched) else ())
+        indices.append(index if any(stretched) else None)
         axes = [(x, e) for x, e, s in zip(labels, shape, stretched, strict=True) if not s]
         keys = tuple(Key(f"d{m}", 0, e) for m, (_, e) in enumerate(axes))
         node = Input(f"x{n}", Schema(keys, (Field("val", dtype),)), sparse=sparse)
@@ -124,4 +124,4 @@ def _plan(ctx: Context, text: str, forms: Sequence[Form]) -> EinsumPlan:
         ctx.store, ctx.settings, ctx.in_scope, ctx.tick, BoundParameters(), memory=ctx.memory
     )
     ctx.plans.planned += 1
-    return EinsumPlan(make_plan(relation, catalog, []), tuple(indexes))
+    return EinsumPlan(make_plan(relation, catalog, []), tuple(indices))

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from einsql.engine.executor import Program
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.graph import apart
-from einsql.planner.context import on_one_site
-from einsql.planner.plan import Plan, rebind_inputs
+from einsql.planner.plan import Plan, rebind_inputs, run_plans
 from einsql.planner.planner import make_plan, result_columns
 from einsql.planner.queries import catalog_of, query_binder
+from einsql.planner.target import ExecutionTarget
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from einsql.sql.scope.relation import Relation
@@ -30,10 +29,12 @@ class MultiQuery:
     """SELECTs ready to run.
 
     Attributes:
-        plans: One for each; the first has a program for all of them where one site computes.
+        plans: One for each query.
+        runs: The plans whose programs compute all of them, in order.
     """
 
     plans: tuple[Plan, ...]
+    runs: tuple[Plan, ...]
 
     @property
     def is_volatile(self) -> bool:
@@ -42,11 +43,8 @@ class MultiQuery:
 
     def run(self, ctx: Context, inputs: Mapping[str, Fields]) -> list[Result]:
         """The results, in order."""
-        first = self.plans[0]
-        if isinstance(first.program, Program) and len(first.program.roots) == len(self.plans):
-            roots = first.program.run_all(first.complete(inputs, ctx.tick), ctx.tick)
-            return [p.wrap(f, inputs, inputs) for p, f in zip(self.plans, roots, strict=True)]
-        return [p.result(inputs, ctx.tick) for p in self.plans]
+        roots = run_plans(self.runs, inputs, ctx.tick)
+        return [p.wrap(f, known) for p, (f, known) in zip(self.plans, roots, strict=True)]
 
 
 def fetch_together(con: Connection, statements: Sequence[str]) -> list[Any]:
@@ -94,10 +92,10 @@ def _planned(ctx: Context, statements: Sequence[str]) -> tuple[MultiQuery, Mappi
             raise doubt or NotSupportedError("Only SELECTs are computed together")
         relations.append(binder.bind(statement.tree))
     ctx.plans.planned += 1
-    if not on_one_site(ctx):
+    if ctx.target is not ExecutionTarget.CPU:
         plans = tuple(make_plan(r, catalog, ctx.notices) for r in relations)
-        return MultiQuery(plans), catalog.fields
+        return MultiQuery(plans, plans), catalog.fields
     first, *more = apart(r.node for r in relations)
     plan = make_plan(replace(relations[0], node=first), catalog, ctx.notices, more)
     others = (replace(plan, relation=r, columns=result_columns(r)) for r in relations[1:])
-    return MultiQuery((plan, *others)), catalog.fields
+    return MultiQuery((plan, *others), (plan,)), catalog.fields

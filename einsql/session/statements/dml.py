@@ -17,15 +17,14 @@ import numpy as np
 from sqlglot import exp
 
 from einsql.core.schema import Key, Schema
-from einsql.engine.executor import Program
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.hybrid.fragments import bound_over_tables, check_groups
 from einsql.ir.einsum.graph import SCALAR, Input, Node, apart
-from einsql.planner.context import on_one_site
 from einsql.planner.outcome import Changed, Outcome, Rows
-from einsql.planner.plan import Plan, owners, rebind_inputs
+from einsql.planner.plan import Plan, owners, rebind_inputs, run_plans
 from einsql.planner.planner import make_plan
 from einsql.planner.queries import bind_late, catalog_of
+from einsql.planner.target import ExecutionTarget
 from einsql.session.statements import insert as rows_of
 from einsql.session.statements import update
 from einsql.session.statements.box_insert import Boxed, boxed
@@ -257,11 +256,11 @@ class PreparedDml:
         Raises:
             Error: A part fails; then nothing has changed.
         """
-        root_fields = _computed(self.plans, inputs, ctx)
+        roots = run_plans(self.plans, inputs, ctx.tick)
+        root_fields = [fields for fields, _ in roots]
         result = None
         if self.shown is not None:  # before its memory can be overwritten
-            plan = self.plans[0]
-            result = plan.wrap(root_fields[0], inputs, plan.shown(inputs))
+            result = self.plans[0].wrap(*roots[0])
         changes: list[WriteSet] = []
         number, at = -1, 0 if self.shown is None else 1
         for part in self.parts:
@@ -480,19 +479,7 @@ def _plans(ctx: Context, binder: QueryBinder, relations: Sequence[Relation]) -> 
     catalog = catalog_of(binder)
     check_groups(relations, catalog)
     ctx.plans.planned += 1
-    if not on_one_site(ctx):
+    if ctx.target is not ExecutionTarget.CPU:
         return tuple(make_plan(r, catalog, ctx.notices) for r in relations)
     first, *more = apart(r.node for r in relations)
     return (make_plan(replace(relations[0], node=first), catalog, ctx.notices, more),)
-
-
-def _computed(plans: Sequence[Plan], inputs: Mapping[str, Fields], ctx: Context) -> list[Fields]:
-    """Runs the plans. Returns the fields of every root."""
-    root_fields: list[Fields] = []
-    for plan in plans:
-        known, program = plan.complete(inputs, ctx.tick), plan.program
-        if isinstance(program, Program) and len(program.roots) > 1:
-            root_fields += program.run_all(known, ctx.tick)
-        else:
-            root_fields.append(program.run(known, ctx.tick))
-    return root_fields
