@@ -1,6 +1,6 @@
 """Runs the steps of a program within the memory limit of a session.
 
-A step that takes more than its share runs box by box. Fields that later steps read move to
+A step that takes more than its share runs box by box. Arrays that later steps read move to
 mapped files where they do not fit beside the other results.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from einsql.core.units import data_size
 from einsql.engine.node_slicing import Cut, Footprint, cut
 from einsql.engine.partial_merge import Total
-from einsql.engine.step import Compile, Fields, Measure, Step, Tick
+from einsql.engine.step import Arrays, Compile, Measure, Step, StepMeasure, Tick
 from einsql.errors import OperationalError
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.spmd.program import with_state
@@ -28,9 +28,9 @@ def run_within(
     roots: Sequence[int],
     memory: Memory,
     compile_node: Compile,
-    inputs: Mapping[int, Fields],
+    inputs: Mapping[int, Arrays],
     tick: Tick,
-) -> tuple[Sequence[Fields], list[Measure]]:
+) -> tuple[Sequence[Arrays], Measure]:
     """Runs the steps of a program that takes more memory than a statement may.
 
     Args:
@@ -42,7 +42,7 @@ def run_within(
         tick: Told the fraction done; raises to cancel.
 
     Returns:
-        The fields of each root, and the measure of each step.
+        The fields of each root, and the measure of the run.
 
     Raises:
         OperationalError: The arrays needed at once do not fit into memory, or
@@ -52,27 +52,27 @@ def run_within(
     for step in steps:  # steps that cannot fit are refused before the others have run for hours
         if step.nbytes > run.room // HELD:
             memory.space.require(step.nbytes)
-    measures = [run.step(s, n, len(steps)) for n, s in enumerate(steps)]
-    return [run.held[root] for root in roots], measures
+    measure = Measure([run.step(s, n, len(steps)) for n, s in enumerate(steps)])
+    return [run.held[root] for root in roots], measure
 
 
 class _SpillingRun:
     """A run of a program; `held` has the fields that later steps read, by slot."""
 
     def __init__(
-        self, memory: Memory, compile_node: Compile, inputs: Mapping[int, Fields], tick: Tick
+        self, memory: Memory, compile_node: Compile, inputs: Mapping[int, Arrays], tick: Tick
     ) -> None:
         self.memory = memory
         self.compile = compile_node
         self.tick = tick
-        self.held: dict[int, Fields] = dict(inputs)
+        self.held: dict[int, Arrays] = dict(inputs)
         self.foreign = {
             id(owner(a)) for f in inputs.values() if isinstance(f, dict) for a in f.values()
         }
         self.room = memory.room
         self.boxes = 1
 
-    def step(self, step: Step, number: int, of: int) -> Measure:
+    def step(self, step: Step, number: int, of: int) -> StepMeasure:
         """Runs a step; the number and how many there are tell the progress."""
 
         def part(fraction: float) -> None:
@@ -90,11 +90,14 @@ class _SpillingRun:
         spilled = sum(a.nbytes for a in results if is_mapped(owner(a))) if step.nbytes else 0
         trim()
         part(1.0)
-        return Measure(
-            time.perf_counter() - start, sum(a.nbytes for a in results), spilled, self.boxes
+        return StepMeasure(
+            seconds=time.perf_counter() - start,
+            nbytes=sum(a.nbytes for a in results),
+            spilled=spilled,
+            boxes=self.boxes,
         )
 
-    def _outputs(self, step: Step, operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
+    def _outputs(self, step: Step, operands: Sequence[Arrays], tick: Tick) -> Sequence[Arrays]:
         if len(step.nodes) > 1:
             with self.memory.lending():
                 return step.run(operands, tick)
@@ -114,7 +117,7 @@ class _SpillingRun:
         self.boxes = boxes.size
         return [self._in_boxes(boxes, operands, tick)]
 
-    def _in_boxes(self, plan: Cut, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def _in_boxes(self, plan: Cut, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         """A node's result, box by box."""
         node, done = plan.node, 0
         reduces = plan.reduces
@@ -123,7 +126,7 @@ class _SpillingRun:
         for where, boxes in plan.parts():
             total = Total(stated)
             for box in boxes:
-                _, runner = self.compile(plan.narrowed(stated, box))
+                runner = self.compile(plan.narrowed(stated, box)).run
 
                 def part(fraction: float, done: int = done) -> None:
                     tick((done + fraction) / plan.size)

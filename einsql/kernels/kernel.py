@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -11,19 +12,43 @@ from einsql.core.fp_errors import Ignored, here
 from einsql.core.source_writer import Write
 from einsql.ir.einsum.graph import EinSum
 
-Fields = Mapping[str, np.ndarray]
+Arrays = Mapping[str, np.ndarray]
 """A relation's fields by name; axes are the schema's keys in order, origin `key.lo`."""
 
 Tick = Callable[[float], None]
 """Called with the fraction done about every half second of work; raises to cancel."""
 
-Runner = Callable[[Sequence[Fields], Tick], dict[str, np.ndarray]]
-"""Takes one Fields per operand of the node and returns the node's output fields.
+Runner = Callable[[Sequence[Arrays], Tick], dict[str, np.ndarray]]
+"""Takes the arrays of each operand of the node and returns the node's output fields.
 
 Arrays may be strided, read-only or broadcast; a runner never writes into them. A result
 has the output's dtype and the node's shape, and aliases an operand only in view kernels.
 Raises DataError for selected elements that overflow, divide by zero or cannot be cast.
 """
+
+
+AnyRunner = TypeVar("AnyRunner")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledNode(Generic[AnyRunner]):
+    """A node with the kernels that run it.
+
+    Attributes:
+        kernel: Names of the kernels, joined by "+", for EXPLAIN.
+        run: The runner.
+        views: Output fields that share memory with operands, or with constants of the node.
+        calls_blas: Whether the runner may call a BLAS library.
+    """
+
+    kernel: str
+    run: AnyRunner
+    views: frozenset[str] = frozenset()
+    calls_blas: bool = False
+
+
+Compile = Callable[[EinSum], CompiledNode[Runner]]
+"""Chooses kernels for a node and compiles it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +59,22 @@ class Kernel:
         name: Shown by EXPLAIN ANALYZE.
         law: Its result and the nodes it applies to, in one line.
         match: Compiles a node, or returns None where the kernel does not apply.
+        takes_half: Whether it reads and writes elements of two bytes without conversion.
+        makes_views: Whether results share memory with operands.
+        calls_blas: Whether it may call a BLAS library.
     """
 
     name: str
     law: str
     match: Callable[[EinSum], Runner | None]
+    takes_half: bool = False
+    makes_views: bool = False
+    calls_blas: bool = False
+
+    def compiled(self, node: EinSum, run: Runner) -> CompiledNode[Runner]:
+        """The node with a runner that the kernel made for it."""
+        fields = frozenset(o.name for o in node.outputs) if self.makes_views else frozenset()
+        return CompiledNode(self.name, run, fields, self.calls_blas)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +89,7 @@ class IgnoringConditions:
     bare: Runner
     write: Write | None = None
 
-    def __call__(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def __call__(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         """Runs it."""
         if here.ignored:
             return self.bare(operands, tick)
@@ -73,7 +109,7 @@ class WithWriter:
     bare: Runner
     write: Write
 
-    def __call__(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def __call__(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         """Runs it."""
         return self.bare(operands, tick)
 

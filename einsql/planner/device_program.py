@@ -12,15 +12,16 @@ import numpy as np
 from einsql.core import forks
 from einsql.core.settings import Settings
 from einsql.engine.executor import Program
-from einsql.engine.step import Fields, Measure, Runner, Tick
+from einsql.engine.step import Arrays, Measure, Runner, Tick
 from einsql.ir.einsum.graph import EinSum, Node
 from einsql.kernels.cuda import Handle, Memory, compile_on_device, device
 from einsql.kernels.cuda.device import Device
 from einsql.kernels.cuda.operators import Runner as DeviceRunner
+from einsql.kernels.kernel import CompiledNode
 from einsql.storage.fields import RemoteFields
 from einsql.storage.relation import copied
 
-IsStored = Callable[[str, Fields], bool]
+IsStored = Callable[[str, Arrays], bool]
 """True for the name and fields of an input that is a stored tensor, which never change."""
 
 _one_at_a_time = threading.Lock()  # two threads that begin at once would each make one
@@ -67,30 +68,30 @@ class DeviceProgram(Program):
         self.memory = shared_memory()
         self.is_stored = is_stored
 
-        def compile_node(node: EinSum) -> tuple[str, Runner]:
-            name, runner = compile_on_device(
+        def compile_node(node: EinSum) -> CompiledNode[Runner]:
+            compiled = compile_on_device(
                 node, self.memory, settings.matmul_precision, settings.jit,
                 limit=settings.device_memory,
             )  # fmt: skip
-            return name, self._runner(runner)
+            return CompiledNode(compiled.kernel, self._runner(compiled.run), compiled.views)
 
         self.measuring = False
         super().__init__(root, compile_node)
 
-    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
+    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[Arrays]:
         """As `Program.run`; a field is copied from the device when it is read."""
-        return self._result(super().run(self._given(inputs), tick))
+        return [self._result(handles) for handles in super().run(self._given(inputs), tick)]
 
     def measured(
-        self, inputs: Mapping[str, Fields], tick: Tick
-    ) -> tuple[Fields, list[Measure]]:  # fmt: skip
+        self, inputs: Mapping[str, Arrays], tick: Tick
+    ) -> tuple[Sequence[Arrays], Measure]:
         """As `Program.measured`."""
         self.measuring = True
         try:
-            fields, measures = super().measured(self._given(inputs), tick)
+            roots, measure = super().measured(self._given(inputs), tick)
         finally:
             self.measuring = False
-        return self._result(fields), measures
+        return [self._result(handles) for handles in roots], measure
 
     def _runner(self, runner: DeviceRunner) -> Runner:
         """A runner as `Program` knows them; it only passes on what they take and give."""
@@ -103,13 +104,13 @@ class DeviceProgram(Program):
 
         return run
 
-    def _given(self, inputs: Mapping[str, Fields]) -> dict[str, Any]:
+    def _given(self, inputs: Mapping[str, Arrays]) -> dict[str, Any]:
         return {
             name: _Given(fields, self.memory, self.is_stored(name, fields))
             for name, fields in inputs.items()
         }
 
-    def _result(self, handles: Mapping[str, Any]) -> Fields:
+    def _result(self, handles: Mapping[str, Any]) -> Arrays:
         """The root's fields: what computed nothing is the caller's own arrays."""
         if all(h.is_given for h in handles.values()):
             return {name: h.host() for name, h in handles.items()}
@@ -117,7 +118,7 @@ class DeviceProgram(Program):
 
 
 class DeviceFields(RemoteFields):
-    """Fields on a device; each is copied from it once, when it is read."""
+    """Arrays on a device; each is copied from it once, when it is read."""
 
     is_detached = True
 
@@ -148,7 +149,7 @@ class DeviceFields(RemoteFields):
 class _Given(Mapping[str, Handle]):
     """An input's fields as handles, each made when it is asked for."""
 
-    def __init__(self, fields: Fields, memory: Memory, stored: bool) -> None:
+    def __init__(self, fields: Arrays, memory: Memory, stored: bool) -> None:
         self._fields, self._memory, self._stored = fields, memory, stored
         self._made: dict[str, Handle] = {}
 

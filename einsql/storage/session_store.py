@@ -154,7 +154,7 @@ class Store:
                 since.append(before)
         array[at] = values
 
-    def placed(self, name: str, before: Fields, now: PlacedFields) -> None:
+    def placed(self, name: str, before: Mapping[str, np.ndarray], now: PlacedFields) -> None:
         """Replaces the arrays of a stored tensor by the same elements on sites.
 
         Args:

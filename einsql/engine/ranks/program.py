@@ -22,15 +22,16 @@ from einsql.engine.ranks.messages import Command, Kept, Run, Sent, Ship, Slice, 
 from einsql.engine.ranks.shipping import covers, detached
 from einsql.engine.ranks.storage import Holders, count, fetch, reads, renamed_terms
 from einsql.engine.ranks.windows import CacheableFields, cacheable_tiles, tiles_of_whole
-from einsql.engine.spmd_executor import SiteMeasure, combined_measure, is_small, sliced
+from einsql.engine.spmd_executor import combined_measure, is_small, sliced
+from einsql.engine.step import Arrays, GraphExecutor, Measure
 from einsql.errors import OperationalError, RanksLost
 from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import Tiles, ranks_of
 from einsql.ir.spmd.program import Exchange, Load, Program
-from einsql.storage.fields import Fields, LocalFields, PlacedFields, Term, WindowFields, count_keys
+from einsql.storage.fields import LocalFields, PlacedFields, Term, WindowFields, count_keys
 from einsql.storage.files import FileFields
 
-Keep = Callable[[str, Fields, "RankFields"], None]
+Keep = Callable[[str, Arrays, "RankFields"], None]
 """Called when ranks keep an input: with its name, its fields, and its fields on the ranks."""
 
 
@@ -45,7 +46,7 @@ class RankFields(PlacedFields):
         tiles: Tiles,
         sites: int,
         names: Mapping[str, str] | None = None,
-        origin: Fields | None = None,
+        origin: Arrays | None = None,
         title: str = "",
     ) -> None:
         """Describes tiles on ranks.
@@ -130,7 +131,8 @@ class RankFields(PlacedFields):
         steps = Load(source, self.tiles), Exchange((0,), absent, tiles, ())
         program = Program(self.sites, steps, 1)
         mover = RankProgram(self.cluster, program, self.schema, "never", lambda *_: None)
-        return mover.run({source.name: self}, tick)
+        (fields,) = mover.run({source.name: self}, tick)
+        return fields
 
     def rekeyed(self, schema: Schema) -> RankFields:
         """See `Fields.rekeyed`."""
@@ -313,8 +315,8 @@ class RankExecutable(ABC):
         """The command that ships it to the ranks, under the number of a plan."""
 
     def _ran(
-        self, inputs: Mapping[str, Fields], tick: Tick, *, measured: bool
-    ) -> tuple[Lease, SiteMeasure]:
+        self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
+    ) -> tuple[Lease, Measure]:
         """Runs it. Returns the handle of the result and the measures of every step and site.
 
         Args:
@@ -347,7 +349,7 @@ class RankExecutable(ABC):
         return result, combined_measure(measures)
 
     def _sources(
-        self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
+        self, step: Load, fields: Arrays, kept: list[Callable[[], None]], tick: Tick
     ) -> Sequence[Source]:
         """The source of each rank's tiles of an input."""
         part = fields if isinstance(fields, WindowFields) else None
@@ -368,7 +370,7 @@ class RankExecutable(ABC):
         return self._placed(step, fields, kept, tick)
 
     def _placed(
-        self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
+        self, step: Load, fields: Arrays, kept: list[Callable[[], None]], tick: Tick
     ) -> Sequence[Kept | Sent]:
         """The source of each rank's tiles of an input on ranks or in this process."""
         cluster, tiles = self._cluster, step.tiles
@@ -432,8 +434,8 @@ class RankExecutable(ABC):
         return [Sent(sliced(step, arrays, n), None) for n in self._distribution(step).numbers]
 
 
-class RankProgram(RankExecutable):
-    """A placed program with the ranks that run it."""
+class RankProgram(RankExecutable, GraphExecutor):
+    """A placed program with the ranks that run it; the result stays there."""
 
     def __init__(
         self, cluster: Cluster, program: Program, schema: Schema, jit: str, keep: Keep
@@ -450,27 +452,29 @@ class RankProgram(RankExecutable):
         super().__init__(cluster, program, jit, keep)
         self.schema = schema
 
-    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> RankFields:
+    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[RankFields]:
         """Runs every step; the result stays at the ranks.
 
         Raises:
             Error: As `Cluster.call`.
         """
-        return self._given(inputs, tick, measured=False)[0]
+        return self._run(inputs, tick, measured=False)[0]
 
-    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[RankFields, SiteMeasure]:
+    def measured(
+        self, inputs: Mapping[str, Arrays], tick: Tick
+    ) -> tuple[Sequence[RankFields], Measure]:
         """Runs every step as `run` does, and measures every step and site."""
-        return self._given(inputs, tick, measured=True)
+        return self._run(inputs, tick, measured=True)
 
-    def _given(
-        self, inputs: Mapping[str, Fields], tick: Tick, *, measured: bool
-    ) -> tuple[RankFields, SiteMeasure]:
+    def _run(
+        self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
+    ) -> tuple[Sequence[RankFields], Measure]:
         result, measure = self._ran(inputs, tick, measured=measured)
         tiles = self.program.steps[self.program.root].tiles
         fields = RankFields(self._cluster, result, self.schema, tiles, self.program.sites)
         if measure.tiles and is_small(self.schema):
             fields.learn(measure.tiles)
-        return fields, measure
+        return (fields,), measure
 
     def _ship(self, plan: int) -> Command:
         return Ship(plan, detached(self.program), self.schema, self._jit)

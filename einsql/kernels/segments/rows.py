@@ -21,7 +21,7 @@ from einsql.ir.einsum.graph import (
     renumber,
     subexpressions,
 )
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.vectorized.vector import compile_vector
 from einsql.kernels.vectorized.views import VIEWS
 
@@ -67,11 +67,11 @@ Numbers = dict[str, np.ndarray]
 """Values of derived labels at every row, one-dimensional."""
 
 
-def numbering(node: EinSum, rows: Rows) -> Callable[[Sequence[Fields], Tick], Numbers]:
+def numbering(node: EinSum, rows: Rows) -> Callable[[Sequence[Arrays], Tick], Numbers]:
     """A function that computes the derived labels of every row."""
     parts = [_number(node, rows, a) for a in rows.derived]
 
-    def numbers(operands: Sequence[Fields], tick: Tick) -> Numbers:
+    def numbers(operands: Sequence[Arrays], tick: Tick) -> Numbers:
         by_label: Numbers = {}
         for axis, (run, used) in zip(rows.derived, parts, strict=True):
             result = run([operands[n] for n in used], tick)[axis.label]

@@ -10,7 +10,7 @@ import numpy as np
 from einsql.core.schema import Key, Schema
 from einsql.core.sparse_matrix import Sparse
 from einsql.ir.einsum.graph import EinSum, Input, Operand
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Arrays, Runner, Tick
 
 
 def narrowed(node: EinSum) -> EinSum | None:
@@ -27,7 +27,7 @@ def over_parts(node: EinSum, run: Runner) -> Runner:
         n: spans_of(node, o) for n, o in enumerate(node.operands) if _narrowed(node, o) is not o
     }
 
-    def over(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def over(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         narrowed_operands = list(operands)
         for n, spans in parts.items():
             fields = narrowed_operands[n]

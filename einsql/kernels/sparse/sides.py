@@ -10,7 +10,7 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Operand, Output, Value, operands_of, renumber
-from einsql.kernels.kernel import Fields, Runner, no_progress
+from einsql.kernels.kernel import Arrays, Runner, no_progress
 from einsql.kernels.matmul.match import Factor
 from einsql.kernels.sparse.match import Joined, Side
 from einsql.kernels.vectorized.sums import accurate_sum
@@ -18,7 +18,7 @@ from einsql.kernels.vectorized.views import reading
 
 Labels = tuple[str, ...]
 Compile = Callable[[EinSum], Runner]
-Presence = Callable[[Sequence[Fields]], np.ndarray]
+Presence = Callable[[Sequence[Arrays]], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Reader:
         self.view = reading(node, node.operands[side.operand], order)
         self.presence = presence_of(node, side, order, compile_node)
 
-    def read(self, operands: Sequence[Fields]) -> Matrices:
+    def read(self, operands: Sequence[Arrays]) -> Matrices:
         """The operand's elements; only those that are present are ever multiplied."""
         present = None if self.presence is None else self.presence(operands)
         values = [
@@ -126,7 +126,7 @@ class Reader:
         return Matrices(tuple(values), present, self.shape[2])
 
     def _values(
-        self, operands: Sequence[Fields], factors: Sequence[Factor], work: np.dtype
+        self, operands: Sequence[Arrays], factors: Sequence[Factor], work: np.dtype
     ) -> np.ndarray:
         if not factors:
             return np.broadcast_to(np.ones((), work), self.whole)

@@ -9,7 +9,7 @@ import numpy as np
 
 from einsql.core.sparse_matrix import Compressed, Sparse
 from einsql.ir.einsum.graph import TRUE, EinSum, Input
-from einsql.kernels.kernel import Fields, Tick
+from einsql.kernels.kernel import Arrays, Tick
 from einsql.kernels.sparse.conditions import Condition, condition_of, split
 from einsql.kernels.sparse.match import Joined, Side, counts_pairs
 from einsql.kernels.sparse.narrow import spans_of
@@ -20,7 +20,7 @@ from einsql.kernels.vectorized.sums import from_zero
 
 Sums = tuple[list[np.ndarray], np.ndarray]
 """The sum of each term over the keys, and how many elements are joined."""
-Run = Callable[[Sequence[Fields], Tick], Sums | None]
+Run = Callable[[Sequence[Arrays], Tick], Sums | None]
 """Gives up with None where the data need another way."""
 
 
@@ -69,7 +69,7 @@ class _Stored:
     filled: bool
     condition: Condition | None
 
-    def matrix(self, operands: Sequence[Fields], by: str) -> Compressed | None:
+    def matrix(self, operands: Sequence[Arrays], by: str) -> Compressed | None:
         """The elements that the domain reads, row by row; None if they are not stored so.
 
         Args:
@@ -125,7 +125,7 @@ def _alone(node: EinSum, joined: Joined, stored: _Stored) -> Run | None:
     by = node.keys[0] if node.keys else stored.side.labels[0]
     shape = node.schema.shape
 
-    def run(operands: Sequence[Fields], tick: Tick) -> Sums | None:
+    def run(operands: Sequence[Arrays], tick: Tick) -> Sums | None:
         matrix = stored.matrix(operands, by)
         if matrix is None:
             return None
@@ -164,7 +164,7 @@ def _times_dense(
     def arranged(product: np.ndarray) -> np.ndarray:
         return product.reshape(extents).transpose(turn)
 
-    def run(operands: Sequence[Fields], tick: Tick) -> Sums | None:
+    def run(operands: Sequence[Arrays], tick: Tick) -> Sums | None:
         matrix = stored.matrix(operands, by)
         if matrix is None:
             return None

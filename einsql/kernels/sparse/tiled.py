@@ -9,7 +9,7 @@ from math import inf, prod
 import numpy as np
 
 from einsql.ir.einsum.graph import TRUE, EinSum
-from einsql.kernels.kernel import Fields, Tick
+from einsql.kernels.kernel import Arrays, Tick
 from einsql.kernels.matmul.pieces import FLOPS
 from einsql.kernels.runtime import thread_pool
 from einsql.kernels.sparse.match import Joined, counts_pairs
@@ -78,7 +78,7 @@ class _Tiled:
         self.turn = tuple(order.index(k) for k in node.keys)
         self.shape = (*self.readers[0].shape[:2], self.readers[1].shape[2])
 
-    def run(self, operands: Sequence[Fields], tick: Tick) -> Sums | None:
+    def run(self, operands: Sequence[Arrays], tick: Tick) -> Sums | None:
         """The sums, or None if an infinity or NaN meets an absent element."""
         left = self.readers[0].read(operands)
         tick(0.0)  # these passes are short, but there are several before the product

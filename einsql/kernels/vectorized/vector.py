@@ -21,7 +21,7 @@ from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Label, Operand, Output, Value, subexpressions
 from einsql.ir.functions import REDUCTIONS
 from einsql.ir.functions.casts import cast_array
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.kernel import Arrays, Runner, Tick, ignoring
 from einsql.kernels.vectorized.program_writer import (
     Domain,
     Indexed,
@@ -96,7 +96,7 @@ def compile_vector(node: EinSum) -> Runner:
     plan = _plan(node)
     compute = _pointwise if plan.pointwise else _reduced
 
-    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         return compute(plan, operands, tick)
 
     if plan.once is None:
@@ -104,7 +104,7 @@ def compile_vector(node: EinSum) -> Runner:
     runs = 0
     best: Runner = run
 
-    def short(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def short(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         nonlocal runs, best
         runs += 1
         if runs == AGAIN and is_suited(node):
@@ -327,7 +327,7 @@ def _domain(plan: _Plan) -> Domain:
 class _Points(Block):
     """The points of one block: labels and operand values, each made once."""
 
-    def __init__(self, plan: _Plan, operands: Sequence[Fields], ranges: Ranges) -> None:
+    def __init__(self, plan: _Plan, operands: Sequence[Arrays], ranges: Ranges) -> None:
         self.plan = plan
         self.operands = operands
         self.ranges = ranges
@@ -396,7 +396,7 @@ def _tiles(shape: tuple[int, ...], steps: tuple[int, ...]) -> Iterator[Ranges]:
             yield (first, *rest)
 
 
-def _points(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> Iterator[tuple[_Points, Mask]]:
+def _points(plan: _Plan, operands: Sequence[Arrays], tick: Tick) -> Iterator[tuple[_Points, Mask]]:
     """The blocks of the domain with their existing points, reporting progress."""
     if plan.once is not None:  # most nodes are small
         points = _Points(plan, operands, plan.once)
@@ -412,7 +412,7 @@ def _points(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> Iterator[tup
         tick(done / total)
 
 
-def _pointwise(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+def _pointwise(plan: _Plan, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
     shape = plan.shape
     fields: dict[str, np.ndarray] = {}
     for points, mask in _points(plan, operands, tick):
@@ -441,7 +441,7 @@ def _only(o: _Output, points: _Points, mask: Mask) -> np.ndarray:
     return np.asarray(value)
 
 
-def _reduced(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+def _reduced(plan: _Plan, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
     node, kept = plan.node, plan.kept
     scattered = kept < len(node.keys)
     # Densely reduced results have the kept axes in key order, which is the result's order.
@@ -466,6 +466,3 @@ def _positions(node: EinSum, points: _Points) -> np.ndarray:
         axis = node.axis(k)
         flat = flat * axis.extent + (points.label(k) - axis.lo)
     return flat
-
-
-VECTOR = Kernel("vector", "any node, by whole-array NumPy over blocks of points", compile_vector)

@@ -38,7 +38,7 @@ from einsql.storage.fields import LocalFields
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
-    from einsql.engine.ranks.program import RankProgram
+    from einsql.engine.step import Arrays, GraphExecutor
     from einsql.storage.fields import Fields
 
 BUDGET = 0.08
@@ -187,7 +187,7 @@ class _Measures:
         if self._cluster is not None:
             cut = {a.label: self.processes if a.label == "i" else 1 for a in node.axes}
             return float(self._program(self._placed(node, self.processes, cut), node)[-1])
-        _, runner = compiler(self._settings)(node)
+        runner = compiler(self._settings)(node).run
         fields = [
             {"val": np.ones(o.source.schema.shape, o.source.schema.values[0].dtype.numpy)}
             for o in node.operands
@@ -208,7 +208,7 @@ class _Measures:
                 # A stride-0 view saves memory; ranks get full tiles.
                 ones = np.broadcast_to(schema.values[0].dtype.numpy.type(1), schema.shape)
                 inputs[step.source.name] = LocalFields({schema.values[0].name: ones})
-        program: SiteProgram | RankProgram
+        program: GraphExecutor
         if self._cluster is None:
             program = SiteProgram(placed, root.schema, compiler(self._settings))
         else:
@@ -216,7 +216,7 @@ class _Measures:
                 RankProgram,
             )  # imports the transport to the ranks
 
-            def keep(name: str, _: Fields, loaded: Fields) -> None:
+            def keep(name: str, _: Arrays, loaded: Fields) -> None:
                 inputs[name] = loaded
 
             program = RankProgram(self._cluster, placed, root.schema, self._settings.jit, keep)
