@@ -29,9 +29,9 @@ from einsql.storage.objects import Damaged, Definition, Object, Tensor, damage
 MANIFEST = "einsql.json"
 """The file that lists the objects."""
 _TENSORS = "einsql"
-"""The directory with their elements is called after it."""
+"""The name of the subdirectory with the elements."""
 _VERSION = 0
-"""The commit that an exported object is of; none."""
+"""The commit number of an exported object: it belongs to no commit."""
 
 
 def manifest_of(folder: str) -> str:
@@ -44,7 +44,7 @@ def write_objects(folder: str, objects: Iterable[Object], tick: Progress) -> Non
 
     Args:
         folder: The directory.
-        objects: What to write.
+        objects: The objects to write.
         tick: Called with the number of bytes after each piece of a tensor.
 
     Raises:
@@ -74,7 +74,7 @@ def read_objects(folder: str, define: Define) -> list[Object]:
 
     Args:
         folder: The directory, with a manifest.
-        define: Makes definitions of their texts.
+        define: Creates a definition from its kind, name and text.
 
     Raises:
         OperationalError: The manifest is damaged, or of a newer format.
@@ -128,10 +128,10 @@ def _checked(item: Object, path: str) -> Object:
 
 
 def in_memory(tensor: Tensor, copied: Callable[[np.ndarray], np.ndarray]) -> Tensor:
-    """A tensor of an export with its elements, all of them verified.
+    """A tensor of an export with its elements in memory, all of them verified.
 
     Args:
-        tensor: As `read_objects` gives it.
+        tensor: A tensor that `read_objects` returned.
         copied: Copies an array.
 
     Raises:
