@@ -57,7 +57,7 @@ class Store:
             self.database.root,
             self.database.access,
             self.database.persist,
-            self.database.lose,
+            self.database.invalidate,
         )
         self.version = 0
         self.seen = self.database.state
@@ -244,10 +244,10 @@ class Store:
         Raises:
             OperationalError: The file was closed after a failure of its disk.
         """
-        if self.database.lost is not None:
+        if self.database.failure is not None:
             self.duck.close()
             self.database.leave(self)
-            self.database.refuse_lost()
+            self.database.refuse_invalidated()
         state = self.database.state
         if self.seen is not state and self._saved is None and not self._pinned:
             self._show(state)
@@ -462,7 +462,7 @@ class Store:
         self._roll_back_duck()
         self.database.tables = object()
         self._saved = None  # last, so that an interrupted rollback can be repeated
-        if self.database.lost is None:
+        if self.database.failure is None:
             self.refresh()
 
     def vacuum(self) -> None:

@@ -12,7 +12,7 @@ from einsql.core import forks
 from einsql.errors import OperationalError
 from einsql.storage.database.directory import writing
 from einsql.storage.database.directory_sync import create
-from einsql.storage.duckdb.failures import is_stopped
+from einsql.storage.duckdb.failures import is_cancelled
 from einsql.storage.files.mapped import refusing
 from einsql.storage.files.regular_files import check_regular
 
@@ -68,7 +68,7 @@ def open_duckdb(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnect
     try:
         return duckdb.connect(_spelled(real), read_only=read_only)
     except Exception as error:  # DuckDB's own errors of several kinds
-        if is_stopped(error):
+        if is_cancelled(error):
             raise
         text = reason_of(error)
         if forks.depth() and "Unique file handle conflict" in text:

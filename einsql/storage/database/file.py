@@ -31,7 +31,7 @@ from einsql.storage.database.payload import Layout
 from einsql.storage.database.rows import Row
 from einsql.storage.database.stored import StoredFields
 from einsql.storage.duckdb.connection import names
-from einsql.storage.duckdb.failures import is_stopped
+from einsql.storage.duckdb.failures import is_cancelled
 from einsql.storage.objects import Damaged, Object, Tensor
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class FileDatabase(Database):
         with self.lock:
             if self._root is None:
                 return False
-            self.refuse_lost()
+            self.refuse_invalidated()
             self._sessions.add(session)
             return True
 
@@ -145,7 +145,7 @@ class FileDatabase(Database):
 
     def _opened(self) -> duckdb.DuckDBPyConnection:
         self.refuse_inherited()
-        self.refuse_lost()
+        self.refuse_invalidated()
         if self._root is None:
             raise OperationalError(f"'{self.path}' is closed")
         return self._root
@@ -159,18 +159,18 @@ class FileDatabase(Database):
 
     def persist(self) -> None:
         """Syncs the directory entries of DuckDB's files; see `Database.persist`."""
-        if self.lost is not None:
+        if self.failure is not None:
             return
         try:
             if not self.read_only:
                 self._names.persist()
             super().persist()
         except OSError as error:
-            self.lose(f"its directory cannot be written: {error.strerror}")
+            self.invalidate(f"its directory cannot be written: {error.strerror}")
         except OperationalError as error:  # an attached file's
-            self.lose(error.reason)
+            self.invalidate(error.reason)
 
-    def lose(self, reason: str) -> None:
+    def invalidate(self, reason: str) -> None:
         """Closes the file for use: after a failed fsync the system may have dropped pages.
 
         Its content is known again once it has been reopened.
@@ -179,17 +179,17 @@ class FileDatabase(Database):
             OperationalError: Always.
         """
         with self.lock:
-            if self.lost is None:
-                self.lost = reason
+            if self.failure is None:
+                self.failure = reason
                 # A new state object invalidates plans of the newest state.
                 self.state = State(self.state.objects, self.state.generation + 1)
-        self.refuse_lost()
+        self.refuse_invalidated()
 
-    def refuse_lost(self) -> None:
-        """See `Database.refuse_lost`."""
-        if self.lost is not None:
+    def refuse_invalidated(self) -> None:
+        """See `Database.refuse_invalidated`."""
+        if self.failure is not None:
             raise OperationalError(
-                f"'{self.path}' was closed: {self.lost}",
+                f"'{self.path}' was closed: {self.failure}",
                 hint="Whether the commit that failed is kept is not known. Close every connection "
                 "to the file and open it again: it holds that commit or the one before, whole.",
             )
@@ -256,7 +256,7 @@ class FileDatabase(Database):
             try:
                 self._directory.sync()
             except OperationalError as error:
-                self.lose(error.reason)
+                self.invalidate(error.reason)
 
     def _tables(self, duck: Duck) -> set[str]:
         """Names of committed tables."""
@@ -308,7 +308,7 @@ class FileDatabase(Database):
             self._reread()
             self._doubtful = False
         except Exception as error:
-            self.lose(reason_of(error))
+            self.invalidate(reason_of(error))
 
     def _reread(self) -> None:
         """Reads the newest commit from the file."""
@@ -343,7 +343,7 @@ class FileDatabase(Database):
         A payload that a cursor or a snapshot has mapped stays readable until it is released:
         an unlinked file exists while it is mapped.
         """
-        if self._doubtful or self.lost is not None:
+        if self._doubtful or self.failure is not None:
             return
         self.persist()  # else an older catalog may come back after a power loss
         self._directory.sweep(self._kept)
@@ -418,10 +418,10 @@ class FileDatabase(Database):
                 with self._cursor() as con:
                     con.execute("CHECKPOINT " + self._home.removesuffix(".__einsql"))
             except Exception as error:
-                if is_stopped(error):
+                if is_cancelled(error):
                     raise
                 if isinstance(error, duckdb.FatalException):
-                    self.lose(reason_of(error))
+                    self.invalidate(reason_of(error))
                 if "Cannot CHECKPOINT" not in str(error):
                     raise OperationalError(f"'{self.path}': {reason_of(error)}") from error
             self.persist()

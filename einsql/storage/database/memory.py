@@ -51,14 +51,14 @@ class Database:
         tables: A token that is replaced when the tables or their columns may have changed.
         scratch: The name of DuckDB's own temporary directory.
         access: Whether SQL may access files.
-        lost: The reason why the file must be reopened before it is used, or None.
+        failure: The reason why the file must be reopened before it is used, or None.
         lock: Held while a transaction commits, and while one takes its snapshot of tensors
             and tables.
     """
 
     path: str | None = None
     read_only = False
-    lost: str | None = None
+    failure: str | None = None
 
     @property
     def catalogued(self) -> bool:
@@ -128,15 +128,15 @@ class Database:
     def touch(self, duck: Duck) -> None:
         """Makes DuckDB take its snapshot now; in memory no other session commits."""
 
-    def lose(self, reason: str) -> None:
+    def invalidate(self, reason: str) -> None:
         """Disables the database, as the outcome of the last write is unknown.
 
         Raises:
             OperationalError: The database is in a file, and is closed.
         """
 
-    def refuse_lost(self) -> None:
-        """Refuses to use a database that `lose` has disabled.
+    def refuse_invalidated(self) -> None:
+        """Refuses to use a database that `invalidate` has disabled.
 
         Raises:
             OperationalError: It is disabled.
