@@ -38,7 +38,7 @@ from einsql.storage.duckdb.operands import Tables
 from einsql.storage.duckdb.streams import no_rows
 from einsql.storage.duckdb.table_result import TableResult
 from einsql.storage.files import READABLE, suffix_of
-from einsql.storage.objects import Damaged, Definition, damage
+from einsql.storage.objects import Damaged, Definition, damage_error
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -214,7 +214,7 @@ def _bind(
 def _kind(ctx: Context, name: str) -> str | None:
     existing = ctx.store.get(name)
     if isinstance(existing, Damaged):
-        raise damage(existing)
+        raise damage_error(existing)
     if isinstance(existing, Definition):
         return existing.kind
     if existing is not None or ctx.array_named(name) is not None:

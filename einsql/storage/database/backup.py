@@ -20,7 +20,7 @@ from einsql.storage.duckdb.connection import Duck
 from einsql.storage.duckdb.copy_database import copy_database
 from einsql.storage.duckdb.failures import translated
 from einsql.storage.files.drafts import part_name, synchronise, writing
-from einsql.storage.objects import Damaged, Object, Tensor, damage
+from einsql.storage.objects import Damaged, Object, Tensor, damage_error
 from einsql.storage.relation import DistantFields
 
 Tick = Callable[[float], None]
@@ -87,7 +87,7 @@ def back_up(
             for item in state.objects.values():
                 layout = None
                 if isinstance(item, Damaged):
-                    raise damage(item)
+                    raise damage_error(item)
                 if isinstance(item, Tensor):
                     layout = directory.store(item, state.generation, progress.add)
                 if source.path is None:  # DuckDB has copied the rows of a file's catalog

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from einsql.storage.files.drafts import synchronise
+from einsql.storage.memory.spill_files import is_running
 
 _PASSING = (".wal.checkpoint", ".wal.recovery")
 """Suffixes of files that exist only during a checkpoint."""
@@ -118,16 +119,6 @@ def _remove_left(folder: str, title: str) -> None:
     with suppress(OSError):
         for name in os.listdir(folder):
             left = parts.fullmatch(name)
-            if left is not None and not _runs(int(left[1])):
+            if left is not None and not is_running(int(left[1])):
                 with suppress(OSError):
                     os.unlink(os.path.join(folder, name))
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -24,7 +24,7 @@ from einsql.storage.database.directory import Directory
 from einsql.storage.database.payload import Progress
 from einsql.storage.database.rows import Row
 from einsql.storage.files.drafts import part_file, writing
-from einsql.storage.objects import Damaged, Definition, Object, Tensor, damage
+from einsql.storage.objects import Damaged, Definition, Object, Tensor, damage_error
 
 MANIFEST = "einsql.json"
 """The file that lists the objects."""
@@ -54,7 +54,7 @@ def write_objects(folder: str, objects: Iterable[Object], tick: Progress) -> Non
     listed = list[dict[str, Any]]()
     for item in objects:
         if isinstance(item, Damaged):
-            raise damage(item)
+            raise damage_error(item)
         layout = None
         if isinstance(item, Tensor):
             with writing(directory.path):
