@@ -121,7 +121,7 @@ def is_array(value: object) -> bool:
     )
 
 
-def as_numpy(value: object) -> np.ndarray:
+def as_numpy(value: Any) -> np.ndarray:
     """The NumPy view of an array-like.
 
     Raises:
@@ -142,7 +142,8 @@ def as_numpy(value: object) -> np.ndarray:
         if hasattr(value, "detach"):  # a torch tensor, which may require gradients
             value = value.detach().cpu()
             if str(getattr(value, "dtype", "")) == "torch.bfloat16":
-                return _bits(value)
+                bits = value.view(sys.modules["torch"].int16)  # NumPy lacks DLPack's type
+                return np.from_dlpack(bits).view(DType.BFLOAT16.numpy)
         if hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)
         if isinstance(value, list | tuple | int | float | np.generic):
@@ -155,11 +156,6 @@ def as_numpy(value: object) -> np.ndarray:
         f"A {type(value).__name__} is no tensor",
         hint="Pass a NumPy array, or an object with DLPack.",
     )
-
-
-def _bits(tensor: Any) -> np.ndarray:
-    """The bits of a torch.bfloat16 tensor; NumPy cannot import the type from DLPack."""
-    return np.from_dlpack(tensor.view(sys.modules["torch"].int16)).view(DType.BFLOAT16.numpy)
 
 
 def array_in_scope(frame: FrameType | None, name: str) -> object | None:

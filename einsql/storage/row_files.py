@@ -123,7 +123,6 @@ def _duplicate(path: str) -> DataError:
 def _dense(
     source: Rows, types: dict[str, DType], schema: Schema, count: int, path: str, tick: Tick
 ) -> Stored:
-    """A dense relation over the bounds, with a flag if keys are absent."""
     if count > schema.size:
         raise _duplicate(path)
     nbytes = schema.size * (1 + sum(f.dtype.numpy.itemsize for f in schema.fields))
@@ -158,7 +157,6 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 def _sparse(
     source: Rows, types: dict[str, DType], schema: Schema, count: int, path: str, tick: Tick
 ) -> Stored:
-    """A sparse matrix."""
     from scipy import sparse  # takes 100 ms, and few files need it
 
     (value,) = schema.fields

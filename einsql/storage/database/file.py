@@ -259,14 +259,12 @@ class FileDatabase(Database):
                 self.invalidate(error.reason)
 
     def _tables(self, duck: Duck) -> set[str]:
-        """Names of committed tables."""
         with self._cursor() as con:
             return names(con, duck.database)
 
     def _commit(
         self, base: State, written: Written, layouts: dict[str, Layout], duck: Duck
     ) -> None:
-        """Commits rows and tables in one transaction of DuckDB."""
         new_rows: dict[str, Row] = {}
         version = self.state.generation + 1
         try:
@@ -311,7 +309,6 @@ class FileDatabase(Database):
             self.invalidate(reason_of(error))
 
     def _reread(self) -> None:
-        """Reads the newest commit from the file."""
         with self._cursor() as con:
             stored_rows = rows.read(con, self._home)
         if stored_rows != self._rows or not self.state.generation:
@@ -378,7 +375,11 @@ class FileDatabase(Database):
             return [
                 integrity_check.Finding(self.path, f"cannot be read: {reason_of(error)}", remedy)
             ]
-        findings = list(integrity_check.findings(objects, self._is_current, tick))
+        findings = list(
+            integrity_check.findings(
+                objects, lambda low, item: self.state.objects.get(low) is item, tick
+            )
+        )
         with self.lock:
             strays = self._directory.strays(self._kept, self._leaving)
         return [*findings, *map(integrity_check.stray, strays)]
@@ -396,9 +397,6 @@ class FileDatabase(Database):
             else object_of(row, self._directory, self._define)
             for low, row in stored.items()
         }
-
-    def _is_current(self, low: str, item: Object) -> bool:
-        return self.state.objects.get(low) is item
 
     def vacuum(self) -> None:
         """Removes unused payload files and makes DuckDB reclaim space in its own file.

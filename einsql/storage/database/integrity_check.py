@@ -61,7 +61,8 @@ def findings(
     tick(0.0)
     for low, item in sorted(objects.items()):
         if isinstance(item, Damaged):
-            yield _of_row(item)
+            problem = f"its row in the catalog is damaged: {item.fault}"
+            yield Finding(item.name, problem, _remedy(item))
         elif isinstance(item, Definition):
             yield from _of_definition(item)
             step(_work(item))
@@ -91,10 +92,6 @@ def _remedy(item: Object) -> str:
     kind = kind_of(item).upper().replace("OBJECT", "VIEW")
     name = bare_name(item)
     return f'Restore the database from a copy, or DROP {kind} "{name}" and make it again.'
-
-
-def _of_row(item: Damaged) -> Finding:
-    return Finding(item.name, f"its row in the catalog is damaged: {item.fault}", _remedy(item))
 
 
 def _of_definition(item: Definition) -> Iterator[Finding]:

@@ -233,7 +233,6 @@ class Database:
         return set()
 
     def _follow(self, written: Written) -> State:
-        """The next state."""
         if not written:
             return self.state
         objects = {**self.state.objects}

@@ -199,7 +199,6 @@ def _begin(
 
 
 def _column(element: pa.DataType, shape: tuple[int, ...], body: pa.Buffer) -> pa.Array:
-    """A column of one row whose elements are in a buffer."""
     import pyarrow as pa  # as above
 
     size = prod(shape)

@@ -165,7 +165,6 @@ def _name(stored: Stored) -> str:
 
 
 def _row(name: str, group: list[Stored]) -> Row:
-    """The row of a name."""
     called, version, kind, description = group[0]
     if len(group) > 1:
         fault = f"the catalog has {len(group)} rows of this name"

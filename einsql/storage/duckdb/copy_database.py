@@ -65,7 +65,6 @@ def _references(duck: Duck, database: str) -> dict[Name, list[Reference]]:
 
 
 def _columns(duck: Duck, database: str, name: Name) -> list[str]:
-    """The stored columns; generated ones are excluded."""
     columns = duck.execute(
         "SELECT column_name FROM duckdb_columns() WHERE database_name = ? AND schema_name = ? "
         "AND table_name = ? AND NOT is_generated ORDER BY column_index",

@@ -240,7 +240,6 @@ class _Head:
                 raise refused(f"{token.name.upper()} may name any file", token.start)
 
     def _path(self, at: int) -> None:
-        """Collects the path at a token, which must be a constant."""
         path, last = _text(self.tokens, at)
         follows = self.tokens[last].text if last < len(self.tokens) else ""
         if path is None or not (follows in ("", "(", ")") or follows[0].isalpha()):
@@ -402,7 +401,6 @@ class _Body:
 
 
 def _listed(part: Sequence[Token]) -> Iterator[Sequence[Token]]:
-    """The entries of a list literal, or the argument itself if it is no list."""
     if part and part[0].word == "ARRAY":
         part = part[1:]
     if not part or part[0].text != "[":

@@ -153,7 +153,6 @@ class GuardedConnection:
         return changing
 
     def _reload(self) -> None:
-        """Reloads the definitions, files and settings of the database."""
         self._permitted.clear()
         for name, texts in self._texts(_DEFINED).items():
             self._defined.setdefault(name, set()).update(texts)
@@ -169,12 +168,10 @@ class GuardedConnection:
 
     @cached_property
     def _functions(self) -> frozenset[str]:
-        """The lower-case names of table functions."""
         return self._names(_FUNCTIONS)
 
     @cached_property
     def _numbers(self) -> frozenset[str]:
-        """The lower-case names of numeric settings."""
         return self._names(_NUMBERS)
 
     def _names(self, query: str) -> frozenset[str]:
@@ -227,7 +224,6 @@ class GuardedConnection:
 
 
 def _used(texts: Texts, names: set[str], seen: set[str], is_statement: bool) -> list[_Used]:
-    """The texts of names that have not been checked."""
     new = sorted(names & texts.keys() - seen)
     seen.update(new)
     return [

@@ -96,7 +96,6 @@ class OwnFiles:
         return False
 
     def _has_name(self, folder: Identity | None, name: str) -> bool:
-        """True if a file of the name in a directory is one of the files."""
         if folder is None or folder not in self._names:
             return False
         low = name.casefold()
@@ -116,7 +115,6 @@ class OwnFiles:
 
     @cached_property
     def _identities(self) -> set[Identity]:
-        """The identities of the existing files and directories."""
         paths = [*self.folders, *(d + b for d in self.databases for b in ("", *_BESIDE))]
         return {identity for identity in map(_identity, paths) if identity is not None}
 

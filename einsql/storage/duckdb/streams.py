@@ -14,7 +14,7 @@ from einsql.core.boxes import runs
 from einsql.core.schema import PRESENT, DType, valid
 from einsql.storage.duckdb.pushdown import understood
 from einsql.storage.relation import PlacedFields
-from einsql.storage.results.result import Result, ResultColumn, arrow_type
+from einsql.storage.results.result import Result, arrow_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,8 +84,8 @@ class Rows:
         chosen = [self.result.columns[n] for n in numbers]
         keys = self.result.schema.keys
         fields = self.result.fields
-        flags = {n: fields[n] for n in _flags(chosen) if n in fields}
         values = {c.field: fields[c.field] for c in chosen if c.field is not None}
+        flags = {n: fields[n] for n in (PRESENT, *map(valid, values)) if n in fields}
         for here in runs(box, ROWS):
             at = tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in zip(here, keys, strict=True))
             present = flags[PRESENT][at].reshape(-1) if PRESENT in flags else None
@@ -110,10 +110,6 @@ class Rows:
                     array = array.astype(np.float32)
                 columns.append(pa.array(array, type=arrow_type(dtype), mask=mask))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _flags(columns: Sequence[ResultColumn]) -> list[str]:
-    return [PRESENT, *(valid(c.field) for c in columns if c.field is not None)]
 
 
 @dataclass(frozen=True)
@@ -166,7 +162,13 @@ def stream(result: Result, names: tuple[str, ...]) -> object:
     Remote fields are fetched first, because DuckDB must not wait for ranks.
     """
     if isinstance(result.fields, PlacedFields):
-        return _table(result).rename_columns(list(names))
+        import pyarrow as pa  # as above
+
+        columns = [
+            column.cast(arrow_type(_shown(c.dtype)))
+            for column, c in zip(result.arrow().columns, result.columns, strict=True)
+        ]
+        return pa.table(columns, names=list(names))
     return _source()(Rows(result, names))
 
 
@@ -176,17 +178,6 @@ def no_rows(names: Sequence[str], dtypes: Sequence[DType]) -> pa.Table:
 
     types = [arrow_type(_shown(t)) for t in dtypes]
     return pa.schema(list(zip(names, types, strict=True))).empty_table()
-
-
-def _table(result: Result) -> pa.Table:
-    import pyarrow as pa  # as above
-
-    table = result.arrow()
-    types = [arrow_type(_shown(c.dtype)) for c in result.columns]
-    return pa.table(
-        [a.cast(t) for a, t in zip(table.columns, types, strict=True)],
-        names=[f"c{n}" for n in range(len(types))],
-    )
 
 
 def _shown(dtype: DType) -> DType:

@@ -102,7 +102,8 @@ class TableResult(Keyless):
                 except (pa.ArrowException, OverflowError):
                     raise InterfaceError(f"{name} is {kind}, which cannot hold {fill!r}") from None
             mask = values.is_null().to_numpy(zero_copy_only=False)
-            if mask.any() and _plain(values):
+            is_number = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
+            if mask.any() and is_number:
                 array = values.fill_null(0).to_numpy(zero_copy_only=False)
             else:
                 array = values.to_numpy(zero_copy_only=False)
@@ -112,15 +113,7 @@ class TableResult(Keyless):
 
 @dataclass(frozen=True)
 class _Inherited:
-    """Replaces a relation of the parent process."""
-
     refusal: forks.Refusal
 
     def __getattr__(self, name: str) -> Any:
         raise self.refusal()
-
-
-def _plain(values: Any) -> bool:
-    import pyarrow as pa  # only boundaries need it
-
-    return bool(pa.types.is_integer(values.type) or pa.types.is_floating(values.type))

@@ -136,7 +136,6 @@ def numbers_of(
 def _arrays(
     file: Mapped, memory: pa.Buffer, column: pa.Array, dtype: DType
 ) -> Iterator[np.ndarray]:
-    """The elements of each row, as views of the mapping if they are in it."""
     shape, order = tuple(column.type.shape), column.type.permutation
     file.check_shape(shape)
     permuted(file, column.type)

@@ -107,7 +107,6 @@ def _inflated(data: IO[bytes] | mmap.mmap, start: int, metadata: int, body: int)
 
 
 def _blocks(footer: bytes, number: int) -> np.ndarray:
-    """The blocks in a field of the footer."""
     (table,) = struct.unpack_from("<I", footer, 0)
     return _vector(footer, table, number, _BLOCK)
 
@@ -125,7 +124,6 @@ def _field(text: bytes, table: int, number: int) -> int:
 
 
 def _table(text: bytes, table: int, number: int) -> int:
-    """The offset of the table in a field."""
     field = _field(text, table, number)
     if not field:
         raise ValueError("its metadata are wrong")
@@ -134,7 +132,6 @@ def _table(text: bytes, table: int, number: int) -> int:
 
 
 def _vector(text: bytes, table: int, number: int, dtype: np.dtype) -> np.ndarray:
-    """The elements of the vector in a field; none if the field is absent."""
     if not _field(text, table, number):
         return np.empty(0, dtype)
     vector = _table(text, table, number)

@@ -49,7 +49,6 @@ class Delimited(Rows):
                 self.columns = columns_of(self.file, self._open({}).schema)
 
     def _check_first_line(self) -> None:
-        """Refuses a first line that is longer than a block, or has too many columns."""
         with self.file.open() as file:
             start = file.read(BLOCK)
         if b"\n" not in start and len(start) < self.file.size and b"\r" not in start:
@@ -93,7 +92,6 @@ class Delimited(Rows):
             raise self._translated(error, wanted) from None
 
     def _translated(self, error: Exception, wanted: Mapping[str, DType]) -> Exception:
-        """Translates pyarrow's error on a value that does not fit its column."""
         match = _INVALID.match(str(error))
         if match is None:
             return error

@@ -125,7 +125,6 @@ def _leading(array: np.ndarray, steps: list[int]) -> int:
 
 
 def _put(file: int, slab: np.ndarray, at: int, steps: list[int]) -> None:
-    """Writes a slab by contiguous runs."""
     if not slab.size:
         return
     apart = _leading(slab, steps)

@@ -46,6 +46,5 @@ def named(path: str) -> list[str]:
 
 
 def _fixed(path: str) -> str:
-    """The directory before the first wild card."""
     before = path[: min(path.find(c) for c in _WILD if c in path)]
     return os.path.dirname(before) or "."

@@ -22,7 +22,7 @@ def room(nbytes: int) -> pa.Buffer:
 
 
 class Holes:
-    """A file for pyarrow that leaves holes in place of some buffers.
+    """A file for pyarrow that ignores `close` and leaves holes in place of some buffers.
 
     Attributes:
         starts: The offset of each hole in bytes, by the buffer's address; none for empty buffers.
@@ -30,7 +30,7 @@ class Holes:
 
     closed = False
 
-    def __init__(self, file: IO[bytes], left_out: Iterable[pa.Buffer]) -> None:
+    def __init__(self, file: IO[bytes], left_out: Iterable[pa.Buffer] = ()) -> None:
         self._file = file
         self._left_out = frozenset(buffer.address for buffer in left_out)
         self.starts: dict[int, int] = {}

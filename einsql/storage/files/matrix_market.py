@@ -16,6 +16,7 @@ from einsql.core.bfloat16 import stored
 from einsql.core.schema import DType
 from einsql.errors import DataError, NotSupportedError, OperationalError
 from einsql.storage.files.drafts import part_file
+from einsql.storage.files.holes import Holes
 from einsql.storage.files.mapped import RegularFile, refusing
 from einsql.storage.files.rows import Batch, Rows, damaged
 from einsql.storage.files.tensor import Tick
@@ -129,7 +130,6 @@ class Matrix(Rows):
             return values.astype(wanted.numpy)
 
     def _listed(self) -> Iterator[_Elements]:
-        """The elements of a sparse matrix."""
         assert self.extents is not None
         most, left = np.array(self.extents)[:, None], self._entries
         for read, (rows, columns, *listed) in self._numbers():
@@ -181,7 +181,6 @@ class Matrix(Rows):
     def _with_mirrored(
         self, read: int, rows: np.ndarray, columns: np.ndarray, values: np.ndarray
     ) -> _Elements:
-        """Elements, with the mirrored ones of a symmetric matrix."""
         if self._symmetry == "general":
             return read, rows, columns, values
         outside = rows != columns
@@ -273,25 +272,6 @@ def write_rows(
             parts = [pc.add(k, 1) for k in keys] if listed is not None else []
             parts.append(values.cast(value))
             table = pa.table(parts, [f"c{n}" for n in range(len(parts))])
-            csv.write_csv(table, pa.PythonFile(_Unclosed(file), "w"), write_options=options)
+            csv.write_csv(table, pa.PythonFile(Holes(file), "w"), write_options=options)
             rows += batch.num_rows
     return rows
-
-
-class _Unclosed:
-    """A file for pyarrow that ignores `close`."""
-
-    closed = False
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def write(self, data: bytes | pa.Buffer) -> int:
-        """Writes bytes."""
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        """Does nothing; the opener flushes the file."""
-
-    def close(self) -> None:
-        """Does nothing; the opener closes the file."""

@@ -199,7 +199,6 @@ def _whole(
     boxes: np.ndarray | None,
     tick: Tick,
 ) -> np.ndarray:
-    """The tensor assembled from all tiles of a column."""
     result, row = np.empty(shape, dtype.numpy), 0
     if not result.size:
         return result  # pyarrow cannot read empty lists

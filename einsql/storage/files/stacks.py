@@ -51,14 +51,12 @@ def picked(
 
 
 def _parts(layers: Sequence[Content], wanted: np.ndarray) -> Pieces:
-    """The elements of a box, layer by layer."""
     for n in range(*wanted[0].tolist()):
         for box, values in _elements(layers[n], wanted[1:]):
             yield np.concatenate([[[n, n + 1]], box]), values[None]
 
 
 def _elements(layer: Content, wanted: np.ndarray) -> Pieces:
-    """The elements of a box of one array, from its tile or its decoder."""
     if layer.parts is not None:
         yield from layer.parts(wanted)
         return

@@ -53,7 +53,6 @@ def may_be_table(path: str) -> bool:
 
 
 def _unpacked(path: str) -> str:
-    """The lower-case path without the suffix of a compression."""
     low = path.lower()
     for packed in _PACKED:
         low = low.removesuffix(packed)

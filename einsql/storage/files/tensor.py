@@ -157,28 +157,21 @@ class Description:
 
 
 class FileTensor:
-    """A tensor in an open file."""
+    """A tensor in an open file.
+
+    Attributes:
+        dtype: The type of the elements.
+        shape: The shape of the tensor.
+        nbytes: The size of all elements in memory, in bytes.
+    """
 
     def __init__(self, file: RegularFile, content: Content, suffix: str) -> None:
         self._file = file
         self._suffix = suffix
         self._content = content
         self._decoded: np.ndarray | None = None
-
-    @property
-    def dtype(self) -> DType:
-        """The type of the elements."""
-        return self._content.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the tensor."""
-        return self._content.shape
-
-    @property
-    def nbytes(self) -> int:
-        """The size of all elements in memory, in bytes."""
-        return prod(self.shape) * self.dtype.numpy.itemsize
+        self.dtype, self.shape = content.dtype, content.shape
+        self.nbytes = prod(content.shape) * content.dtype.numpy.itemsize
 
     @property
     def description(self) -> Description:
@@ -227,7 +220,6 @@ class FileTensor:
         return result
 
     def _pieces(self, wanted: np.ndarray, tick: Tick) -> Pieces:
-        """The elements of a box in pieces."""
         content = self._content
         if content.parts is not None:
             yield from content.parts(wanted)

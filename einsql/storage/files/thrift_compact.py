@@ -90,7 +90,6 @@ class Compact:
             raise ValueError(f"there is no type {kind}")
 
     def _list(self) -> tuple[int, int]:
-        """The type and the number of a list's elements."""
         head = self._byte()
         return head & 15, self._varint() if head >> 4 == 15 else head >> 4
 
@@ -118,6 +117,5 @@ class Compact:
                 raise ValueError("a number is too long")
 
     def _number(self) -> int:
-        """The next signed number."""
         number = self._varint()
         return (number >> 1) ^ -(number & 1)

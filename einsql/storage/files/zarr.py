@@ -92,7 +92,6 @@ def _zarr(path: str) -> Any:
 
 
 def _node(file: RegularFile, group: str) -> Mapping[str, Any]:
-    """The metadata of a group or an array."""
     from einsql.storage.files.zarr_codecs import checked_file
 
     key = os.path.join(group, NODE)
@@ -110,7 +109,6 @@ def _node(file: RegularFile, group: str) -> Mapping[str, Any]:
 def _arrays(
     file: RegularFile, group: str, depth: int = 0
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The arrays of a group and its subgroups, with their paths."""
     if depth > _DEPTH:
         raise file.refusal(f"has more than {_DEPTH} nested groups")
     entries = sorted(os.listdir(os.path.join(file.absolute, group)))
@@ -278,7 +276,6 @@ def _write(zarr: Any, part: str, name: str | None, shape: tuple[int, ...], colum
 
 
 def _synchronise(part: str) -> None:
-    """Syncs all files and directories in a directory."""
     for folder, _, names in os.walk(part):
         for name in names:
             with open(os.path.join(folder, name), "rb") as file:

@@ -135,7 +135,6 @@ class Space:
             os.close(file)
 
     def _opened(self, directory: str) -> int:
-        """Opens a new unnamed file."""
         if not os.path.isdir(directory):
             os.makedirs(directory, mode=0o700)
             self._created = directory
@@ -227,7 +226,6 @@ def is_running(process: int) -> bool:
 
 
 def _remove(directory: str) -> None:
-    """Removes a directory if it is empty."""
     with suppress(OSError):  # in use, or already removed
         os.rmdir(directory)
 

@@ -146,7 +146,6 @@ def _extents(dim: Dim) -> str:
 
 
 def _arrays(arrays: list[np.ndarray], dtype: DType) -> pa.Array:
-    """Blocks as an Arrow column."""
     import pyarrow as pa  # as above
 
     kind = arrow_type(dtype)
