@@ -115,19 +115,16 @@ class Definition:
             OperationalError: The text cannot be parsed.
         """
         if self._body is None:
-            self._body = self._parsed()
+            if self.fault:
+                raise damage_error(self)
+            try:
+                self._body = self._read()
+            except (InterruptedError, MemoryError, RuntimeError):  # independent of the text
+                raise
+            except Exception as error:
+                self.fault = error.reason if isinstance(error, Error) else repr(error)
+                raise damage_error(self) from error
         return self._body
-
-    def _parsed(self) -> Body:
-        if self.fault:
-            raise damage_error(self)
-        try:
-            return self._read()
-        except (InterruptedError, MemoryError, RuntimeError):  # independent of the text
-            raise
-        except Exception as error:
-            self.fault = error.reason if isinstance(error, Error) else repr(error)
-            raise damage_error(self) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,8 +115,7 @@ def _free_target(path: str) -> str:
         if os.path.lexists(name):
             raise OperationalError(
                 f"'{name}' exists already",
-                hint="BACKUP TO makes a new database: give another name, or move away what is "
-                "there.",
+                hint="BACKUP TO creates a new database: choose another name, or move the file.",
             )
     folder = os.path.dirname(target)
     if not os.path.isdir(folder):

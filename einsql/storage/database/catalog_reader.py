@@ -35,7 +35,7 @@ def object_of(row: Row, directory: Directory, define: Define) -> Object:
             raise ValueError(row.fault)
         if row.kind not in _KINDS:
             raise ValueError(f"its kind is {row.kind!r}, which this einsql does not know")
-        description = _of(dict, json.loads(row.told))
+        description = _of(dict, json.loads(row.description))
         if row.kind == "tensor":
             stored: Object = _tensor(description, directory)
         else:
@@ -52,7 +52,7 @@ def object_of(row: Row, directory: Directory, define: Define) -> Object:
 
 
 def _damaged(row: Row, fault: str) -> Damaged:
-    named = frozenset(_PAYLOAD.findall(row.told))
+    named = frozenset(_PAYLOAD.findall(row.description))
     needs_none = row.kind in ("view", "macro")
     kind = row.kind if row.kind in _KINDS else "object"
     return Damaged(row.name, kind, fault, named if named or needs_none else None)

@@ -29,15 +29,15 @@ def checksums(chunks: Sequence[memoryview]) -> list[int]:
         return list(pool.map(zlib.crc32, chunks, chunksize=max(1, len(chunks) // (4 * threads))))
 
 
-class Sums:
+class ChunkChecksums:
     """Computes checksums of bytes that arrive in pieces.
 
     Attributes:
-        found: One checksum for each completed chunk.
+        checksums: One checksum for each completed chunk.
     """
 
     def __init__(self) -> None:
-        self.found: list[int] = []
+        self.checksums: list[int] = []
         self._open = 0
         self._length = 0
 
@@ -51,14 +51,14 @@ class Sums:
             if self._length == CHUNK:
                 self.finish()
         full_chunks = len(data) // CHUNK * CHUNK
-        self.found += checksums([data[n : n + CHUNK] for n in range(0, full_chunks, CHUNK)])
+        self.checksums += checksums([data[n : n + CHUNK] for n in range(0, full_chunks, CHUNK)])
         if full_chunks < len(data):
             self._open, self._length = zlib.crc32(data[full_chunks:]), len(data) - full_chunks
 
     def finish(self) -> None:
         """Completes the last chunk."""
         if self._length:
-            self.found.append(self._open)
+            self.checksums.append(self._open)
             self._open = self._length = 0
 
 

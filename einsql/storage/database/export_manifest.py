@@ -61,7 +61,9 @@ def write_objects(folder: str, objects: Iterable[Object], tick: Progress) -> Non
                 os.makedirs(directory.path, exist_ok=True)
             layout = directory.store(item, _VERSION, tick)
         row = rows.row_of(item, _VERSION, layout)
-        listed.append({"name": row.name, "kind": row.kind, "definition": json.loads(row.told)})
+        listed.append(
+            {"name": row.name, "kind": row.kind, "definition": json.loads(row.description)}
+        )
     if os.path.isdir(directory.path):
         directory.sync()
     lines = ",\n".join(map(json.dumps, listed))
@@ -90,7 +92,7 @@ def read_objects(folder: str, define: Define) -> list[Object]:
                 name=str(o["name"]),
                 version=_VERSION,
                 kind=str(o["kind"]),
-                told=json.dumps(o["definition"]),
+                description=json.dumps(o["definition"]),
             )
             for o in (manifest["objects"] if version == rows.FORMAT else ())
         ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import Schema
 from einsql.storage.array_ownership import distinct
-from einsql.storage.database.checks import CHUNK, Sums
+from einsql.storage.database.checks import CHUNK, ChunkChecksums
 from einsql.storage.files.drafts import write_all
 from einsql.storage.files.holes import Holes, room
 from einsql.storage.relation import Fields, PlacedFields, arrow_metadata
@@ -81,10 +81,6 @@ class Layout:
     count: int
     frame: int
 
-    def told(self) -> dict[str, Any]:
-        """The layout as JSON values."""
-        return asdict(self)
-
     @classmethod
     def read(cls, description: Mapping[str, Any]) -> Layout:
         """The layout from JSON values."""
@@ -132,7 +128,7 @@ def write_payload(
             arrays[f.name] = distinct(fields[f.name])
             shapes[f.name] = arrays[f.name].shape
     starts, at = _begin(file, schema, shapes)
-    sums = {name: Sums() for name in shapes}
+    sums = {name: ChunkChecksums() for name in shapes}
     ends = dict(starts)
     for slabs in _fetched(schema, fields) if isinstance(fields, PlacedFields) else [arrays]:
         for field, array in slabs.items():
@@ -145,7 +141,7 @@ def write_payload(
     for field, shape in shapes.items():
         sums[field].finish()
         parts.append(Part(field, starts[field], shape, len(checks)))
-        checks += sums[field].found
+        checks += sums[field].checksums
     write_all(file.fileno(), np.array(checks, "<u4").view(np.uint8).data, at)
     size = os.fstat(file.fileno()).st_size
     layout = Layout(file=name, size=size, parts=tuple(parts), sums=at, count=len(checks), frame=0)

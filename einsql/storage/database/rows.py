@@ -6,7 +6,7 @@ import json
 import uuid
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from einsql.core.quoting import in_quotes
@@ -37,7 +37,7 @@ class Row:
         name: The lower-case name; macros end in `()`. A row without a name gets a generated one.
         version: The number of the commit that wrote it.
         kind: "tensor", or the kind of a definition.
-        told: The description: JSON for a tensor, without its elements; the text of a definition.
+        description: JSON for a tensor, without its elements; the text of a definition.
         fault: The fault of a damaged row, known before the description is parsed; else empty.
         stored: The stored rows of a damaged object.
     """
@@ -45,7 +45,7 @@ class Row:
     name: str
     version: int
     kind: str
-    told: str
+    description: str
     fault: str = ""
     stored: tuple[Stored, ...] = ()
 
@@ -94,7 +94,7 @@ def renew(execute: Execute, home: str) -> str:
 
 def insert(execute: Execute, home: str, row: Row) -> None:
     """Adds an object."""
-    values: list[object] = [row.name, row.version, row.kind, row.told]
+    values: list[object] = [row.name, row.version, row.kind, row.description]
     execute(f"INSERT INTO {home}.objects VALUES (?, ?, ?, ?)", values)
 
 
@@ -175,7 +175,7 @@ def _row(name: str, group: list[Stored]) -> Row:
     elif not isinstance(description, str):
         fault = "its row does not say what it is"
     elif isinstance(version, int | None) and 0 <= (version or 0) < _NEWEST:
-        return Row(name=name, version=version or 0, kind=kind, told=description)
+        return Row(name=name, version=version or 0, kind=kind, description=description)
     else:
         fault = f"its row has the version {version}"
     kinds = {str(row[2] or "") for row in group}
@@ -184,7 +184,7 @@ def _row(name: str, group: list[Stored]) -> Row:
         name=name,
         version=0,
         kind=kinds.pop() if len(kinds) == 1 else "",
-        told=rest,
+        description=rest,
         fault=fault,
         stored=tuple(group),
     )
@@ -217,7 +217,7 @@ def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Ro
     name = item.name.lower()
     if isinstance(item, Definition):
         description: dict[str, Any] = {"text": item.text}
-        return Row(name=name, version=version, kind=item.kind, told=json.dumps(description))
+        return Row(name=name, version=version, kind=item.kind, description=json.dumps(description))
     assert layout is not None
     schema = item.relation.schema
     default = item.default
@@ -231,9 +231,9 @@ def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Ro
         "default": default
         if default is None or isinstance(default, bool | int)
         else float(default).hex(),
-        "payload": layout.told(),
+        "payload": asdict(layout),
     }
-    return Row(name=name, version=version, kind="tensor", told=json.dumps(description))
+    return Row(name=name, version=version, kind="tensor", description=json.dumps(description))
 
 
 def payload_of(item: Object | None) -> str | None:

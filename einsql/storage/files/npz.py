@@ -15,7 +15,7 @@ from einsql.storage.files.mapped import Mapped, pick
 from einsql.storage.files.tensor import AT_ONCE, Checksum, Content, Tick, single, unmapped
 
 MOST_DEFLATED = 1100
-"""Greatest ratio of deflate, which decodes two bits to at most 258 bytes; headers may lie."""
+"""Bound of the ratio of deflate, which decodes two bits to at most 258 bytes."""
 LONGEST = 2**22
 """Greatest size in bytes of an archive's directory, which Python reads entry by entry."""
 _LOCAL = 30

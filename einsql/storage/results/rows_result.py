@@ -28,7 +28,7 @@ class RowsResult(Keyless):
     types: tuple[str, ...]
     content: list[tuple[Any, ...]]
 
-    _no_keys = ("A list of rows has no keys", "fetch_numpy gives its columns.")
+    _no_keys = ("A list of rows has no keys", "fetch_numpy returns its columns.")
 
     def __len__(self) -> int:
         return len(self.content)

@@ -178,8 +178,8 @@ def larger_files(folder: Path) -> dict[str, str]:
     (folder / "old.zarr/.zarray").write_text("{}")
     return {
         "small.npz": "size of its shape", "lies.npz": "size of its shape",
-        "line.csv": "damaged|NULL", "names.csv": "first line", "groups.parquet": "duplicate",
-        "same.parquet": "duplicate", "shape.zarr": "fit in memory|has the shape",
+        "line.csv": "damaged|NULL", "names.csv": "first line", "groups.parquet": "duplicate|twice",
+        "same.parquet": "duplicate|twice", "shape.zarr": "fit in memory|has the shape",
         "chunk.zarr": "chunks", "many.zarr": "chunks", "codec.zarr": "codec",
         "bomb.zarr": "inflates|damaged", "link.zarr": "leads out", "pipe.zarr": "no regular file",
         "old.zarr": "version 3",
