@@ -12,7 +12,15 @@ from sqlalchemy.engine.interfaces import Dialect
 from einsql.errors import Error
 from einsql.frontends.sqlalchemy.types import DIM, named_type
 from einsql.session.connection import Connection
-from einsql.storage.objects import Damaged, Definition, Object, Tensor, bare_name, damage_error, kind_of
+from einsql.storage.objects import (
+    Damaged,
+    Definition,
+    Object,
+    Tensor,
+    bare_name,
+    damage_error,
+    kind_of,
+)
 
 MAIN = "main"
 """The schema of tensors, and of tables without another."""

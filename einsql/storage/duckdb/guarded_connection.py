@@ -202,7 +202,9 @@ class GuardedConnection:
         if depth > _DEEPEST:
             raise file_references.refused(f"Definitions nest deeper than {_DEEPEST}", None)
         for tokens in duckdb_tokens.statements(text):
-            references = file_references.targets(tokens, self._functions, self._numbers, is_statement)
+            references = file_references.targets(
+                tokens, self._functions, self._numbers, is_statement
+            )
             changing |= any(token.word in _CHANGING for token in tokens)
             for path, at in references.paths:
                 if not self._own.may_search(path):

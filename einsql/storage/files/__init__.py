@@ -20,8 +20,8 @@ from einsql.core.schema import DType
 from einsql.errors import OperationalError
 from einsql.storage.files.drafts import Begin, Draft, abandon, commit, drafted, write_box
 from einsql.storage.files.fields import FileFields, FilePart
-from einsql.storage.files.mapped import RegularFile, Mapped, refusing
-from einsql.storage.files.rows import Rows, ConcatenatedRows
+from einsql.storage.files.mapped import Mapped, RegularFile, refusing
+from einsql.storage.files.rows import ConcatenatedRows, Rows
 from einsql.storage.files.tensor import Content, Description, FileTensor, Pieces, whole
 from einsql.storage.files.writing import Column, write_in_place, write_npz
 from einsql.storage.out_of_memory import Room
