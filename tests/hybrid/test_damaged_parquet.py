@@ -36,7 +36,7 @@ def test_a_file_that_duckdb_gives_up_at_is_refused_before(damaged: str) -> None:
         con.execute("CREATE TABLE t AS SELECT 1 AS a; CREATE TENSOR r (i DIM(100), val FLOAT)")
         for sql in (f"SELECT * FROM '{damaged}'", "SELECT 'a' || i FROM '*.parquet'"):
             with pytest.raises(
-                einsql.OperationalError, match=r"f\.parquet' is damaged: i lies bey"
+                einsql.OperationalError, match=r"f\.parquet' is damaged: i is beyond"
             ):
                 con.execute(sql)
 
