@@ -110,7 +110,7 @@ def test_a_cap_and_a_missing_place_are_said_to_be_so(tmp_path: Path) -> None:
         con.execute(PRODUCT)
     (tmp_path / "file").touch()
     con.execute(f"SET temp_directory = '{tmp_path / 'file' / 'below'}'")
-    with pytest.raises(einsql.OperationalError, match="No temporary file can be made"):
+    with pytest.raises(einsql.OperationalError, match="No temporary file can be created"):
         con.execute(PRODUCT)
     assert con.memory.space.used == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
