@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -13,9 +13,9 @@ class Part:
 
     Attributes:
         name: The field.
-        offset: Of the first byte in the file.
-        shape: What is stored: an axis along which everything is the same has extent 1.
-        first: Number of its first checksum.
+        offset: The offset of the first byte in the file.
+        shape: The stored shape: an axis along which all elements are equal has extent 1.
+        first: The number of its first checksum.
     """
 
     name: str
@@ -30,11 +30,11 @@ class Layout:
 
     Attributes:
         file: Its name in the payload directory.
-        size: Bytes.
+        size: The size of the file in bytes.
         parts: One for each field.
-        sums: Offset of the checksums, uint32.
+        sums: The offset of the checksums, uint32.
         count: The number of checksums.
-        frame: CRC-32 of all other bytes than the fields' elements, with the checksums.
+        frame: CRC-32 of all bytes outside of the fields' elements, checksums included.
     """
 
     file: str
@@ -44,12 +44,8 @@ class Layout:
     count: int
     frame: int
 
-    def told(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self)
-
     @classmethod
     def read(cls, description: Mapping[str, Any]) -> Layout:
-        """From JSON."""
+        """The layout from JSON values."""
         parts = tuple(Part(**{**p, "shape": tuple(p["shape"])}) for p in description["parts"])
         return cls(**{**description, "parts": parts})

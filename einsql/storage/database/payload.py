@@ -1,8 +1,8 @@
-"""Writing a payload: one version of a tensor as an Arrow IPC file that is never changed.
+"""Writing a payload: one version of a tensor as an immutable Arrow IPC file.
 
 The file has one record batch with one row. A field is a column: a fixed-shape tensor, or a
 list where Arrow has no tensor of that many elements. The last column holds the checksums.
-Where a field's elements lie is also told by the catalog, so that reading needs no Arrow.
+The catalog contains the offsets of the elements, so that reading needs no Arrow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import Schema
 from einsql.storage.array_ownership import distinct
-from einsql.storage.database.checks import CHUNK, Sums
+from einsql.storage.database.checks import CHUNK, ChunkChecksums
 from einsql.storage.database.layout import Layout, Part
 from einsql.storage.fields import Fields
 from einsql.storage.files.drafts import write_all
@@ -33,12 +33,12 @@ else:  # loaded with the first payload
     arrow = LazyModule("einsql.storage.files.arrow")
 
 SLAB = 2**26
-"""Bytes that are brought into order, or here from elsewhere, at once."""
+"""Bytes that are reordered, or fetched from other sites, at once."""
 SUMS = ".checksums"
-"""The column of the checksums; no field is called so."""
+"""The column of the checksums; not a valid field name."""
 
 Progress = Callable[[int], None]
-"""Called with the number of bytes after each piece; what it raises ends the work."""
+"""Callback with the number of bytes after each piece; raises to cancel."""
 
 
 def ignore(nbytes: int) -> None:
@@ -46,11 +46,11 @@ def ignore(nbytes: int) -> None:
 
 
 def tile_text(part: Part, schema: Schema, chunk: int) -> str:
-    """The keys under a checksum, as `from i = 0, j = 0 to i = 3, j = 7`.
+    """The keys of a chunk, as `from i = 0, j = 0 to i = 3, j = 7`.
 
     Args:
         part: The field.
-        schema: Its keys and type.
+        schema: The tensor's keys and fields.
         chunk: The checksum's number within the field.
     """
     itemsize = schema.dtype(part.name).numpy.itemsize
@@ -68,11 +68,11 @@ def write_payload(
     """Writes a tensor's fields.
 
     Args:
-        file: Empty, for writing and reading.
-        name: What it will be called.
+        file: An empty file, open for writing and reading.
+        name: Its final name.
         schema: Keys and fields.
-        fields: In memory, or at sites: then they are fetched piece by piece.
-        tick: Called after each piece.
+        fields: The fields, in memory or on sites. Remote fields are fetched piece by piece.
+        tick: Callback with the number of bytes after each piece.
 
     Raises:
         OSError: The disk is full, or the file cannot be written.
@@ -85,7 +85,7 @@ def write_payload(
         pieces = _fetched(schema, fields)
         shapes = dict.fromkeys((f.name for f in schema.fields), schema.shape)
     starts, at = _begin(file, schema, shapes)
-    sums = {name: Sums() for name in shapes}
+    sums = {name: ChunkChecksums() for name in shapes}
     ends = dict(starts)
     for slabs in pieces:
         for field, array in slabs.items():
@@ -98,7 +98,7 @@ def write_payload(
     for field, shape in shapes.items():
         sums[field].finish()
         parts.append(Part(field, starts[field], shape, len(checks)))
-        checks += sums[field].found
+        checks += sums[field].checksums
     write_all(file.fileno(), np.array(checks, "<u4").view(np.uint8).data, at)
     size = os.fstat(file.fileno()).st_size
     layout = Layout(file=name, size=size, parts=tuple(parts), sums=at, count=len(checks), frame=0)
@@ -107,12 +107,12 @@ def write_payload(
 
 
 def frame_of(layout: Layout, schema: Schema, read: Any) -> int:
-    """CRC-32 of what is no field's elements.
+    """The CRC-32 of all bytes outside of the fields' elements.
 
     Args:
-        layout: Where those lie.
-        schema: Their types.
-        read: Gives the bytes from one place to another.
+        layout: The offsets of the elements.
+        schema: The types of the fields.
+        read: Returns the bytes between two offsets.
     """
     crc, end = 0, 0
     for part in sorted(layout.parts, key=lambda p: p.offset):
@@ -126,8 +126,8 @@ def frame_of(layout: Layout, schema: Schema, read: Any) -> int:
 def _begin(
     file: IO[bytes], schema: Schema, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[dict[str, int], int]:
-    """Writes everything but the elements and checksums; says where those begin."""
-    import pyarrow as pa  # 60 ms, and only writing needs it
+    """Writes everything except elements and checksums; returns the offsets of both."""
+    import pyarrow as pa  # imported when used: takes 60 ms, and only writing needs it
 
     sizes = {f.name: prod(shapes[f.name]) * f.dtype.numpy.itemsize for f in schema.fields}
     many = sum(-(-size // CHUNK) for size in sizes.values())
@@ -152,7 +152,6 @@ def _begin(
 
 
 def _column(element: pa.DataType, shape: tuple[int, ...], body: pa.Buffer) -> pa.Array:
-    """One row over a buffer."""
     import pyarrow as pa  # as above
 
     size = prod(shape)
