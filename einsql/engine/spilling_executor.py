@@ -1,6 +1,6 @@
 """Runs the steps of a program within the memory limit of a session.
 
-A step that takes more than its share runs box by box. Arrays that later steps read move to
+A step that takes more than its share runs box by box. Fields that later steps read move to
 mapped files where they do not fit beside the other results.
 """
 

@@ -118,7 +118,7 @@ class DeviceProgram(Program):
 
 
 class DeviceFields(RemoteFields):
-    """Arrays on a device; each is copied from it once, when it is read."""
+    """Fields on a device; each is copied from it once, when it is read."""
 
     is_detached = True
 
