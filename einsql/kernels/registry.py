@@ -11,7 +11,7 @@ from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, WithWriter
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, WithWriter, share
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.loops.half_precision import match_floats, stores_half
 from einsql.kernels.loops.loop_nest import may_raise
@@ -289,7 +289,7 @@ def _combined(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         fields: dict[str, np.ndarray] = {}
         for n, runner in enumerate(runners):
-            fields |= runner(operands, _share(tick, n, len(runners)))
+            fields |= runner(operands, share(tick, n, len(runners)))
         return fields
 
     def lines(page: Page, operands: Sequence[FieldSource]) -> dict[str, str] | None:
@@ -302,8 +302,3 @@ def _combined(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
         return names
 
     return "+".join(dict.fromkeys(name for name, _ in parts)), WithWriter(run, lines)
-
-
-def _share(tick: Tick, number: int, of: int) -> Tick:
-    """Progress of one part among several."""
-    return lambda done: tick((number + done) / of)

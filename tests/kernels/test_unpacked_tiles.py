@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.kernels.matmul import multiply, product_strategy, unpacked_tiles
+from einsql.kernels.matmul import multiply, unpacked_tiles
 from einsql.kernels.matmul.contraction import CONTRACTION, UNCOMPILED
 from einsql.kernels.matmul.unpacked_tiles import UnpackedTiles, tile_for
 from einsql.kernels.runtime import thread_pool
@@ -130,7 +130,7 @@ def test_products_that_it_serves(
 
 def test_without_compiling_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiply, "COMPILED", 1)
-    monkeypatch.setattr(product_strategy, "UnpackedTiles", None)
+    monkeypatch.setattr(unpacked_tiles, "UnpackedTiles", None)
     con = einsql.connect()
     con.execute("SET jit = 'never'")
     a = np.ones((70, 6, 6), np.float32)

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from einsql.kernels.cuda.device import Array, Device
-from einsql.kernels.cuda.shortage import is_shortage
+from einsql.kernels.cuda.device import Array, Device, is_shortage
 
 View = Callable[[Array], Array]
 """An array, on the device or not, re-indexed without a copy where its memory allows."""

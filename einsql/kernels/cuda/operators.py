@@ -10,10 +10,10 @@ import numpy as np
 
 from einsql.core.schema import DType, Key, Schema
 from einsql.ir.einsum.graph import EinSum, Input, Operand, Value, exprs, subexpressions
+from einsql.kernels.cuda.device import is_shortage, with_room
 from einsql.kernels.cuda.generated import Compute, compile_generated
 from einsql.kernels.cuda.memory import Handle, Memory
 from einsql.kernels.cuda.products import compile_product
-from einsql.kernels.cuda.shortage import is_shortage, with_room
 from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
 from einsql.kernels.cuda.tiles import LEAST, compile_tiles
 from einsql.kernels.kernel import Tick, no_progress

@@ -28,8 +28,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.generated import Arrays, Compute, literal, stored_type
-from einsql.kernels.cuda.source import HEADER, CudaWriter, Grid, read
-from einsql.kernels.cuda.spelling import for_cuda
+from einsql.kernels.cuda.source import HEADER, CudaWriter, Grid, for_cuda, read
 from einsql.kernels.loops.codegen import cells
 from einsql.kernels.loops.expressions import STORED, memory
 from einsql.kernels.loops.loop_nest import Mode, Nest

@@ -24,9 +24,9 @@ _HEADER = "import numpy as np\nfrom numba import njit\n"
 _PART = '@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")'
 """Decorator of functions that the kernel alone calls; it skips wrappers that take compile time."""
 _IMPORTS = """\
-from einsql.kernels.groups.carried import begin, carry, clear_rows, finish, fold, rescale
 from einsql.kernels.groups.tiles import (
-    any_empty, clear, copy, copy_numbers, multiply, multiply_narrow, not_finite, pack, spoilt,
+    any_empty, begin, carry, clear, clear_rows, copy, copy_numbers, finish, fold, multiply,
+    multiply_narrow, not_finite, pack, rescale, spoilt,
 )
 from einsql.kernels.runtime.compiled_functions import at, real
 """

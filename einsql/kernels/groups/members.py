@@ -24,8 +24,17 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import fits, interval
 from einsql.kernels.groups.classes import Classes, is_free
-from einsql.kernels.groups.limits import Limit, limit, never_empty
-from einsql.kernels.groups.masks import Mask, Masks, asked, mask, masked, over
+from einsql.kernels.groups.limits import (
+    Limit,
+    Mask,
+    Masks,
+    asked,
+    limit,
+    mask,
+    masked,
+    never_empty,
+    over,
+)
 
 MOST_WORK = 4
 """Points for each element that a node reads or makes; with more, kernels of its own are better."""

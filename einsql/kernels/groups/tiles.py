@@ -4,6 +4,9 @@ A tile of the result stays in vector registers while the inner label runs: `TALL
 the left block, element by element, against `WIDE` vectors of a row of the right block, which
 was packed so that these are contiguous. There are no calls and no copies, so blocks of a few
 dozen rows are as fast as large products.
+
+Rows may be taken part by part, with their greatest x so far and sums of weights exp(x - it). The
+weights of a row whose greatest x is -infinity are computed with 0 in its place, which makes them 0.
 """
 
 from __future__ import annotations
@@ -18,7 +21,14 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from einsql.kernels.runtime.compiled_functions import maximum
+from einsql.kernels.runtime.vector_math import exp
+
 F = TypeVar("F", bound=Callable[..., Any])
+WIDE = 2
+"""Vectors in a row of a tile."""
+DEPTH = 512
+"""Terms that are added to each other before their sum is added to the result."""
 
 
 def _compiled(typed: Callable[..., Any]) -> Any:
@@ -33,12 +43,8 @@ def _vector_bytes() -> int:
 
 BYTES = _vector_bytes()
 """Bytes of a vector register."""
-WIDE = 2
-"""Vectors in a row of a tile."""
 TALL = 6 if BYTES == 32 else 12
 """Rows of a tile: with two vectors each they fill the registers that AVX2 has, or others."""
-DEPTH = 512
-"""Terms that are added to each other before their sum is added to the result."""
 
 
 def width(itemsize: int, columns: int) -> int:
@@ -301,3 +307,77 @@ def _multiplier(tall: int, wide: int) -> Any:
 multiply = _multiplier(TALL, WIDE)
 multiply_narrow = _multiplier(WIDE * TALL, 1)
 """For right sides whose rows one vector holds."""
+
+
+@part
+def begin(extremes: Any, factors: Any, totals: Any, rows: int) -> None:
+    """Rows of which nothing was seen."""
+    for r in range(rows):
+        n = np.uintp(r)
+        extremes[n] = -np.inf
+        factors[n] = 1
+        totals[n] = 0
+
+
+@part
+def clear_rows(values: Any, step: int, rows: int, wide: int) -> None:
+    """Sets sums to 0."""
+    for r in range(rows):
+        for n in range(wide):
+            values[np.uintp(r * step + n)] = 0
+
+
+@part
+def carry(
+    extremes: Any, factors: Any, totals: Any, part_extremes: Any, step: int, rows: int
+) -> None:
+    """Merges the greatest values of a part into those of all parts before it, in place."""
+    for r in range(rows):
+        n, at = np.uintp(r), np.uintp(r * step)
+        old = extremes[n]
+        new = maximum(old, part_extremes[at])
+        extremes[n] = new
+        part_extremes[at] = new
+        if new == -np.inf:
+            part_extremes[at] = 0
+        factors[n] = 1
+        if old != new:
+            factors[n] = exp(old - new)
+
+
+@part
+def fold(extremes: Any, factors: Any, totals: Any, part_sums: Any, step: int, rows: int) -> None:
+    """Takes the sums of a part's weights."""
+    for r in range(rows):
+        n = np.uintp(r)
+        totals[n] = totals[n] * factors[n] + part_sums[np.uintp(r * step)]
+
+
+@part
+def rescale(values: Any, step: int, rows: int, wide: int, factors: Any) -> None:
+    """Multiplies the sums so far by their rows' factors."""
+    for r in range(rows):
+        factor = factors[np.uintp(r)]
+        if factor != 1:
+            for n in range(wide):
+                values[np.uintp(r * step + n)] *= factor
+
+
+@part
+def finish(
+    extremes: Any,
+    factors: Any,
+    totals: Any,
+    maxima: Any,
+    step: int,
+    sums: Any,
+    between: int,
+    rows: int,
+) -> None:
+    """Writes the greatest x and the sums of whole rows."""
+    for r in range(rows):
+        n = np.uintp(r)
+        maxima[np.uintp(r * step)] = extremes[n]
+        sums[np.uintp(r * between)] = totals[n]
+        if extremes[n] == -np.inf:  # infinity minus infinity
+            sums[np.uintp(r * between)] = np.nan

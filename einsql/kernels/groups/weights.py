@@ -24,7 +24,7 @@ from einsql.ir.einsum.graph import (
     Value,
     rewrite,
 )
-from einsql.kernels.groups.masks import Masks, over, unmasked
+from einsql.kernels.groups.limits import Masks, over, unmasked
 from einsql.kernels.groups.members import Limits, Member, match_product
 
 

@@ -30,7 +30,7 @@ from einsql.kernels.loops.flatten_labels import flatten
 from einsql.kernels.loops.loop_cuts import Box, cut
 from einsql.kernels.loops.loop_nest import plan_nest
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
-from einsql.kernels.vectorized.partial_merge import merge
+from einsql.kernels.vectorized.reductions import merge
 
 FEW = 64
 """Boxes that are kept from run to run."""

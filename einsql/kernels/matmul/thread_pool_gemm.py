@@ -17,7 +17,7 @@ from einsql.kernels.runtime.cpu_features import machine
 
 _TEXT = """\
 from numba import njit
-from einsql.kernels.runtime.address_calls import {name}
+from einsql.kernels.runtime.atomics import {name}
 
 
 @njit("int64({types})", cache=True, nogil=True)

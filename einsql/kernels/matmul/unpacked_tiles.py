@@ -9,7 +9,7 @@ addresses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache as cached
 from math import ceil
@@ -19,11 +19,51 @@ import numpy as np
 from einsql.kernels.kernel import Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.runtime.cpu_features import machine
+from einsql.kernels.vectorized.sums import add_up
 
 PIECE = 2**27
 """Products of elements that make a piece, of some milliseconds."""
 LEAST = 2**20
 """Those below which a piece is not made smaller for the sake of more threads."""
+_TEXT = """\
+import numpy as np
+from numba import njit
+from einsql.kernels.matmul.registers import tile
+from einsql.kernels.runtime.compiled_functions import at
+
+
+@njit("void(int64[:, ::1], int64, int64, int64, int64[::1])", cache=True, nogil=True)
+def kernel(table, a, b, out, p):
+    columns, depth, down, along, below, beside, under = p
+    turned = beside != {size}
+    panel = np.empty(columns * depth if turned else 1, np.{dtype})
+    packed = -1
+    for t in range(table.shape[0]):
+        left, right, to = a + table[t, 0], b + table[t, 1], out + table[t, 2]
+        if turned:
+            if right != packed:
+                for n in range(columns):
+                    for k in range(depth):
+                        term = at(right + n * beside + k * below, panel)
+                        panel[k * columns + n] = term[0]
+                packed = right
+            right, step = panel.ctypes.data, columns * {size}
+        else:
+            step = below
+        for column in range(0, columns * {size}, {step}):
+            tile({size}, {rows}, {lanes}, {width}, left, down, along, right, step, depth,
+                 column, (columns - {lanes}) * {size}, to, under)
+"""
+MANY, SMALL = 64, 64
+"""How many matrices are many, and how many rows, columns and terms are few in each."""
+NARROW, TERMS = 16, 1024
+"""Columns of a narrow matrix, and terms that may be added one after another."""
+SHALLOW, PANEL = 64, 2**17
+"""Terms that are few for each element, and the elements of a matrix that stays in cache."""
+LONG, SQUARE = 2**12, 2**16
+"""Terms from which a sum is worth cutting, and the elements of the result that are few then."""
+Matrices = tuple[np.ndarray, np.ndarray, np.ndarray]
+Multiply = Callable[[np.ndarray, np.ndarray, np.ndarray, Tick], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,37 +99,6 @@ def tile_for(m: int, n: int, size: int) -> Tile:
 def _registers() -> tuple[int, int]:
     """Bytes and number of the machine's vector registers."""
     return machine().width, machine().registers
-
-
-_TEXT = """\
-import numpy as np
-from numba import njit
-from einsql.kernels.matmul.registers import tile
-from einsql.kernels.runtime.compiled_functions import at
-
-
-@njit("void(int64[:, ::1], int64, int64, int64, int64[::1])", cache=True, nogil=True)
-def kernel(table, a, b, out, p):
-    columns, depth, down, along, below, beside, under = p
-    turned = beside != {size}
-    panel = np.empty(columns * depth if turned else 1, np.{dtype})
-    packed = -1
-    for t in range(table.shape[0]):
-        left, right, to = a + table[t, 0], b + table[t, 1], out + table[t, 2]
-        if turned:
-            if right != packed:
-                for n in range(columns):
-                    for k in range(depth):
-                        term = at(right + n * beside + k * below, panel)
-                        panel[k * columns + n] = term[0]
-                packed = right
-            right, step = panel.ctypes.data, columns * {size}
-        else:
-            step = below
-        for column in range(0, columns * {size}, {step}):
-            tile({size}, {rows}, {lanes}, {width}, left, down, along, right, step, depth,
-                 column, (columns - {lanes}) * {size}, to, under)
-"""
 
 
 def source_of(tile: Tile) -> str:
@@ -163,3 +172,79 @@ def _sums(steps: Sequence[np.ndarray]) -> np.ndarray:
     for s in steps:
         sums = (sums[:, None] + s).reshape(-1)
     return sums
+
+
+@dataclass(frozen=True, slots=True)
+class ProductStrategy:
+    """A stack of matrix products.
+
+    Attributes:
+        stack: How many.
+        m, n, k: Rows, columns and terms of each.
+    """
+
+    stack: int
+    m: int
+    n: int
+    k: int
+
+    @property
+    def kind(self) -> str | None:
+        """Why packing does not pay: "many", "narrow", "shallow" or "long"; None where it does."""
+        if self.n == 1:
+            return None
+        if self.stack >= MANY and max(self.m, self.n, self.k) <= SMALL:
+            return "many"
+        if self.n <= NARROW and self.m >= MANY * self.n and (self.k <= TERMS or self.stack == 1):
+            return "narrow"
+        if self.stack > 1:
+            return None
+        if self.k <= SHALLOW and self.m >= MANY and self.k * self.n <= PANEL:
+            return "shallow"
+        return "long" if self.k >= LONG and self.m * self.n <= SQUARE else None
+
+    def multiply(self, left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply | None:
+        """A function that multiplies such matrices, or None where their strides are unsuitable.
+
+        Args:
+            left: `[stack …, M, K]`, of the strides that are to come; so are the others.
+            right: `[stack …, K, N]`.
+            out: `[stack …, M, N]`.
+        """
+        if out.strides[-1] != out.itemsize:
+            return None
+        if self.kind == "narrow" and left.strides[-1] != left.itemsize:
+            return None  # each term of a row is in a line, and maybe on a page, of its own
+        if self.m == 1 and right.strides[-1] != right.itemsize:
+            return None  # a copy takes longer than the product
+        return (_long if self.kind == "long" or self.k > TERMS else UnpackedTiles)(left, right, out)
+
+
+def _long(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply:
+    """Sums of `TERMS` terms, as register tiles add them one after another, added in DOUBLE."""
+    cut = left.shape[-1] // TERMS
+    most = cut * TERMS
+
+    def parts(left: np.ndarray, right: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        (m, k), n = left.shape[-2:], right.shape[-1]
+        left, right = left.reshape(m, k), right.reshape(k, n)
+        rows = left[:, :most].reshape(m, cut, TERMS).transpose(1, 0, 2)
+        columns = right[:most].reshape(cut, TERMS, n)
+        rest = left[None, :, most:], right[None, most:]
+        return [(rows, columns)] + ([rest] if most < k else [])
+
+    shape = (cut + (most < left.shape[-1]), *out.shape[-2:])
+    sums = np.empty(shape, out.dtype)
+    places = slice(0, cut), slice(cut, None)
+    multiply = [
+        UnpackedTiles(*part, sums[place])
+        for part, place in zip(parts(left, right), places, strict=False)
+    ]
+
+    def run(left: np.ndarray, right: np.ndarray, out: np.ndarray, tick: Tick) -> None:
+        sums = np.empty(shape, out.dtype)
+        for direct, part, place in zip(multiply, parts(left, right), places, strict=False):
+            direct(*part, sums[place], tick)
+        out[...] = add_up(sums, (0,), sums.dtype == np.float64)
+
+    return run

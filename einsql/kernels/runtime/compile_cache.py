@@ -33,13 +33,11 @@ Kernel = Callable[..., Any]
 _STAMP = 946_684_800  # Numba's index names its source by time and size; the name has the rest
 COMPILED = (
     "runtime/atomics",
-    "runtime/address_calls",
     "runtime/compiled_functions",
     "runtime/restrict",
     "runtime/vector_math",
     "runtime/float32_math",
     "runtime/vector_values",
-    "groups/carried",
     "groups/tiles",
     "packed/functions",
     "packed/registers",

@@ -39,7 +39,7 @@ from einsql.kernels.segments.source import (
     scattering_source,
     sorting_source,
 )
-from einsql.kernels.vectorized.partial_merge import merge
+from einsql.kernels.vectorized.reductions import merge
 from einsql.kernels.vectorized.vector import compile_vector
 
 PIECE = 2**22

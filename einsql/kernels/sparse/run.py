@@ -9,8 +9,7 @@ import numpy as np
 
 from einsql.ir.einsum.graph import EinSum
 from einsql.kernels.kernel import Fields, Runner, Tick
-from einsql.kernels.sparse.match import Joined, find
-from einsql.kernels.sparse.sides import Compile
+from einsql.kernels.sparse.sides import Compile, Joined, find
 from einsql.kernels.sparse.stored import Sums, over_stored
 from einsql.kernels.sparse.tiled import by_tiles
 from einsql.kernels.vectorized.sums import from_zero

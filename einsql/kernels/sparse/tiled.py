@@ -9,15 +9,29 @@ from math import inf, prod
 import numpy as np
 
 from einsql.ir.einsum.graph import TRUE, EinSum
-from einsql.kernels.kernel import Fields, Tick
+from einsql.kernels.kernel import Fields, Tick, share
 from einsql.kernels.matmul.pieces import FLOPS
 from einsql.kernels.runtime import thread_pool
-from einsql.kernels.sparse.match import Joined, counts_pairs
-from einsql.kernels.sparse.multiply import count_pairs, harmless, multiply_all, multiply_tiles
-from einsql.kernels.sparse.rows import PER_POINT, compressed, multiply_rows
-from einsql.kernels.sparse.sides import Compile, Groups, Matrices, Reader, groups_of
+from einsql.kernels.sparse.multiply import (
+    PER_POINT,
+    compressed,
+    count_pairs,
+    harmless,
+    multiply_all,
+    multiply_rows,
+    multiply_tiles,
+)
+from einsql.kernels.sparse.sides import (
+    Compile,
+    Groups,
+    Joined,
+    Matrices,
+    Reader,
+    counts_pairs,
+    groups_of,
+)
 from einsql.kernels.sparse.stored import Run, Sums
-from einsql.kernels.sparse.tiles import TILE, Grid, filled, grid_of, share
+from einsql.kernels.sparse.tiles import TILE, Grid, filled, grid_of
 
 LEAST = 2**21
 """Points of one matrix product from which tiles are looked at."""
