@@ -14,7 +14,6 @@ from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, sub
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, WithWriter, share
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.loops.half_precision import match_floats, stores_half
-from einsql.kernels.loops.loop_nest import may_raise
 from einsql.kernels.matmul.contraction import (
     CONTRACTION,
     STREAMED,
@@ -26,6 +25,7 @@ from einsql.kernels.matmul.contraction import (
     is_streamed,
 )
 from einsql.kernels.matmul.ranged import over_ranges, without_limits
+from einsql.kernels.scalars import failure_of
 from einsql.kernels.vectorized.numpy_map import MAPS
 from einsql.kernels.vectorized.rare_extremes import compile_rare_extremes
 from einsql.kernels.vectorized.vector import VECTOR, is_gather
@@ -50,7 +50,7 @@ def _match_loops(node: EinSum) -> Runner | None:
 def _length(node: EinSum) -> int:
     """How much source the node's expressions make."""
     calls = [e for root in exprs(node) for e in subexpressions(root) if isinstance(e, Call)]
-    return len(calls) + 4 * sum(may_raise(e) for e in calls)
+    return len(calls) + 4 * sum(failure_of(e) is not None for e in calls)
 
 
 def _match_sparse(node: EinSum, jit: str = "auto") -> Runner | None:

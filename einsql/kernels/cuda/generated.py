@@ -17,7 +17,8 @@ from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.source import Grid, finishing, generate_cuda, plan_grid
 from einsql.kernels.loops.codegen import cells
 from einsql.kernels.loops.expressions import Param, Program
-from einsql.kernels.loops.loop_nest import failing, free_labels
+from einsql.kernels.loops.loop_nest import free_labels
+from einsql.kernels.scalars import bounds_of, fails
 
 Arrays = Mapping[str, Array]
 """A relation's fields on a device, by name."""
@@ -204,7 +205,7 @@ def _tells_too_early(node: EinSum, grid: Grid) -> bool:
     """True if sorting could find a failure at a point that another computed axis excludes."""
     placed = _placed(node, grid)
     others = any(a.define is not None and a not in placed for a in node.axes)
-    return others and any(a.define is not None and failing(node, a.define) for a in placed)
+    return others and any(a.define is not None and fails(a.define, bounds_of(node)) for a in placed)
 
 
 def _places(node: EinSum, grid: Grid) -> EinSum:

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from einsql.core.schema import DType, Key, Schema
-from einsql.ir.einsum.graph import EinSum, Input, Operand, Value, exprs, subexpressions
+from einsql.ir.einsum.graph import EinSum, Input, Operand, exprs, subexpressions
 from einsql.kernels.cuda.device import is_shortage, with_room
 from einsql.kernels.cuda.generated import Compute, compile_generated
 from einsql.kernels.cuda.memory import Handle, Memory
@@ -18,6 +18,7 @@ from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
 from einsql.kernels.cuda.tiles import LEAST, compile_tiles
 from einsql.kernels.kernel import Tick, no_progress
 from einsql.kernels.registry import compile_node
+from einsql.kernels.scalars import values_of
 from einsql.kernels.vectorized.views import plan_views
 
 Handles = Mapping[str, Handle]
@@ -118,8 +119,7 @@ def _types(node: EinSum) -> set[DType]:
 
 def _reads(node: EinSum) -> set[tuple[int, str]]:
     """Operand numbers and fields that a node reads."""
-    expressions = (e for root in exprs(node) for e in subexpressions(root))
-    return {(e.operand, e.field) for e in expressions if isinstance(e, Value)}
+    return {(v.operand, v.field) for v in values_of(*exprs(node))}
 
 
 class _Operator:

@@ -24,7 +24,6 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
     labels_of,
-    subexpressions,
 )
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.generated import Arrays, Compute, literal, stored_type
@@ -32,6 +31,7 @@ from einsql.kernels.cuda.source import HEADER, CudaWriter, Grid, for_cuda, read
 from einsql.kernels.loops.codegen import cells
 from einsql.kernels.loops.expressions import STORED, memory
 from einsql.kernels.loops.loop_nest import Mode, Nest
+from einsql.kernels.scalars import values_of
 from einsql.kernels.vectorized.views import reading
 
 DEPTH = 16
@@ -84,9 +84,7 @@ def _sides(node: EinSum) -> _Sides | None:
         return None
     output = node.outputs[0]
     roots: tuple[Expr, ...] = (*output.args, output.where)
-    values = list(
-        dict.fromkeys(e for root in roots for e in subexpressions(root) if isinstance(e, Value))
-    )
+    values = values_of(*roots)
     if len(values) != 2 or values[0].operand == values[1].operand:
         return None
     a, b = (set(node.operands[v.operand].labels) for v in values)

@@ -32,6 +32,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import can_raise
 from einsql.kernels.groups.classes import Classes
+from einsql.kernels.scalars import bounds_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def limit(term: Expr, node: EinSum, own: Mapping[str, int], rows: Sequence[int])
     """
     if not isinstance(term, Call) or term.fn not in ("le", "lt"):
         return None
-    if can_raise(term, {a.label: (a.lo, a.hi) for a in node.axes}):
+    if can_raise(term, bounds_of(node)):
         return None
     first, second = (_linear(a) for a in term.args)
     if first is None or second is None:
@@ -197,7 +198,7 @@ def mask(
         return None
     labels = labels_of(term).union(*(o.labels for o in sources))
     derived = any(node.axis(x).define is not None for x in labels)
-    if derived or can_raise(term, {a.label: (a.lo, a.hi) for a in node.axes}):
+    if derived or can_raise(term, bounds_of(node)):
         return None
     names = {x: str(own[x]) for x in labels}
     operands = tuple(Operand(o.source, tuple(names[x] for x in o.labels)) for o in sources)

@@ -35,6 +35,7 @@ from einsql.kernels.groups.limits import (
     never_empty,
     over,
 )
+from einsql.kernels.scalars import bounds_of
 
 MOST_WORK = 4
 """Points for each element that a node reads or makes; with more, kernels of its own are better."""
@@ -210,7 +211,7 @@ def _bare(node: EinSum, full: frozenset[int]) -> EinSum | None:
     )
     if not outputs or any(o.name == PRESENT and not _tells(o.args, o.where) for o in node.outputs):
         return None
-    bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+    bounds = bounds_of(node)
     for a in node.axes:
         if a.define is not None and (
             a.label in node.keys or not fits(interval(a.define, bounds), a.lo, a.hi - 1)

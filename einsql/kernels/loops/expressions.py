@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Axis, Call, Const, EinSum, Expr, Label, Value, conjuncts
-from einsql.ir.einsum.intervals import fits, interval, never_overflows
+from einsql.ir.einsum.intervals import fits, interval
 from einsql.ir.functions import SCALARS, Failure
-from einsql.ir.functions.casts import cast_failure
-from einsql.kernels.loops.loop_nest import Nest, expensive, labels_read, may_raise, product
+from einsql.kernels.loops.loop_nest import Nest, expensive, product
+from einsql.kernels.scalars import bounds_of, derived_axes, fails, failure_within, labels_read
 
 CARRIERS: dict[DType, str] = {
     DType.BOOLEAN: "boolean",
@@ -139,7 +139,7 @@ class Points:
     ) -> None:
         self.node, self.nest, self.strided, self.near = node, nest, strided, near
         self.out = Program()
-        self.bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+        self.bounds = bounds_of(node)
         self.level = {label: n + 1 for n, label in enumerate(nest.loops)}
         self.index = {label: f"l{n}" for n, label in enumerate(nest.loops)}
         self.depth = len(nest.loops)
@@ -159,22 +159,13 @@ class Points:
         it stay inside it: it is evaluated exactly where the earlier ones hold.
         """
         deepest = floor = 0
-        waiting = [a for a in self.node.axes if a.define is not None]
-        while waiting:
-            axis = next(a for a in waiting if self.decided(a))
-            waiting.remove(axis)
-            assert axis.define is not None
-            floor, deepest = self.place(axis.define, floor, deepest)
-            self.derive(axis, axis.define)
+        for axis, define in derived_axes(self.node):
+            floor, deepest = self.place(define, floor, deepest)
+            self.derive(axis, define)
         for term in conjuncts(self.node.guard):
             floor, deepest = self.place(term, floor, deepest)
             test = self.value(term)
             self.skip_unless(test)
-
-    def decided(self, axis: Axis) -> bool:
-        """True if a derived axis's definition reads nothing that is still unknown."""
-        assert axis.define is not None
-        return labels_read(self.node, axis.define) <= set(self.level)
 
     def place(self, e: Expr, floor: int, deepest: int) -> tuple[int, int]:
         """Goes to a condition's level; returns the least level of later ones and the deepest."""
@@ -277,7 +268,7 @@ class Points:
             return self.temp(f"near_{e.fn}({args[0]})")
         if self.near and self.divides_many(e):
             return self.temp(f"quotient({args[0]}, {args[1]}, {self.inverse(e.args[1])})")
-        failure = self.failure(e)
+        failure = failure_within(e, self.bounds)
         failed = self.check(failure, args) if failure is not None else None
         if e.fn == "cast":
             text = cast_text(e.args[0].dtype, e.dtype, args[0])
@@ -289,7 +280,11 @@ class Points:
 
     def divides_many(self, e: Call) -> bool:
         """True for a DOUBLE quotient of FLOAT or BIGINT values by a common divisor."""
-        if e.fn != "div" or e.dtype is not DType.DOUBLE or self.failure(e) is not None:
+        if (
+            e.fn != "div"
+            or e.dtype is not DType.DOUBLE
+            or failure_within(e, self.bounds) is not None
+        ):
             return False
         number, by = e.args
         if not isinstance(number, Call) or number.fn != "cast":
@@ -337,17 +332,7 @@ class Points:
 
     def fails(self, e: Expr) -> bool:
         """True if evaluating an expression may raise."""
-        if not isinstance(e, Call):
-            return False
-        return self.failure(e) is not None or any(map(self.fails, e.args))
-
-    def failure(self, e: Call) -> Failure | None:
-        """How a function may raise, or None where its arguments' intervals exclude it."""
-        if not may_raise(e) or never_overflows(e, self.bounds):
-            return None
-        if e.fn == "cast":
-            return cast_failure(e.args[0].dtype, e.dtype)
-        return SCALARS[e.fn].fails[e.args[0].dtype]
+        return fails(e, self.bounds)
 
     def check(self, failure: Failure, args: list[str]) -> str:
         """Notes a failure; returns the name of the flag that tells it."""

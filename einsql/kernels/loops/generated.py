@@ -30,6 +30,7 @@ from einsql.kernels.loops.flatten_labels import flatten
 from einsql.kernels.loops.loop_cuts import Box, cut
 from einsql.kernels.loops.loop_nest import plan_nest
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
+from einsql.kernels.scalars import bounds_of
 from einsql.kernels.vectorized.reductions import merge
 
 FEW = 64
@@ -291,7 +292,7 @@ def _has_gaps(node: EinSum) -> bool:
     """True if there may be keys of the result without any point."""
     if node.guard != TRUE or any(node.axis(k).define is not None for k in node.keys):
         return True
-    bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+    bounds = bounds_of(node)
     computed = ((a, interval(a.define, bounds)) for a in node.axes if a.define is not None)
     return not all(fits(within, a.lo, a.hi - 1) for a, within in computed)
 

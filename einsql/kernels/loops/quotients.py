@@ -16,7 +16,8 @@ from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, rewrite
 from einsql.ir.einsum.intervals import interval
 from einsql.kernels.loops.expressions import Points, typed
-from einsql.kernels.loops.loop_nest import LEAST_PIECE, Nest, by_constant, labels_read
+from einsql.kernels.loops.loop_nest import LEAST_PIECE, Nest, by_constant
+from einsql.kernels.scalars import labels_read
 
 _LARGEST = 2**62
 """Magnitude below which a dividend and the next multiple of its divisor fit BIGINT."""

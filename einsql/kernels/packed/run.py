@@ -33,6 +33,7 @@ from einsql.kernels.packed.source import NUMPY, Leaf, Program, Variant, generate
 from einsql.kernels.packed.terms import Columns, Ranges, compares
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.runtime.cpu_features import machine
+from einsql.kernels.scalars import bounds_of
 from einsql.kernels.vectorized.sums import RunningSum
 
 LONGEST = 2**17
@@ -135,7 +136,7 @@ class _Part:
             x: cube_of(node, self.layout, x.operand) for x in self.leaves if isinstance(x, Value)
         }
         self.programs: dict[Variant, Program] = {}
-        bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+        bounds = bounds_of(node)
         factors = factors_of(columns, o, where)
         self.product = None if factors is None else FactorProduct(self.layout, factors, bounds)
         plain = Ranges(node, {})

@@ -19,6 +19,7 @@ from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Output, Value
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
+from einsql.kernels.scalars import values_of
 from einsql.kernels.segments.rows import (
     Numbers,
     Rows,
@@ -28,7 +29,6 @@ from einsql.kernels.segments.rows import (
     row_parts,
     rows_of,
     size,
-    values_in,
 )
 from einsql.kernels.segments.scatter import pays, scattered
 from einsql.kernels.segments.source import (
@@ -60,7 +60,7 @@ def compile_segments(node: EinSum) -> Runner | None:
         return None
     reduced = tuple(o for o in node.outputs if not _is_count(o) and not is_presence(o))
     leaves: list[Leaf] = []
-    for value in dict.fromkeys(v for o in reduced for v in values_in(o.args[0])):
+    for value in values_of(*(o.args[0] for o in reduced)):
         leaf = _leaf(node, rows, value)
         if leaf is None:
             return None

@@ -14,7 +14,6 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import (
     TRUE,
-    Call,
     Const,
     EinSum,
     Expr,
@@ -23,14 +22,12 @@ from einsql.ir.einsum.graph import (
     Value,
     conj,
     conjuncts,
-    labels_of,
     operands_of,
     renumber,
-    subexpressions,
 )
 from einsql.kernels.kernel import Fields, Runner, no_progress
-from einsql.kernels.loops.loop_nest import may_raise
 from einsql.kernels.matmul.match import LABELS, Factor, product_of
+from einsql.kernels.scalars import calls_of, failure_of, labels_read
 from einsql.kernels.vectorized.sums import accurate_sum
 from einsql.kernels.vectorized.views import reading
 
@@ -313,11 +310,10 @@ def _sides(node: EinSum, chosen: list[int]) -> tuple[Side, ...] | None:
         return None
     guards: list[list[Expr]] = [[] for _ in chosen]
     for term in conjuncts(node.guard):
-        if any(isinstance(e, Call) and may_raise(e) for e in subexpressions(term)):
+        if any(map(failure_of, calls_of(term))):
             return None
         read = operands_of(term)
-        needs = labels_of(term).union(*(node.operands[n].labels for n in read))
-        fits = [n for n, own in enumerate(labels) if needs <= set(own)]
+        fits = [n for n, own in enumerate(labels) if labels_read(node, term) <= set(own)]
         if not fits:
             return None
         fits.sort(key=lambda n: chosen[n] not in read)

@@ -23,9 +23,9 @@ from einsql.ir.einsum.graph import (
     conjuncts,
     labels_of,
     renumber,
-    subexpressions,
 )
 from einsql.kernels.kernel import Fields, Runner, Tick, no_progress, share
+from einsql.kernels.scalars import values_of
 from einsql.kernels.sparse.multiply import IN_ORDER, multiply_rows
 from einsql.kernels.sparse.sides import (
     Compile,
@@ -247,8 +247,9 @@ def split(side: Side) -> tuple[bool, Expr] | None:
     asked = Value(side.operand, PRESENT, DType.BOOLEAN)
     terms = list(conjuncts(side.guard))
     rest = conj(*(t for t in terms if t != asked))
-    reads = [e for e in subexpressions(rest) if isinstance(e, Value)]
-    if labels_of(rest) or any(v.operand != side.operand or v.field == PRESENT for v in reads):
+    if labels_of(rest) or any(
+        v.operand != side.operand or v.field == PRESENT for v in values_of(rest)
+    ):
         return None
     return asked in terms, rest
 

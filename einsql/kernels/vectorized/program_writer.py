@@ -29,10 +29,10 @@ from einsql.ir.einsum.graph import (
     exprs,
     subexpressions,
 )
-from einsql.ir.einsum.intervals import never_overflows
 from einsql.ir.functions import REDUCTIONS, SCALARS, Failure
-from einsql.ir.functions.casts import cast_array, cast_failure
+from einsql.ir.functions.casts import cast_array
 from einsql.kernels.kernel import Runner
+from einsql.kernels.scalars import bounds_of, fails, failure_within
 from einsql.kernels.vectorized.reductions import UFUNCS, running_type
 from einsql.kernels.vectorized.scalar import refuse
 from einsql.kernels.vectorized.sums import CHAIN, add_up
@@ -190,7 +190,7 @@ class _Writer:
         self.domain = domain
         self.page = page
         self.operands = operands
-        self.bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+        self.bounds = bounds_of(node)
         self.known: dict[object, _Var] = {}
         self.given: set[str] = set()
         self.kept = 0
@@ -255,21 +255,9 @@ class _Writer:
 
     def failure(self, e: Call) -> Failure | None:
         """How a call may fail; where a choice decides that, closures do."""
-        source = e.args[0].dtype
-        if e.fn == "cast":
-            failure = cast_failure(source, e.dtype)
-        else:
-            failure = SCALARS[e.fn].fails.get(source)
-        if failure is not None and never_overflows(e, self.bounds):
-            failure = None
-        lazy = e.fn in ("and", "or", "if")
-        if lazy and any(self.fails(a) for a in e.args[1:]):
+        if e.fn in ("and", "or", "if") and any(fails(a, self.bounds) for a in e.args[1:]):
             raise UnsuitedError
-        return failure
-
-    def fails(self, e: Expr) -> bool:
-        calls = [x for x in subexpressions(e) if isinstance(x, Call)]
-        return any(self.failure(x) is not None for x in calls)
+        return failure_within(e, self.bounds)
 
     def call(
         self, e: Call, args: Sequence[_Var], failure: Failure | None, mask: _Var | None

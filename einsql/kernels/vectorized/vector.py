@@ -17,11 +17,11 @@ import numpy as np
 from einsql.core.bfloat16 import loaded, stored
 from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page
-from einsql.errors import InternalError
-from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Label, Operand, Output, Value, subexpressions
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Operand, Output, Value
 from einsql.ir.functions import REDUCTIONS
 from einsql.ir.functions.casts import cast_array
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.scalars import bounds_of, derived_axes, labels_read
 from einsql.kernels.vectorized.program_writer import (
     Domain,
     Indexed,
@@ -148,8 +148,8 @@ def _plan(node: EinSum) -> _Plan:
     keys = [node.axis(k) for k in node.keys]
     enumerated = keys if pointwise else [a for a in keys if a.define is None]
     enumerated = [*enumerated, *(a for a in free if a.label not in node.keys)]
-    bounds = {a.label: (a.lo, a.hi) for a in node.axes}
-    derived = _in_order(node)
+    bounds = bounds_of(node)
+    derived = derived_axes(node)
     outputs = tuple(
         _Output(
             o,
@@ -163,7 +163,7 @@ def _plan(node: EinSum) -> _Plan:
     return _Plan(
         node=node,
         enumerated=tuple(enumerated),
-        derived=tuple((a, compile_expr(a.define, bounds)) for a in derived if a.define is not None),
+        derived=tuple((a, compile_expr(define, bounds)) for a, define in derived),
         guard=None if node.guard == TRUE else compile_expr(node.guard, bounds),
         outputs=outputs,
         reads=tuple(_compile_read(node, o, enumerated, derived) for o in node.operands),
@@ -179,42 +179,18 @@ def _plan(node: EinSum) -> _Plan:
     )
 
 
-def _reads_of(node: EinSum, axis: Axis) -> set[str]:
-    """Labels an axis's definition depends on, through operands too."""
-    if axis.define is None:
-        return set()
-    labels: set[str] = set()
-    for e in subexpressions(axis.define):
-        if isinstance(e, Label):
-            labels.add(e.name)
-        elif isinstance(e, Value):
-            labels.update(node.operands[e.operand].labels)
-    return labels
-
-
-def _in_order(node: EinSum) -> list[Axis]:
-    """The derived axes, each after those its definition reads."""
-    waiting = [a for a in node.axes if a.define is not None]
-    ordered: list[Axis] = []
-    while waiting:
-        blocked = {a.label for a in waiting}
-        ready = [a for a in waiting if not _reads_of(node, a) & blocked]
-        if not ready:
-            raise InternalError(f"Derived labels {sorted(blocked)} define each other.")
-        ordered += ready
-        waiting = [a for a in waiting if a not in ready]
-    return ordered
-
-
 def _compile_read(
-    node: EinSum, operand: Operand, enumerated: Sequence[Axis], derived: Sequence[Axis]
+    node: EinSum,
+    operand: Operand,
+    enumerated: Sequence[Axis],
+    derived: Sequence[tuple[Axis, Expr]],
 ) -> Read:
     """How an operand's fields are laid over the enumerated axes."""
     place = {a.label: n for n, a in enumerate(enumerated)}
     varies = {x: {x} for x in place}  # the enumerated labels a label's value depends on
-    for a in derived:
+    for a, define in derived:
         varies.setdefault(a.label, set()).update(
-            *(varies[x] for x in _reads_of(node, a) if a.label not in place)
+            *(varies[x] for x in labels_read(node, define) if a.label not in place)
         )
     gathered = [x for x in operand.labels if x not in place]
     rows = [x for x in operand.labels if x in place]
