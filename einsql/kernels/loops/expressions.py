@@ -8,7 +8,7 @@ undefined where it overflows, and divisions would stop the process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -120,13 +120,89 @@ def cast_text(source: DType, target: DType, value: str) -> str:
     return typed(target, value)
 
 
-class Points:
+class Builder:
+    """Writes the statements that compute expressions, each value once.
+
+    This is the one walk over expressions whose target is source text for Numba. A kernel says
+    where a statement goes and how operands and labels are read.
+
+    Attributes:
+        known: Names of values, by their expressions.
+        lines: The statements.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[Expr, str] = {}
+        self.lines: list[str] = []
+        self.temps = 0
+
+    def value(self, e: Expr) -> str:
+        """The name of an expression's value."""
+        if isinstance(e, Const):
+            return self.constant(e)
+        if e not in self.known:
+            self.known[e] = self.build(e)
+        return self.known[e]
+
+    def build(self, e: Expr) -> str:
+        """Computes an expression; returns the name of its value."""
+        if isinstance(e, Call):
+            return self.call(e)
+        if isinstance(e, Label):
+            return self.temp(self.label(e))
+        assert isinstance(e, Value)  # literals have no name
+        return self.temp(self.load(e))
+
+    def constant(self, e: Const) -> str:
+        """Source of a literal."""
+        return literal(e.dtype, e.value)
+
+    def label(self, e: Label) -> str:
+        """Source of a label's value."""
+        raise NotImplementedError
+
+    def load(self, e: Value) -> str:
+        """Source that reads an operand."""
+        raise NotImplementedError
+
+    def call(self, e: Call) -> str:
+        """Computes a function."""
+        return self.temp(self.applied(e, [self.value(a) for a in e.args]))
+
+    def applied(self, e: Call, args: Sequence[str]) -> str:
+        """Source of a function over arguments; its result fits."""
+        if e.fn == "cast":
+            return cast_text(e.args[0].dtype, e.dtype, args[0])
+        return typed(e.dtype, self.spelled(e).format(*args))
+
+    def spelled(self, e: Call) -> str:
+        """The template of a function."""
+        return SCALARS[e.fn].numba
+
+    def emit(self, text: str) -> None:
+        """Adds a statement."""
+        self.lines.append(text)
+
+    def temp(self, text: str) -> str:
+        """Names the value of source text."""
+        name = self.temp_name()
+        self.emit(f"{name} = {text}")
+        return name
+
+    def temp_name(self) -> str:
+        """A name not used before."""
+        self.temps += 1
+        return f"t{self.temps - 1}"
+
+
+class Points(Builder):
     """Collects the statements of each loop level; level 0 is before all loops.
 
     Attributes:
         level: The loop level from which a label is known.
         index: The name of each label's zero-based value.
         before: Statements of each level ahead of the loops inside it.
+        names: Names of the values that each level knows.
         at: The level that statements go to.
     """
 
@@ -137,6 +213,7 @@ class Points:
         strided: frozenset[tuple[int, str]],
         near: bool = False,
     ) -> None:
+        super().__init__()
         self.node, self.nest, self.strided, self.near = node, nest, strided, near
         self.out = Program()
         self.bounds = bounds_of(node)
@@ -145,10 +222,9 @@ class Points:
         self.depth = len(nest.loops)
         self.before: list[list[str]] = [[] for _ in range(self.depth + 1)]
         self.after: list[list[str]] = [[] for _ in range(self.depth + 1)]
-        self.known: list[dict[Expr, str]] = [{} for _ in range(self.depth + 1)]
+        self.names: list[dict[Expr, str]] = [{} for _ in range(self.depth + 1)]
         self.lazy: list[dict[Expr, str]] = []
         self.at = 0
-        self.temps = 0
 
     # Which points exist ------------------------------------------------------------
 
@@ -184,7 +260,7 @@ class Points:
             self.skip_unless(f"({value} >= {lo} and {value} < {hi})")
         self.index[axis.label] = self.temp(f"{value} - {lo}")
         self.level[axis.label] = self.at
-        self.known[self.at][Label(axis.label)] = value
+        self.names[self.at][Label(axis.label)] = value
 
     def skip_unless(self, test: str) -> None:
         """Leaves the current point, or the whole kernel before all loops."""
@@ -204,7 +280,7 @@ class Points:
         """
         if isinstance(e, Const):
             return self.constant(e)
-        for scope in (*self.lazy, *self.known[: self.at + 1]):
+        for scope in (*self.lazy, *self.names[: self.at + 1]):
             if e in scope:
                 return scope[e]
         own = self.level_of(e)
@@ -221,18 +297,16 @@ class Points:
 
     def build(self, e: Expr) -> str:
         """Computes an expression at the current level and remembers its name."""
-        if isinstance(e, Label):
-            name = self.temp(f"{self.index[e.name]} + {self.param('lo', e.name)}")
-        elif isinstance(e, Value):
-            name = self.temp(self.load(e))
-        else:
-            assert isinstance(e, Call)
-            name = self.call(e)
-        (self.lazy[-1] if self.lazy else self.known[self.at])[e] = name
+        name = super().build(e)
+        (self.lazy[-1] if self.lazy else self.names[self.at])[e] = name
         return name
 
+    def label(self, e: Label) -> str:
+        """Source of a label's value."""
+        return f"{self.index[e.name]} + {self.param('lo', e.name)}"
+
     def load(self, e: Value) -> str:
-        """Reads an operand."""
+        """Source that reads an operand."""
         key = (e.operand, e.field)
         if key not in self.out.arrays:
             self.out.arrays.append(key)
@@ -270,10 +344,7 @@ class Points:
             return self.temp(f"quotient({args[0]}, {args[1]}, {self.inverse(e.args[1])})")
         failure = failure_within(e, self.bounds)
         failed = self.check(failure, args) if failure is not None else None
-        if e.fn == "cast":
-            text = cast_text(e.args[0].dtype, e.dtype, args[0])
-        else:
-            text = typed(e.dtype, self.spelled(e).format(*args))
+        text = self.applied(e, args)
         if failed is not None and e.dtype.is_integer:
             text = f"{typed(e.dtype, '0')} if {failed} else {text}"
         return self.temp(text)
@@ -296,7 +367,7 @@ class Points:
         """The inverse of a divisor of many numbers; notes divisors for which it does not do."""
         one = Call("div", (Const(1.0, by.dtype), by), by.dtype)
         level = self.level_of(by)
-        if one not in self.known[level]:
+        if one not in self.names[level]:
             with self.outside(level):
                 size, (low, high) = self.temp(f"abs({self.value(by)})"), MIDDLE
                 tiny = f"({size} > 0) & ({size} < np.float64({low!r}))"
@@ -306,10 +377,10 @@ class Points:
         return self.value(one)
 
     def spelled(self, e: Call) -> str:
-        """The source of a function over its arguments."""
+        """The template of a function."""
         if e.fn in _IN_FLOATS and e.dtype.is_integer and all(map(self.is_narrow, e.args)):
             return _IN_FLOATS[e.fn]
-        return SCALARS[e.fn].numba
+        return super().spelled(e)
 
     def is_narrow(self, e: Expr) -> bool:
         """True if an integer fits 32 bits, and so does its opposite unless that raises."""
@@ -364,17 +435,6 @@ class Points:
     def emit(self, text: str) -> None:
         """Adds a statement at the current level."""
         self.before[self.at].append("    " * len(self.lazy) + text)
-
-    def temp(self, text: str) -> str:
-        """Names the value of source text."""
-        name = self.temp_name()
-        self.emit(f"{name} = {text}")
-        return name
-
-    def temp_name(self) -> str:
-        """A name not used before."""
-        self.temps += 1
-        return f"t{self.temps - 1}"
 
     def param(self, kind: str, label: str, array: int = -1) -> str:
         """The name of an integer argument."""

@@ -182,11 +182,11 @@ class Wraps(Points):
     def ahead(self) -> Iterator[None]:
         """Statements go to the start of a piece, where the innermost label has its first value."""
         inner = self.depth
-        saved = self.at, self.lazy, self.before[inner], self.known[inner]
+        saved = self.at, self.lazy, self.before[inner], self.names[inner]
         self.at, self.lazy = inner, []
-        self.before[inner], self.known[inner] = self.starts, self._known_ahead
+        self.before[inner], self.names[inner] = self.starts, self._known_ahead
         yield
-        self.at, self.lazy, self.before[inner], self.known[inner] = saved
+        self.at, self.lazy, self.before[inner], self.names[inner] = saved
 
     def ends(self) -> tuple[str, str]:
         """Where the innermost loop begins and ends: all of it, or a piece."""

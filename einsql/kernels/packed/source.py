@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import Call, Const, Expr, Label, Output, Value
-from einsql.ir.functions import REDUCTIONS, SCALARS
-from einsql.kernels.loops.expressions import CARRIERS, cast_text, typed
+from einsql.ir.einsum.graph import Expr, Label, Output, Value
+from einsql.ir.functions import REDUCTIONS
+from einsql.kernels.loops.expressions import CARRIERS, Builder
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
 from einsql.kernels.packed.terms import Columns, is_slow, kind_of, spell
 from einsql.kernels.runtime.cpu_features import Machine
@@ -238,7 +238,7 @@ from einsql.kernels.runtime.float32_math import cos, log10, power, sin
 """
 
 
-class _Text:
+class _Text(Builder):
     """Writes a kernel's text."""
 
     def __init__(
@@ -248,11 +248,14 @@ class _Text:
         spec: dict[str, Any],
         running: _Running,
     ) -> None:
+        super().__init__()
         self.columns, self.what, self.spec, self.running = columns, program, spec, running
         self.leaves: list[Leaf] = []
-        self.lines: list[str] = []
-        self.known: dict[Expr, str] = {}
         self.side = ROWS
+
+    def start(self, side: str) -> None:
+        """Begins the statements of a side."""
+        self.lines, self.known, self.temps, self.side = [], {}, 0, side
 
     def program(self) -> Program:
         w = self.what
@@ -297,7 +300,7 @@ class _Text:
         panels = "left" if rows else "right"
         start = f"{'m0' if rows else 'n0'} + panel * {wide}"
         index = f"np.uintp((panel * {self.what.depth} + k) * {wide} + {inner})"
-        self.lines, self.known, self.side = [], {}, side
+        self.start(side)
         for n, e in enumerate(self.columns.sides[side]):
             self.pack(f"y{side}{n}[{index}]", self.what.packed[side][n], e)
         element = "m" if rows else "n"
@@ -324,7 +327,7 @@ class _Text:
 
     def spreading(self) -> list[str]:
         """Loops that pack, tile by tile, values that depend on rows and columns, but on no term."""
-        self.lines, self.known, self.side = [], {}, BOTH
+        self.start(BOTH)
         w = self.what
         index = f"np.uintp(((jr * left + ir) * {w.rows} + i) * {w.lanes} + j)"
         for n, e in enumerate(self.columns.sides[BOTH]):
@@ -346,20 +349,14 @@ class _Text:
             value = f"(1 if {value} else 0)"
         self.lines.append(f"{cell} = np.{NUMPY[kind]}({value})")
 
-    def value(self, e: Expr) -> str:
-        """The name of an expression's value at the current element."""
-        if isinstance(e, Const):
-            text = typed(e.dtype, repr(e.value).replace("inf", "np.inf").replace("nan", "np.nan"))
-            return f"({text})" if e.dtype is not DType.BOOLEAN else str(bool(e.value))
-        if e in self.known:
-            return self.known[e]
-        text = self.call(e) if isinstance(e, Call) else self.load(e)
-        name = f"t{len(self.known)}"
-        self.lines.append(f"{name} = {text}")
-        self.known[e] = name
-        return name
+    def label(self, e: Label) -> str:
+        return self.read(e)
 
-    def load(self, e: Leaf) -> str:
+    def load(self, e: Value) -> str:
+        return self.read(e)
+
+    def read(self, e: Leaf) -> str:
+        """Source that reads a label or an operand, packed or not."""
         if e not in self.leaves:
             self.leaves.append(e)
         n = self.leaves.index(e)
@@ -367,12 +364,6 @@ class _Text:
         first = "n" if own == COLUMNS else "m"
         last = "n" if own == BOTH else "0" if self.side == BOTH else "(k0 + k)"
         return f"x{n}[np.uintp(b * x{n}b + {first} * x{n}s + {last} * x{n}k)]"
-
-    def call(self, e: Call) -> str:
-        args = [self.value(a) for a in e.args]
-        if e.fn == "cast":
-            return cast_text(e.args[0].dtype, e.dtype, args[0])
-        return typed(e.dtype, SCALARS[e.fn].numba.format(*args))
 
     # The rest ----------------------------------------------------------------------
 
