@@ -79,8 +79,6 @@ def _size(node: EinSum, grid: Grid) -> int:
 
 
 class _Generated:
-    """A node with its plan."""
-
     def __init__(
         self, node: EinSum, device: Device, grid: Grid, program: Program, team: int, splits: int
     ) -> None:
@@ -94,7 +92,6 @@ class _Generated:
         self.places = compile_generated(_places(node, grid), device) if grid.sorted else None
 
     def run(self, operands: Sequence[Arrays]) -> dict[str, Array]:
-        """Launches the kernels."""
         node, device = self.node, self.device
         sorts = list(self.sort(operands)) if self.places is not None else []
         outputs = [self.result(o) for o in node.outputs]
@@ -159,7 +156,6 @@ class _Generated:
         return self.device.full((self.size * self.splits,), value, carried)
 
     def argument(self, p: Param) -> int:
-        """The value of an integer argument."""
         if p.kind == "lo":
             return self.axes[p.label].lo
         if p.kind == "hi":

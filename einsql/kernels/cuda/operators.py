@@ -112,7 +112,6 @@ def _on_processor(node: EinSum, memory: Memory, jit: str) -> tuple[str, Runner]:
 
 
 def _types(node: EinSum) -> set[DType]:
-    """Types of the expressions and results of a node."""
     expressions = (e for root in exprs(node) for e in subexpressions(root))
     return {e.dtype for e in expressions} | {o.dtype for o in node.outputs}
 
@@ -123,8 +122,6 @@ def _reads(node: EinSum) -> set[tuple[int, str]]:
 
 
 class _Operator:
-    """A node with a kernel of the device."""
-
     def __init__(
         self,
         node: EinSum,
@@ -187,7 +184,6 @@ class _Operator:
         return {a.label: a.extent for a in axes if a.define is None}
 
     def pieces(self, read: Sequence[Handles]) -> list[Piece]:
-        """The arrays of a slab."""
         pieces = [
             Piece(frozenset(self.node.operands[n].labels), TEMPORARY * h.nbytes)
             for n, o in enumerate(read)

@@ -119,7 +119,6 @@ class _Writer(CudaWriter):
         self.chunks = self.output.reduction == "sum" and self.output.dtype is DType.FLOAT
 
     def load(self, e: Value) -> str:
-        """An element in a register."""
         name = "u_" if e == self.sides.left else "v_"
         if e.dtype is DType.BOOLEAN:
             return f"{name} != 0"
@@ -146,8 +145,6 @@ class _Writer(CudaWriter):
 
 
 class _Tiles:
-    """A node with its kernel."""
-
     def __init__(self, node: EinSum, sides: _Sides, device: Device) -> None:
         self.node, self.sides, self.device = node, sides, device
         self.extent = {a.label: a.extent for a in node.axes}
@@ -177,7 +174,6 @@ class _Tiles:
         return self.threads[0] * self.micro[0], self.threads[1] * self.micro[1]
 
     def run(self, operands: Sequence[Arrays]) -> dict[str, Array]:
-        """Launches the kernel."""
         s, device = self.sides, self.device
         output = self.node.outputs[0]
         left = self.stack(operands, s.left, (s.batch, s.m, s.k))
@@ -215,7 +211,6 @@ class _Tiles:
         return array.reshape([prod(self.extent[x] for x in g) for g in groups])
 
     def write(self) -> str:
-        """The kernel's text."""
         w, o = self.writer, self.node.outputs[0]
         body = w.body()
         w.at = w.nest.kept

@@ -63,10 +63,7 @@ def write(plan: Plan, strided: frozenset[Source]) -> Driver:
 
 
 class _Writer(Online):
-    """Writes products and loops."""
-
     def write(self) -> Driver:
-        """The kernel."""
         plan, out = self.plan, self.out
         for at, m in enumerate(plan.members):
             buffer = plan.buffers[at]
@@ -130,7 +127,6 @@ class _Writer(Online):
             self.stage(stage, strip)
 
     def stage(self, stage: Sequence[int], strip: int) -> None:
-        """A product, or consecutive loops."""
         first = self.plan.members[stage[0]]
         if first.product is not None:
             self.product(stage[0], first, first.product)
@@ -369,7 +365,6 @@ class _Writer(Online):
     # ---- the whole
 
     def assemble(self) -> str:
-        """The module's text."""
         lines = "\n".join(self.lines)
         text = "\n".join([*self.head, lines])
         named = sorted({int(n) for n in re.findall(r"\bg(\d+)\b", text)})

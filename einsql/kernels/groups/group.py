@@ -114,7 +114,6 @@ class Group:
     def _run_one_by_one(
         self, operands: Sequence[Fields], tick: Tick
     ) -> list[dict[str, np.ndarray]]:
-        """Runs node by node."""
         fields_of: dict[int, Fields] = {
             id(s): f for s, f in zip(self.sources, operands, strict=True)
         }

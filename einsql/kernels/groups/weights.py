@@ -63,7 +63,6 @@ def _power(m: Member) -> Call | None:
 def _weights(
     group: Sequence[Member], number: Mapping[int, int], read: Call, weights: int, total: int
 ) -> Weights | None:
-    """The weights that a node makes and another one sums."""
     summed = _only(group[total], "sum")
     if not isinstance(summed, Value) or summed.dtype is not read.dtype:
         return None

@@ -95,8 +95,6 @@ Steps = tuple[tuple[int, ...], ...]
 
 
 class _Loops:
-    """A node with its plan."""
-
     def __init__(self, node: EinSum, near: bool = True) -> None:
         self.node, self.near = node, near
         self.far: _Loops | None = None
@@ -258,7 +256,6 @@ class _Loops:
         return prod(self.shape[place + 1 :])
 
     def kinds(self, o: Output) -> list[np.dtype]:
-        """Types of the arrays a kernel writes for an output."""
         if o.reduction is None or not self.nest.keeps_state:
             return [o.dtype.numpy]
         return [_carrier(t) for t in state(o, self.nest)]
@@ -273,7 +270,6 @@ class _Loops:
         return [np.full(shape, start, first), *(np.zeros(shape, t) for t in rest)]
 
     def finish(self, o: Output, result: list[np.ndarray]) -> np.ndarray:
-        """The values of an output, computed from the arrays that the kernel wrote."""
         if o.reduction is None or not self.nest.keeps_state:
             return result[0]
         if is_compensated(o, self.nest):
@@ -382,7 +378,6 @@ def _carrier(dtype: DType) -> np.dtype:
 
 
 def _source(node: EinSum, operand: int, name: str) -> _Source:
-    """Plans how an operand's field is read."""
     read = node.operands[operand]
     schema = read.source.schema
     cuts = []

@@ -114,7 +114,6 @@ def _widened(e: Expr) -> Expr:
 
 
 def _operand(node: EinSum, o: Operand) -> Operand:
-    """An operand with FLOAT for its short fields, over no more keys than are read."""
     old = o.source.schema
     if not any(f.dtype.is_short for f in old.fields):
         return o

@@ -268,7 +268,6 @@ class Plan(ProductViews):
     def _calls_of(
         self, a: np.ndarray, b: np.ndarray, parts: Sequence[int], blocks: int
     ) -> Calls | None:
-        """The calls for so many blocks of terms."""
         array = empty((blocks, *self.shape), self.dtype)
         views = self.views(a, b)
         # Nothing is copied, so the terms are one axis, or none where each sum has one.

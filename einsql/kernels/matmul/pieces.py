@@ -130,7 +130,6 @@ def contiguous(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _copy(array: np.ndarray, out: np.ndarray) -> None:
-    """Copies an array to one in C order, or to a part of such a one."""
     steps = [abs(s) for s in array.strides]
     turned = array.ndim > 1 and 0 < min(steps) < steps[-1]
     if array.size <= BLOCK or not turned:

@@ -137,7 +137,6 @@ class ProductViews:
 
     @property
     def _product(self) -> long_sums.Product:
-        """The function that multiplies matrices."""
         return blas.multiply if self.other else np.matmul
 
 

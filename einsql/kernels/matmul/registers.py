@@ -239,7 +239,6 @@ def add_rows(_: Any, size: Any, lanes: Any, rows: Any, first: Any, down: Any, su
 
 
 def _function(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
-    """A function of LLVM's own."""
     kind = ir.FunctionType(result, arguments)
     return builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
 
@@ -258,7 +257,6 @@ def _pointer(builder: Any, address: Any, to: Any) -> Any:
 
 
 def _spread(builder: Any, one: Any, vector: Any) -> Any:
-    """A vector of copies of a scalar."""
     single = builder.insert_element(ir.Constant(vector, ir.Undefined), one, ir.IntType(32)(0))
     mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
     return builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), mask)

@@ -216,7 +216,6 @@ def _dots_row(
 
 
 def _lanes(size: int) -> int:
-    """Elements of a register."""
     return machine().width // size
 
 

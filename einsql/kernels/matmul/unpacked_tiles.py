@@ -97,7 +97,6 @@ def tile_for(m: int, n: int, size: int) -> Tile:
 
 @cached
 def _registers() -> tuple[int, int]:
-    """Bytes and number of the machine's vector registers."""
     return machine().width, machine().registers
 
 

@@ -98,8 +98,6 @@ def _match(node: EinSum, o: Output) -> _Part | None:
 
 
 class _Packed:
-    """A node and the parts that compute its outputs."""
-
     def __init__(self, node: EinSum, parts: Sequence[_Part]) -> None:
         self.node, self.parts = node, parts
         self.loops: Runner | None = None
@@ -114,15 +112,12 @@ class _Packed:
         return fields
 
     def fall_back(self) -> Runner:
-        """Compiled loops, which raise where arithmetic does."""
         if self.loops is None:
             self.loops = compile_loops(self.node)
         return self.loops
 
 
 class _Part:
-    """One output of a node."""
-
     def __init__(self, node: EinSum, o: Output, where: Expr | None, columns: Columns) -> None:
         self.node, self.output, self.where, self.columns = node, o, where, columns
         self.layout: Layout = columns.layout
@@ -217,7 +212,6 @@ class _Part:
         return total.result(), False
 
     def terms_of(self, leaf: Leaf, cube: Cube, start: int, count: int) -> Cube:
-        """Some terms of the operands of a kernel."""
         if cube.shape[2] == 1 or self.columns.own(leaf) == BOTH:
             return cube
         return cube[:, :, start : start + count]

@@ -158,7 +158,6 @@ def _rows(machine: Machine, wide: int, pair: bool, calls: int, columns: int) -> 
 
 
 def _running(o: Output, guarded: bool, v: Variant) -> _Running:
-    """Which running values a reduction has."""
     name, term = o.reduction or "", o.args[-1].dtype
     kind = kind_of(term, v.narrow)
     same = _Running(
@@ -239,8 +238,6 @@ from einsql.kernels.runtime.float32_math import cos, log10, power, sin
 
 
 class _Text(Builder):
-    """Writes a kernel's text."""
-
     def __init__(
         self,
         columns: Columns,
@@ -254,7 +251,6 @@ class _Text(Builder):
         self.side = ROWS
 
     def start(self, side: str) -> None:
-        """Begins the statements of a side."""
         self.lines, self.known, self.temps, self.side = [], {}, 0, side
 
     def program(self) -> Program:
@@ -343,7 +339,6 @@ class _Text(Builder):
         ]
 
     def pack(self, cell: str, kind: str, e: Expr) -> None:
-        """Computes a column's element."""
         value = self.value(e)
         if kind == "i8":
             value = f"(1 if {value} else 0)"
@@ -356,7 +351,6 @@ class _Text(Builder):
         return self.read(e)
 
     def read(self, e: Leaf) -> str:
-        """Source that reads a label or an operand, packed or not."""
         if e not in self.leaves:
             self.leaves.append(e)
         n = self.leaves.index(e)
@@ -368,7 +362,6 @@ class _Text(Builder):
     # The rest ----------------------------------------------------------------------
 
     def storing(self) -> list[str]:
-        """Loops that take running values into the result."""
         w, final = self.what, len(self.what.state) - 1
         size = w.rows * w.lanes
         value = self.running.finish.format("v")

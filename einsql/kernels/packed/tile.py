@@ -94,8 +94,6 @@ def tile(**spec: Any) -> Any:
 
 
 class _Writer:
-    """Writes one tile."""
-
     def __init__(self, what: Tile, builder: Any, args: Sequence[Any]) -> None:
         self.what, self.builder = what, builder
         self.depth, self.first, self.at, a, b, c, state, consts, one = args
@@ -113,7 +111,6 @@ class _Writer:
 
     @property
     def is_pair(self) -> bool:
-        """True for a value and its argument."""
         return self.what.reduction.startswith("arg_")
 
     def write(self) -> None:
@@ -171,15 +168,12 @@ class _Writer:
         ]
 
     def identity(self) -> Any:
-        """The vector of values that change nothing."""
         return self.r.literal(TYPES[self.what.run], self.what.start)
 
     def kept(self, row: int, n: int, kind: str) -> Any:
-        """A row's running values in memory."""
         return self.r.load(self.place(row, n, kind), TYPES[kind], _SIZES[kind])
 
     def place(self, row: int, n: int, kind: str) -> Any:
-        """The address of a row's running values."""
         offset = ir.Constant(_WORD, row * self.what.lanes * _SIZES[kind])
         return self.builder.add(self.state[n], offset)
 
@@ -267,8 +261,6 @@ class _Writer:
 
 
 class _Point:
-    """The values of expressions at one row and term."""
-
     def __init__(
         self, writer: _Writer, row: int, index: Any, columns: Sequence[Any], number: Any
     ) -> None:
@@ -277,7 +269,6 @@ class _Point:
         self.known: dict[tuple[Any, ...], Any] = {}
 
     def value(self, e: tuple[Any, ...]) -> Any:
-        """An expression's vector, built once."""
         if e not in self.known:
             self.known[e] = self.build(e)
         return self.known[e]

@@ -275,8 +275,6 @@ def stepped(a: np.ndarray) -> tuple[int, int]:
 
 
 class _Here(threading.local):
-    """The statement of this thread."""
-
     statements = 0
 
 

@@ -320,7 +320,6 @@ def _temporary() -> Path | None:
 
 
 def _remove_temporary(home: Path) -> None:
-    """Removes a directory that this process has made."""
     if home in _temporaries:
         shutil.rmtree(home, ignore_errors=True)
 

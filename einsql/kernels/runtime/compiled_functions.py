@@ -26,7 +26,6 @@ Build = Callable[[Any, Any, Any, Any], Any]
 
 
 def _integer_of(kind: Any) -> Any:
-    """The integer type as wide as a float type."""
     return types.int32 if kind == types.float32 else types.int64
 
 
@@ -111,7 +110,6 @@ def _larger(builder: Any, kind: Any, a: Any, b: Any) -> Any:
 
 
 def _of_floats(name: str, builder: Any, a: Any, b: Any, flags: tuple[str, ...]) -> Any:
-    """A call of an LLVM intrinsic."""
     function = ir.FunctionType(a.type, [a.type] * 2)
     declared = builder.module.declare_intrinsic(name, [a.type], function)
     return builder.call(declared, [a, b], fastmath=flags)

@@ -58,7 +58,6 @@ def _of_singles(build: Callable[..., Num], otherwise: str) -> Any:
 
 @cache
 def _factor() -> Fraction:
-    """2/π."""
     one = 1 << (_BITS + 20)
 
     def arctangent(of: int) -> int:
@@ -138,7 +137,6 @@ def _near_cos(x: Num) -> Num:
 
 
 def _logarithm(x: Num, base: float) -> Num:
-    """Of a float64."""
     k, m, h, c = split(x, DOUBLE)
     scale = 1 / math.log(base)
     return special(x, (m - (h - c)).times_plus(scale, k * (math.log(2) * scale)))

@@ -79,7 +79,6 @@ def _is_covered(o: Output) -> bool:
 
 
 def _is_count(o: Output) -> bool:
-    """True for a sum of ones."""
     one = isinstance(o.args[0], Const) and o.args[0].dtype.is_integer and o.args[0].value == 1
     return o.reduction == "sum" and o.where == TRUE and o.dtype is DType.BIGINT and one
 
@@ -112,8 +111,6 @@ class _Source:
 
 
 class _Segments:
-    """A node with its plan."""
-
     def __init__(
         self,
         node: EinSum,
@@ -186,7 +183,6 @@ class _Segments:
         return np.ascontiguousarray(np.broadcast_to(at, (rows,)))
 
     def scattered(self, at: np.ndarray, arguments: Sequence[object], tick: Tick) -> Found | None:
-        """Adds rows where they belong."""
         sizes = self.count, self.width if self.reduced else 1
 
         if self.text is None:

@@ -324,5 +324,4 @@ def _sides(node: EinSum, chosen: list[int]) -> tuple[Side, ...] | None:
 
 
 def _read(node: EinSum, number: int) -> bool:
-    """True if a node's outputs read an operand's fields."""
     return any(number in operands_of(e) for o in node.outputs for e in o.args)

@@ -75,8 +75,6 @@ def by_tiles(node: EinSum, joined: Joined, compile_node: Compile) -> Run | None:
 
 
 class _Tiled:
-    """A node with its plan."""
-
     def __init__(self, node: EinSum, joined: Joined, groups: Groups, compile_node: Compile) -> None:
         self.joined = joined
         self.gone = groups.gone
@@ -121,7 +119,6 @@ class _Tiled:
         return sums, self.arranged(counts) if counts else np.zeros(())
 
     def arranged(self, products: Sequence[np.ndarray]) -> np.ndarray:
-        """The products of all batches with an axis per key."""
         stack = products[0][None] if len(products) == 1 else np.stack(products)
         return stack.reshape(self.extents).transpose(self.turn)
 

@@ -197,7 +197,6 @@ class _Writer:
         page.names.update(_NAMES)
 
     def fields(self) -> dict[str, str]:
-        """Writes the node."""
         node = self.node
         mask = None if self.domain.mask is None else self.literal(self.domain.mask)
         if self.domain.guards:
@@ -290,7 +289,6 @@ class _Writer:
         return variable
 
     def cast(self, a: _Var, dtype: DType) -> _Var:
-        """Writes `cast_array`."""
         target = dtype.carrier
         if a.constant is not None:
             return self.literal(np.asarray(cast_array(a.constant, dtype)))
@@ -302,7 +300,6 @@ class _Writer:
         return self.line(f"cast_array({a.name}, {self.held(dtype)})", a.shape, target)
 
     def both(self, a: _Var | None, b: _Var | None) -> _Var | None:
-        """Writes the conjunction of two selections."""
         if a is None or b is None:
             return b if a is None else a
         shape = np.broadcast_shapes(a.shape, b.shape)
@@ -311,7 +308,6 @@ class _Writer:
     # ---- operands
 
     def value(self, e: Value) -> _Var:
-        """Writes how an operand's field is read."""
         fields = self.node.operands[e.operand].source.schema
         dtype, read = fields.dtype(e.field), self.domain.reads[e.operand]
         extents = tuple(k.extent for k in fields.keys)
@@ -344,7 +340,6 @@ class _Writer:
         return self.shown(value, o.dtype)
 
     def reduced(self, o: Output, mask: _Var | None) -> _Var:
-        """Writes a reduction over the axes that are no keys."""
         selected = mask if o.where == TRUE else self.both(mask, self.expr(o.where, mask))
         value = self.expr(o.args[0], selected)
         shape, kept = self.domain.shape, self.domain.kept
@@ -370,14 +365,12 @@ class _Writer:
         return self.shown(self.line(text, shape[:kept], running.carrier, True), o.dtype)
 
     def chosen(self, mask: _Var, value: _Var, otherwise: object) -> _Var:
-        """Writes a choice between values and a constant."""
         other = self.literal(np.asarray(otherwise, value.dtype))
         shape = np.broadcast_shapes(mask.shape, value.shape)
         text = f"where({mask.name}, {value.name}, {other.name})"
         return self.line(text, shape, value.dtype, True)
 
     def from_zero(self, value: _Var) -> _Var:
-        """Writes a sum of one term."""
         zero = self.literal(np.asarray(0, value.dtype))
         add = self.held(np.add, "f")
         return self.line(f"{add}({value.name}, {zero.name})", value.shape, value.dtype, True)

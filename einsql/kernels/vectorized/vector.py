@@ -52,8 +52,6 @@ Read = Callable[["_Points"], Reading]
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """An output with its expressions compiled."""
-
     output: Output
     args: tuple[Compiled, ...]
     where: Compiled | None

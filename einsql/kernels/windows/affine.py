@@ -199,7 +199,6 @@ class _Looked:
     seen: dict[str, str] = field(default_factory=dict)
 
     def array(self, field: str) -> str:
-        """See `FieldSource.array`."""
         if field not in self.seen:
             name, look = self.source.array(field), self.look
             if isinstance(look, Cropped):
@@ -212,7 +211,6 @@ class _Looked:
 
     @property
     def whole(self) -> str:
-        """See `FieldSource.whole`."""
         return f"{{{', '.join(f'{field!r}: {name}' for field, name in self.seen.items())}}}"
 
 

@@ -124,8 +124,6 @@ class _Piece:
 
 
 class _Multiply:
-    """A product with its plan."""
-
     def __init__(self, node: EinSum, product: Product) -> None:
         self.node, self.product = node, product
         self.extent = {a.label: a.extent for a in node.axes}
@@ -258,7 +256,6 @@ class _Multiply:
         return wide
 
     def elsewhere(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
-        """Runs the node as loops."""
         if self.fallback is None:
             self.fallback = compile_loops(self.node)
         return self.fallback(operands, tick)
@@ -298,7 +295,6 @@ class Tile:
 
 @cache
 def _registers() -> tuple[int, int]:
-    """Bytes and number of the machine's vector registers."""
     import llvmlite.binding as llvm
 
     features = llvm.get_host_cpu_features()

@@ -97,7 +97,6 @@ def _load(builder: Any, address: Any, by: int, vector: Any, align: int) -> Any:
 
 
 def _spread(builder: Any, one: Any, vector: Any) -> Any:
-    """A vector of copies of a scalar."""
     single = builder.insert_element(ir.Constant(vector, ir.Undefined), one, ir.IntType(32)(0))
     mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
     return builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), mask)
