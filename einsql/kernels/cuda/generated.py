@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, Axis, Call, Const, EinSum, Expr, Label, Output
 from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.source import Grid, finishing, generate_cuda, plan_grid
 from einsql.kernels.loops.codegen import cells
-from einsql.kernels.loops.expressions import Param, Program
+from einsql.kernels.loops.expressions import Program
 from einsql.kernels.loops.loop_nest import free_labels
 from einsql.kernels.scalars import bounds_of, fails
 
@@ -30,6 +29,13 @@ LONG = 256
 
 EACH = 4
 """Points that a thread of a team has at least, where several blocks share a key."""
+
+
+def raise_failure(program: Program, device: Device, failed: Array) -> None:
+    """Raises the first error that a kernel has noted in an array of one element."""
+    bits = int(device.download(failed)[0]) if program.reasons else 0
+    if bits:
+        raise program.error(bits)
 
 
 def start(o: Output) -> Any:
@@ -98,7 +104,7 @@ class _Generated:
         numbers: list[Any] = [self.size]
         inputs = [
             *(self.axes[x].extent for x in self.grid.nest.loops),
-            *map(self.argument, self.program.params),
+            *(p.of_node(self.node) for p in self.program.params),
             *map(literal, self.program.constants),
             *(self.array(operands, *key) for key in self.program.arrays),
             *sorts,
@@ -124,10 +130,7 @@ class _Generated:
         failed = self.failed
         blocks = max(1, min(-(-work // device.threads), device.grid))
         device.launch(program.source, blocks, [*args, failed])
-        if program.reasons:
-            bits = int(device.download(failed)[0])
-            if bits:
-                raise DataError(program.reasons[(bits & -bits).bit_length() - 1])
+        raise_failure(program, device, failed)
 
     def sort(self, operands: Sequence[Arrays]) -> tuple[Array, Array]:
         """The points by the key they belong to, and where each key's begin among them."""
@@ -154,14 +157,6 @@ class _Generated:
         """Running values of every block of every key, as they are without any point."""
         carried = np.dtype(np.float32) if dtype is DType.HALF else stored_type(dtype)
         return self.device.full((self.size * self.splits,), value, carried)
-
-    def argument(self, p: Param) -> int:
-        if p.kind == "lo":
-            return self.axes[p.label].lo
-        if p.kind == "hi":
-            return self.axes[p.label].hi
-        place = self.node.keys.index(p.label)
-        return prod(self.node.schema.shape[place + 1 :])
 
     def array(self, operands: Sequence[Arrays], operand: int, name: str) -> Array:
         """The part of a field that the domain covers."""

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.errors import DataError
 from einsql.ir.einsum.graph import (
     TRUE,
     Call,
@@ -26,7 +25,7 @@ from einsql.ir.einsum.graph import (
     labels_of,
 )
 from einsql.kernels.cuda.device import Array, Device
-from einsql.kernels.cuda.generated import Arrays, Compute, literal, stored_type
+from einsql.kernels.cuda.generated import Arrays, Compute, literal, raise_failure, stored_type
 from einsql.kernels.cuda.source import HEADER, CudaWriter, Grid, for_cuda, read
 from einsql.kernels.loops.codegen import cells
 from einsql.kernels.loops.expressions import STORED, memory
@@ -183,16 +182,12 @@ class _Tiles:
         result = device.empty((batch * m * n,), stored_type(output.dtype))
         failed = device.full((1,), 0, np.dtype(np.int64))
         program = self.writer.out
-        assert all(p.kind == "lo" for p in program.params)  # labels are read, no arrays
-        numbers = [self.node.axis(p.label).lo for p in program.params]
+        numbers = [p.of_node(self.node) for p in program.params]  # labels are read, no arrays
         work = batch * down * across
         args: list[Any] = [work, m, n, k, down, across, *numbers]
         args += [*map(literal, program.constants), left, right, result, failed]
         device.launch(self.source, min(work, device.grid), args)
-        if program.reasons:
-            bits = int(device.download(failed)[0])
-            if bits:
-                raise DataError(program.reasons[(bits & -bits).bit_length() - 1])
+        raise_failure(program, device, failed)
         labels = (*s.batch, *s.m, *s.n)
         result = result.view(output.dtype.numpy).reshape([self.extent[x] for x in labels])
         return {output.name: result.transpose([labels.index(key) for key in self.node.keys])}

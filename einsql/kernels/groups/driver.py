@@ -13,11 +13,11 @@ from einsql.ir.einsum.graph import Const
 from einsql.kernels.groups.limits import Limit
 from einsql.kernels.groups.members import Member, Product
 from einsql.kernels.groups.online import Online
-from einsql.kernels.groups.places import Driver, Source, extreme, itemsize
+from einsql.kernels.groups.places import Driver, Source, itemsize
 from einsql.kernels.groups.plan import PAD, Plan
 from einsql.kernels.groups.weights import masks_fit
 from einsql.kernels.loops.codegen import generate
-from einsql.kernels.loops.expressions import STORED
+from einsql.kernels.loops.expressions import STORED, Origin
 from einsql.kernels.loops.generated import bits
 
 _HEADER = "import numpy as np\nfrom numba import njit\n"
@@ -267,9 +267,7 @@ class _Writer(Online):
             for rises, start, slope in edges:
                 (least if rises else most).append(f"{start} + r * {slope}")
             name = f"w{len(self.out.numbers)}_{len(names)}"
-            self.emit(f"{name} = min({extreme('max', least)}, {extent})")
-            self.emit(f"{name}e = max({extreme('min', most)}, {name})")
-            names[limits] = name, f"{name}e"
+            names[limits] = self.range(name, least, most, extent)
         for at, call in zip(stage, calls, strict=True):
             m = plan.members[at]
             outer = lines[m.limits][2] if m.limits else None
@@ -300,13 +298,13 @@ class _Writer(Online):
             c = m.own[label]
             numbers += [self.param(0), self.param(1 if c in self.rows else plan.extent(c))]
         for p in program.params:
-            if p.kind == "stride":
+            buffer = plan.buffers[at]
+            if p.origin is Origin.STRIDE:
                 numbers.append(self.step((at, *program.arrays[p.array]), p.label))
-            elif p.kind == "key":
-                numbers.append(self.param(self.key_step(at, m, p.label)))
+            elif p.origin is Origin.KEY and buffer is not None:
+                numbers.append(self.param(buffer.steps[m.node.keys.index(p.label)]))
             else:
-                a = m.node.axis(p.label)
-                numbers.append(self.param(a.lo if p.kind == "lo" else a.hi))
+                numbers.append(self.param(p.of_node(m.node)))
         numbers += [self.param(bits(c)) for c in program.constants]
         places = [self.read((at, *a)) for a in program.arrays]
         places += [self.made((at, o.name)) for o in m.node.outputs]
@@ -342,11 +340,11 @@ class _Writer(Online):
         first = 2 * len(nest.loops)
         for n, p in enumerate(program.params):
             c = m.own.get(p.label)
-            if p.kind == "lo" and c in self.rows:
+            if p.origin is Origin.LO and c in self.rows:
                 lo = self.param(m.node.axis(p.label).lo)
                 moved = " + r" if c == self.plan.block else ""
                 self.emit(f"q{at}[{first + n}] = {lo} + x{self.rows.index(c)}{moved}")
-            elif p.kind == "lo" and self.parted and c == self.along:
+            elif p.origin is Origin.LO and self.parted and c == self.along:
                 self.emit(f"q{at}[{first + n}] = {self.param(m.node.axis(p.label).lo)} + part")
         first += len(program.params) + len(program.constants)
         for n, address in enumerate(addresses):

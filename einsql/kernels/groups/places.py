@@ -233,8 +233,14 @@ class Places:
             ends = f"{start}, {start} + (rows - 1) * {slope}"
             (least if rises else most).append(f"{'min' if rises else 'max'}({ends})")
         name = f"z{len(self.out.numbers)}"
-        self.emit(f"{name} = min({extreme('max', least)}, {extent})")
-        self.emit(f"{name}e = max({extreme('min', most)}, {name})")
+        return self.range(name, least, most, extent)
+
+    def range(
+        self, name: str, least: Sequence[str], most: Sequence[str], extent: str
+    ) -> tuple[str, str]:
+        """Names the range from the greatest of some values to the least of others."""
+        self.emit(f"{name} = min({_extreme('max', least)}, {extent})")
+        self.emit(f"{name}e = max({_extreme('min', most)}, {name})")
         return name, f"{name}e"
 
     def step(self, source: Source, label: str) -> str:
@@ -245,17 +251,6 @@ class Places:
         if producer is not None and (buffer := self.plan.buffers[producer]) is not None:
             return self.param(buffer.steps[o.labels.index(label)])
         return self.param(lambda g: g.arrays[source].strides[label])
-
-    def key_step(self, at: int, m: Member, label: str) -> int:
-        """Elements between two values of a key of a node's result."""
-        place = m.node.keys.index(label)
-        buffer = self.plan.buffers[at]
-        if buffer is not None:
-            return buffer.steps[place]
-        step = 1
-        for extent in m.node.schema.shape[place + 1 :]:
-            step *= extent
-        return step
 
 
 def _always(number: int) -> Number:
@@ -271,8 +266,7 @@ def itemsize(dtype: DType) -> int:
     return dtype.numpy.itemsize
 
 
-def extreme(function: str, terms: Sequence[str]) -> str:
-    """Source of the least or greatest of some values."""
+def _extreme(function: str, terms: Sequence[str]) -> str:
     return terms[0] if len(terms) == 1 else f"{function}({', '.join(terms)})"
 
 

@@ -8,11 +8,14 @@ undefined where it overflows, and divisions would stop the process.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 
 from einsql.core.schema import DType
+from einsql.errors import DataError
 from einsql.ir.einsum.graph import Axis, Call, Const, EinSum, Expr, Label, Value, conjuncts
 from einsql.ir.einsum.intervals import fits, interval
 from einsql.ir.functions import SCALARS, Failure
@@ -54,16 +57,36 @@ _OF_ANGLES = frozenset({"sin", "cos"})
 _IN_FLOATS = {"idiv": "idiv_32({0}, {1})", "mod": "remainder_32({0}, {1})"}
 
 
+class Origin(enum.Enum):
+    """The origin of an integer argument."""
+
+    LO = enum.auto()
+    HI = enum.auto()
+    STRIDE = enum.auto()
+    KEY = enum.auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Param:
-    """An integer argument: `lo` or `hi` of a label, its `stride` in an array, or in the result.
+    """An integer argument of a kernel.
 
-    `array` numbers the array for strides of operands and is -1 otherwise.
+    Attributes:
+        origin: LO or HI, the bounds of a label; STRIDE, elements between two of its values in an
+            operand; KEY, elements between them in the result.
+        label: The label.
+        array: The number of the array of a STRIDE.
     """
 
-    kind: str
+    origin: Origin
     label: str
     array: int = -1
+
+    def of_node(self, node: EinSum) -> int:
+        """The argument, other than a STRIDE, for a node whose result is in C order."""
+        if self.origin is Origin.KEY:
+            return prod(node.schema.shape[node.keys.index(self.label) + 1 :])
+        axis = node.axis(self.label)
+        return axis.lo if self.origin is Origin.LO else axis.hi
 
 
 @dataclass(slots=True)
@@ -82,6 +105,10 @@ class Program:
     constants: list[Const] = field(default_factory=list)
     arrays: list[tuple[int, str]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+
+    def error(self, bits: int) -> DataError:
+        """The error of the first reason among the bits of the error cell."""
+        return DataError(self.reasons[(bits & -bits).bit_length() - 1])
 
 
 def typed(dtype: DType, text: str) -> str:
@@ -253,10 +280,10 @@ class Points(Builder):
     def derive(self, axis: Axis, define: Expr) -> None:
         """Computes a derived label, leaving the point where its value is out of bounds."""
         value = self.temp(f"np.int64({self.value(define)})")
-        lo = self.param("lo", axis.label)
+        lo = self.param(Origin.LO, axis.label)
         within = interval(define, self.bounds)
         if within is None or within[0] < axis.lo or within[1] >= axis.hi:
-            hi = self.param("hi", axis.label)
+            hi = self.param(Origin.HI, axis.label)
             self.skip_unless(f"({value} >= {lo} and {value} < {hi})")
         self.index[axis.label] = self.temp(f"{value} - {lo}")
         self.level[axis.label] = self.at
@@ -303,7 +330,7 @@ class Points(Builder):
 
     def label(self, e: Label) -> str:
         """Source of a label's value."""
-        return f"{self.index[e.name]} + {self.param('lo', e.name)}"
+        return f"{self.index[e.name]} + {self.param(Origin.LO, e.name)}"
 
     def load(self, e: Value) -> str:
         """Source that reads an operand."""
@@ -315,7 +342,7 @@ class Points(Builder):
         terms = []
         for label in dict.fromkeys(labels):
             unit = label == labels[-1] and labels.count(label) == 1 and key not in self.strided
-            stride = "" if unit else f" * {self.param('stride', label, n)}"
+            stride = "" if unit else f" * {self.param(Origin.STRIDE, label, n)}"
             terms.append(f"{self.index[label]}{stride}")
         text = f"a{n}[{' + '.join(terms) or '0'}]"
         return _READ.get(e.dtype, "{0}").format(text)
@@ -436,9 +463,9 @@ class Points(Builder):
         """Adds a statement at the current level."""
         self.before[self.at].append("    " * len(self.lazy) + text)
 
-    def param(self, kind: str, label: str, array: int = -1) -> str:
+    def param(self, origin: Origin, label: str, array: int = -1) -> str:
         """The name of an integer argument."""
-        p = Param(kind, label, array)
+        p = Param(origin, label, array)
         if p not in self.out.params:
             self.out.params.append(p)
         return f"p{self.out.params.index(p)}"

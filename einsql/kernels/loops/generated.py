@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache as cached
 from itertools import chain
-from math import prod
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from einsql.ir.einsum.intervals import fits, interval
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.loops.codegen import accumulator, compensated, generate, is_compensated, state
-from einsql.kernels.loops.expressions import FAR, Param, Program
+from einsql.kernels.loops.expressions import FAR, Origin, Param, Program
 from einsql.kernels.loops.flatten_labels import flatten
 from einsql.kernels.loops.loop_cuts import Box, cut
 from einsql.kernels.loops.loop_nest import plan_nest
@@ -148,7 +147,7 @@ class _Loops:
                 self.far = _Loops(node, near=False)
             return self.far.run(operands, tick)
         if failed:
-            raise DataError(reasons[(failed & -failed).bit_length() - 1])
+            raise layout.program.error(failed)
         return {
             o.name: self.finish(o, result) for o, result in zip(node.outputs, results, strict=True)
         }
@@ -246,14 +245,7 @@ class _Loops:
         return generate(self.node, self.nest, strided, self.near)
 
     def argument(self, p: Param, strides: list[dict[str, int]]) -> int:
-        if p.kind == "lo":
-            return self.axes[p.label].lo
-        if p.kind == "hi":
-            return self.axes[p.label].hi
-        if p.kind == "stride":
-            return strides[p.array][p.label]
-        place = self.node.keys.index(p.label)
-        return prod(self.shape[place + 1 :])
+        return strides[p.array][p.label] if p.origin is Origin.STRIDE else p.of_node(self.node)
 
     def kinds(self, o: Output) -> list[np.dtype]:
         if o.reduction is None or not self.nest.keeps_state:

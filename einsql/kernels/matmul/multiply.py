@@ -172,7 +172,7 @@ class Plan(ProductViews):
         """
         stack = prod(self.extents[: self.free])
         form = ProductStrategy(stack, self.m, self.n, self.k)
-        if form.kind is None or (stack * self.m == 1 and self.work.seconds < thread_team.LONG):
+        if form.reason is None or (stack * self.m == 1 and self.work.seconds < thread_team.LONG):
             return None
         everything = [slice(None)] * len(self.units)
 

@@ -9,6 +9,7 @@ addresses.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache as cached
@@ -173,6 +174,15 @@ def _sums(steps: Sequence[np.ndarray]) -> np.ndarray:
     return sums
 
 
+class Reason(enum.Enum):
+    """Why packing does not pay: the shape of the matrices."""
+
+    MANY = "many small ones"
+    NARROW = "few columns"
+    SHALLOW = "few terms"
+    LONG = "many terms for a small result"
+
+
 @dataclass(frozen=True, slots=True)
 class ProductStrategy:
     """A stack of matrix products.
@@ -188,19 +198,19 @@ class ProductStrategy:
     k: int
 
     @property
-    def kind(self) -> str | None:
-        """Why packing does not pay: "many", "narrow", "shallow" or "long"; None where it does."""
+    def reason(self) -> Reason | None:
+        """Why packing does not pay; None where it does."""
         if self.n == 1:
             return None
         if self.stack >= MANY and max(self.m, self.n, self.k) <= SMALL:
-            return "many"
+            return Reason.MANY
         if self.n <= NARROW and self.m >= MANY * self.n and (self.k <= TERMS or self.stack == 1):
-            return "narrow"
+            return Reason.NARROW
         if self.stack > 1:
             return None
         if self.k <= SHALLOW and self.m >= MANY and self.k * self.n <= PANEL:
-            return "shallow"
-        return "long" if self.k >= LONG and self.m * self.n <= SQUARE else None
+            return Reason.SHALLOW
+        return Reason.LONG if self.k >= LONG and self.m * self.n <= SQUARE else None
 
     def multiply(self, left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply | None:
         """A function that multiplies such matrices, or None where their strides are unsuitable.
@@ -212,11 +222,12 @@ class ProductStrategy:
         """
         if out.strides[-1] != out.itemsize:
             return None
-        if self.kind == "narrow" and left.strides[-1] != left.itemsize:
+        if self.reason is Reason.NARROW and left.strides[-1] != left.itemsize:
             return None  # each term of a row is in a line, and maybe on a page, of its own
         if self.m == 1 and right.strides[-1] != right.itemsize:
             return None  # a copy takes longer than the product
-        return (_long if self.kind == "long" or self.k > TERMS else UnpackedTiles)(left, right, out)
+        long = self.reason is Reason.LONG or self.k > TERMS
+        return (_long if long else UnpackedTiles)(left, right, out)
 
 
 def _long(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply:

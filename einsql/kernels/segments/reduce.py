@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import ceil, prod
+from math import ceil
 
 import numpy as np
 
@@ -159,19 +159,7 @@ class _Segments:
 
     def places(self, numbers: Numbers) -> np.ndarray:
         """The segment of each row; rows outside of [0, count) are left out."""
-        node = self.node
-        extents = [node.axis(x).extent for x in self.rows.labels]
-        rows = prod(extents)
-        at = np.zeros(1, np.int64)
-        for k in self.segments:
-            a = node.axis(k)
-            if k in numbers:
-                values = numbers[k] - a.lo if a.lo else numbers[k]
-            else:
-                place = self.rows.labels.index(k)
-                lifted = np.arange(a.extent).reshape(-1, *[1] * (len(extents) - place - 1))
-                values = np.broadcast_to(lifted, extents).reshape(-1)
-            at = values if len(self.segments) == 1 else at * a.extent + values
+        at = self.positions(self.segments, numbers)
         missing: np.ndarray | None = None
         for a in self.rows.derived:
             if len(self.segments) > 1 or a.label not in self.segments:
@@ -180,7 +168,22 @@ class _Segments:
                     missing = ~here if missing is None else missing | ~here
         if missing is not None:
             at = np.where(missing, -1, at)
-        return np.ascontiguousarray(np.broadcast_to(at, (rows,)))
+        return np.ascontiguousarray(np.broadcast_to(at, (size(self.node, self.rows.labels),)))
+
+    def positions(self, labels: Sequence[str], numbers: Numbers) -> np.ndarray:
+        """Position of each row along labels, the last label fastest."""
+        extents = [self.node.axis(x).extent for x in self.rows.labels]
+        at = np.zeros(1, np.int64)
+        for x in labels:
+            a = self.node.axis(x)
+            if x in numbers:
+                values = numbers[x] - a.lo if a.lo else numbers[x]
+            else:
+                place = self.rows.labels.index(x)
+                lifted = np.arange(a.extent).reshape(-1, *[1] * (len(extents) - place - 1))
+                values = np.broadcast_to(lifted, extents).reshape(-1)
+            at = values if len(labels) == 1 else at * a.extent + values
+        return at
 
     def scattered(self, at: np.ndarray, arguments: Sequence[object], tick: Tick) -> Found | None:
         sizes = self.count, self.width if self.reduced else 1
@@ -273,20 +276,5 @@ class _Segments:
         flat.flags.writeable = False
         if not leaf.found:
             return _Source(np.zeros(0, np.int64), width, flat)
-        labels = [operand.labels[n] for n in parts[0]]
-        if len(labels) == 1 and labels[0] in numbers:
-            lo = self.node.axis(labels[0]).lo
-            positions = numbers[labels[0]]
-            return _Source(positions - lo if lo else positions, width, flat)
-        extents = [self.node.axis(x).extent for x in self.rows.labels]
-        at = np.zeros(1, np.int64)
-        for x in labels:
-            a = self.node.axis(x)
-            if x in numbers:
-                values = numbers[x] - a.lo
-            else:
-                place = self.rows.labels.index(x)
-                lifted = np.arange(a.extent).reshape(-1, *[1] * (len(extents) - place - 1))
-                values = np.broadcast_to(lifted, extents).reshape(-1)
-            at = at * a.extent + values
+        at = self.positions([operand.labels[n] for n in parts[0]], numbers)
         return _Source(np.ascontiguousarray(at), width, flat)
