@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
@@ -22,7 +21,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from einsql.kernels.runtime.compiled_functions import maximum
+from einsql.kernels.runtime.cpu_features import machine
 from einsql.kernels.runtime.vector_math import exp
+from einsql.kernels.runtime.vector_values import pointer, spread
 
 F = TypeVar("F", bound=Callable[..., Any])
 WIDE = 2
@@ -31,17 +32,7 @@ DEPTH = 512
 """Terms that are added to each other before their sum is added to the result."""
 
 
-def _compiled(typed: Callable[..., Any]) -> Any:
-    """A function of Numba from one that gives its type and its LLVM code."""
-    return intrinsic(typed)
-
-
-def _vector_bytes() -> int:
-    features = llvm.get_host_cpu_features()
-    return 64 if features.get("avx512f") else 32 if features.get("avx2") else 16
-
-
-BYTES = _vector_bytes()
+BYTES = machine().width
 """Bytes of a vector register."""
 TALL = 6 if BYTES == 32 else 12
 """Rows of a tile: with two vectors each they fill the registers that AVX2 has, or others."""
@@ -60,7 +51,7 @@ def is_narrow(itemsize: int, columns: int) -> bool:
 def _tile(tall: int, wide: int) -> Any:
     """An intrinsic that computes tiles of so many rows, and vectors in a row."""
 
-    @_compiled
+    @intrinsic
     def tile(_: Any, a: Any, b: Any, c: Any, scale: Any, keep: Any) -> Any:
         """Sets c to keep · c + scale · a · b for one tile.
 
@@ -84,9 +75,6 @@ def _tile(tall: int, wide: int) -> Any:
                 at = builder.select(builder.icmp_signed("<", word(n), last), word(n), last)
                 return builder.add(start, builder.mul(at, step))
 
-            def pointer(address: Any, kind: Any) -> Any:
-                return builder.inttoptr(address, kind.as_pointer())
-
             bases = [row(n) for n in range(tall)]
             room = ir.ArrayType(vector, wide)
             aside = cgutils.alloca_once(builder, room)  # type: ignore[no-untyped-call]  # Numba's own
@@ -104,22 +92,19 @@ def _tile(tall: int, wide: int) -> Any:
                 for s in row_sums:
                     s.add_incoming(zero, before)
             ahead = builder.mul(at, word(wide * BYTES))
-            loads = [
-                builder.load(
-                    pointer(builder.add(right, builder.add(ahead, word(n * BYTES))), vector),
-                    align=size,
-                )
-                for n in range(wide)
-            ]
+            places = [builder.add(right, builder.add(ahead, word(n * BYTES))) for n in range(wide)]
+            loads = [builder.load(pointer(builder, p, vector), align=size) for p in places]
             along = builder.mul(at, word(size))
             new = []
             for n, row_sums in enumerate(sums):
-                x = builder.load(pointer(builder.add(bases[n], along), element), align=size)
-                spread = _spread(builder, x, vector)
+                x = builder.load(
+                    pointer(builder, builder.add(bases[n], along), element), align=size
+                )
+                copies = spread(builder, x, vector)
                 new.append(
                     [
                         builder.fadd(
-                            s, builder.fmul(spread, y, flags=("contract",)), flags=("contract",)
+                            s, builder.fmul(copies, y, flags=("contract",)), flags=("contract",)
                         )
                         for s, y in zip(row_sums, loads, strict=True)
                     ]
@@ -131,7 +116,7 @@ def _tile(tall: int, wide: int) -> Any:
                     s.add_incoming(t, loop)
             builder.cbranch(builder.icmp_signed("<", following, terms), loop, after)
             builder.position_at_end(after)
-            scales = _spread(builder, factor, vector)
+            scales = spread(builder, factor, vector)
 
             def store(adds: bool) -> None:
                 for n in range(tall):
@@ -140,7 +125,7 @@ def _tile(tall: int, wide: int) -> Any:
                         there, builder.add(into, builder.mul(word(n), stride)), spare
                     )
                     for m in range(wide):
-                        cell = pointer(builder.add(line, word(m * BYTES)), vector)
+                        cell = pointer(builder, builder.add(line, word(m * BYTES)), vector)
                         product = builder.fmul(new[n][m], scales)
                         if adds:
                             product = builder.fadd(product, builder.load(cell, align=size))
@@ -156,12 +141,6 @@ def _tile(tall: int, wide: int) -> Any:
         return types.void(a, b, c, scale, keep), generate
 
     return tile
-
-
-def _spread(builder: Any, value: Any, vector: Any) -> Any:
-    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
-    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
 
 
 part: Callable[[F], F] = njit(  # type: ignore[call-overload]  # its stub lacks these options

@@ -12,7 +12,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache as cached
 from math import ceil
 
 import numpy as np
@@ -86,19 +85,13 @@ class Tile:
 
 def tile_for(m: int, n: int, size: int) -> Tile:
     """The tile for matrices of m rows times such of n columns."""
-    nbytes, count = _registers()
-    lanes = nbytes // size
+    lanes, count = machine().width // size, machine().registers
     while lanes > n:
         lanes //= 2
     needed = ceil(n / lanes)
     width = 3 if needed == 3 and count == 32 else min(2, needed)
     most = min(14, 24 // width if count == 32 else (count - 3 - width) // width)
     return Tile(size, ceil(m / ceil(m / most)), lanes, width)
-
-
-@cached
-def _registers() -> tuple[int, int]:
-    return machine().width, machine().registers
 
 
 def source_of(tile: Tile) -> str:

@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 from einsql.kernels.packed.functions import LANES
 from einsql.kernels.packed.registers import BIT, TYPES, Registers, is_float
+from einsql.kernels.runtime.vector_values import pointer
 
 _WORD = ir.IntType(64)
 _SIZES = {"f32": 4, "f64": 8, "i8": 1, "i32": 4, "i64": 8}
@@ -290,10 +291,8 @@ class _Point:
             kind = writer.what.a[e[1]]
             builder = writer.builder
             offset = builder.mul(self.index, ir.Constant(_WORD, _SIZES[kind]))
-            pointer = builder.inttoptr(
-                builder.add(writer.a[e[1]], offset), TYPES[kind].as_pointer()
-            )
-            return writer.r.splat(builder.load(pointer))
+            place = pointer(builder, builder.add(writer.a[e[1]], offset), TYPES[kind])
+            return writer.r.splat(builder.load(place))
         args = [self.value(x) for x in e[2:]]
         if head == "cast":
             return writer.r.cast(args[0], e[1])

@@ -43,7 +43,6 @@ COMPILED = (
     "packed/registers",
     "packed/tile",
     "matmul/registers",
-    "windows/registers",
 )
 """Modules whose functions are compiled into kernels."""
 _PATIENCE = 0.1

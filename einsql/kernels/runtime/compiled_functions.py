@@ -19,7 +19,7 @@ from numba.extending import intrinsic, overload, register_jitable
 
 from einsql.ir.functions import numeric
 from einsql.kernels.runtime.cpu_features import machine
-from einsql.kernels.runtime.vector_values import Num
+from einsql.kernels.runtime.vector_values import Num, prefetch_line
 
 Build = Callable[[Any, Any, Any, Any], Any]
 """Emits LLVM code from a builder, the Numba type of both arguments and the arguments."""
@@ -314,11 +314,7 @@ def prefetch(_: Any, address: Any) -> Any:
     """Brings a line of memory that is soon read nearer; the address may be any."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = ir.IntType(32)
-        place = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-        function = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
-        declared = builder.module.declare_intrinsic("llvm.prefetch", [place.type], function)
-        builder.call(declared, [place, *(ir.Constant(word, n) for n in (0, 3, 1))])
+        prefetch_line(builder, args[0], 3)
         return context.get_dummy_value()
 
     return types.void(address), generate

@@ -1,7 +1,7 @@
 """Windows: operands read through affine labels, as in convolutions, pooling and splits.
 
 `affine` reads such operands as strided views; `match` finds products over them, which
-`multiply` computes by the register tiles of `registers`.
+`multiply` computes by register tiles.
 """
 
 from einsql.kernels.windows.affine import as_windows

@@ -19,6 +19,7 @@ from einsql.ir.einsum.graph import EinSum, Operand, Value
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.runtime import compile_cache, thread_pool
+from einsql.kernels.runtime.cpu_features import machine
 from einsql.kernels.windows.affine import Reading, reading_of
 from einsql.kernels.windows.match import Product, product_of
 
@@ -40,7 +41,7 @@ _TEXT = """\
 import numpy as np
 from numba import njit
 from einsql.kernels.runtime.compiled_functions import rounded_off
-from einsql.kernels.windows.registers import tile
+from einsql.kernels.matmul.registers import window_tile
 
 ROWS, LANES, WIDTH, SIZE, DEPTH = {rows}, {lanes}, {width}, {itemsize}, {depth}
 COLUMNS, HELD = LANES * WIDTH, {held}
@@ -93,9 +94,9 @@ def kernel(base, rows, steps, panels, out, origin, places, columns):
                 for m in range(ROWS):
                     at[m] = base + rows[min(h * ROWS + m, count - 1)]
                 cell = h % held
-                tile({kind}, {rows}, {lanes}, {width}, at.ctypes.data,
-                     steps.ctypes.data + start * 8, stop - start, panel,
-                     sums.ctypes.data + cell * ROWS * COLUMNS * SIZE)
+                window_tile({itemsize}, {rows}, {lanes}, {width}, at.ctypes.data,
+                            steps.ctypes.data + start * 8, stop - start, panel,
+                            sums.ctypes.data + cell * ROWS * COLUMNS * SIZE)
                 if deep > 1:
                     collect(sums[cell].reshape(-1), totals[h], d)
                 if d < deep - 1 or (h % HELD < HELD - 1 and h < high - 1):
@@ -293,22 +294,9 @@ class Tile:
         return max(64, min(ORDERED, DEPTH_BYTES // (self.columns * self.itemsize)))
 
 
-@cache
-def _registers() -> tuple[int, int]:
-    import llvmlite.binding as llvm
-
-    features = llvm.get_host_cpu_features()
-    if features.get("avx512f"):
-        return 64, 32
-    if features.get("avx"):
-        return 32, 16
-    return 16, 32 if features.get("neon") else 16
-
-
 def tile_for(columns: int, itemsize: int) -> Tile:
     """The tile for products with so many columns."""
-    nbytes, count = _registers()
-    lanes = nbytes // itemsize
+    lanes, count = machine().width // itemsize, machine().registers
     widest = 4 if count == 32 else 2
     needed = ceil(columns / lanes)
     width = ceil(needed / ceil(needed / widest))
@@ -333,5 +321,4 @@ def source_of(tile: Tile) -> str:
         depth=tile.depth,
         held=HELD,
         dtype="float32" if tile.itemsize == 4 else "float64",
-        kind=int(tile.itemsize == 8),
     )
