@@ -43,10 +43,6 @@ A call that may raise counts five times, for the branches it brings.
 """
 
 
-def _match_loops(node: EinSum) -> Runner | None:
-    return compile_loops(node) if _length(node) <= LONGEST else None
-
-
 def _length(node: EinSum) -> int:
     """How much source the node's expressions make."""
     calls = [e for root in exprs(node) for e in subexpressions(root) if isinstance(e, Call)]
@@ -112,7 +108,11 @@ SPARSE = Kernel(
 PACKED = Kernel(
     "packed", "a reduction over two sides with keys of their own is register tiles", _match_packed
 )
-LOOPS = Kernel("loops", "any node, by compiled loops that fuse everything", _match_loops)
+LOOPS = Kernel(
+    "loops",
+    "any node, by compiled loops that fuse everything",
+    lambda node: compile_loops(node) if _length(node) <= LONGEST else None,
+)
 
 KERNELS: tuple[Kernel, ...] = (
     VIEWS,

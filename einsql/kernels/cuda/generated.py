@@ -15,9 +15,10 @@ from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.source import Grid, finishing, generate_cuda, plan_grid
 from einsql.kernels.loops.codegen import cells
-from einsql.kernels.loops.expressions import Program
+from einsql.kernels.loops.expressions import Program, first_error
 from einsql.kernels.loops.loop_nest import free_labels
 from einsql.kernels.scalars import bounds_of, fails
+from einsql.kernels.vectorized.views import window
 
 Arrays = Mapping[str, Array]
 """A relation's fields on a device, by name."""
@@ -35,7 +36,7 @@ def raise_failure(program: Program, device: Device, failed: Array) -> None:
     """Raises the first error that a kernel has noted in an array of one element."""
     bits = int(device.download(failed)[0]) if program.reasons else 0
     if bits:
-        raise program.error(bits)
+        raise first_error(program.reasons, bits)
 
 
 def start(o: Output) -> Any:
@@ -161,12 +162,11 @@ class _Generated:
     def array(self, operands: Sequence[Arrays], operand: int, name: str) -> Array:
         """The part of a field that the domain covers."""
         read = self.node.operands[operand]
-        keys = read.source.schema.keys
-        bounds = [(self.axes[x], k) for x, k in zip(read.labels, keys, strict=True)]
+        part = window(self.node, read)
         array = operands[operand][name]
         if array.dtype == np.bool_:
             array = array.view(np.uint8)
-        return array[tuple(slice(a.lo - k.lo, a.hi - k.lo) for a, k in bounds)]
+        return array if part is None else array[part]
 
 
 def _states(o: Output) -> list[tuple[DType, Any]]:

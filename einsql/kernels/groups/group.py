@@ -11,14 +11,15 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.core.schema import PRESENT
-from einsql.errors import DataError
 from einsql.ir.einsum.graph import EinSum, Node, Operand
 from einsql.kernels.groups.driver import external, write
 from einsql.kernels.groups.places import Driver, GroupInputs, Source, Strided
 from einsql.kernels.groups.plan import Plan, make_plan, work
 from einsql.kernels.kernel import Fields, Runner, Tick
-from einsql.kernels.loops.expressions import FAR
+from einsql.kernels.loops.expressions import FAR, first_error
+from einsql.kernels.loops.generated import label_steps
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
+from einsql.kernels.vectorized.views import window
 
 Compile = Callable[[EinSum], tuple[str, Runner]]
 
@@ -101,7 +102,7 @@ class Group:
             if failed and FAR in reasons and failed & 1 << reasons.index(FAR):
                 return self._run_one_by_one(operands, tick)
             if failed:
-                raise DataError(reasons[int(failed & -failed).bit_length() - 1])
+                raise first_error(reasons, int(failed))
         return [
             {
                 o.name: self._presence(at) if o.name == PRESENT else bound.results[at, o.name]
@@ -264,30 +265,20 @@ class _Place:
 
     def __init__(self, nbytes: int, nodes: int) -> None:
         self.bad = np.zeros(nodes + 1, np.int64)
-        self._held = _scratch(nbytes + 64)
+        self._held = empty((nbytes + 64,), np.dtype(np.uint8))
         start = -self._held.ctypes.data % 64
         self.address = self._held.ctypes.data + start
         self._held[start : start + 8].view(np.int64)[0] = NOTHING
 
 
-def _scratch(nbytes: int) -> np.ndarray:
-    """Uninitialised memory for the buffers between nodes."""
-    return empty((nbytes,), np.dtype(np.uint8))
-
-
 def _strided(node: EinSum, operand: Operand, name: str, values: np.ndarray) -> Strided:
     """An operand within the bounds of its labels; a copy where strides are odd."""
     dtype = operand.source.schema.dtype(name).numpy
-    cut = []
-    for label, key in zip(operand.labels, operand.source.schema.keys, strict=True):
-        a = node.axis(label)
-        cut.append(slice(a.lo - key.lo, a.hi - key.lo))
-    part = np.asarray(values[tuple(cut)], dtype)
+    cut = window(node, operand)
+    part = np.asarray(values if cut is None else values[cut], dtype)
     if not part.flags.aligned or any(s < 0 or s % dtype.itemsize for s in part.strides):
         part = np.ascontiguousarray(part).reshape(part.shape)
-    strides: dict[str, int] = {}
-    for label, step, n in zip(operand.labels, part.strides, part.shape, strict=True):
-        strides[label] = strides.get(label, 0) + (step // dtype.itemsize if n > 1 else 0)
+    strides = label_steps(operand.labels, part.shape, part.strides, dtype.itemsize)
     last = operand.labels[-1:]
     if last and operand.labels.count(last[0]) == 1 and part.shape[-1] == 1:
         strides[last[0]] = 1

@@ -102,7 +102,7 @@ class Places:
 
     def param(self, number: Number | int) -> str:
         """The name of an integer that the kernel is given."""
-        self.out.numbers.append(number if callable(number) else _always(number))
+        self.out.numbers.append(number if callable(number) else lambda _: number)
         return f"g{len(self.out.numbers) - 1}"
 
     def room(self, nbytes: int) -> int:
@@ -251,10 +251,6 @@ class Places:
         if producer is not None and (buffer := self.plan.buffers[producer]) is not None:
             return self.param(buffer.steps[o.labels.index(label)])
         return self.param(lambda g: g.arrays[source].strides[label])
-
-
-def _always(number: int) -> Number:
-    return lambda _: number
 
 
 def _bytes(steps: Callable[[GroupInputs, int], int], c: int, size: int, g: GroupInputs) -> int:

@@ -106,9 +106,10 @@ class Program:
     arrays: list[tuple[int, str]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
-    def error(self, bits: int) -> DataError:
-        """The error of the first reason among the bits of the error cell."""
-        return DataError(self.reasons[(bits & -bits).bit_length() - 1])
+
+def first_error(reasons: Sequence[str], bits: int) -> DataError:
+    """The error of the first reason among the bits of the error cell."""
+    return DataError(reasons[(bits & -bits).bit_length() - 1])
 
 
 def typed(dtype: DType, text: str) -> str:

@@ -24,13 +24,14 @@ from einsql.ir.einsum.intervals import fits, interval
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.loops.codegen import accumulator, compensated, generate, is_compensated, state
-from einsql.kernels.loops.expressions import FAR, Origin, Param, Program
+from einsql.kernels.loops.expressions import FAR, Origin, Param, Program, first_error
 from einsql.kernels.loops.flatten_labels import flatten
 from einsql.kernels.loops.loop_cuts import Box, cut
 from einsql.kernels.loops.loop_nest import plan_nest
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
 from einsql.kernels.scalars import bounds_of
 from einsql.kernels.vectorized.reductions import merge
+from einsql.kernels.vectorized.views import window
 
 FEW = 64
 """Boxes that are kept from run to run."""
@@ -147,7 +148,7 @@ class _Loops:
                 self.far = _Loops(node, near=False)
             return self.far.run(operands, tick)
         if failed:
-            raise layout.program.error(failed)
+            raise first_error(reasons, failed)
         return {
             o.name: self.finish(o, result) for o, result in zip(node.outputs, results, strict=True)
         }
@@ -221,10 +222,7 @@ class _Loops:
         for source, own_steps in zip(self.sources, steps, strict=True):
             size = source.dtype.itemsize
             extents = [self.axes[x].extent for x in source.labels]
-            own: dict[str, int] = {}
-            for label, step, n in zip(source.labels, own_steps, extents, strict=True):
-                own[label] = own.get(label, 0) + (step // size if n > 1 else 0)
-            strides.append(own)
+            strides.append(label_steps(source.labels, extents, own_steps, size))
             if extents and extents[-1] > 1 and own_steps[-1] != size:
                 strided.add((source.operand, source.field))
         strided_sources = frozenset(strided)
@@ -371,20 +369,30 @@ def _carrier(dtype: DType) -> np.dtype:
 
 def _source(node: EinSum, operand: int, name: str) -> _Source:
     read = node.operands[operand]
-    schema = read.source.schema
-    cuts = []
-    for label, key in zip(read.labels, schema.keys, strict=True):
-        a = node.axis(label)
-        cuts.append(slice(a.lo - key.lo, a.hi - key.lo))
-    full = [slice(0, k.hi - k.lo) for k in schema.keys]
-    window = None if cuts == full else tuple(cuts)
     return _Source(
         operand=operand,
         field=name,
-        dtype=schema.dtype(name).numpy,
+        dtype=read.source.schema.dtype(name).numpy,
         labels=read.labels,
-        window=window,
+        window=window(node, read),
     )
+
+
+def label_steps(
+    labels: Sequence[str], extents: Sequence[int], strides: Sequence[int], size: int
+) -> dict[str, int]:
+    """Elements from one value of each label to the next in an array.
+
+    Args:
+        labels: A label for each axis; the steps of one that occurs twice are added.
+        extents: Those of the axes.
+        strides: Likewise, in bytes.
+        size: Bytes of an element.
+    """
+    steps = dict.fromkeys(labels, 0)
+    for label, step, n in zip(labels, strides, extents, strict=True):
+        steps[label] += step // size if n > 1 else 0
+    return steps
 
 
 def bits(c: Const) -> int:

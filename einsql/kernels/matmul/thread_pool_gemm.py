@@ -136,11 +136,11 @@ def calls_for(pieces: Sequence[Matrices], arrays: Matrices) -> Calls | None:
     table = [form.row(*piece, bases) for piece in pieces]
     if any(not row for row in table):
         return None
-    left, right, result = form.places
+    left, right, target = form.places
     # A vector may be the left operand.
     if turned != (vectors and pieces[0][2].shape[0] == 1):
         left, right = right, left
-    places = left, right, result
+    places = left, right, target
     streamed = places.index(form.places[0]) if vectors else None
     if form is _ROWS:
         return Calls(_dots(size), np.array(table, np.int64), places, streamed, blas=False)
@@ -151,8 +151,8 @@ def calls_for(pieces: Sequence[Matrices], arrays: Matrices) -> Calls | None:
 
 def _distances(piece: Matrices, bases: Sequence[int]) -> list[int]:
     """Bytes from the operands and the result to their parts; a matrix comes before a vector."""
-    a, b, out = (x.ctypes.data - base for x, base in zip(piece, bases, strict=True))
-    return [b, a, out] if piece[2].shape[0] == 1 else [a, b, out]
+    left, right, target = (x.ctypes.data - base for x, base in zip(piece, bases, strict=True))
+    return [right, left, target] if piece[2].shape[0] == 1 else [left, right, target]
 
 
 def _matrix_row(a: np.ndarray, b: np.ndarray, out: np.ndarray, bases: Sequence[int]) -> list[int]:

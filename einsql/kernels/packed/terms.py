@@ -86,14 +86,10 @@ def in_registers(e: Call) -> bool:
             return source is target
         return not (source.is_float and target.is_integer)
     if e.fn == "pow":
-        return e.args[1] in _squares(e)
+        return e.args[1] in (Const(2.0, e.dtype), Const(2, e.dtype))
     if e.fn in _FLOAT_ALONE:
         return e.dtype.is_float and e.args[0].dtype.is_float
     return e.fn in LANES
-
-
-def _squares(e: Call) -> tuple[Expr, ...]:
-    return (Const(2.0, e.dtype), Const(2, e.dtype))
 
 
 def read_by(e: Call) -> tuple[Expr, ...]:

@@ -115,14 +115,6 @@ def _of_floats(name: str, builder: Any, a: Any, b: Any, flags: tuple[str, ...]) 
     return builder.call(declared, [a, b], fastmath=flags)
 
 
-def _highest(builder: Any, kind: Any, a: Any, b: Any) -> Any:
-    return _of_floats("llvm.maximum", builder, a, b, ("nsz",))
-
-
-def _lowest(builder: Any, kind: Any, a: Any, b: Any) -> Any:
-    return _of_floats("llvm.minnum", builder, a, b, ("nnan", "nsz"))
-
-
 less = _binary(_below, types.boolean)
 """a < b with NaN above everything, without a branch."""
 eq = _binary(_same, types.boolean)
@@ -149,9 +141,9 @@ def rounded_off(_: Any, old: Any, term: Any, total: Any) -> Any:
     return types.float64(types.float64, types.float64, types.float64), generate
 
 
-highest = _binary(_highest)
+highest = _binary(lambda builder, _, a, b: _of_floats("llvm.maximum", builder, a, b, ("nsz",)))
 """As `maximum` of floats, in an order that may change: loops vectorise, and zeros are equal."""
-lowest = _binary(_lowest)
+lowest = _binary(lambda builder, _, a, b: _of_floats("llvm.minnum", builder, a, b, ("nnan", "nsz")))
 """As `minimum` of floats, so too; none of them may be NaN."""
 
 

@@ -24,7 +24,6 @@ from einsql.kernels.segments.rows import (
     Numbers,
     Rows,
     inside,
-    is_presence,
     numbering,
     row_parts,
     rows_of,
@@ -41,6 +40,7 @@ from einsql.kernels.segments.source import (
 )
 from einsql.kernels.vectorized.reductions import merge
 from einsql.kernels.vectorized.vector import compile_vector
+from einsql.kernels.vectorized.views import is_presence
 
 PIECE = 2**22
 """Values of one piece: some milliseconds."""

@@ -124,8 +124,3 @@ def row_parts(operand: Operand, rows: Rows) -> tuple[list[int], list[int]] | Non
 def size(node: EinSum, labels: Sequence[str]) -> int:
     """How many values labels take together."""
     return prod(node.axis(x).extent for x in labels)
-
-
-def is_presence(o: Output) -> bool:
-    """True for the flag that tells whether a key has any point."""
-    return o.reduction == "bool_or" and o.args == (TRUE,) and o.where == TRUE

@@ -142,12 +142,13 @@ def matches(node: EinSum) -> bool:
         is_plain(node, node.guard)
         and all(a.define is None and a.label in node.keys for a in node.axes)
         and all(is_plain(node, _value(node, o)) for o in node.outputs)
-        and all(o.reduction is None or _is_guard(o) for o in node.outputs)
+        and all(o.reduction is None or is_presence(o) for o in node.outputs)
         and all(_value(node, o).dtype is o.dtype for o in node.outputs)
     )
 
 
-def _is_guard(o: Output) -> bool:
+def is_presence(o: Output) -> bool:
+    """True for the flag that tells whether a key has any point."""
     return o.reduction == "bool_or" and o.args == (TRUE,) and o.where == TRUE
 
 
