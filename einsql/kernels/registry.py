@@ -11,6 +11,7 @@ from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
+from einsql.kernels.convolutions import as_windows, compile_windows, is_window_product
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, WithWriter, share
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.loops.half_precision import match_floats, stores_half
@@ -30,7 +31,6 @@ from einsql.kernels.vectorized.numpy_map import MAPS
 from einsql.kernels.vectorized.rare_extremes import compile_rare_extremes
 from einsql.kernels.vectorized.vector import VECTOR, is_gather
 from einsql.kernels.vectorized.views import VIEWS
-from einsql.kernels.windows import as_windows, compile_windows, is_window_product
 
 SMALL = 1 << 16
 """Points × outputs below which interpreting beats compiling, which costs 0.3 s."""

@@ -25,6 +25,7 @@ LINE = 16
 SLOW_ROWS = 2
 """Rows of a tile whose terms need many registers."""
 FOREVER = 2**62
+"""Terms of a block that is as long as the sum."""
 
 Leaf = Value | Label
 

@@ -16,7 +16,7 @@ _PAUSES = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint
 """The intrinsic that tells a processor that a thread is waiting, and its argument."""
 ARGUMENTS = 24
 """Words that a compiled function is given, of which it takes as many as it has."""
-_ROW_MAJOR = 101
+_ROW_MAJOR = 101  # how CBLAS names C order
 
 
 def pointer(builder: Any, address: Any) -> Any:

@@ -16,12 +16,12 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.ir.einsum.graph import EinSum, Operand, Value
+from einsql.kernels.convolutions.affine import Reading, reading_of
+from einsql.kernels.convolutions.match import Product, product_of
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.runtime.cpu_features import machine
-from einsql.kernels.windows.affine import Reading, reading_of
-from einsql.kernels.windows.match import Product, product_of
 
 PIECE = 2**28
 """Products of one piece: some milliseconds."""

@@ -9,8 +9,8 @@ from math import prod
 from einsql.core.schema import DType
 from einsql.ir.einsum.affine import Affine
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Output, Value
+from einsql.kernels.convolutions.affine import window_labels
 from einsql.kernels.matmul.match import two_values
-from einsql.kernels.windows.affine import window_labels
 
 FEWEST = 4
 """Columns, rows and terms from which register tiles pay."""
