@@ -20,6 +20,7 @@ from einsql.kernels.convolutions.affine import Reading, reading_of
 from einsql.kernels.convolutions.match import Product, product_of
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.loops import compile_loops
+from einsql.kernels.matmul.unpacked_tiles import sums_of
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.runtime.cpu_features import machine
 
@@ -202,10 +203,7 @@ class _Multiply:
 
     def table(self, labels: Sequence[str], steps: dict[str, int]) -> np.ndarray:
         """Σ step · position of labels, the last label fastest."""
-        offsets = np.zeros(1, np.int64)
-        for x in labels:
-            offsets = (offsets[:, None] + np.arange(self.extent[x]) * steps[x]).reshape(-1)
-        return offsets
+        return sums_of([np.arange(self.extent[x]) * steps[x] for x in labels])
 
     def packed(self, right: np.ndarray, terms: Sequence[str], tile: Tile) -> np.ndarray:
         """The right operand as `[batch …, panel, term, column]`, short panels filled with 0."""

@@ -11,13 +11,13 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, Axis, Call, Const, EinSum, Expr, Label, Output
-from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.source import Grid, finishing, generate_cuda, plan_grid
 from einsql.kernels.loops.codegen import cells
 from einsql.kernels.loops.expressions import Program, first_error
 from einsql.kernels.loops.loop_nest import free_labels
 from einsql.kernels.scalars import bounds_of, fails
+from einsql.kernels.vectorized.reductions import start_of
 from einsql.kernels.vectorized.views import window
 
 Arrays = Mapping[str, Array]
@@ -39,11 +39,6 @@ def raise_failure(program: Program, device: Device, failed: Array) -> None:
         raise first_error(program.reasons, bits)
 
 
-def start(o: Output) -> Any:
-    """The value of an output at a key without any point."""
-    return 0 if o.reduction is None else REDUCTIONS[o.reduction].identity(o.dtype)
-
-
 def compile_generated(node: EinSum, device: Device) -> Compute | None:
     """A generated kernel for a node, or None where a computed key defeats the grid.
 
@@ -53,7 +48,7 @@ def compile_generated(node: EinSum, device: Device) -> Compute | None:
     shape = node.schema.shape
     if any(a.extent == 0 for a in node.axes):
         return lambda operands: {
-            o.name: device.full(shape, start(o), o.dtype.numpy) for o in node.outputs
+            o.name: device.full(shape, start_of(o), o.dtype.numpy) for o in node.outputs
         }
     grid = plan_grid(node)
     if grid is None:
@@ -151,7 +146,7 @@ class _Generated:
         """The array a kernel writes for an output."""
         dtype = stored_type(o.dtype)
         if self.partial or self.grid.sorted:
-            return self.device.full((self.node.schema.size,), start(o), dtype)
+            return self.device.full((self.node.schema.size,), start_of(o), dtype)
         return self.device.empty((self.node.schema.size,), dtype)
 
     def state(self, dtype: DType, value: Any) -> Array:
@@ -172,7 +167,7 @@ class _Generated:
 def _states(o: Output) -> list[tuple[DType, Any]]:
     """Type and start of each running value of an output."""
     first, *rest = (dtype for _, dtype, _ in cells(0, o))
-    return [(first, start(o)), *((dtype, 0) for dtype in rest)]
+    return [(first, start_of(o)), *((dtype, 0) for dtype in rest)]
 
 
 def stored_type(dtype: DType) -> np.dtype:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, EinSum, Output, Value
 from einsql.ir.functions import REDUCTIONS, SCALARS
-from einsql.kernels.loops.codegen import Writer, cells
+from einsql.kernels.loops.codegen import COMBINE, Writer, cells, read
 from einsql.kernels.loops.expressions import Origin, Program, memory
 from einsql.kernels.loops.loop_nest import Mode, Nest, free_labels, product
 
@@ -35,7 +35,6 @@ from einsql.kernels.cuda.runtime import (
 
 
 """
-_COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"}
 _BITS = {"and": "&", "or": "|"}
 FUNCTIONS = (
     "arccos", "arccosh", "arcsin", "arctanh", "asinh", "atan", "atan2", "cbrt", "ceil", "cos",
@@ -61,6 +60,7 @@ _FLOAT = {
     "fmod": "{0} - mul_float(np.float32(floor({0} / {1})), {1})",
     "sigmoid": "sigmoid({0}, np.float32(1))",
 }
+_LIBRARY = re.compile(rf"\b(?:math|np)\.({'|'.join(FUNCTIONS)})\(")
 _POWERS = {
     2.0: "{1}({0}, {0})",
     3.0: "{1}({1}({0}, {0}), {0})",
@@ -216,7 +216,7 @@ class CudaWriter(Writer):
                 f"if {fails[DType.BIGINT].numba.format(f's{n}', new)}:",
                 f"    bad |= {self.bit(fails[o.dtype].reason)}",
             ]
-        return [*lines, f"s{n} = {_COMBINE[o.reduction or '']}(s{n}, {new})"]
+        return [*lines, f"s{n} = {COMBINE[o.reduction or '']}(s{n}, {new})"]
 
     # Text --------------------------------------------------------------------------
 
@@ -342,14 +342,6 @@ def _digits(number: str, digits: Sequence[tuple[str, str]]) -> list[str]:
         lines += [f"{digit} = y % {extent}"] if digit else []
         lines.append(f"y = y // {extent}")
     return [*lines, f"{digits[0][0]} = y"] if digits[0][0] else lines
-
-
-def read(cell: str, dtype: DType) -> str:
-    """A running value in memory, where a BOOLEAN is a byte."""
-    return f"({cell} != 0)" if dtype is DType.BOOLEAN else cell
-
-
-_LIBRARY = re.compile(rf"\b(?:math|np)\.({'|'.join(FUNCTIONS)})\(")
 
 
 def template(e: Call) -> str:

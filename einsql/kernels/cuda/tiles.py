@@ -26,8 +26,8 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.generated import Arrays, Compute, literal, raise_failure, stored_type
-from einsql.kernels.cuda.source import HEADER, CudaWriter, Grid, for_cuda, read
-from einsql.kernels.loops.codegen import cells
+from einsql.kernels.cuda.source import HEADER, CudaWriter, Grid, for_cuda
+from einsql.kernels.loops.codegen import cells, read
 from einsql.kernels.loops.expressions import STORED, memory
 from einsql.kernels.loops.loop_nest import Mode, Nest
 from einsql.kernels.scalars import values_of

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from einsql.core.schema import DType
+from einsql.ir.einsum.affine import Affine, affine
 from einsql.ir.einsum.graph import (
     TRUE,
     Call,
     Const,
     EinSum,
     Expr,
-    Label,
     Operand,
     Output,
     conj,
@@ -78,73 +78,32 @@ def limit(term: Expr, node: EinSum, own: Mapping[str, int], rows: Sequence[int])
         return None
     if can_raise(term, bounds_of(node)):
         return None
-    first, second = (_linear(a) for a in term.args)
+    labels = {a.label: Affine({a.label: 1}, 0) for a in node.axes}
+    first, second = (affine(a, labels) for a in term.args)
     if first is None or second is None:
         return None
-    factors: dict[int, int] = {}
-    for sign, (parts, _) in ((1, second), (-1, first)):
-        for label, factor in parts.items():
-            c = own[label]
-            factors[c] = factors.get(c, 0) + sign * factor
-    constant = second[1] - first[1] - (term.fn == "lt")
-    inner = [c for c, f in factors.items() if f and c not in rows]
+    rest = second.plus(first.scaled(-1))
+    factors = {own[x]: f for x, f in rest.steps.items()}
+    constant = rest.offset - (term.fn == "lt")
+    inner = [c for c in factors if c not in rows]
     if len(inner) != 1 or abs(factors[inner[0]]) != 1:
         return None
-    outer = tuple(sorted((c, f) for c, f in factors.items() if f and c in rows))
+    outer = tuple(sorted((c, f) for c, f in factors.items() if c in rows))
     return Limit(inner[0], factors[inner[0]] > 0, outer, constant)
-
-
-def _linear(e: Expr) -> tuple[dict[str, int], int] | None:
-    """An expression as factors of labels and a constant."""
-    if isinstance(e, Label):
-        return {e.name: 1}, 0
-    if isinstance(e, Const):
-        return ({}, int(e.value)) if e.dtype.is_integer else None
-    if not isinstance(e, Call) or not e.dtype.is_integer:
-        return None
-    parts = [_linear(a) for a in e.args]
-    known = [p for p in parts if p is not None]
-    if len(known) < len(parts):
-        return None
-    if e.fn == "cast":
-        return known[0]
-    if e.fn == "neg":
-        return _sum(({}, 0), known[0], -1)
-    if e.fn in ("add", "sub"):
-        return _sum(known[0], known[1], 1 if e.fn == "add" else -1)
-    if e.fn == "mul":
-        for scaled, other in (known, reversed(known)):
-            if not other[0]:
-                return _sum(({}, 0), scaled, other[1])
-    return None
-
-
-def _sum(
-    a: tuple[dict[str, int], int], b: tuple[dict[str, int], int], by: int
-) -> tuple[dict[str, int], int]:
-    factors = dict(a[0])
-    for label, factor in b[0].items():
-        factors[label] = factors.get(label, 0) + by * factor
-    return factors, a[1] + by * b[1]
 
 
 def never_empty(limits: frozenset[Limit], bounds: Mapping[int, tuple[int, int]]) -> bool:
     """True if every row provably has a point within the limits."""
     below = [m for m in limits if m.rises]
     above = [m for m in limits if not m.rises]
-    for c in {m.inner for m in limits}:
-        lo, hi = bounds[c]
-        if hi <= lo:
-            return False
-        if any(m.edge(bounds)[1] >= hi for m in below if m.inner == c):
-            return False
-        if any(m.edge(bounds)[0] <= lo for m in above if m.inner == c):
-            return False
-        for m in below:
-            for n in above:
-                if m.inner == n.inner == c and _least_gap(m, n, bounds) <= 0:
-                    return False
-    return True
+    if any(hi <= lo for lo, hi in (bounds[m.inner] for m in limits)):
+        return False
+    if any(m.edge(bounds)[1] >= bounds[m.inner][1] for m in below):
+        return False
+    if any(m.edge(bounds)[0] <= bounds[m.inner][0] for m in above):
+        return False
+    pairs = ((m, n) for m in below for n in above if m.inner == n.inner)
+    return all(_least_gap(m, n, bounds) > 0 for m, n in pairs)
 
 
 def _least_gap(below: Limit, above: Limit, bounds: Mapping[int, tuple[int, int]]) -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
 from einsql.core.schema import DType
 from einsql.kernels.groups.limits import Limit
 from einsql.kernels.groups.members import Member
-from einsql.kernels.groups.plan import Plan
+from einsql.kernels.groups.plan import Buffer, Plan
 from einsql.kernels.loops.expressions import Program
 from einsql.kernels.runtime.compile_cache import Kernel
 
@@ -136,12 +135,13 @@ class Places:
             fixed: The classes that the array has.
             size: Bytes of an element.
         """
-        terms = []
-        for n, c in enumerate(self.rows):
-            if c in fixed:
-                terms.append(f"x{n} * {self.param(partial(_bytes, steps, c, size))}")
-        if self.parted and self.along in fixed:
-            terms.append(f"part * {self.param(partial(_bytes, steps, self.along, size))}")
+        places = [(f"x{n}", c) for n, c in enumerate(self.rows)]
+        places += [("part", self.along)] if self.parted else []
+
+        def step(c: int) -> str:
+            return self.param(lambda g: steps(g, c) * size)
+
+        terms = [f"{place} * {step(c)}" for place, c in places if c in fixed]
         return " + ".join(terms) or "0"
 
     def read(self, source: Source) -> tuple[str, str]:
@@ -152,8 +152,7 @@ class Places:
         producer = self.number.get(id(o.source))
         size = itemsize(o.source.schema.dtype(name))
         if producer is not None and (buffer := self.plan.buffers[producer]) is not None:
-            base = f"scratch + {self.param(self.at[producer, name])}"
-            return base, self.param(buffer.row * size if buffer.whole else 0)
+            return self.in_buffer((producer, name), buffer, size)
         own = {m.own[x] for x in o.labels}
 
         def steps(g: GroupInputs, c: int) -> int:
@@ -170,10 +169,14 @@ class Places:
         m = self.plan.members[at]
         size = itemsize(next(o.dtype for o in m.node.outputs if o.name == name))
         buffer = self.plan.buffers[at]
-        if buffer is not None:
-            base = f"scratch + {self.param(self.at[result])}"
-            return base, self.param(buffer.row * size if buffer.whole else 0)
-        return self.leaving(result, size)
+        return (
+            self.leaving(result, size) if buffer is None else self.in_buffer(result, buffer, size)
+        )
+
+    def in_buffer(self, result: Result, buffer: Buffer, size: int) -> tuple[str, str]:
+        """As `made`, in a buffer."""
+        base = f"scratch + {self.param(self.at[result])}"
+        return base, self.param(buffer.row * size if buffer.whole else 0)
 
     def leaving(self, result: Result, size: int) -> tuple[str, str]:
         """As `made`, in the array that leaves."""
@@ -251,10 +254,6 @@ class Places:
         if producer is not None and (buffer := self.plan.buffers[producer]) is not None:
             return self.param(buffer.steps[o.labels.index(label)])
         return self.param(lambda g: g.arrays[source].strides[label])
-
-
-def _bytes(steps: Callable[[GroupInputs, int], int], c: int, size: int, g: GroupInputs) -> int:
-    return steps(g, c) * size
 
 
 def itemsize(dtype: DType) -> int:

@@ -30,7 +30,7 @@ from einsql.kernels.loops.loop_cuts import Box, cut
 from einsql.kernels.loops.loop_nest import plan_nest
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
 from einsql.kernels.scalars import bounds_of
-from einsql.kernels.vectorized.reductions import merge
+from einsql.kernels.vectorized.reductions import merge, starting
 from einsql.kernels.vectorized.views import window
 
 FEW = 64
@@ -127,7 +127,7 @@ class _Loops:
     def run(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         node = self.node
         if self.empty:
-            return {o.name: _start(o, self.shape) for o in node.outputs}
+            return {o.name: starting(o, self.shape) for o in node.outputs}
         arrays = [self.array(s, operands[s.operand][s.field]) for s in self.sources]
         steps = tuple([a.strides for a in arrays])
         layout = self.layouts.get(steps)
@@ -253,7 +253,7 @@ class _Loops:
     def allocate(self, o: Output) -> list[np.ndarray]:
         """The arrays a kernel writes for an output: its running values, or its result."""
         if o.reduction is None or not self.nest.keeps_state:
-            return [_start(o, self.shape) if self.partial else empty(self.shape, o.dtype.numpy)]
+            return [starting(o, self.shape) if self.partial else empty(self.shape, o.dtype.numpy)]
         shape = (self.boxes.slices, *self.shape)
         start = REDUCTIONS[o.reduction].identity(o.dtype)
         first, *rest = self.kinds(o)
@@ -355,12 +355,6 @@ class _FailedError(Exception):
     def __init__(self, bits: int) -> None:
         super().__init__(bits)
         self.bits = bits
-
-
-def _start(o: Output, shape: tuple[int, ...]) -> np.ndarray:
-    """The value of an output at keys without any point."""
-    value = 0 if o.reduction is None else REDUCTIONS[o.reduction].identity(o.dtype)
-    return stored(np.full(shape, value, o.dtype.carrier), o.dtype)
 
 
 def _carrier(dtype: DType) -> np.dtype:

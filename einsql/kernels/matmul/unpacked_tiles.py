@@ -132,7 +132,7 @@ class UnpackedTiles:
             (*_steps(x, out.shape[:-2]), first * x.strides[-2] if n_ != 1 else first * 0)
             for n_, x in enumerate((left, right, out))
         ]
-        self.table = np.stack([_sums(steps) for steps in stacked], axis=1)
+        self.table = np.stack([sums_of(steps) for steps in stacked], axis=1)
         steps = *left.strides[-2:], *right.strides[-2:], out.strides[-2]
         self.numbers = np.array([n, k, *steps], np.int64)
         self.work = rows * n * k
@@ -159,7 +159,7 @@ def _steps(x: np.ndarray, stack: Sequence[int]) -> list[np.ndarray]:
     ]
 
 
-def _sums(steps: Sequence[np.ndarray]) -> np.ndarray:
+def sums_of(steps: Sequence[np.ndarray]) -> np.ndarray:
     """Every sum of one element of each, the last varying fastest."""
     sums = np.zeros(1, np.int64)
     for s in steps:

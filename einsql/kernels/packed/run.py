@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import ceil, isnan, prod
 
 import numpy as np
@@ -17,6 +16,7 @@ from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, Output, Value, con
 from einsql.ir.functions import SCALARS
 from einsql.kernels.kernel import Fields, Runner, Tick, share
 from einsql.kernels.loops import compile_loops
+from einsql.kernels.matmul.pieces import slices
 from einsql.kernels.packed.factors import FactorProduct, factors_of
 from einsql.kernels.packed.functions import ANYTHING, Range
 from einsql.kernels.packed.layout import (
@@ -301,12 +301,8 @@ class Cut:
 
     def pieces(self) -> Iterator[tuple[int, ...]]:
         """Begin and end of batches, rows and columns of each piece."""
-        for at in product(*map(range, self.parts)):
-            yield tuple(
-                x
-                for e, p, i in zip(self.extent, self.parts, at, strict=True)
-                for x in (e * i // p, e * (i + 1) // p)
-            )
+        for piece in slices(self.extent, self.parts):
+            yield tuple(end for part in piece for end in (part.start, part.stop))
 
 
 def cut(b: int, m: int, n: int, k: int, threads: int) -> Cut:

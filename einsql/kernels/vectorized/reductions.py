@@ -38,6 +38,16 @@ Where = tuple[slice, ...]
 """The elements of the result a block reaches."""
 
 
+def start_of(output: Output) -> Any:
+    """The value of an output at a key without any point."""
+    return 0 if output.reduction is None else REDUCTIONS[output.reduction].identity(output.dtype)
+
+
+def starting(output: Output, shape: tuple[int, ...]) -> np.ndarray:
+    """An output of a shape without any point, as it is stored."""
+    return stored(np.full(shape, start_of(output), output.dtype.carrier), output.dtype)
+
+
 class Accumulator(Protocol):
     """The running values of one output."""
 

@@ -18,7 +18,6 @@ from einsql.core.bfloat16 import loaded, stored
 from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Operand, Output, Value
-from einsql.ir.functions import REDUCTIONS
 from einsql.ir.functions.casts import cast_array
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.scalars import bounds_of, derived_axes, labels_read
@@ -30,7 +29,7 @@ from einsql.kernels.vectorized.program_writer import (
     is_suited,
     write_node,
 )
-from einsql.kernels.vectorized.reductions import accumulator
+from einsql.kernels.vectorized.reductions import accumulator, start_of, starting
 from einsql.kernels.vectorized.scalar import Block, Compiled, Mask, both, compile_expr
 from einsql.kernels.vectorized.sums import from_zero
 from einsql.kernels.vectorized.views import arrangement
@@ -90,7 +89,7 @@ def compile_vector(node: EinSum) -> Runner:
     From its second run on, a small node runs as a generated function, see `program_writer`.
     """
     if any(a.extent == 0 for a in node.axes):
-        return lambda operands, tick: _no_points(node)
+        return lambda operands, tick: {o.name: starting(o, node.schema.shape) for o in node.outputs}
     plan = _plan(node)
     compute = _pointwise if plan.pointwise else _reduced
 
@@ -122,19 +121,6 @@ def is_gather(node: EinSum) -> bool:
     return free == set(node.keys) and all(
         isinstance(e, Value) for o in node.outputs for e in o.args
     )
-
-
-def _no_points(node: EinSum) -> dict[str, np.ndarray]:
-    shape = node.schema.shape
-    return {
-        o.name: stored(np.full(shape, _identity(o), o.dtype.carrier), o.dtype) for o in node.outputs
-    }
-
-
-def _identity(output: Output) -> object:
-    if output.reduction is None:
-        return 0
-    return REDUCTIONS[output.reduction].identity(output.dtype)
 
 
 # Compilation
@@ -409,7 +395,7 @@ def _only(o: _Output, points: _Points, mask: Mask) -> np.ndarray:
     args = [a.run(points, selected) for a in o.args]
     value = cast_array(args[0], o.output.dtype)
     if selected is not None:
-        value = np.where(selected, value, np.asarray(_identity(o.output), value.dtype))
+        value = np.where(selected, value, np.asarray(start_of(o.output), value.dtype))
     if o.output.reduction == "sum" and value.dtype.kind == "f":
         return from_zero(value)
     return np.asarray(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -85,6 +86,11 @@ def _turned(page: Page, arrange: View | None, text: str) -> str:
     if isinstance(arrange, Turned):
         return f"{text}.transpose({arrange.turn!r})"
     return text if arrange is None else f"{page.held(arrange, 'f')}({text})"
+
+
+def unrepeated(array: Any) -> Any:
+    """The elements of an array, on a device or not: axes that repeat them have length 1."""
+    return array[tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)]
 
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
