@@ -265,10 +265,15 @@ class _Place:
 
     def __init__(self, nbytes: int, nodes: int) -> None:
         self.bad = np.zeros(nodes + 1, np.int64)
-        self._held = empty((nbytes + 64,), np.dtype(np.uint8))
+        self._held = _scratch(nbytes + 64)
         start = -self._held.ctypes.data % 64
         self.address = self._held.ctypes.data + start
         self._held[start : start + 8].view(np.int64)[0] = NOTHING
+
+
+def _scratch(nbytes: int) -> np.ndarray:
+    """Uninitialised memory for the buffers between nodes."""
+    return empty((nbytes,), np.dtype(np.uint8))
 
 
 def _strided(node: EinSum, operand: Operand, name: str, values: np.ndarray) -> Strided:
