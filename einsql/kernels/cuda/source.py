@@ -19,7 +19,7 @@ from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, EinSum, Output, Value
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.loops.codegen import COMBINE, Writer, cells, read
-from einsql.kernels.loops.expressions import Origin, Program, memory
+from einsql.kernels.loops.expressions import Program, Role, memory
 from einsql.kernels.loops.loop_nest import Mode, Nest, free_labels, product
 
 HEADER = """\
@@ -264,8 +264,7 @@ class CudaWriter(Writer):
                 at = self.nest.loops.index(k)
                 digits.append((f"l{at}", f"e{at}"))
             else:
-                hi, lo = self.param(Origin.HI, k), self.param(Origin.LO, k)
-                digits.append((f"g{n}", f"({hi} - {lo})"))
+                digits.append((f"g{n}", f"({self.param(Role.HI, k)} - {self.param(Role.LO, k)})"))
             if k not in self.nest.loops or k in self.grid.sorted:
                 number.append(digits[-1])
         text = "0"

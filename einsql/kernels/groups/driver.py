@@ -17,7 +17,7 @@ from einsql.kernels.groups.places import Driver, Source, itemsize
 from einsql.kernels.groups.plan import PAD, Plan
 from einsql.kernels.groups.weights import masks_fit
 from einsql.kernels.loops.codegen import generate
-from einsql.kernels.loops.expressions import STORED, Origin
+from einsql.kernels.loops.expressions import STORED, Role
 from einsql.kernels.loops.generated import bits
 
 _HEADER = "import numpy as np\nfrom numba import njit\n"
@@ -299,9 +299,9 @@ class _Writer(Online):
             numbers += [self.param(0), self.param(1 if c in self.rows else plan.extent(c))]
         for p in program.params:
             buffer = plan.buffers[at]
-            if p.origin is Origin.STRIDE:
+            if p.role is Role.STRIDE:
                 numbers.append(self.step((at, *program.arrays[p.array]), p.label))
-            elif p.origin is Origin.KEY and buffer is not None:
+            elif p.role is Role.KEY and buffer is not None:
                 numbers.append(self.param(buffer.steps[m.node.keys.index(p.label)]))
             else:
                 numbers.append(self.param(p.of_node(m.node)))
@@ -340,11 +340,11 @@ class _Writer(Online):
         first = 2 * len(nest.loops)
         for n, p in enumerate(program.params):
             c = m.own.get(p.label)
-            if p.origin is Origin.LO and c in self.rows:
+            if p.role is Role.LO and c in self.rows:
                 lo = self.param(m.node.axis(p.label).lo)
                 moved = " + r" if c == self.plan.block else ""
                 self.emit(f"q{at}[{first + n}] = {lo} + x{self.rows.index(c)}{moved}")
-            elif p.origin is Origin.LO and self.parted and c == self.along:
+            elif p.role is Role.LO and self.parted and c == self.along:
                 self.emit(f"q{at}[{first + n}] = {self.param(m.node.axis(p.label).lo)} + part")
         first += len(program.params) + len(program.constants)
         for n, address in enumerate(addresses):

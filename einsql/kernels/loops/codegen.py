@@ -21,8 +21,8 @@ from einsql.kernels.loops.expressions import (
     CARRIERS,
     ROUND,
     STORED,
-    Origin,
     Program,
+    Role,
     literal,
     memory,
     stored,
@@ -359,7 +359,7 @@ class Writer(Wraps):
         """Position in the result arrays, from labels known at a level."""
         keys = self.node.keys
         assert all(self.level[k] <= level for k in keys)
-        terms = [f"{self.index[k]} * {self.param(Origin.KEY, k)}" for k in keys[:-1]]
+        terms = [f"{self.index[k]} * {self.param(Role.KEY, k)}" for k in keys[:-1]]
         return f"np.uintp({' + '.join([*terms, *(self.index[k] for k in keys[-1:])]) or '0'})"
 
     # Text --------------------------------------------------------------------------

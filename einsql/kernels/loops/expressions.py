@@ -8,10 +8,10 @@ undefined where it overflows, and divisions would stop the process.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from math import prod
 
 from einsql.core.schema import DType
@@ -57,36 +57,32 @@ _OF_ANGLES = frozenset({"sin", "cos"})
 _IN_FLOATS = {"idiv": "idiv_32({0}, {1})", "mod": "remainder_32({0}, {1})"}
 
 
-class Origin(enum.Enum):
-    """The origin of an integer argument."""
+class Role(Enum):
+    """The roles of integer arguments: bounds of a label, its stride in an operand or the result."""
 
-    LO = enum.auto()
-    HI = enum.auto()
-    STRIDE = enum.auto()
-    KEY = enum.auto()
+    LO, HI, STRIDE, KEY = range(4)
 
 
 @dataclass(frozen=True, slots=True)
-class Param:
-    """An integer argument of a kernel.
+class Argument:
+    """An integer argument of generated source.
 
     Attributes:
-        origin: LO or HI, the bounds of a label; STRIDE, elements between two of its values in an
-            operand; KEY, elements between them in the result.
+        role: Its role.
         label: The label.
-        array: The number of the array of a STRIDE.
+        array: The number of the array of a `Role.STRIDE`, otherwise -1.
     """
 
-    origin: Origin
+    role: Role
     label: str
     array: int = -1
 
     def of_node(self, node: EinSum) -> int:
         """The argument, other than a STRIDE, for a node whose result is in C order."""
-        if self.origin is Origin.KEY:
+        if self.role is Role.KEY:
             return prod(node.schema.shape[node.keys.index(self.label) + 1 :])
         axis = node.axis(self.label)
-        return axis.lo if self.origin is Origin.LO else axis.hi
+        return axis.lo if self.role is Role.LO else axis.hi
 
 
 @dataclass(slots=True)
@@ -101,7 +97,7 @@ class Program:
     """
 
     source: str = ""
-    params: list[Param] = field(default_factory=list)
+    params: list[Argument] = field(default_factory=list)
     constants: list[Const] = field(default_factory=list)
     arrays: list[tuple[int, str]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
@@ -281,10 +277,10 @@ class Points(Builder):
     def derive(self, axis: Axis, define: Expr) -> None:
         """Computes a derived label, leaving the point where its value is out of bounds."""
         value = self.temp(f"np.int64({self.value(define)})")
-        lo = self.param(Origin.LO, axis.label)
+        lo = self.param(Role.LO, axis.label)
         within = interval(define, self.bounds)
         if within is None or within[0] < axis.lo or within[1] >= axis.hi:
-            hi = self.param(Origin.HI, axis.label)
+            hi = self.param(Role.HI, axis.label)
             self.skip_unless(f"({value} >= {lo} and {value} < {hi})")
         self.index[axis.label] = self.temp(f"{value} - {lo}")
         self.level[axis.label] = self.at
@@ -331,7 +327,7 @@ class Points(Builder):
 
     def label(self, e: Label) -> str:
         """Source of a label's value."""
-        return f"{self.index[e.name]} + {self.param(Origin.LO, e.name)}"
+        return f"{self.index[e.name]} + {self.param(Role.LO, e.name)}"
 
     def load(self, e: Value) -> str:
         """Source that reads an operand."""
@@ -343,7 +339,7 @@ class Points(Builder):
         terms = []
         for label in dict.fromkeys(labels):
             unit = label == labels[-1] and labels.count(label) == 1 and key not in self.strided
-            stride = "" if unit else f" * {self.param(Origin.STRIDE, label, n)}"
+            stride = "" if unit else f" * {self.param(Role.STRIDE, label, n)}"
             terms.append(f"{self.index[label]}{stride}")
         text = f"a{n}[{' + '.join(terms) or '0'}]"
         return _READ.get(e.dtype, "{0}").format(text)
@@ -464,9 +460,9 @@ class Points(Builder):
         """Adds a statement at the current level."""
         self.before[self.at].append("    " * len(self.lazy) + text)
 
-    def param(self, origin: Origin, label: str, array: int = -1) -> str:
+    def param(self, role: Role, label: str, array: int = -1) -> str:
         """The name of an integer argument."""
-        p = Param(origin, label, array)
+        p = Argument(role, label, array)
         if p not in self.out.params:
             self.out.params.append(p)
         return f"p{self.out.params.index(p)}"

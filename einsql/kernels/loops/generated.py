@@ -24,7 +24,7 @@ from einsql.ir.einsum.intervals import fits, interval
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.loops.codegen import accumulator, compensated, generate, is_compensated, state
-from einsql.kernels.loops.expressions import FAR, Origin, Param, Program, first_error
+from einsql.kernels.loops.expressions import FAR, Argument, Program, Role, first_error
 from einsql.kernels.loops.flatten_labels import flatten
 from einsql.kernels.loops.loop_cuts import Box, cut
 from einsql.kernels.loops.loop_nest import plan_nest
@@ -242,8 +242,8 @@ class _Loops:
                 return layout.program
         return generate(self.node, self.nest, strided, self.near)
 
-    def argument(self, p: Param, strides: list[dict[str, int]]) -> int:
-        return strides[p.array][p.label] if p.origin is Origin.STRIDE else p.of_node(self.node)
+    def argument(self, p: Argument, strides: list[dict[str, int]]) -> int:
+        return strides[p.array][p.label] if p.role is Role.STRIDE else p.of_node(self.node)
 
     def kinds(self, o: Output) -> list[np.dtype]:
         if o.reduction is None or not self.nest.keeps_state:

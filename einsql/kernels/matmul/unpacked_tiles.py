@@ -9,9 +9,9 @@ addresses.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from math import ceil
 
 import numpy as np
@@ -167,13 +167,10 @@ def sums_of(steps: Sequence[np.ndarray]) -> np.ndarray:
     return sums
 
 
-class Reason(enum.Enum):
-    """Why packing does not pay: the shape of the matrices."""
+class Form(Enum):
+    """The forms of products for which packing does not pay."""
 
-    MANY = "many small ones"
-    NARROW = "few columns"
-    SHALLOW = "few terms"
-    LONG = "many terms for a small result"
+    MANY, NARROW, SHALLOW, LONG = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,19 +188,19 @@ class ProductStrategy:
     k: int
 
     @property
-    def reason(self) -> Reason | None:
+    def form(self) -> Form | None:
         """Why packing does not pay; None where it does."""
         if self.n == 1:
             return None
         if self.stack >= MANY and max(self.m, self.n, self.k) <= SMALL:
-            return Reason.MANY
+            return Form.MANY
         if self.n <= NARROW and self.m >= MANY * self.n and (self.k <= TERMS or self.stack == 1):
-            return Reason.NARROW
+            return Form.NARROW
         if self.stack > 1:
             return None
         if self.k <= SHALLOW and self.m >= MANY and self.k * self.n <= PANEL:
-            return Reason.SHALLOW
-        return Reason.LONG if self.k >= LONG and self.m * self.n <= SQUARE else None
+            return Form.SHALLOW
+        return Form.LONG if self.k >= LONG and self.m * self.n <= SQUARE else None
 
     def multiply(self, left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply | None:
         """A function that multiplies such matrices, or None where their strides are unsuitable.
@@ -215,11 +212,11 @@ class ProductStrategy:
         """
         if out.strides[-1] != out.itemsize:
             return None
-        if self.reason is Reason.NARROW and left.strides[-1] != left.itemsize:
+        if self.form is Form.NARROW and left.strides[-1] != left.itemsize:
             return None  # each term of a row is in a line, and maybe on a page, of its own
         if self.m == 1 and right.strides[-1] != right.itemsize:
             return None  # a copy takes longer than the product
-        long = self.reason is Reason.LONG or self.k > TERMS
+        long = self.form is Form.LONG or self.k > TERMS
         return (_long if long else UnpackedTiles)(left, right, out)
 
 

@@ -19,7 +19,7 @@ from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Operand, Output, Value
 from einsql.ir.functions.casts import cast_array
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.kernel import Fields, Runner, Tick, ignoring
 from einsql.kernels.scalars import bounds_of, derived_axes, labels_read
 from einsql.kernels.vectorized.program_writer import (
     Domain,
@@ -426,6 +426,3 @@ def _positions(node: EinSum, points: _Points) -> np.ndarray:
         axis = node.axis(k)
         flat = flat * axis.extent + (points.label(k) - axis.lo)
     return flat
-
-
-VECTOR = Kernel("vector", "any node, by whole-array NumPy over blocks of points", compile_vector)
