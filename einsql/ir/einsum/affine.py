@@ -26,6 +26,19 @@ class Affine:
         ends = ((s, axes[x]) for x, s in self.steps.items())
         return self.offset + sum(s * (a.hi - 1 if s > 0 else a.lo) for s, a in ends)
 
+    def stays_within(self, axis: Axis, axes: Mapping[str, Axis]) -> bool:
+        """True if no value over axes that are not empty leaves the bounds of an axis."""
+        return axis.lo <= self.least(axes) and self.most(axes) < axis.hi
+
+    def is_injective(self, axes: Mapping[str, Axis]) -> bool:
+        """True if each step exceeds the reach of all smaller ones, as in a mixed radix."""
+        reach = 0
+        for label, step in sorted(self.steps.items(), key=lambda term: term[1]):
+            if step <= reach:
+                return False
+            reach += step * max(0, axes[label].extent - 1)
+        return True
+
     def scaled(self, by: int) -> Affine:
         """The expression times a number."""
         return Affine({x: s * by for x, s in self.steps.items() if by}, self.offset * by)

@@ -283,24 +283,24 @@ def rewrite(expr: Expr, visit: Callable[[Expr], Expr]) -> Expr:
     return visit(expr)
 
 
+def substitute(expr: Expr, labels: Mapping[str, Expr]) -> Expr:
+    """Replaces labels by expressions."""
+    return rewrite(expr, lambda e: labels.get(e.name, e) if isinstance(e, Label) else e)
+
+
 def relabel(expr: Expr, names: Mapping[str, str]) -> Expr:
     """Renames labels inside an expression."""
+    return substitute(expr, {old: Label(new) for old, new in names.items()})
 
-    def visit(e: Expr) -> Expr:
-        return Label(names.get(e.name, e.name)) if isinstance(e, Label) else e
 
-    return rewrite(expr, visit)
+def map_values(expr: Expr, change: Callable[[Value], Expr]) -> Expr:
+    """Replaces the values of operands inside an expression."""
+    return rewrite(expr, lambda e: change(e) if isinstance(e, Value) else e)
 
 
 def renumber(expr: Expr, numbers: Mapping[int, int]) -> Expr:
     """Renumbers the operands an expression reads."""
-
-    def visit(e: Expr) -> Expr:
-        if isinstance(e, Value) and e.operand in numbers:
-            return Value(numbers[e.operand], e.field, e.dtype)
-        return e
-
-    return rewrite(expr, visit)
+    return map_values(expr, lambda v: replace(v, operand=numbers.get(v.operand, v.operand)))
 
 
 def map_exprs(node: EinSum, change: Callable[[Expr], Expr]) -> EinSum:
@@ -370,15 +370,15 @@ def apart(roots: Iterable[Node]) -> Roots:
 
 def passed_on(node: EinSum) -> EinSum:
     """A node with the same fields over the same keys that does nothing but read them."""
-    schema = node.schema
-    labels = tuple(k.name for k in schema.keys)
-    return EinSum(
-        tuple(Axis(k.name, k.lo, k.hi) for k in schema.keys),
-        (Operand(node, labels),),
-        TRUE,
-        labels,
-        tuple(Output(f.name, (Value(0, f.name, f.dtype),), f.dtype) for f in schema.fields),
-    )
+    keys = node.schema.keys
+    return view(Operand(node, node.keys), [Axis(k.name, k.lo, k.hi) for k in keys], node.keys)
+
+
+def view(operand: Operand, axes: Iterable[Axis], keys: tuple[str, ...]) -> EinSum:
+    """A node that reads every field of one operand under other keys."""
+    fields = operand.source.schema.fields
+    outputs = tuple(Output(f.name, (Value(0, f.name, f.dtype),), f.dtype) for f in fields)
+    return EinSum(tuple(axes), (operand,), TRUE, keys, outputs)
 
 
 def transform(root: Node, visit: Callable[[EinSum], Node]) -> Node:

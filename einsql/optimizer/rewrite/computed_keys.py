@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from einsql.ir.einsum.affine import Affine, affine, free_labels_as_affine
 from einsql.ir.einsum.graph import EinSum
-from einsql.optimizer.rewrite.node_properties import bounds_of, can_raise, in_order, with_axes
+from einsql.ir.einsum.intervals import bounds_of, can_raise
+from einsql.optimizer.rewrite.node_properties import in_order, with_axes
 from einsql.optimizer.rewrite.rules import Rule
 
 DENSE = 2

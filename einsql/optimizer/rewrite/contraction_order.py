@@ -25,9 +25,9 @@ from einsql.ir.einsum.graph import (
     operands_of,
     renumber,
 )
-from einsql.ir.einsum.intervals import interval
+from einsql.ir.einsum.intervals import bounds_of, can_raise, fits, interval
 from einsql.ir.functions import REDUCTIONS, Interval
-from einsql.optimizer.rewrite.node_properties import bounds_of, can_raise, cast, factors, fits
+from einsql.optimizer.rewrite.node_properties import cast, factors
 from einsql.optimizer.rewrite.rules import Rule
 
 _Path = list[tuple[int, ...]]

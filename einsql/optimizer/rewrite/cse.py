@@ -17,7 +17,7 @@ from einsql.ir.einsum.graph import (
     Roots,
     Value,
     map_exprs,
-    rewrite,
+    map_values,
     walk,
 )
 from einsql.ir.functions import SCALARS
@@ -82,12 +82,10 @@ def _read_shared(node: EinSum, done: Mapping[int, tuple[Node, _Fields]]) -> EinS
     if numbers == list(range(len(numbers))) and not any(renamed):
         return node
 
-    def visit(e: Expr) -> Expr:
-        if not isinstance(e, Value):
-            return e
-        return Value(numbers[e.operand], renamed[e.operand].get(e.field, e.field), e.dtype)
+    def shared(v: Value) -> Value:
+        return Value(numbers[v.operand], renamed[v.operand].get(v.field, v.field), v.dtype)
 
-    return map_exprs(node, lambda e: rewrite(e, visit))
+    return map_exprs(node, lambda e: map_values(e, shared))
 
 
 def _unique_outputs(node: EinSum, keys: Mapping[str, _Key]) -> EinSum:

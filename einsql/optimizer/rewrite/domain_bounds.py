@@ -24,14 +24,8 @@ from einsql.ir.einsum.graph import (
     relabel,
     walk,
 )
-from einsql.optimizer.rewrite.node_properties import (
-    bounds_of,
-    can_raise,
-    fits,
-    in_order,
-    is_pointwise,
-    with_axes,
-)
+from einsql.ir.einsum.intervals import bounds_of, can_raise, fits
+from einsql.optimizer.rewrite.node_properties import in_order, is_pointwise, with_axes
 from einsql.optimizer.rewrite.rules import Rule, rebuild
 
 _EXACT = {DType.DOUBLE: 2**53, DType.FLOAT: 2**24}  # integers up to here are floats

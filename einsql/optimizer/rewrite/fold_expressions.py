@@ -6,16 +6,10 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import FALSE, TRUE, Call, Const, EinSum, Expr, conj, conjuncts, rewrite
-from einsql.ir.einsum.intervals import interval
+from einsql.ir.einsum.intervals import Bounds, bounds_of, can_raise, fits, interval
 from einsql.ir.functions import SCALARS
 from einsql.ir.functions.casts import cast_array, cast_failure
-from einsql.optimizer.rewrite.node_properties import (
-    Bounds,
-    bounds_of,
-    can_raise,
-    change_exprs,
-    fits,
-)
+from einsql.optimizer.rewrite.node_properties import change_exprs
 from einsql.optimizer.rewrite.rules import Rule
 
 _NEGATED = {"eq": "ne", "ne": "eq"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from itertools import product as cartesian
 from math import prod
 
@@ -29,22 +31,20 @@ from einsql.ir.einsum.graph import (
     exprs,
     hint_over,
     labels_of,
+    map_values,
     operands_of,
     relabel,
     renumber,
-    rewrite,
     subexpressions,
+    substitute,
 )
-from einsql.ir.einsum.intervals import interval
+from einsql.ir.einsum.intervals import bounds_of, can_raise, fits, interval
 from einsql.ir.functions import REDUCTIONS
 from einsql.ir.functions.casts import cast_array
 from einsql.optimizer.rewrite.fold_expressions import simplify
 from einsql.optimizer.rewrite.node_properties import (
-    bounds_of,
-    can_raise,
     change_exprs,
     derived_are_total,
-    fits,
     is_cheap,
     is_pointwise,
     is_total,
@@ -54,7 +54,8 @@ from einsql.optimizer.rewrite.node_properties import (
 )
 from einsql.optimizer.rewrite.rules import NodeRewrite, Rule
 
-_WITNESSES = 64  # how many points per group are tried as a proof that the group exists
+_WITNESSES = 64
+"""Points of a group that are tried as a proof that it exists: all ends of three labels, 3 keys."""
 
 
 def constant(node: EinSum, output: Output) -> Const | None:
@@ -114,13 +115,11 @@ def _group_exists(node: EinSum, where: Expr) -> bool:
         lo, hi = bounds[label]
         inside = [Label(k) for k in node.keys if lo <= bounds[k][0] and bounds[k][1] <= hi]
         choices.append([key(lo), key(hi - 1), *inside])
-    for n, witness in enumerate(cartesian(*choices)):
-        if n == _WITNESSES:
-            break
-        at = dict(zip(chosen, witness, strict=True))
-        if simplify(_substituted(condition, at), bounds) == TRUE:
-            return True
-    return False
+    witnesses = (dict(zip(chosen, w, strict=True)) for w in cartesian(*choices))
+    return any(
+        simplify(substitute(condition, witness), bounds) == TRUE
+        for witness in islice(witnesses, _WITNESSES)
+    )
 
 
 def _settled(node: EinSum) -> set[str] | None:
@@ -169,13 +168,6 @@ def _meets(axis: Axis, value: Affine, axes: Mapping[str, Axis], chosen: Abstract
     )
 
 
-def _substituted(expr: Expr, at: Mapping[str, Expr]) -> Expr:
-    def visit(e: Expr) -> Expr:
-        return at.get(e.name, e) if isinstance(e, Label) else e
-
-    return rewrite(expr, visit)
-
-
 def read_known(node: EinSum) -> EinSum:
     """Replaces operand fields that are constants, or conditions on keys alone."""
     known: dict[tuple[int, str], Expr] = {}
@@ -196,11 +188,8 @@ def read_known(node: EinSum) -> EinSum:
         return node
     if len(operands) > len(node.operands):
         node = replace(node, operands=tuple(operands))
-
-    def visit(e: Expr) -> Expr:
-        return known.get((e.operand, e.field), e) if isinstance(e, Value) else e
-
-    return change_exprs(node, lambda e: rewrite(e, visit))
+    replaced = partial(map_values, change=lambda v: known.get((v.operand, v.field), v))
+    return change_exprs(node, replaced)
 
 
 def _condition(
@@ -260,9 +249,8 @@ def settle_single_points(node: EinSum) -> EinSum:
     if not (is_pointwise(node) and is_total(node)):
         return node
     outputs = tuple(_single(o) for o in node.outputs)
-    if all(a is b for a, b in zip(outputs, node.outputs, strict=True)):
-        return node
-    return replace(node, outputs=outputs)
+    same = all(a is b for a, b in zip(outputs, node.outputs, strict=True))
+    return node if same else replace(node, outputs=outputs)
 
 
 def _single(o: Output) -> Output:

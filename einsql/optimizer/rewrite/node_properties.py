@@ -26,17 +26,8 @@ from einsql.ir.einsum.graph import (
     subexpressions,
     walk,
 )
-from einsql.ir.einsum.intervals import can_raise as can_raise
-from einsql.ir.einsum.intervals import fits as fits
-from einsql.ir.einsum.intervals import interval
+from einsql.ir.einsum.intervals import bounds_of, can_raise, fits, interval
 from einsql.ir.functions import REDUCTIONS, SCALARS
-
-Bounds = Mapping[str, tuple[int, int]]
-
-
-def bounds_of(node: EinSum) -> dict[str, tuple[int, int]]:
-    """`[lo, hi)` of every label."""
-    return {a.label: (a.lo, a.hi) for a in node.axes}
 
 
 def key(value: int) -> Const:
@@ -192,6 +183,14 @@ def fresh(wanted: str, taken: Iterable[str]) -> str:
         n += 1
         name = f"{wanted}_{n}"
     return name
+
+
+def fresh_names(labels: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
+    """Names for labels that are not in use, all different."""
+    names: dict[str, str] = {}
+    for label in labels:
+        names[label] = fresh(label, (*taken, *names.values()))
+    return names
 
 
 def change_exprs(node: EinSum, change: Callable[[Expr], Expr]) -> EinSum:

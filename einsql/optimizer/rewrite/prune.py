@@ -16,8 +16,8 @@ from einsql.ir.einsum.graph import (
     walk,
     with_sources,
 )
-from einsql.ir.einsum.intervals import interval
-from einsql.optimizer.rewrite.node_properties import bounds_of, fits, unguarded, used_labels
+from einsql.ir.einsum.intervals import bounds_of, fits, interval
+from einsql.optimizer.rewrite.node_properties import unguarded, used_labels
 from einsql.optimizer.rewrite.rules import Rule, rebuild
 
 
