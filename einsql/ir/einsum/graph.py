@@ -13,11 +13,12 @@ shift or a pooling window.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from einsql.core.dag import producers_first
+from einsql.core.dag import bottom_up, producers_first
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.ir.layout import Tiles
 
@@ -223,6 +224,16 @@ def conj(*terms: Expr) -> Expr:
     return FALSE if FALSE in kept else _tree("and", list(kept), TRUE)
 
 
+def cast(expr: Expr, dtype: DType) -> Expr:
+    """The expression in another type."""
+    return expr if expr.dtype is dtype else Call("cast", (expr,), dtype)
+
+
+def bigint(number: int) -> Const:
+    """A constant in the type of keys."""
+    return Const(number, DType.BIGINT)
+
+
 def disj(*terms: Expr) -> Expr:
     """OR over conditions, dropping FALSE and stopping at TRUE."""
     kept = dict.fromkeys(t for t in terms if t != FALSE)
@@ -383,19 +394,13 @@ def view(operand: Operand, axes: Iterable[Axis], keys: tuple[str, ...]) -> EinSu
 
 def transform(root: Node, visit: Callable[[EinSum], Node]) -> Node:
     """Rebuilds a graph bottom-up; `visit` sees each EinSum over its new sources."""
-    done: dict[int, Node] = {}
-    for node in walk(root):
-        if isinstance(node, EinSum):
-            done[id(node)] = visit(with_sources(node, (done[id(c)] for c in children(node))))
-        else:
-            done[id(node)] = node
-    return done[id(root)]
+
+    def over(node: Node, sources: list[Node]) -> Node:
+        return visit(with_sources(node, sources)) if isinstance(node, EinSum) else node
+
+    return bottom_up(root, children, over)
 
 
 def consumers(root: Node) -> dict[int, int]:
     """How many operands read each node, by id; the root counts one reader more."""
-    counts = {id(root): 1}
-    for node in walk(root):
-        for c in children(node):
-            counts[id(c)] = counts.get(id(c), 0) + 1
-    return counts
+    return Counter([id(root), *(id(c) for node in walk(root) for c in children(node))])

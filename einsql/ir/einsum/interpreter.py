@@ -16,7 +16,7 @@ from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Node, Value, walk
 from einsql.ir.functions import REDUCTIONS, SCALARS, less
-from einsql.ir.functions.casts import cast_array, cast_failure
+from einsql.ir.functions.casts import evaluated, failure_of
 
 Fields = dict[str, np.ndarray]
 """A relation's fields by name, each with one axis per key of its schema."""
@@ -96,17 +96,11 @@ def evaluate_node(node: EinSum, operands: list[Fields]) -> Fields:
                 args.append(value(e.args[2], mask & ~first))
         else:
             args = [value(a, mask) for a in e.args]
-        types = [wide(a.dtype) for a in e.args]
-        if e.fn == "cast":
-            failure = cast_failure(e.args[0].dtype, e.dtype)
-            image = cast_array(args[0], wide(e.dtype))
-        else:
-            failure = SCALARS[e.fn].fails.get(types[0])
-            image = SCALARS[e.fn].numpy(*args)
+        source = e.args[0].dtype
+        failure = failure_of(e.fn, source if e.fn == "cast" else wide(source), e.dtype)
         if failure is not None and np.any(failure.numpy(*args) & mask):
             raise DataError(failure.reason)
-        typed: np.ndarray = cast_array(image, wide(e.dtype))
-        return typed
+        return np.asarray(evaluated(e.fn, args, wide(e.dtype)))
 
     exists = np.ones(shape, dtype=bool)
     for a in node.axes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, subexpressions
 from einsql.ir.functions import SCALARS, Interval
-from einsql.ir.functions.casts import cast_failure, cast_interval
+from einsql.ir.functions.casts import cast_interval, failure_of
 
 DEPTH = 40
 """Depth of calls below which the interval is that of the type.
@@ -84,9 +84,9 @@ def can_raise(expr: Expr, bounds: Bounds) -> bool:
 
 def _call_can_raise(e: Call, bounds: Bounds) -> bool:
     source = e.args[0].dtype
-    if e.fn == "cast":
-        if cast_failure(source, e.dtype) is None:
-            return False
-        inner = interval(e.args[0], bounds) if source.is_integer else None
-        return not (e.dtype.is_integer and fits(inner, *e.dtype.range))
-    return source in SCALARS[e.fn].fails and not never_overflows(e, bounds)
+    if failure_of(e.fn, source, e.dtype) is None:
+        return False
+    if e.fn != "cast":
+        return not never_overflows(e, bounds)
+    inner = interval(e.args[0], bounds) if source.is_integer else None
+    return not (e.dtype.is_integer and fits(inner, *e.dtype.range))

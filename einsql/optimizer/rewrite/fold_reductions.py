@@ -27,6 +27,7 @@ from einsql.ir.einsum.graph import (
     Output,
     Roots,
     Value,
+    bigint,
     conj,
     exprs,
     hint_over,
@@ -48,7 +49,6 @@ from einsql.optimizer.rewrite.node_properties import (
     is_cheap,
     is_pointwise,
     is_total,
-    key,
     unguarded,
     used_labels,
 )
@@ -114,7 +114,7 @@ def _group_exists(node: EinSum, where: Expr) -> bool:
     for label in chosen:
         lo, hi = bounds[label]
         inside = [Label(k) for k in node.keys if lo <= bounds[k][0] and bounds[k][1] <= hi]
-        choices.append([key(lo), key(hi - 1), *inside])
+        choices.append([bigint(lo), bigint(hi - 1), *inside])
     witnesses = (dict(zip(chosen, w, strict=True)) for w in cartesian(*choices))
     return any(
         simplify(substitute(condition, witness), bounds) == TRUE

@@ -17,6 +17,7 @@ from einsql.ir.einsum.graph import (
     Operand,
     Roots,
     Value,
+    cast,
     conj,
     conjuncts,
     exprs,
@@ -31,7 +32,6 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.intervals import bounds_of, can_raise
 from einsql.ir.functions import REDUCTIONS
 from einsql.optimizer.rewrite.node_properties import (
-    cast,
     derived_are_total,
     distributed,
     factors,

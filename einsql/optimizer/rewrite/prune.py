@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from einsql.core.mappings import grouped
 from einsql.core.schema import PRESENT
 from einsql.ir.einsum.graph import (
     EinSum,
@@ -57,12 +58,8 @@ def prune_outputs(roots: Roots) -> tuple[Roots, int]:
 
 def _reads(node: EinSum) -> dict[int, set[str]]:
     """Fields read of each operand, by operand number."""
-    fields: dict[int, set[str]] = {}
-    for top in exprs(node):
-        for e in subexpressions(top):
-            if isinstance(e, Value):
-                fields.setdefault(e.operand, set()).add(e.field)
-    return fields
+    values = (e for top in exprs(node) for e in subexpressions(top) if isinstance(e, Value))
+    return {n: set(fields) for n, fields in grouped((e.operand, e.field) for e in values).items()}
 
 
 def _keep_operands(node: EinSum, kept: list[int]) -> EinSum:
