@@ -14,8 +14,9 @@ shift or a pooling window.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from math import prod
 
 from einsql.core.dag import bottom_up, producers_first
@@ -338,6 +339,20 @@ def exprs(node: EinSum) -> Iterator[Expr]:
     for o in node.outputs:
         yield from o.args
         yield o.where
+
+
+def with_operands(node: EinSum, kept: Sequence[int]) -> EinSum:
+    """The node over some of its operands, which its expressions read alone."""
+    numbers = {old: new for new, old in enumerate(kept)}
+    node = replace(node, operands=tuple(node.operands[n] for n in kept))
+    return map_exprs(node, lambda e: renumber(e, numbers))
+
+
+def fresh(wanted: str, taken: Iterable[str]) -> str:
+    """A name derived from a given one that is not in use."""
+    names = set(taken)
+    candidates = (f"{wanted}_{n}" for n in count(1))
+    return next(name for name in chain([wanted], candidates) if name not in names)
 
 
 def children(node: Node) -> tuple[Node, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, subexpressions
+from einsql.ir.einsum.graph import Axis, Call, Const, Expr, Label, subexpressions
 from einsql.ir.functions import SCALARS, Interval
 from einsql.ir.functions.casts import cast_interval, failure_of
 
@@ -21,7 +22,15 @@ Bounds = Mapping[str, tuple[int, int]]
 """`[lo, hi)` of labels."""
 
 
-def bounds_of(node: EinSum) -> dict[str, tuple[int, int]]:
+class HasAxes(Protocol):
+    """A node, or anything else over a domain."""
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The labels with their bounds."""
+
+
+def bounds_of(node: HasAxes) -> dict[str, tuple[int, int]]:
     """`[lo, hi)` of every label of a node."""
     return {a.label: (a.lo, a.hi) for a in node.axes}
 

@@ -239,11 +239,15 @@ class Program:
 
 def reads(step: Step) -> tuple[int, ...]:
     """The steps whose tiles a step reads."""
-    if isinstance(step, Local):
-        return step.operands
-    if isinstance(step, Exchange):
-        return step.sources
-    return (step.source,) if isinstance(step, Complete) else ()
+    match step:
+        case Local():
+            return step.operands
+        case Exchange():
+            return step.sources
+        case Complete():
+            return (step.source,)
+        case Load():
+            return ()
 
 
 def tuple_bytes(node: Input | EinSum) -> int:
@@ -279,9 +283,10 @@ def with_state(node: EinSum) -> EinSum:
 
 def beside(o: Output) -> Call | None:
     """The mark of an output that matters only where the sum of a term is not finite."""
-    value = o.args[0]
-    marked = o.reduction is not None and isinstance(value, Call) and value.fn == "beside"
-    return value if marked and isinstance(value, Call) else None
+    match o:
+        case Output(args=(Call(fn="beside") as mark, *_)) if o.reduction is not None:
+            return mark
+    return None
 
 
 def always(node: EinSum) -> EinSum:

@@ -158,11 +158,10 @@ def _counts(key: Axis, value: Affine, axes: Mapping[str, Axis]) -> bool:
 
 def _meets(axis: Axis, value: Affine, axes: Mapping[str, Axis], chosen: AbstractSet[str]) -> bool:
     """True if, at every key, some values of the chosen labels put another within its bounds."""
-    steps = {x: s for x, s in value.steps.items() if x in chosen}
-    moved = Affine(steps, 0)
+    moved = Affine({x: s for x, s in value.steps.items() if x in chosen}, 0)
     rest = Affine({x: s for x, s in value.steps.items() if x not in chosen}, value.offset)
     return (
-        max(map(abs, steps.values())) <= axis.extent  # no leap over all of the bounds
+        max(map(abs, moved.steps.values())) <= axis.extent  # no leap over all of the bounds
         and moved.least(axes) + rest.most(axes) < axis.hi
         and moved.most(axes) + rest.least(axes) >= axis.lo
     )

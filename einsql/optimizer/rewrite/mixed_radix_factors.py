@@ -43,7 +43,8 @@ def _digits(node: EinSum, n: int, derived: dict[str, Affine]) -> tuple[str, ...]
             return None
         else:
             form = derived[label]
-            if not form.stays_within(node.axis(label), axes) or not form.is_injective(axes):
+            fits = form.stays_within(node.axis(label), axes) and form.is_injective(axes)
+            if not fits or min(form.steps.values(), default=0) < 0:
                 return None
             keys += sorted(form.steps, key=form.steps.__getitem__, reverse=True)
     return tuple(keys) if len(set(keys)) == len(keys) else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain, count
 
 from einsql.core.mappings import grouped
 from einsql.ir.einsum.graph import (
@@ -21,6 +20,7 @@ from einsql.ir.einsum.graph import (
     conj,
     conjuncts,
     exprs,
+    fresh,
     labels_of,
     map_exprs,
     operands_of,
@@ -160,13 +160,6 @@ def is_cheap(expr: Expr) -> bool:
 def is_leaf(expr: Expr) -> bool:
     """True for a constant, a label or a value."""
     return isinstance(expr, Const | Label | Value)
-
-
-def fresh(wanted: str, taken: Iterable[str]) -> str:
-    """A name derived from a given one that is not in use."""
-    names = set(taken)
-    candidates = (f"{wanted}_{n}" for n in count(1))
-    return next(name for name in chain([wanted], candidates) if name not in names)
 
 
 def fresh_names(labels: Iterable[str], taken: Iterable[str]) -> dict[str, str]:

@@ -11,10 +11,9 @@ from einsql.ir.einsum.graph import (
     Roots,
     Value,
     exprs,
-    map_exprs,
-    renumber,
     subexpressions,
     walk,
+    with_operands,
     with_sources,
 )
 from einsql.ir.einsum.intervals import bounds_of, fits, interval
@@ -47,7 +46,7 @@ def prune_outputs(roots: Roots) -> tuple[Roots, int]:
         for n, fields in read.items():
             needed.setdefault(id(new.operands[n].source), set()).update(fields)
         if len(read) < len(new.operands):
-            new = _keep_operands(new, sorted(read))
+            new = with_operands(new, sorted(read))
         if new is not node:
             pruned[id(node)] = new
     if not pruned:
@@ -60,12 +59,6 @@ def _reads(node: EinSum) -> dict[int, set[str]]:
     """Fields read of each operand, by operand number."""
     values = (e for top in exprs(node) for e in subexpressions(top) if isinstance(e, Value))
     return {n: set(fields) for n, fields in grouped((e.operand, e.field) for e in values).items()}
-
-
-def _keep_operands(node: EinSum, kept: list[int]) -> EinSum:
-    numbers = {old: new for new, old in enumerate(kept)}
-    node = replace(node, operands=tuple(node.operands[n] for n in kept))
-    return map_exprs(node, lambda e: renumber(e, numbers))
 
 
 def _resource(old: EinSum, over: EinSum, new: EinSum | None) -> EinSum:

@@ -114,7 +114,9 @@ def _split(wide: EinSum, key: int, reader: EinSum, operand: int) -> _Split | Non
         return None
     form = affine_labels(reader).get(axis.label)
     axes = {a.label: a for a in reader.axes}
-    if form is None or len(form.steps) < 2 or not form.is_injective(axes):
+    if form is None or len(form.steps) < 2 or min(form.steps.values()) < 0:
+        return None
+    if not form.is_injective(axes):
         return None
     define, bounds = form.expr(), bounds_of(reader)
     inside = fits(interval(define, bounds), axis.lo, axis.hi - 1)

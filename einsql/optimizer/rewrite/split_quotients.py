@@ -19,12 +19,12 @@ from einsql.ir.einsum.graph import (
     bigint,
     call,
     exprs,
+    fresh,
     map_exprs,
     rewrite,
     subexpressions,
     substitute,
 )
-from einsql.optimizer.rewrite.node_properties import fresh
 from einsql.optimizer.rewrite.rules import Rule
 
 
