@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from einsql.core.schema import DType
@@ -97,6 +97,46 @@ def affine(expr: Expr, known: Mapping[str, Affine]) -> Affine | None:
             return b.scaled(a.offset)
         case "mul", [a, b] if not b.steps:
             return a.scaled(b.offset)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """sign · label + offset, for a sign of 1 or -1."""
+
+    label: str
+    sign: int
+    offset: int
+
+    def negated(self) -> Shift:
+        """Its negative."""
+        return Shift(self.label, -self.sign, -self.offset)
+
+    def plus(self, number: int) -> Shift:
+        """The sum with a number."""
+        return Shift(self.label, self.sign, self.offset + number)
+
+
+def shift_of(expr: Expr, leaf: Callable[[Expr], Shift | None]) -> Shift | None:
+    """An expression of one label and constants that are added or subtracted, or None.
+
+    Args:
+        expr: The expression.
+        leaf: The shift that a subexpression is known to be, such as a label; None for others.
+    """
+    known = leaf(expr)
+    if known is not None:
+        return known
+    match expr:
+        case Call("neg", (a,)):
+            inner = shift_of(a, leaf)
+            return inner and inner.negated()
+        case Call("add" | "sub", (a, Const() as b)) if expr.dtype.is_integer:
+            inner = shift_of(a, leaf)
+            return inner and inner.plus(int(b.value) if expr.fn == "add" else -int(b.value))
+        case Call("add" | "sub", (Const() as a, b)) if expr.dtype.is_integer:
+            inner = shift_of(b, leaf)
+            return inner and (inner if expr.fn == "add" else inner.negated()).plus(int(a.value))
     return None
 
 
