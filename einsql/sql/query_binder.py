@@ -219,18 +219,19 @@ class QueryBinder:
         if not isinstance(call, exp.Anonymous):
             raise unsupported(f"The table function {call.sql_name()}", call)
         name = str(call.this)
-        if name.lower() == "einsum":
-            return bind_einsum(self, call)
-        if name.lower() == "gradient":
-            from einsql.sql.binder.gradient_call import bind_gradient  # few statements need it
+        match name.lower():
+            case "einsum":
+                return bind_einsum(self, call)
+            case "gradient":
+                from einsql.sql.binder.gradient_call import bind_gradient  # few statements need it
 
-            return bind_gradient(self, call, self.backward)
-        if name.lower() == "read_tensor":
-            return self._read_tensor(call)
-        if name.lower() in tile_functions.TABLE_FUNCTIONS:
-            from einsql.sql.tiles.functions import bind_function  # as tiles.select
+                return bind_gradient(self, call, self.backward)
+            case "read_tensor":
+                return self._read_tensor(call)
+            case low if low in tile_functions.TABLE_FUNCTIONS:
+                from einsql.sql.tiles.functions import bind_function  # as tiles.select
 
-            return bind_function(self, call)
+                return bind_function(self, call)
         relation = self.macro(name, call)
         if relation is None:
             raise UnknownHere(

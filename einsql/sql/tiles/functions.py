@@ -51,14 +51,15 @@ def bind_function(query: Binder, call: exp.Anonymous) -> Relation | TileRelation
 
 
 def _source(query: Binder, arg: exp.Expr, name: str) -> Relation | TileRelation:
-    if isinstance(arg, exp.Subquery):
-        return query.bind_any(arg)
-    if isinstance(arg, exp.Column) and not arg.table:
-        return query.named(arg.name, arg)
-    if isinstance(arg, exp.Literal) and arg.is_string:
-        return query.find(arg.name) or query.catalog.file(arg.name)
-    if isinstance(arg, exp.Func):
-        return query.table_function(arg)
+    match arg:
+        case exp.Subquery():
+            return query.bind_any(arg)
+        case exp.Column() if not arg.table:
+            return query.named(arg.name, arg)
+        case exp.Literal() if arg.is_string:
+            return query.find(arg.name) or query.catalog.file(arg.name)
+        case exp.Func():
+            return query.table_function(arg)
     raise ProgrammingError(
         f"{name} takes the name of a tensor, a file, a subquery or a table function first",
         position=position(arg),
