@@ -55,6 +55,10 @@ class Model:
             for e in self.edges
         )
 
+    def vectors(self, choice: Sequence[int]) -> list[np.ndarray]:
+        """The chosen vector of each vertex."""
+        return [s[c] for s, c in zip(self.states, choice, strict=True)]
+
     @property
     def around(self) -> list[list[Edge]]:
         """The edges at each vertex."""

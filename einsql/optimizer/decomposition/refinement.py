@@ -86,7 +86,7 @@ def _settled(
         if cost >= best * (1 - 1e-12):
             break
         best, before = cost, vectors
-        vectors = [s[c] for s, c in zip(model.states, choice, strict=True)]
+        vectors = model.vectors(choice)
         moved = max(
             float(np.abs(np.log(a / b)).sum()) for a, b in zip(vectors, before, strict=True)
         )

@@ -115,7 +115,9 @@ def factors(expr: Expr, fn: str) -> Iterator[Expr]:
 
 
 def distributed(output: Output) -> tuple[str, tuple[Expr, ...]] | None:
-    """An output as ⊕ of a chain of the ⊗ that distributes over it, or None.
+    """An output as ⊕ of a chain of an ⊗ that distributes over it, or None.
+
+    Factors of such a chain can be reordered and regrouped.
 
     Returns:
         The name of ⊗ and at least two factors.
@@ -123,9 +125,10 @@ def distributed(output: Output) -> tuple[str, tuple[Expr, ...]] | None:
     if output.reduction is None or len(output.args) != 1:
         return None
     (arg,) = output.args
-    if isinstance(arg, Call) and arg.fn in REDUCTIONS[output.reduction].over:
-        return arg.fn, tuple(factors(arg, arg.fn))
-    return None
+    if not isinstance(arg, Call) or arg.fn not in REDUCTIONS[output.reduction].over:
+        return None
+    is_chain = SCALARS[arg.fn].associative and SCALARS[arg.fn].commutative
+    return (arg.fn, tuple(factors(arg, arg.fn))) if is_chain else None
 
 
 def is_contraction(node: EinSum) -> bool:
