@@ -19,7 +19,7 @@ from einsql.sql.functions.table_functions import TABLE_FUNCTIONS, TABLE_MACROS
 from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.macros.substitution import selects
 from einsql.sql.parameters.parameter_use import BoundParameters
-from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.parser.positions import position, positioned, unsupported
 from einsql.sql.scope.relation import Relation, TileRelation, as_elements
 from einsql.sql.tiles.recognise import TileQueries
 from einsql.sql.typing.typed_expr import Typed
@@ -197,10 +197,8 @@ class QueryBinder:
             ProgrammingError: There is none.
             Error: An array or table of that name is no tensor.
         """
-        try:
+        with positioned(at):
             relation = self.find(name)
-        except Error as error:
-            raise locate(error, at) from None
         if relation is None:
             known = [n for level in self.ctes for n in level] + self.catalog.names()
             raise UnknownHere(
@@ -249,10 +247,8 @@ class QueryBinder:
                 "read_tensor() takes a file name and the name of an array in it, both as text",
                 position=position(call),
             )
-        try:
+        with positioned(call):
             return self.catalog.file(*texts)
-        except Error as error:
-            raise locate(error, call) from None
 
     def view(self, name: str) -> Relation | TileRelation | None:
         """Binds a view once per statement."""
@@ -280,7 +276,7 @@ class QueryBinder:
         macro = self.catalog.macro(name)
         if macro is None:
             return None
-        try:
+        with positioned(at):
             if not macro.is_table:
                 raise ProgrammingError(f"{name} is a scalar macro; FROM needs a table macro")
             assert isinstance(at, exp.Anonymous)
@@ -291,8 +287,6 @@ class QueryBinder:
                 argument = Argument(query, list(self.ctes), list(self.active), self.foreign)
                 self.arguments.setdefault(id(query), argument)
             return self.nested(f"macro {macro.name}", lambda: self.bind_any(body))
-        except Error as error:
-            raise locate(error, at) from None
 
     def scalar(self, node: exp.Expr) -> Typed:
         """Binds an expression without columns, such as a DEFAULT."""
