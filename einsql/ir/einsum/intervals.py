@@ -82,7 +82,7 @@ def never_overflows(expr: Call, bounds: Bounds) -> bool:
 
 
 def fits(found: Interval, lo: int, hi: int) -> bool:
-    """True if a known interval lies within inclusive bounds."""
+    """True if an interval is known and within inclusive bounds."""
     return found is not None and lo <= found[0] and found[1] <= hi
 
 

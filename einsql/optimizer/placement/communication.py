@@ -197,7 +197,6 @@ def _sent(
     placed: Placement,
     after: Placement,
 ) -> int:
-    """Elements that a collective sends."""
     if not isinstance(placed[along[0]], Partial):
         return lacking(held, wanted)
     parts = prod(mesh.shape[n] for n in along)

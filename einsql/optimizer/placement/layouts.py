@@ -33,7 +33,7 @@ from einsql.optimizer.decomposition import Cut
 REPLICATE = Replicate()
 
 ORDERS = 24
-"""Orders of the labels that are tried for an operation."""
+"""Orders of the cut labels that are tried for an operation: all orders of up to four labels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -249,7 +249,7 @@ class _Plan:
         wanted = self._wanted(part, others)
         keys = tuple(a.label for a in self.node.axes if a.label in wanted)
         reduces = len(keys) < len(part.labels)
-        if not reduces:  # what is summed next lies in a row; sums lay their results out themselves
+        if not reduces:  # labels that the next step sums go last; sums choose their own layout
             kept = tuple(k for k in self.node.keys if k in wanted)
             keys = (*kept, *(x for x in keys if x not in kept))
         outputs = [

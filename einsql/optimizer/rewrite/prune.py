@@ -40,7 +40,7 @@ def prune_outputs(roots: Roots) -> tuple[Roots, int]:
         if wanted is not None and len(wanted) < len(node.outputs):
             new = replace(node, outputs=tuple(o for o in node.outputs if o.name in wanted))
             if PRESENT not in wanted and any(o.name == PRESENT for o in node.outputs):
-                new = unguarded(new)  # readers know which keys exist without being told
+                new = unguarded(new)  # no reader asks which keys exist
         new = _drop_axes(new)
         read = _reads(new)
         for n, fields in read.items():

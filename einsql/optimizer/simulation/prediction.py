@@ -177,7 +177,6 @@ class StepCosts:
         return int(total.max(initial=0))
 
     def _elements(self, tiles: Tiles) -> np.ndarray:
-        """Elements of each tile, as float64."""
         return memoized(self._volumes, id(tiles), lambda: tiles.volumes.astype(np.float64))
 
     def memory(self) -> np.ndarray:

@@ -180,7 +180,6 @@ class _Lowering:
         return reads, needed
 
     def _operand(self, number: int, name: str, parts: Mapping[str, int]) -> ra.Node:
-        """A field of an operand, cut."""
         operand = self.node.operands[number]
         split = [parts[x] for x in operand.labels]
         key = (number, name, *split)

@@ -18,7 +18,7 @@ def settle(domain: Domain) -> None:
     plan is for. Any other bound stays a condition.
 
     Raises:
-        NeedsValuesError: Values leave a key none of its own, or a window lies beyond it.
+        NeedsValuesError: Values leave a key none of its own, or a window is outside of it.
     """
     if not domain.parameters.read:
         return

@@ -85,7 +85,6 @@ def _reads(passes: Mapping[tuple[int, str], Backward], backward: Backward, sourc
 
 
 def _relation(query: Binder, arg: exp.Expr) -> Relation:
-    """The relation of an argument."""
     try:
         if isinstance(arg, exp.Subquery):
             return query.bind(arg)
@@ -125,7 +124,6 @@ def _no_tensor_work(query: Binder, error: NotSupportedError | UnknownHere) -> Pr
 
 
 def _loss_field(loss: Relation, at: exp.Expr) -> str:
-    """The one field of a loss."""
     name = as_sql(at)
     keys = [k.name for k in loss.node.schema.keys]
     if keys:

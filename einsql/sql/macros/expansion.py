@@ -68,7 +68,7 @@ class MacroExpander:
             )
 
     def body(self, macro: Macro, call: exp.Anonymous) -> exp.Expr:
-        """What a call of a table macro stands for, expanded once.
+        """The expansion of a call of a table macro, computed once.
 
         Raises:
             ProgrammingError: The arguments do not fit.

@@ -76,7 +76,6 @@ class Calls:
         return apply(name, args, self.select.float_stays)
 
     def _leaf(self, typed: Typed, node: exp.Expr) -> Leaf:
-        """An argument as arrays."""
         return self.select.leaves.arrays(self.select.array(typed, node))
 
     def _einsum(self, node: exp.Anonymous) -> Typed:

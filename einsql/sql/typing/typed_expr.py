@@ -141,7 +141,7 @@ def convert(t: Typed, target: SqlType) -> Typed:
 def protected(e: Expr, valid: Expr) -> Expr:
     """The expression, evaluated only where it is not NULL if it could raise.
 
-    What stands in a NULL's place is arbitrary, so an operation on it must not fail.
+    The value in place of a NULL is arbitrary, so an operation on it must not fail.
     """
     if valid == TRUE or not _may_raise(e):
         return e
