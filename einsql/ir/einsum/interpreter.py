@@ -79,13 +79,15 @@ def evaluate_node(node: EinSum, operands: list[Fields]) -> Fields:
         return np.asarray(operands[v.operand][v.field][index])
 
     def value(e: Expr, mask: np.ndarray) -> np.ndarray:
-        if isinstance(e, Const):
-            return np.asarray(e.value, dtype=wide(e.dtype).numpy)
-        if isinstance(e, Label):
-            return grid[e.name]
-        if isinstance(e, Value):
-            return field(e)
-        return apply(e, mask)
+        match e:
+            case Const():
+                return np.asarray(e.value, dtype=wide(e.dtype).numpy)
+            case Label():
+                return grid[e.name]
+            case Value():
+                return field(e)
+            case Call():
+                return apply(e, mask)
 
     def apply(e: Call, mask: np.ndarray) -> np.ndarray:
         if e.fn in ("and", "or", "if"):  # the right-hand sides count only where needed

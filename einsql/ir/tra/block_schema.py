@@ -160,12 +160,13 @@ def over_keys(expr: Expr, keys: np.ndarray) -> np.ndarray:
     columns = {f"k{n}": keys[:, n] for n in range(keys.shape[1])}
 
     def value(e: Expr) -> np.ndarray:
-        if isinstance(e, Const):
-            return np.full(len(keys), e.value, e.dtype.carrier)
-        if isinstance(e, Label):
-            return columns[e.name]
-        if isinstance(e, Value):
-            raise InternalError("A function of keys reads values")
+        match e:
+            case Const():
+                return np.full(len(keys), e.value, e.dtype.carrier)
+            case Label():
+                return columns[e.name]
+            case Value():
+                raise InternalError("A function of keys reads values")
         args = [value(a) for a in e.args]
         failure = None if e.fn == "cast" else failure_of(e.fn, e.args[0].dtype, e.dtype)
         if failure is not None and np.any(failure.numpy(*args)):

@@ -122,12 +122,13 @@ class _Canonical:
 
     def expr(self, e: Expr) -> _Key:
         """An expression with labels and operands by number."""
-        if isinstance(e, Const):
-            return "const", e.spelling, e.dtype.value
-        if isinstance(e, Label):
-            return "label", str(self._labels[e.name]), ""
-        if isinstance(e, Value):
-            return "value", f"{self._operands[e.operand]}.{e.field}", e.dtype.value
+        match e:
+            case Const():
+                return "const", e.spelling, e.dtype.value
+            case Label():
+                return "label", str(self._labels[e.name]), ""
+            case Value():
+                return "value", f"{self._operands[e.operand]}.{e.field}", e.dtype.value
         args = [repr(self.expr(a)) for a in e.args]
         if e.fn in SCALARS and SCALARS[e.fn].commutative:
             args.sort()

@@ -39,16 +39,17 @@ def fold_constants(node: EinSum) -> EinSum:
 def _step(e: Call, bounds: Bounds) -> Expr:
     if all(isinstance(a, Const) for a in e.args):
         return _constant(e)
-    if e.fn == "cast":
-        return _cast(e)
+    match e.fn:
+        case "cast":
+            return _cast(e)
+        case "not":
+            return _negation(e)
+        case "if":
+            return _choice(e)
+        case "eq" | "ne" | "lt" | "le":
+            return _comparison(e, bounds)
     if SCALARS[e.fn].transparent:
         return e.args[0]
-    if e.fn == "not":
-        return _negation(e)
-    if e.fn == "if":
-        return _choice(e)
-    if e.fn in ("eq", "ne", "lt", "le"):
-        return _comparison(e, bounds)
     if e.dtype.is_integer:
         known = interval(e, bounds)
         # The interval assumes that nothing raised, so what may raise must stay.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
+from einsql.core.mappings import memoized
 from einsql.core.schema import DType
 from einsql.errors import (
     OF_A_TABLE,
@@ -52,10 +53,7 @@ def bind_gradient(
         raise NeedsValuesError(within)
     field = _loss_field(loss, args[0])
     columns = _columns(source, args[1])
-    known = (id(loss.node), field)
-    if known not in passes:
-        passes[known] = Backward(loss.node, field)
-    backward = passes[known]
+    backward = memoized(passes, (id(loss.node), field), lambda: Backward(loss.node, field))
     if not _reads(passes, backward, source.node):
         raise _not_read(loss, args)
     part = next(

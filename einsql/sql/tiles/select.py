@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from einsql.core.schema import DType, Field, Schema
 from einsql.errors import ProgrammingError, suggest
-from einsql.ir.einsum.graph import TRUE, Call, Expr, Label, call, labels_of, operands_of
+from einsql.ir.einsum.graph import TRUE, Call, Expr, Label, cast, labels_of, operands_of
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.kernels import VALUE
 from einsql.sql.binder.context import Binder
@@ -205,8 +205,7 @@ class TileSelect:
                 f"A key of blocks is an integer computed from keys, which {node.sql()} is not",
                 position=position(node),
             )
-        expr = self.domain.canonical(typed.value)
-        return expr if expr.dtype is DType.BIGINT else call("cast", DType.BIGINT, expr)
+        return cast(self.domain.canonical(typed.value), DType.BIGINT)
 
     def over_groups(self, expr: Expr, node: exp.Expr) -> Expr:
         """A key expression over the labels of groups.
