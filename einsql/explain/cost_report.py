@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from einsql.core.boxes import volumes
 from einsql.core.machine import Machine
-from einsql.engine.spmd_executor import SiteMeasure
+from einsql.engine.step import Measure
 from einsql.ir.einsum.flops import flops, flops_at_point
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.spmd.program import COPIES, Collective, Complete, Exchange, Local, Program
@@ -147,7 +147,7 @@ def kind(node: EinSum) -> Kind:
 
 
 def as_json(
-    cut: Decomposition, placed: Program, cost: str, machine: Machine, measure: SiteMeasure | None
+    cut: Decomposition, placed: Program, cost: str, machine: Machine, measure: Measure | None
 ) -> dict[str, Any]:
     """A plan as nested lists and dicts of plain values.
 
@@ -216,7 +216,7 @@ def _with_groups(
     return nodes
 
 
-def _node_json(n: Operation, predicted: Prediction, measure: SiteMeasure | None) -> dict[str, Any]:
+def _node_json(n: Operation, predicted: Prediction, measure: Measure | None) -> dict[str, Any]:
     axes = n.node.axes
     entry: dict[str, Any] = {
         "id": n.cut.name,
@@ -251,7 +251,7 @@ def _node_json(n: Operation, predicted: Prediction, measure: SiteMeasure | None)
         steps = [measure.steps[s] for s in n.steps]
         entry["measured"] = {
             "seconds": sum(s.seconds for s in steps),
-            "bytes_sent": sum(s.nbytes for s in steps),
+            "bytes_sent": sum(s.sent for s in steps),
         }
     return entry
 

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from einsql.core.machine import Topology
 from einsql.core.settings import Settings
-from einsql.engine.executor import Program
-from einsql.engine.spmd_executor import SiteMeasure
-from einsql.engine.step import Measure
+from einsql.engine.step import Measure, Step, StepMeasure
 from einsql.errors import NotSupportedError
 from einsql.explain import cost_text, simulation_report
 from einsql.explain.cost_report import as_json, nodes_of
@@ -27,8 +25,6 @@ from einsql.sql.parser.syntax import Explain
 
 if TYPE_CHECKING:
     from sqlglot import exp
-
-    Measures = Sequence[Measure] | SiteMeasure | None
 
 
 class Explanation(ABC):
@@ -102,14 +98,14 @@ class GraphExplanation(Explanation):
     Attributes:
         plan: The plan.
         settings: The settings of the plan.
-        measures: Times and bytes of each step, for EXPLAIN ANALYZE.
+        measure: The measure of a run, for EXPLAIN ANALYZE.
         cluster: The cluster to simulate the plan on; None for no simulation.
     """
 
     asked: Explain
     plan: Plan
     settings: Settings
-    measures: Measures
+    measure: Measure | None
     cluster: Topology | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,9 +119,10 @@ class GraphExplanation(Explanation):
         """The report without the changes of rewrite rules."""
         plan = self.plan
         cut, placed = plan.cut, plan.placed
+        by_site = self.measure
         if cut is None or placed is None:
             cut, placed = sited(plan.optimized.root, self.settings)
-        by_site = self.measures if isinstance(self.measures, SiteMeasure) else None
+            by_site = None
         report = as_json(cut, placed, self.settings.cost, self.settings.machine, by_site)
         report = with_graph(report, plan.optimized.root, placed)
         if self.cluster is not None:
@@ -134,10 +131,11 @@ class GraphExplanation(Explanation):
             played = simulate(placed, self.settings.machine, self.cluster)
             operations = nodes_of(cut, placed)
             report = simulation_report.with_simulation(report, operations, played)
-        if isinstance(plan.program, Program):
-            by_step = None if isinstance(self.measures, SiteMeasure) else self.measures
-            report = with_kernels(report, plan.program, by_step)
-        return report
+        return with_kernels(report, plan.program.steps, self._by_step)
+
+    @property
+    def _by_step(self) -> Sequence[StepMeasure] | None:
+        return None if self.measure is None else self.measure.steps
 
     def lines(self) -> list[str]:
         """The graph, then the program."""
@@ -160,9 +158,8 @@ class GraphExplanation(Explanation):
 
     def _program_lines(self) -> list[str]:
         """The kernel of each step, or the costs of each operation on several sites."""
-        if isinstance(self.plan.program, Program):
-            by_step = None if isinstance(self.measures, SiteMeasure) else self.measures
-            lines = _steps(self.plan.program, by_step)
+        if self.plan.placed is None:
+            lines = _steps(self.plan.program.steps, self._by_step)
         else:
             lines = cost_text.as_text(self._costs)
         if self.cluster is not None:
@@ -218,9 +215,9 @@ def explained(statement: Explain) -> exp.Query:
     return query
 
 
-def _steps(program: Program, measures: Sequence[Measure] | None) -> list[str]:
-    lines = ["-- steps"] if program.steps else []
-    for n, step in enumerate(program.steps):
+def _steps(steps: Sequence[Step], measures: Sequence[StepMeasure] | None) -> list[str]:
+    lines = ["-- steps"] if steps else []
+    for n, step in enumerate(steps):
         names = _span([number for number, _ in step.nodes])
         text = f"{names}  {step.kernel}  {step.points:,} points"
         if step.detail:
@@ -233,7 +230,7 @@ def _steps(program: Program, measures: Sequence[Measure] | None) -> list[str]:
             if took.spilled:
                 text += f"  {took.spilled:,} bytes spilled"
         lines.append(text)
-    if measures is not None and any("blas" in step.kernel.split("+") for step in program.steps):
+    if measures is not None and any(step.calls_blas for step in steps):
         lines += _other_blas()
     return lines
 

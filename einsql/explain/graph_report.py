@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from einsql.engine.executor import Program as LocalProgram
-from einsql.engine.step import Measure
+from einsql.engine.step import Step as KernelStep
+from einsql.engine.step import StepMeasure
 from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
 from einsql.ir.einsum.printer import format_node
 from einsql.ir.spmd.program import Exchange, Local, Program, tuple_bytes
@@ -50,14 +50,16 @@ def with_graph(report: dict[str, Any], root: Node, placed: Program) -> dict[str,
 
 
 def with_kernels(
-    report: dict[str, Any], program: LocalProgram, measures: Sequence[Measure] | None
+    report: dict[str, Any],
+    steps: Sequence[KernelStep],
+    measures: Sequence[StepMeasure] | None,
 ) -> dict[str, Any]:
     """The report of a plan for one site, with the kernel of each node and what it took.
 
     Of nodes that run together, a `group`, the last one has what all of them took.
     """
     nodes = list(report["nodes"])
-    for at, step in enumerate(program.steps):
+    for at, step in enumerate(steps):
         *_, (last, _) = step.nodes
         for number, node in step.nodes:
             more: dict[str, Any] = {"kernel": step.kernel, "points": node.points}
@@ -65,7 +67,7 @@ def with_kernels(
                 ids = [nodes[n]["id"] for n, _ in step.nodes]
                 more["group"] = {"nodes": ids, "detail": step.detail}
             if measures is not None:
-                took = measures[at] if number == last else Measure(0.0, 0)
+                took = measures[at] if number == last else StepMeasure()
                 more["measured"] = {
                     "seconds": took.seconds,
                     "bytes": took.nbytes,

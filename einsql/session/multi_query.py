@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from einsql.engine.executor import Program
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.graph import apart
-from einsql.planner.context import on_one_site
-from einsql.planner.plan import Plan
+from einsql.planner.plan import Plan, rebind_inputs, run_plans
 from einsql.planner.planner import make_plan, result_columns
 from einsql.planner.queries import catalog_of, query_binder
-from einsql.planner.rebind import rebind_inputs
+from einsql.planner.target import ExecutionTarget
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from einsql.sql.scope.relation import Relation
@@ -31,10 +29,12 @@ class MultiQuery:
     """SELECTs ready to run.
 
     Attributes:
-        plans: One for each; the first has a program for all of them where one site computes.
+        plans: One for each query.
+        runs: The plans whose programs compute all of them, in order.
     """
 
     plans: tuple[Plan, ...]
+    runs: tuple[Plan, ...]
 
     @property
     def is_volatile(self) -> bool:
@@ -43,11 +43,8 @@ class MultiQuery:
 
     def run(self, ctx: Context, inputs: Mapping[str, Fields]) -> list[Result]:
         """The results, in order."""
-        first = self.plans[0]
-        if isinstance(first.program, Program) and len(first.program.roots) == len(self.plans):
-            roots = first.program.run_all(first.complete(inputs, ctx.tick), ctx.tick)
-            return [p.wrap(f, inputs, inputs) for p, f in zip(self.plans, roots, strict=True)]
-        return [p.result(inputs, ctx.tick) for p in self.plans]
+        roots = run_plans(self.runs, inputs, ctx.tick)
+        return [p.wrap(f, known) for p, (f, known) in zip(self.plans, roots, strict=True)]
 
 
 def fetch_together(con: Connection, statements: Sequence[str]) -> list[Any]:
@@ -75,7 +72,7 @@ def _results(ctx: Context, statements: Sequence[str]) -> list[Result]:
     cached = ctx.plans.get(key)
     if isinstance(cached, MultiQuery):
         ctx.store.refresh()
-        inputs = rebind_inputs(cached.plans[0], ctx.store, ctx.in_scope, ctx.tick)
+        inputs = rebind_inputs(cached.plans[0], ctx)
         if inputs is not None:
             return cached.run(ctx, inputs)
     prepared, read = _planned(ctx, statements)
@@ -95,10 +92,10 @@ def _planned(ctx: Context, statements: Sequence[str]) -> tuple[MultiQuery, Mappi
             raise doubt or NotSupportedError("Only SELECTs are computed together")
         relations.append(binder.bind(statement.tree))
     ctx.plans.planned += 1
-    if not on_one_site(ctx):
+    if ctx.target is not ExecutionTarget.CPU:
         plans = tuple(make_plan(r, catalog, ctx.notices) for r in relations)
-        return MultiQuery(plans), catalog.fields
+        return MultiQuery(plans, plans), catalog.fields
     first, *more = apart(r.node for r in relations)
     plan = make_plan(replace(relations[0], node=first), catalog, ctx.notices, more)
     others = (replace(plan, relation=r, columns=result_columns(r)) for r in relations[1:])
-    return MultiQuery((plan, *others)), catalog.fields
+    return MultiQuery((plan, *others), (plan,)), catalog.fields

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from einsql.core.units import duration, quantity
@@ -33,6 +34,16 @@ class Bar:
     kept: bool
 
 
+class BoxKind(StrEnum):
+    """What a box of a figure is, as a class of its style sheet."""
+
+    INPUT = "input"
+    CONTRACTION = "contraction"
+    REDUCTION = "reduction"
+    MAP = "map"
+    REPEAT = "repeat"
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """A stored tensor, an operation or a repetition of operations.
@@ -40,7 +51,7 @@ class Box:
     Attributes:
         id: What links name it by.
         name: As EXPLAIN names it.
-        kind: "input", "contraction", "reduction", "map" or "repeat".
+        kind: What it is.
         lines: What it computes.
         bars: Its labels, where the plan is for several sites.
         notes: What it costs.
@@ -51,7 +62,7 @@ class Box:
 
     id: str
     name: str
-    kind: str
+    kind: BoxKind
     lines: tuple[str, ...]
     bars: tuple[Bar, ...] = ()
     notes: tuple[str, ...] = ()
@@ -105,7 +116,7 @@ def _input_box(number: int, tensor: Report) -> Box:
     keys = ", ".join(f"{k}:{_bounds(b)}" for k, b in tensor["keys"].items())
     fields = ", ".join(f"{n} {t}" for n, t in tensor["values"].items())
     lines = (f"[{keys}]", *([fields] if fields else []), f"{quantity(tensor['bytes'])}B")
-    return Box(f"input-{number}", tensor["id"], "input", lines)
+    return Box(f"input-{number}", tensor["id"], BoxKind.INPUT, lines)
 
 
 def _bounds(bounds: Sequence[int]) -> str:
@@ -128,7 +139,13 @@ def _node_box(node: Report, sites: int, spent: float) -> Box:
     alone = "measured" in node and _measured_with(node) is None
     share = node["measured"]["seconds"] / spent if alone and spent else None
     return Box(
-        node["id"], node["id"], node["op"], tuple(lines), bars, tuple(_notes(node, sites)), share
+        node["id"],
+        node["id"],
+        BoxKind(node["op"]),
+        tuple(lines),
+        bars,
+        tuple(_notes(node, sites)),
+        share,
     )
 
 
@@ -172,7 +189,7 @@ def folded(figure: Figure, report: Report) -> Figure | None:
     The first of the repetitions stays; one box stands for all the others, together with
     the stored tensors that only they read.
     """
-    inputs = sum(b.kind == "input" for b in figure.boxes)
+    inputs = sum(b.kind is BoxKind.INPUT for b in figure.boxes)
     repeat = repetition(_signatures(report))
     if repeat is None:
         return None
@@ -191,7 +208,7 @@ def folded(figure: Figure, report: Report) -> Figure | None:
     box = Box(
         "repeat",
         f"{count - 1:,} × the same",
-        "repeat",
+        BoxKind.REPEAT,
         (f"as {text}, cut alike", f"{len(others):,} operations, {tensors:,} tensors"),
         share=sum(shares) if shares else None,
         members=tuple(b.id for b in others),

@@ -12,7 +12,7 @@ from sqlalchemy.engine.interfaces import Dialect
 from einsql.errors import Error
 from einsql.frontends.sqlalchemy.types import DIM, named_type
 from einsql.session.connection import Connection
-from einsql.storage.objects import Damaged, Definition, Object, Tensor, damage, kind_of
+from einsql.storage.objects import Damaged, Definition, Object, Tensor, bare_name, damage, kind_of
 
 MAIN = "main"
 """The schema of tensors, and of tables without another."""
@@ -65,7 +65,7 @@ def objects(connection: Any, schema: str | None) -> list[Object]:
     con = session(connection)
     con.store.refresh()
     stored = con.store.objects.values()
-    return [o for o in stored if not o.name.endswith("()")]
+    return [o for o in stored if o.name == bare_name(o)]
 
 
 class Reflection(Dialect):

@@ -13,8 +13,8 @@ import numpy as np
 
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType
-from einsql.errors import DataError
-from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Node, Value, walk
+from einsql.errors import DataError, InternalError
+from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Node, Param, Value, walk
 from einsql.ir.functions import REDUCTIONS, SCALARS, less
 from einsql.ir.functions.casts import evaluated, failure_of
 
@@ -88,6 +88,8 @@ def evaluate_node(node: EinSum, operands: list[Fields]) -> Fields:
                 return field(e)
             case Call():
                 return apply(e, mask)
+            case Param():
+                raise InternalError("A node reads a parameter without a ParameterInput")
 
     def apply(e: Call, mask: np.ndarray) -> np.ndarray:
         if e.fn in ("and", "or", "if"):  # the right-hand sides count only where needed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from einsql.core.schema import is_flag
-from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Input, Label, Node, Value, walk
+from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Input, Label, Node, Param, Value, walk
 
 _INFIX = {
     "add": "+",
@@ -33,6 +33,8 @@ def format_expr(expr: Expr, names: tuple[str, ...] = ()) -> str:
         case Value():
             owner = names[expr.operand] if expr.operand < len(names) else f"#{expr.operand}"
             return f"{owner}.{expr.field.lstrip('.')}"
+        case Param():
+            return f"?{expr.number}"
     args = [format_expr(a, names) for a in expr.args]
     match expr.fn:
         case "cast":

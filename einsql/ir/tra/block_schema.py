@@ -13,7 +13,7 @@ from einsql.core.boxes import split
 from einsql.core.mappings import grouped
 from einsql.core.schema import DType
 from einsql.errors import DataError, InternalError, ProgrammingError
-from einsql.ir.einsum.graph import Const, Expr, Label, Value
+from einsql.ir.einsum.graph import Const, Expr, Label, Param, Value
 from einsql.ir.functions.casts import evaluated, failure_of
 
 KeyTuple = tuple[int, ...]
@@ -165,7 +165,7 @@ def over_keys(expr: Expr, keys: np.ndarray) -> np.ndarray:
                 return np.full(len(keys), e.value, e.dtype.carrier)
             case Label():
                 return columns[e.name]
-            case Value():
+            case Value() | Param():
                 raise InternalError("A function of keys reads values")
         args = [value(a) for a in e.args]
         failure = None if e.fn == "cast" else failure_of(e.fn, e.args[0].dtype, e.dtype)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
 from einsql import errors
 from einsql.explain.explanation import Explanation, GraphExplanation, explained
 from einsql.explain.hybrid_report import explain_hybrid
@@ -16,10 +13,6 @@ from einsql.session.statements.explain_dml import explain_change
 from einsql.session.statements.target import changes_tables
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.positions import unsupported
-from einsql.storage.relation import Fields
-
-if TYPE_CHECKING:
-    from einsql.explain.explanation import Measures
 
 
 def explain(ctx: Context, statement: st.Explain) -> Explanation:
@@ -47,9 +40,5 @@ def explain(ctx: Context, statement: st.Explain) -> Explanation:
         from einsql.explain.tile_explanation import explain_tiles  # few queries are over tiles
 
         return explain_tiles(plan, statement, bound.inputs, ctx.tick, cluster)
-    measured = _measure(ctx, plan, bound.inputs) if statement.analyze else None
-    return GraphExplanation(statement, plan, ctx.settings, measured, cluster)
-
-
-def _measure(ctx: Context, plan: Plan, inputs: Mapping[str, Fields]) -> Measures:
-    return plan.program.measured(plan.complete(inputs, ctx.tick), ctx.tick)[1]
+    measure = plan.measure(bound.inputs, ctx.tick) if statement.analyze else None
+    return GraphExplanation(statement, plan, ctx.settings, measure, cluster)

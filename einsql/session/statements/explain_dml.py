@@ -87,12 +87,9 @@ def explain_change(ctx: Context, asked: Explain, cluster: Topology | None) -> Ex
         )
     plans = []
     for plan in prepared.plans:
-        measured = None
-        if asked.analyze:
-            inputs = plan.complete(read, ctx.tick)
-            measured = plan.program.measured(inputs, ctx.tick)[1]
-        plans.append(GraphExplanation(asked, plan, ctx.settings, measured, cluster))
-    titles = [f"{p.kind} {p.name}" for p in prepared.parts if p.root is not None]
+        measure = plan.measure(read, ctx.tick) if asked.analyze else None
+        plans.append(GraphExplanation(asked, plan, ctx.settings, measure, cluster))
+    titles = [f"{p.VERB} {p.name}" for p in prepared.parts if p.root is not None]
     if prepared.shown is not None:
         titles.insert(0, "SELECT")
     if len(titles) == 1:
