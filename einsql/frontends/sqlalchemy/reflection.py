@@ -12,7 +12,15 @@ from sqlalchemy.engine.interfaces import Dialect
 from einsql.errors import Error
 from einsql.frontends.sqlalchemy.types import DIM, named_type
 from einsql.session.connection import Connection
-from einsql.storage.objects import Damaged, Definition, Object, Tensor, bare_name, damage, kind_of
+from einsql.storage.objects import (
+    Damaged,
+    Definition,
+    Object,
+    Tensor,
+    bare_name,
+    damage_error,
+    kind_of,
+)
 
 MAIN = "main"
 """The schema of tensors, and of tables without another."""
@@ -223,7 +231,7 @@ class Reflection(Dialect):
         if isinstance(stored, Definition):
             return _view_columns(session(connection), stored)
         if isinstance(stored, Damaged):
-            raise exc.UnreflectableTableError(damage(stored).reason)
+            raise exc.UnreflectableTableError(damage_error(stored).reason)
         columns = rows(
             connection,
             "SELECT column_name, data_type, is_nullable, column_default, c.comment, sql "
