@@ -1,16 +1,14 @@
-"""What a drawing shows: boxes and arrows, read from a plan's report (docs/explain.md)."""
+"""What a drawing shows: boxes and arrows, read from a plan's report."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from einsql.core.units import duration, quantity
-
-Report = Mapping[str, Any]
-"""EXPLAIN's JSON, as a value."""
+from einsql.explain.operations import InputReport, OperationReport
+from einsql.explain.report import GraphReport
 
 LEAST_HIDDEN = 6
 """So many operations at least make it worth drawing a repetition once."""
@@ -78,22 +76,22 @@ class Figure:
     arrows: tuple[Arrow, ...]
 
 
-def figure_of(report: Report) -> Figure:
+def figure_of(report: GraphReport) -> Figure:
     """The whole graph of a plan."""
-    inputs, nodes = report["inputs"], report["nodes"]
+    inputs, nodes = report.inputs, report.nodes
     boxes = [_input_box(n, i) for n, i in enumerate(inputs)]
-    spent = sum(n["measured"]["seconds"] for n in nodes if "measured" in n)
-    boxes += [_node_box(n, report["sites"], spent) for n in nodes]
-    at = {("input", i["id"]): n for n, i in enumerate(inputs)}
-    at |= {("node", node["id"]): len(inputs) + n for n, node in enumerate(nodes)}
+    spent = sum(m.seconds for m in report.measured)
+    boxes += [_node_box(n, report.sites, spent) for n in nodes]
+    at = {("input", i.id): n for n, i in enumerate(inputs)}
+    at |= {("node", node.id): len(inputs) + n for n, node in enumerate(nodes)}
     arrows: dict[tuple[int, int], Arrow] = {}
     for node in nodes:
-        target = at["node", node["id"]]
-        for read in node["reads"]:
-            source = at["input" if read["stored"] else "node", read["id"]]
-            sent, old = read["bytes_sent"], arrows.get((source, target))
-            text = f"{read['collective']} {quantity(sent)}B" if sent else ""
-            text = "same tiles" if read["collective"] == "shared" else text
+        target = at["node", node.id]
+        for read in node.reads:
+            source = at["input" if read.stored else "node", read.id]
+            sent, old = read.bytes_sent, arrows.get((source, target))
+            text = f"{read.collective} {quantity(sent)}B" if sent else ""
+            text = "same tiles" if read.collective == "shared" else text
             if old is not None:  # the same relation read twice
                 text = " + ".join(t for t in dict.fromkeys((old.text, text)) if t)
                 sent += old.nbytes
@@ -101,11 +99,11 @@ def figure_of(report: Report) -> Figure:
     return Figure(tuple(boxes), tuple(arrows.values()))
 
 
-def _input_box(number: int, tensor: Report) -> Box:
-    keys = ", ".join(f"{k}:{_bounds(b)}" for k, b in tensor["keys"].items())
-    fields = ", ".join(f"{n} {t}" for n, t in tensor["values"].items())
-    lines = (f"[{keys}]", *([fields] if fields else []), f"{quantity(tensor['bytes'])}B")
-    return Box(f"input-{number}", tensor["id"], "input", lines)
+def _input_box(number: int, tensor: InputReport) -> Box:
+    keys = ", ".join(f"{k}:{_bounds(b)}" for k, b in tensor.keys.items())
+    fields = ", ".join(f"{n} {t}" for n, t in tensor.values.items())
+    lines = (f"[{keys}]", *([fields] if fields else []), f"{quantity(tensor.bytes)}B")
+    return Box(f"input-{number}", tensor.id, "input", lines)
 
 
 def _bounds(bounds: Sequence[int]) -> str:
@@ -113,60 +111,58 @@ def _bounds(bounds: Sequence[int]) -> str:
     return str(hi) if lo == 0 else f"{lo}..{hi}"
 
 
-def _node_box(node: Report, sites: int, spent: float) -> Box:
-    keys = node["keys"]
+def _node_box(node: OperationReport, sites: int, spent: float) -> Box:
+    keys = node.keys
     bars: tuple[Bar, ...] = ()
-    lines = [line.strip() for line in node["text"] if ":=" in line]
-    lines += [re.sub(r"\s+", " ", t.strip()) for t in node["text"] if t.startswith("  where ")]
+    lines = [line.strip() for line in node.text if ":=" in line]
+    lines += [re.sub(r"\s+", " ", t.strip()) for t in node.text if t.startswith("  where ")]
     if sites > 1:
-        bars = tuple(Bar(x, n, node["partition"][x], x in keys) for x, n in node["labels"].items())
+        bars = tuple(Bar(x, n, node.partition[x], x in keys) for x, n in node.labels.items())
         bars = tuple(sorted(bars, key=lambda b: not b.kept))
     else:
-        over = [f"{x}:{n}" for x, n in node["labels"].items() if x not in keys]
-        shown = ", ".join(f"{k}:{node['labels'][k]}" if k in node["labels"] else k for k in keys)
+        over = [f"{x}:{n}" for x, n in node.labels.items() if x not in keys]
+        shown = ", ".join(f"{k}:{node.labels[k]}" if k in node.labels else k for k in keys)
         lines.insert(0, f"[{shown}]" + (f" over {', '.join(over)}" if over else ""))
-    alone = "measured" in node and _measured_with(node) is None
-    share = node["measured"]["seconds"] / spent if alone and spent else None
-    return Box(
-        node["id"], node["id"], node["op"], tuple(lines), bars, tuple(_notes(node, sites)), share
-    )
+    share = None
+    if node.measured is not None and _measured_with(node) is None and spent:
+        share = node.measured.seconds / spent
+    return Box(node.id, node.id, node.op, tuple(lines), bars, tuple(_notes(node, sites)), share)
 
 
-def _notes(node: Report, sites: int) -> list[str]:
+def _notes(node: OperationReport, sites: int) -> list[str]:
     """What an operation costs: as predicted, then as measured."""
-    predicted = [f"{quantity(node['flops'])}flop"]
+    predicted = [f"{quantity(node.flops)}flop"]
     if sites > 1:
-        predicted.append(f"{quantity(sum(node['floats'].values()))}floats")
-        if node["bytes_sent"]:
-            predicted.append(f"{quantity(node['bytes_sent'])}B")
+        predicted.append(f"{quantity(node.floats.sum)}floats")
+        if node.bytes_sent:
+            predicted.append(f"{quantity(node.bytes_sent)}B")
     else:
-        predicted.insert(0, str(node.get("kernel", "")))
-    if isinstance(node.get("seconds"), int | float):
-        predicted.append(duration(node["seconds"]))
+        predicted.insert(0, node.kernel or "")
+    predicted.append(duration(node.seconds))
     notes = [" · ".join(p for p in predicted if p)]
-    if sites > 1 and node["collective"] != "none":
-        notes.insert(0, f"⇄ {node['collective']}")
+    if sites > 1 and node.collective != "none":
+        notes.insert(0, f"⇄ {node.collective}")
     if (last := _measured_with(node)) is not None:
         notes.append(f"measured with {last}")
-    elif "measured" in node:
-        took = node["measured"]
-        sent = took.get("bytes_sent")
+    elif node.measured is not None:
+        sent = node.measured.bytes_sent
         notes.append(
-            f"measured {duration(took['seconds'])}" + (f" · {quantity(sent)}B" if sent else "")
+            f"measured {duration(node.measured.seconds)}"
+            + (f" · {quantity(sent)}B" if sent else "")
         )
     return notes
 
 
-def _measured_with(node: Report) -> str | None:
+def _measured_with(node: OperationReport) -> str | None:
     """The operation that has what this one's group took, if it is another one."""
-    group = node["group"]["nodes"] if "measured" in node and "group" in node else ()
-    return group[-1] if group and group[-1] != node["id"] else None
+    group = node.group.nodes if node.measured and node.group else ()
+    return group[-1] if group and group[-1] != node.id else None
 
 
 # ---- what repeats
 
 
-def folded(figure: Figure, report: Report) -> Figure | None:
+def folded(figure: Figure, report: GraphReport) -> Figure | None:
     """The figure with repeated operations drawn once, or None if little repeats.
 
     The first of the repetitions stays; one box stands for all the others, together with
@@ -211,28 +207,26 @@ def folded(figure: Figure, report: Report) -> Figure | None:
     return Figure(tuple(boxes), tuple(arrows.values()))
 
 
-def _signatures(report: Report) -> list[object]:
+def _signatures(report: GraphReport) -> list[object]:
     """For each operation what it is, cut and placed as; equal ones are drawn alike."""
-    at = {node["id"]: n for n, node in enumerate(report["nodes"])}
+    at = {node.id: n for n, node in enumerate(report.nodes)}
     shapes = {
-        i["id"]: (tuple(map(tuple, i["keys"].values())), tuple(i["values"].values()))
-        for i in report["inputs"]
+        i.id: (tuple(map(tuple, i.keys.values())), tuple(i.values.values())) for i in report.inputs
     }
     signatures: list[object] = []
-    for n, node in enumerate(report["nodes"]):
+    for n, node in enumerate(report.nodes):
         reads = tuple(
-            (shapes[r["id"]] if r["stored"] else n - at[r["id"]], tuple(r["labels"]))
-            for r in node["reads"]
+            (shapes[r.id] if r.stored else n - at[r.id], tuple(r.labels)) for r in node.reads
         )
-        places = repr((node["partition"], node["placements"]["grid"], node["collective"]))
-        signatures.append((reads, tuple(node["keys"]), _nameless(node), places))
+        places = repr((node.partition, node.placements.grid, node.collective))
+        signatures.append((reads, tuple(node.keys), _nameless(node), places))
     return signatures
 
 
-def _nameless(node: Report) -> str:
+def _nameless(node: OperationReport) -> str:
     """What an operation computes, with its operands numbered instead of named."""
-    text = "\n".join(node["text"][1:])
-    for n, name in enumerate(dict.fromkeys(r["id"] for r in node["reads"])):
+    text = "\n".join(node.text[1:])
+    for n, name in enumerate(dict.fromkeys(r.id for r in node.reads)):
         text = re.sub(rf"(?<![\w.]){re.escape(name)}(?=[.\[])", f"#{n}", text)
     return text
 
@@ -252,6 +246,3 @@ def repetition(items: Sequence[object]) -> tuple[int, int, int] | None:
                 best, covered = (n - equal, period, count), period * count
             equal = 0
     return best
-
-
-# ---- numbers

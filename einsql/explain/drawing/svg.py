@@ -6,8 +6,9 @@ import unicodedata
 from html import escape
 from importlib.resources import files
 
-from einsql.explain.drawing.figure import Arrow, Bar, Box, Figure, Report, figure_of, folded
+from einsql.explain.drawing.figure import Arrow, Bar, Box, Figure, figure_of, folded
 from einsql.explain.drawing.layout import Layout, Point, layered
+from einsql.explain.report import GraphReport
 
 LETTER = 6.63
 """Width of a letter of the monospaced font at 11 px."""
@@ -22,17 +23,12 @@ _BARS = 10
 _SEGMENTS = 32
 
 
-def standalone(report: Report, title: str) -> str:
-    """The graph of a plan as an SVG document of its own; what repeats is drawn once.
-
-    Args:
-        report: EXPLAIN's JSON, as a value.
-        title: What it is called where it is read aloud.
-    """
+def standalone(report: GraphReport) -> str:
+    """The graph of a plan as an SVG document of its own; repetitions are drawn once."""
     full = figure_of(report)
     figure = folded(full, report) or full
     style = files(__package__).joinpath("graph.css").read_text(encoding="utf-8")
-    return draw(figure, title, style=f"<style>\n{style}</style>\n")
+    return draw(figure, report.statement, style=f"<style>\n{style}</style>\n")
 
 
 def draw(figure: Figure, title: str, name: str = "graph", style: str = "") -> str:
