@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from einsql.frontends.trace.modules.elements import log_softmax, reduced, safe_softmax, softmax
-from einsql.frontends.trace.modules.registry import operator
+from einsql.frontends.trace.modules.registry import operator, table
 from einsql.frontends.trace.source import untraceable
 
 Array = Any
@@ -22,30 +22,12 @@ def linear(x: Array, weight: Array, bias: Array = None) -> Array:
     return product if bias is None else product + bias
 
 
-@operator("mm", "bmm", "matmul", "mv", "dot")
-def product(x: Array, y: Array) -> Array:
-    """A product of matrices or vectors."""
-    return np.matmul(x, y)
-
-
 @operator("addmm", "baddbmm", "addmv")
 def addmm(c: Array, x: Array, y: Array, beta: float = 1, alpha: float = 1) -> Array:
     """Beta · c + alpha · x · y."""
     product = np.matmul(x, y)
     product = product if alpha == 1 else product * alpha
     return product if beta == 0 else product + (c if beta == 1 else c * beta)
-
-
-@operator("outer", "ger")
-def outer(x: Array, y: Array) -> Array:
-    """All products of two vectors' elements."""
-    return np.outer(x, y)
-
-
-@operator("einsum")
-def einsum(expression: str, arrays: Sequence[Array], **_: Any) -> Array:
-    """An Einstein sum."""
-    return np.einsum(expression, *arrays)
 
 
 @operator("scaled_dot_product_attention")
@@ -76,6 +58,15 @@ def attention(
     return np.matmul(weights, v)
 
 
+table(
+    {
+        "mm bmm matmul mv dot": np.matmul,
+        "outer ger": np.outer,
+        "einsum": lambda expression, arrays, **_: np.einsum(expression, *arrays),
+    }
+)
+
+
 # ---- norms
 
 
@@ -96,12 +87,6 @@ def layer_norm(
     return rows if bias is None else rows + bias
 
 
-@operator("native_layer_norm")
-def native_layer_norm(*args: Any) -> tuple[Array, None, None]:
-    """As layer_norm, without the statistics that training needs."""
-    return layer_norm(*args), None, None
-
-
 @operator("rms_norm")
 def rms_norm(
     x: Array, shape: Sequence[int], weight: Array = None, eps: float | None = None
@@ -118,6 +103,12 @@ def channels(x: Array, values: Array) -> Array:
     return np.reshape(values, (-1, *[1] * (x.ndim - 2)))
 
 
+def _affine(x: Array, normed: Array, weight: Array, bias: Array) -> Array:
+    """Returns the product with the weights of each channel, plus a bias."""
+    normed = normed if weight is None else normed * channels(x, weight)
+    return normed if bias is None else normed + channels(x, bias)
+
+
 @operator("batch_norm", "_native_batch_norm_legit_no_training")
 def batch_norm(x: Array, weight: Array, bias: Array, mean: Array, var: Array, *rest: Any) -> Any:
     """Channels shifted and scaled by learned parameters."""
@@ -131,8 +122,7 @@ def batch_norm(x: Array, weight: Array, bias: Array, mean: Array, var: Array, *r
         raise untraceable("Batch normalisation in training", "Call module.eval() before.")
     eps = next(r for r in rest[::-1] if isinstance(r, float))
     normed = (x - channels(x, mean)) / np.sqrt(channels(x, var) + eps)
-    normed = normed if weight is None else normed * channels(x, weight)
-    normed = normed if bias is None else normed + channels(x, bias)
+    normed = _affine(x, normed, weight, bias)
     return normed if len(rest) > 2 else (normed, None, None)
 
 
@@ -146,8 +136,7 @@ def instance_norm(
     along = (0, *range(2, x.ndim))
     away = x - np.mean(x, axis=along, keepdims=True)
     normed = away / np.sqrt(np.mean(away * away, axis=along, keepdims=True) + eps)
-    normed = normed if weight is None else normed * channels(x, weight)
-    return (normed if bias is None else normed + channels(x, bias)), None, None
+    return _affine(x, normed, weight, bias), None, None
 
 
 @operator("group_norm")
@@ -157,16 +146,17 @@ def group_norm(
     """Groups of channels with mean 0 and variance 1."""
     parts = np.reshape(x, (x.shape[0], groups, -1))
     normed = np.reshape(layer_norm(parts, parts.shape[-1:], eps=eps), x.shape)
-    normed = normed if weight is None else normed * channels(x, weight)
-    return normed if bias is None else normed + channels(x, bias)
+    return _affine(x, normed, weight, bias)
 
 
-@operator("native_group_norm")
-def native_group_norm(
-    x: Array, weight: Array, bias: Array, n: int, channels: int, size: int, groups: int, eps: float
-) -> tuple[Array, None, None]:
-    """As group_norm, without the statistics that training needs."""
-    return group_norm(x, groups, weight, bias, eps), None, None
+table(
+    {  # without the statistics that training needs
+        "native_layer_norm": lambda *args: (layer_norm(*args), None, None),
+        "native_group_norm": lambda x, weight, bias, n, channels, size, groups, eps: (
+            group_norm(x, groups, weight, bias, eps), None, None,
+        ),
+    }
+)  # fmt: skip
 
 
 @operator("bilinear")

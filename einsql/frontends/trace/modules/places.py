@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from einsql.frontends.trace.array import TracedArray, graph_of, lifted
-from einsql.frontends.trace.modules.registry import numpy_dtype, operator, rank
+from einsql.frontends.trace.modules.registry import numpy_dtype, operator, rank, table
 from einsql.frontends.trace.refusals import way_out
 from einsql.frontends.trace.source import untraceable
 
@@ -41,34 +41,10 @@ def unflatten(x: Array, dim: int, sizes: Sequence[int]) -> Array:
     return np.reshape(x, (*x.shape[:at], *parts, *x.shape[at + 1 :]))
 
 
-@operator("permute")
-def permute(x: Array, dims: Sequence[int]) -> Array:
-    """The axes in another order."""
-    return np.transpose(x, tuple(dims))
-
-
-@operator("transpose", "swapaxes")
-def transpose(x: Array, a: int, b: int) -> Array:
-    """Two axes exchanged."""
-    return np.swapaxes(x, a, b)
-
-
 @operator("t", "numpy_T", "mT")
 def turned(x: Array) -> Array:
     """The last two axes exchanged."""
     return np.swapaxes(x, -1, -2) if rank(x) > 1 else x
-
-
-@operator("movedim")
-def movedim(x: Array, source: Any, destination: Any) -> Array:
-    """Axes elsewhere."""
-    return np.moveaxis(x, source, destination)
-
-
-@operator("unsqueeze")
-def unsqueeze(x: Array, dim: int) -> Array:
-    """One more axis of one element."""
-    return np.expand_dims(x, dim)
 
 
 @operator("squeeze")
@@ -96,12 +72,6 @@ def like(x: Array, other: Array) -> Array:
 def slice_(x: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Array:
     """A slice of one axis."""
     return x[(*[slice(None)] * (dim % rank(x)), slice(start, end, step))]
-
-
-@operator("narrow")
-def narrow(x: Array, dim: int, start: int, length: int) -> Array:
-    """A part of one axis."""
-    return slice_(x, dim, start, start + length)
 
 
 @operator("select")
@@ -132,36 +102,6 @@ def chunk(x: Array, chunks: int, dim: int = 0) -> list[Array]:
     return split(x, -(-x.shape[dim] // chunks), dim)
 
 
-@operator("unbind")
-def unbind(x: Array, dim: int = 0) -> list[Array]:
-    """The elements of an axis."""
-    return [select(x, dim, n) for n in range(x.shape[dim])]
-
-
-@operator("cat", "concat")
-def cat(arrays: Sequence[Array], dim: int = 0) -> Array:
-    """Arrays one after the other."""
-    return np.concatenate([a for a in arrays if a.shape != (0,)], axis=dim)
-
-
-@operator("stack")
-def stack(arrays: Sequence[Array], dim: int = 0) -> Array:
-    """Arrays along a new axis."""
-    return np.stack(arrays, axis=dim)
-
-
-@operator("repeat")
-def repeat(x: Array, repeats: Sequence[int]) -> Array:
-    """The whole array many times."""
-    return np.tile(x, tuple(repeats))
-
-
-@operator("repeat_interleave")
-def repeat_interleave(x: Array, repeats: int, dim: int | None = None, **_: Any) -> Array:
-    """Each element many times."""
-    return np.repeat(x, repeats, axis=dim)
-
-
 @operator("roll")
 def roll(x: Array, shifts: Sequence[int], dims: Sequence[int] = ()) -> Array:
     """Elements turned around."""
@@ -170,30 +110,6 @@ def roll(x: Array, shifts: Sequence[int], dims: Sequence[int] = ()) -> Array:
     for shift, dim in zip(shifts, dims, strict=True):
         x = np.roll(x, shift, dim)
     return x
-
-
-@operator("flip")
-def flip(x: Array, dims: Sequence[int]) -> Array:
-    """Axes backwards."""
-    return np.flip(x, tuple(d % rank(x) for d in dims))
-
-
-@operator("tril")
-def tril(x: Array, diagonal: int = 0) -> Array:
-    """The lower triangle."""
-    return np.tril(x, diagonal)
-
-
-@operator("triu")
-def triu(x: Array, diagonal: int = 0) -> Array:
-    """The upper triangle."""
-    return np.triu(x, diagonal)
-
-
-@operator("diagonal")
-def diagonal(x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
-    """A diagonal."""
-    return np.diagonal(x, offset, dim1, dim2)
 
 
 @operator("constant_pad_nd", "pad")
@@ -241,6 +157,30 @@ def upsample_nearest(x: Array, size: Any, scales: Any = None, *_: Any) -> Array:
     return x
 
 
+table(
+    {
+        "permute": lambda x, dims: np.transpose(x, tuple(dims)),
+        "transpose swapaxes": np.swapaxes,
+        "movedim": np.moveaxis,
+        "unsqueeze": np.expand_dims,
+        "narrow": lambda x, dim, start, length: slice_(x, dim, start, start + length),
+        "unbind": lambda x, dim=0: [select(x, dim, n) for n in range(x.shape[dim])],
+        "cat concat": lambda arrays, dim=0: np.concatenate(
+            [a for a in arrays if a.shape != (0,)], axis=dim
+        ),
+        "stack": lambda arrays, dim=0: np.stack(arrays, axis=dim),
+        "repeat": lambda x, repeats: np.tile(x, tuple(repeats)),
+        "repeat_interleave": lambda x, repeats, dim=None, **_: np.repeat(x, repeats, axis=dim),
+        "flip": lambda x, dims: np.flip(x, tuple(d % rank(x) for d in dims)),
+        "tril": lambda x, diagonal=0: np.tril(x, diagonal),
+        "triu": lambda x, diagonal=0: np.triu(x, diagonal),
+        "diagonal": lambda x, offset=0, dim1=0, dim2=1: np.diagonal(x, offset, dim1, dim2),
+        "index_select": lambda x, dim, indices: np.take(x, indices, axis=dim),
+        "embedding": lambda rows, indices, *_: rows[indices],
+    }
+)
+
+
 # ---- indexes
 
 
@@ -250,16 +190,12 @@ def index(x: Array, indices: Sequence[Any]) -> Array:
     return x[tuple(slice(None) if i is None else i for i in indices)]
 
 
-@operator("index_select")
-def index_select(x: Array, dim: int, indices: Array) -> Array:
-    """Elements of an axis by number."""
-    return np.take(x, indices, axis=dim)
-
-
-def _own(x: Array, *others: Array) -> TracedArray:
-    """A traced array that may be changed."""
-    graph = graph_of((x, *others))
-    return TracedArray(graph, lifted(graph, x).step)
+def _with(x: Array, key: tuple[Any, ...], part: Array) -> TracedArray:
+    """Returns a copy of an array in which a part is overwritten."""
+    graph = graph_of((x, part, *key))
+    changed = TracedArray(graph, lifted(graph, x).step)
+    changed[key] = part
+    return changed
 
 
 @operator("slice_scatter")
@@ -267,17 +203,13 @@ def slice_scatter(
     x: Array, source: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Array:
     """The array with a slice overwritten."""
-    y = _own(x, source)
-    y[(*[slice(None)] * (dim % y.ndim), slice(start, end, step))] = source
-    return y
+    return _with(x, (*[slice(None)] * (dim % rank(x)), slice(start, end, step)), source)
 
 
 @operator("select_scatter")
 def select_scatter(x: Array, source: Array, dim: int, index: int) -> Array:
     """The array with one element of an axis overwritten."""
-    y = _own(x, source)
-    y[(*[slice(None)] * (dim % y.ndim), index)] = source
-    return y
+    return _with(x, (*[slice(None)] * (dim % rank(x)), index), source)
 
 
 @operator("index_put")
@@ -285,9 +217,7 @@ def index_put(x: Array, indices: Sequence[Any], value: Array, accumulate: bool =
     """The array with a value where a mask holds."""
     if accumulate:
         raise untraceable("Adding at indices", way_out("put"))
-    y = _own(x, value, *indices)
-    y[tuple(slice(None) if i is None else i for i in indices)] = value
-    return y
+    return _with(x, tuple(slice(None) if i is None else i for i in indices), value)
 
 
 @operator("gather")
@@ -301,12 +231,6 @@ def gather(x: Array, dim: int, indices: Array, **_: Any) -> Array:
             )
         ]
     return np.take_along_axis(x, indices, axis=dim)
-
-
-@operator("embedding")
-def embedding(table: Array, indices: Array, *_: Any) -> Array:
-    """Rows by number."""
-    return table[indices]
 
 
 # ---- arrays of numbers
@@ -323,71 +247,30 @@ def arange(*ends: Any, dtype: Any = None, **_: Any) -> np.ndarray:
     return np.arange(*ends, dtype=_dtype(dtype, np.int64 if integral else np.float32))
 
 
-@operator("full")
-def full(size: Sequence[int], value: Any, dtype: Any = None, **_: Any) -> np.ndarray:
-    """One number everywhere."""
-    kind = {bool: np.bool_, int: np.int64}.get(type(value), np.float32)
-    return np.full(tuple(size), value, _dtype(dtype, kind))
+def _full(size: Sequence[int], filler: Any, dtype: Any = None, like: Any = None) -> np.ndarray:
+    """Returns an array of one number, in the type of an array or by default of the number."""
+    own = {bool: np.bool_, int: np.int64}.get(type(filler), np.float32)
+    return np.full(tuple(size), filler, _dtype(dtype, own if like is None else like.dtype))
 
 
-@operator("zeros", "empty")
-def zeros(size: Sequence[int], dtype: Any = None, **_: Any) -> np.ndarray:
-    """0 everywhere."""
-    return np.zeros(tuple(size), _dtype(dtype, np.float32))
-
-
-@operator("ones")
-def ones(size: Sequence[int], dtype: Any = None, **_: Any) -> np.ndarray:
-    """1 everywhere."""
-    return np.ones(tuple(size), _dtype(dtype, np.float32))
-
-
-@operator("new_zeros")
-def new_zeros(x: Array, size: Sequence[int], dtype: Any = None, **_: Any) -> np.ndarray:
-    """0 everywhere, in the type of an array."""
-    return np.zeros(tuple(size), _dtype(dtype, x.dtype))
-
-
-@operator("new_ones")
-def new_ones(x: Array, size: Sequence[int], dtype: Any = None, **_: Any) -> np.ndarray:
-    """1 everywhere, in the type of an array."""
-    return np.ones(tuple(size), _dtype(dtype, x.dtype))
-
-
-@operator("new_full")
-def new_full(x: Array, size: Sequence[int], value: Any, dtype: Any = None, **_: Any) -> np.ndarray:
-    """One number everywhere, in the type of an array."""
-    return np.full(tuple(size), value, _dtype(dtype, x.dtype))
-
-
-@operator("zeros_like", "empty_like")
-def zeros_like(x: Array, dtype: Any = None, **_: Any) -> np.ndarray:
-    """0 in the shape of an array."""
-    return np.zeros(x.shape, _dtype(dtype, x.dtype))
-
-
-@operator("ones_like")
-def ones_like(x: Array, dtype: Any = None, **_: Any) -> np.ndarray:
-    """1 in the shape of an array."""
-    return np.ones(x.shape, _dtype(dtype, x.dtype))
-
-
-@operator("full_like")
-def full_like(x: Array, value: Any, dtype: Any = None, **_: Any) -> np.ndarray:
-    """One number in the shape of an array."""
-    return np.full(x.shape, value, _dtype(dtype, x.dtype))
-
-
-@operator("scalar_tensor")
-def scalar_tensor(value: Any, dtype: Any = None, **_: Any) -> np.ndarray:
-    """One number."""
-    return np.asarray(value, _dtype(dtype, np.float32))
-
-
-@operator("eye")
-def eye(n: int, m: int | None = None, dtype: Any = None, **_: Any) -> np.ndarray:
-    """The identity."""
-    return np.eye(n, m, dtype=_dtype(dtype, np.float32))
+table(
+    {
+        "full": lambda size, value, dtype=None, **_: _full(size, value, dtype),
+        "zeros empty": lambda size, dtype=None, **_: _full(size, 0.0, dtype),
+        "ones": lambda size, dtype=None, **_: _full(size, 1.0, dtype),
+        "new_zeros": lambda x, size, dtype=None, **_: _full(size, 0, dtype, x),
+        "new_ones": lambda x, size, dtype=None, **_: _full(size, 1, dtype, x),
+        "new_full": lambda x, size, value, dtype=None, **_: _full(size, value, dtype, x),
+        "zeros_like empty_like": lambda x, dtype=None, **_: _full(x.shape, 0, dtype, x),
+        "ones_like": lambda x, dtype=None, **_: _full(x.shape, 1, dtype, x),
+        "full_like": lambda x, value, dtype=None, **_: _full(x.shape, value, dtype, x),
+        "scalar_tensor": lambda value, dtype=None, **_: np.asarray(
+            value, _dtype(dtype, np.float32)
+        ),
+        "eye": lambda n, m=None, dtype=None, **_: np.eye(n, m, dtype=_dtype(dtype, np.float32)),
+        "copy": lambda x, source, *_: np.broadcast_to(source, x.shape).astype(x.dtype),
+    }
+)
 
 
 @operator(
@@ -415,9 +298,3 @@ def dropout(x: Array, p: float = 0.5, train: bool | None = True) -> Array:
     if train and p:
         raise untraceable("Dropout in training", "Call module.eval() before.")
     return x
-
-
-@operator("copy")
-def copy(x: Array, source: Array, *_: Any) -> Array:
-    """What is written over an array."""
-    return np.broadcast_to(source, x.shape).astype(x.dtype)

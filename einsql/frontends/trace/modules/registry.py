@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,6 +28,12 @@ def operator(*names: str, elementwise: bool = False) -> Callable[[F], F]:
         return function
 
     return register
+
+
+def table(functions: Mapping[str, Callable[..., Any]], elementwise: bool = False) -> None:
+    """Registers implementations under the names in their keys, which blanks separate."""
+    for names, function in functions.items():
+        operator(*names.split(), elementwise=elementwise)(function)
 
 
 def numpy_dtype(dtype: Any) -> np.dtype:
