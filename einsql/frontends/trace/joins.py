@@ -58,8 +58,7 @@ def _chosen(parts: Sequence[Expr], extents: Sequence[int], at: Affine) -> Expr:
 
 
 @implements(np.stack)
-def stack(arrays: Sequence[Any], axis: int = 0, **options: Any) -> TracedArray:
-    """np.stack."""
+def _stack(arrays: Sequence[Any], axis: int = 0, **options: Any) -> TracedArray:
     _refuse(options, "np.stack")
     graph = graph_of(arrays)
     operands = [lifted(graph, a) for a in arrays]
@@ -73,16 +72,14 @@ def stack(arrays: Sequence[Any], axis: int = 0, **options: Any) -> TracedArray:
 
 
 @implements(np.vstack)
-def vstack(tup: Sequence[Any], **options: Any) -> TracedArray:
-    """np.vstack."""
+def _vstack(tup: Sequence[Any], **options: Any) -> TracedArray:
     graph = graph_of(tup)
     operands = [lifted(graph, a) for a in tup]
     return concatenate([a if a.ndim > 1 else a.reshape(1, -1) for a in operands], 0, **options)
 
 
 @implements(np.hstack)
-def hstack(tup: Sequence[Any], **options: Any) -> TracedArray:
-    """np.hstack."""
+def _hstack(tup: Sequence[Any], **options: Any) -> TracedArray:
     first = next(a for a in tup if isinstance(a, TracedArray))
     return concatenate(tup, 0 if first.ndim == 1 else 1, **options)
 

@@ -108,8 +108,7 @@ def matmul(x1: Any, x2: Any) -> TracedArray:
 
 
 @implements(np.dot)
-def dot(a: Any, b: Any, out: None = None) -> TracedArray:
-    """np.dot."""
+def _dot(a: Any, b: Any, out: None = None) -> TracedArray:
     x, y = _lifted(a, b)
     if not x.ndim or not y.ndim:
         return apply_(np.multiply, x, y)
@@ -126,8 +125,7 @@ def _same(m: int, n: int, what: str) -> None:
 
 
 @implements(np.inner)
-def inner(a: Any, b: Any) -> TracedArray:
-    """np.inner."""
+def _inner(a: Any, b: Any) -> TracedArray:
     x, y = _lifted(a, b)
     _same(x.shape[-1], y.shape[-1], "inner")
     left = [*(f"a{n}" for n in range(x.ndim - 1)), "k"]
@@ -136,10 +134,9 @@ def inner(a: Any, b: Any) -> TracedArray:
 
 
 @implements(np.vdot)
-def vdot(a: Any, b: Any) -> TracedArray:
-    """np.vdot."""
+def _vdot(a: Any, b: Any) -> TracedArray:
     x, y = _lifted(a, b)
-    return inner(ravel(x), ravel(y))
+    return _inner(ravel(x), ravel(y))
 
 
 @implements(np.vecdot)
@@ -152,15 +149,13 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> TracedArray:
 
 
 @implements(np.outer)
-def outer(a: Any, b: Any, out: None = None) -> TracedArray:
-    """np.outer."""
+def _outer(a: Any, b: Any, out: None = None) -> TracedArray:
     x, y = _lifted(a, b)
     return contract([ravel(x), ravel(y)], [["i"], ["j"]], ["i", "j"])
 
 
 @implements(np.tensordot)
-def tensordot(a: Any, b: Any, axes: Any = 2) -> TracedArray:
-    """np.tensordot."""
+def _tensordot(a: Any, b: Any, axes: Any = 2) -> TracedArray:
     x, y = _lifted(a, b)
     if isinstance(axes, int | np.integer):
         many = int(axes)
@@ -180,8 +175,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> TracedArray:
 
 
 @implements(np.clip)
-def clip(a: Any, a_min: Any = None, a_max: Any = None, out: None = None, **options: Any) -> Any:
-    """np.clip."""
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, out: None = None, **options: Any) -> Any:
     low = options.pop("min", a_min)
     high = options.pop("max", a_max)
     clipped: Any = a

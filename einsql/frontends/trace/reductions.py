@@ -139,10 +139,9 @@ def _mean_type(a: TracedArray, dtype: Any) -> DType:
 
 
 @implements(np.mean)
-def mean(
+def _mean(
     a: TracedArray, axis: Any = None, dtype: Any = None, keepdims: Any = False, **options: Any
 ) -> TracedArray:
-    """np.mean."""
     _options("np.mean", options)
     real = _mean_type(a, dtype)
     return reduced(a, axis, _keep(keepdims), "AVG", lambda e: cast(e, real), real, math.nan)
@@ -158,7 +157,7 @@ def average(
     graph = graph_of((a, weights))
     x = lifted(graph, a)
     if weights is None:
-        return mean(x, axis, keepdims=keepdims)
+        return _mean(x, axis, keepdims=keepdims)
     by = lifted(graph, weights)
     gone = axes_of(axis, x.ndim)
     if by.shape != x.shape:
@@ -197,17 +196,16 @@ def variance(
     gone = axes_of(axis, a.ndim)
     many = prod(a.shape[n] for n in gone)
     x = a if a.step.dtype is real else a.astype(real.numpy)
-    away = apply_(np.subtract, x, mean(x, gone, keepdims=True))
+    away = apply_(np.subtract, x, _mean(x, gone, keepdims=True))
     square = apply_(np.multiply, away, away)
     if degrees == 0:
-        return mean(square, gone, keepdims=_keep(keepdims))
+        return _mean(square, gone, keepdims=_keep(keepdims))
     total = _sum(square, gone, keepdims=_keep(keepdims))
     return apply_(np.divide, total, float(max(many - degrees, 0)))
 
 
 @implements(np.std)
-def deviation(a: TracedArray, *args: Any, **options: Any) -> TracedArray:
-    """np.std."""
+def _deviation(a: TracedArray, *args: Any, **options: Any) -> TracedArray:
     return apply_(np.sqrt, variance(a, *args, **options))
 
 
@@ -230,28 +228,26 @@ def minimum(a: TracedArray, axis: Any = None, keepdims: Any = False, **options: 
 
 
 @implements(np.ptp)
-def spread(a: TracedArray, axis: Any = None, keepdims: Any = False, **options: Any) -> TracedArray:
-    """np.ptp."""
+def _spread(a: TracedArray, axis: Any = None, keepdims: Any = False, **options: Any) -> TracedArray:
     return apply_(np.subtract, maximum(a, axis, keepdims), minimum(a, axis, keepdims))
 
 
-@implements(np.any)
-def any_(a: TracedArray, axis: Any = None, keepdims: Any = False, **options: Any) -> TracedArray:
-    """np.any."""
-    _options("np.any", options)
-    return reduced(a, axis, _keep(keepdims), "BOOL_OR", truth, B, False)
+def _truth(how: str, nothing: bool, what: str) -> Callable[..., TracedArray]:
+    def aggregate(
+        a: TracedArray, axis: Any = None, keepdims: Any = False, **options: Any
+    ) -> TracedArray:
+        _options(what, options)
+        return reduced(a, axis, _keep(keepdims), how, truth, B, nothing)
+
+    return aggregate
 
 
-@implements(np.all)
-def all_(a: TracedArray, axis: Any = None, keepdims: Any = False, **options: Any) -> TracedArray:
-    """np.all."""
-    _options("np.all", options)
-    return reduced(a, axis, _keep(keepdims), "BOOL_AND", truth, B, True)
+implements(np.any)(_truth("BOOL_OR", False, "np.any"))
+implements(np.all)(_truth("BOOL_AND", True, "np.all"))
 
 
 @implements(np.count_nonzero)
-def count(a: TracedArray, axis: Any = None, *, keepdims: Any = False) -> TracedArray:
-    """np.count_nonzero."""
+def _count(a: TracedArray, axis: Any = None, *, keepdims: Any = False) -> TracedArray:
     return reduced(a, axis, keepdims, "SUM", lambda e: cast(truth(e), I64), I64, 0)
 
 
@@ -284,27 +280,18 @@ def _extreme(a: TracedArray, axis: Any, keepdims: Any, negate: bool) -> TracedAr
     return expand_dims(positions, at) if _keep(keepdims) else positions
 
 
-@implements(np.argmax)
-def argmax(
-    a: TracedArray, axis: Any = None, out: None = None, *, keepdims: Any = False
-) -> TracedArray:
-    """np.argmax."""
-    return _extreme(a, axis, keepdims, False)
-
-
-@implements(np.argmin)
-def argmin(
-    a: TracedArray, axis: Any = None, out: None = None, *, keepdims: Any = False
-) -> TracedArray:
-    """np.argmin."""
-    return _extreme(a, axis, keepdims, True)
+for _function, _negate in ((np.argmax, False), (np.argmin, True)):
+    implements(_function)(
+        lambda a, axis=None, out=None, *, keepdims=False, _negate=_negate: _extreme(
+            a, axis, keepdims, _negate
+        )
+    )
 
 
 @implements(np.trace)
-def trace(
+def _trace(
     a: TracedArray, offset: int = 0, axis1: int = 0, axis2: int = 1, **options: Any
 ) -> TracedArray:
-    """np.trace."""
     _options("np.trace", options)
     return _sum(diagonal(a, offset, axis1, axis2), -1)
 
