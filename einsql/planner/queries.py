@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlglot import exp
 
 from einsql.core.bfloat16 import loaded
-from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output
+from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output, apart
 from einsql.planner.compile import compiled
-from einsql.planner.context import Context
+from einsql.planner.context import Context, on_one_site
 from einsql.planner.outcome import Rows
 from einsql.planner.plan import Plan
 from einsql.planner.plan_variants import bind_late
@@ -119,6 +119,17 @@ def plan_query(ctx: Context, bound: Bound) -> QueryPlan:
         return plan_relation(ctx, bound.relation, bound.binder)
     ctx.plans.planned += 1
     return make_tile_plan(bound.relation, bound.catalog, ctx.notices)
+
+
+def plan_together(
+    ctx: Context, relations: Sequence[Relation], catalog: BinderCatalog
+) -> tuple[Plan, ...]:
+    """Returns one plan with a root for each relation on one site, else one plan for each."""
+    ctx.plans.planned += 1
+    if not on_one_site(ctx):
+        return tuple(make_plan(r, catalog, ctx.notices) for r in relations)
+    first, *more = apart(r.node for r in relations)
+    return (make_plan(replace(relations[0], node=first), catalog, ctx.notices, more),)
 
 
 def plan_relation(ctx: Context, relation: Relation, binder: QueryBinder) -> Plan:

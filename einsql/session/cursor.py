@@ -346,13 +346,7 @@ class Cursor:
         with boundary:
             return self.fetch_arrow_table().to_pandas()
 
-    def df(self) -> Any:
-        """As `fetch_df`."""
-        return self.fetch_df()
-
-    def fetchdf(self) -> Any:
-        """As `fetch_df`."""
-        return self.fetch_df()
+    df = fetchdf = fetch_df
 
     def pl(self) -> Any:
         """The rows as a polars DataFrame.

@@ -14,13 +14,14 @@ from einsql.errors import Error, OperationalError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import described
 from einsql.planner.queries import query_binder
+from einsql.session.statements.target import taken_by
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parser.create_headers import head_of
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import CreateMacro, CreateView, Drop, Show
 from einsql.sql.scope.relation import Relation, TileRelation
-from einsql.storage.objects import Body, Definition, Tensor, is_local, kind_of
+from einsql.storage.objects import Body, Definition, Tensor, kind_of
 from einsql.storage.relation import PlacedFields, lies
 
 if TYPE_CHECKING:
@@ -36,10 +37,8 @@ def create_view(ctx: Context, statement: CreateView) -> None:
     Raises:
         ProgrammingError: The name is taken, or the query is wrong.
     """
-    taken = ctx.store.get(statement.name)
-    hides = taken is not None and statement.temporary and not is_local(taken)
-    replaces = statement.replace and taken is not None and kind_of(taken) == "view"
-    if taken is not None and not hides and not replaces:
+    taken = taken_by(ctx, statement.name, statement.temporary)
+    if taken is not None and not (statement.replace and kind_of(taken) == "view"):
         raise ProgrammingError(
             f'There is something named "{statement.name}" already',
             hint="CREATE OR REPLACE VIEW replaces a view.",
@@ -73,10 +72,8 @@ def create_macro(ctx: Context, statement: CreateMacro) -> None:
     Raises:
         ProgrammingError: The name is taken.
     """
-    name = f"{statement.name}()"
-    taken = ctx.store.get(name)
-    hides = taken is not None and statement.temporary and not is_local(taken)
-    if taken is not None and not hides and not statement.replace:
+    taken = taken_by(ctx, f"{statement.name}()", statement.temporary)
+    if taken is not None and not statement.replace:
         raise ProgrammingError(
             f'There is a macro "{statement.name}" already',
             hint="CREATE OR REPLACE MACRO replaces it.",

@@ -20,13 +20,11 @@ from einsql.core.schema import Key, Schema
 from einsql.engine.executor import Program
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.hybrid.fragments import Reader, bound_over_tables, check_groups
-from einsql.ir.einsum.graph import Input, Node, apart
-from einsql.planner.context import on_one_site
+from einsql.ir.einsum.graph import Input, Node
 from einsql.planner.outcome import Changed, Outcome, Rows
 from einsql.planner.plan import Plan, owners
 from einsql.planner.plan_variants import bound_late
-from einsql.planner.planner import make_plan
-from einsql.planner.queries import catalog_of
+from einsql.planner.queries import catalog_of, plan_together
 from einsql.planner.rebind import rebind_inputs
 from einsql.session.statements import insert as rows_of
 from einsql.session.statements import update
@@ -317,21 +315,22 @@ def bind(ctx: Context, tree: exp.Expr) -> tuple[PreparedDml, Mapping[str, Fields
     (parts, shown), binder, read = bound_over_tables(
         ctx, tree, lambda make: bound_late(make, partial(_parts, ctx, tree), ctx.notices)
     )
-    roots = [Relation(p.root, ()) for p in parts if p.root is not None]
-    plans = _plans(ctx, binder, roots if shown is None else [shown, *roots])
+    catalog = catalog_of(binder)
+    roots = [] if shown is None else [shown]
+    roots += [Relation(p.root, ()) for p in parts if p.root is not None]
+    check_groups(roots, catalog)
+    plans = plan_together(ctx, roots, catalog) if roots else ()
     has_parameters = bool(ctx.parameters) and any(isinstance(p, InsertValues) for p in parts)
-    once = has_parameters or any(p.volatile for p in plans)
-    use = binder.parameters.use
     prepared = PreparedDml(
         parts=tuple(parts),
         shown=shown,
         plans=plans,
         version=version,
-        use=use,
+        use=binder.parameters.use,
         read=read,
-        is_volatile=once,
+        is_volatile=has_parameters or any(p.volatile for p in plans),
     )
-    return prepared, catalog_of(binder).fields
+    return prepared, catalog.fields
 
 
 def _parts(ctx: Context, tree: exp.Expr, binder: QueryBinder) -> tuple[list[Part], Relation | None]:
@@ -391,18 +390,18 @@ def _bound(
     target: Target,
     tensor: Tensor,
 ) -> Part:
-    if isinstance(tree, exp.Update):
-        touch = bind_update(binder, target, tree)
-        ends = _ends_of(ctx, binder, touch)
+    if isinstance(tree, exp.Update | exp.Delete):
+        if isinstance(tree, exp.Delete):
+            update.refuse_default(tensor)
+            touch = bind_delete(binder, target, tree)
+        else:
+            touch = bind_update(binder, target, tree)
         return UpdateOrDelete(
-            "UPDATE", tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends
-        )
-    if isinstance(tree, exp.Delete):
-        update.refuse_default(tensor)
-        touch = bind_delete(binder, target, tree)
-        ends = _ends_of(ctx, binder, touch)
-        return UpdateOrDelete(
-            "DELETE", tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends
+            kind=tree.key.upper(),
+            name=tensor.name,
+            at=None,
+            touch=update.over_all_keys(ctx, touch, tensor),
+            ends=_ends_of(ctx, binder, touch),
         )
     statement = insertion(tree)
     source = statement.source
@@ -465,19 +464,6 @@ def _narrowed(schema: Schema, fields: Fields, ends: Ends, inputs: Inputs) -> tup
 
 
 # ---- planning and running
-
-
-def _plans(ctx: Context, binder: QueryBinder, relations: Sequence[Relation]) -> tuple[Plan, ...]:
-    """The plans of what a statement computes, for one program if one site runs it."""
-    if not relations:
-        return ()
-    catalog = catalog_of(binder)
-    check_groups(relations, catalog)
-    ctx.plans.planned += 1
-    if not on_one_site(ctx):
-        return tuple(make_plan(r, catalog, ctx.notices) for r in relations)
-    first, *more = apart(r.node for r in relations)
-    return (make_plan(replace(relations[0], node=first), catalog, ctx.notices, more),)
 
 
 def _computed(plans: Sequence[Plan], inputs: Mapping[str, Fields], ctx: Context) -> list[Fields]:

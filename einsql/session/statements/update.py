@@ -44,8 +44,7 @@ def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple
     for column in touch.columns:
         refuse_null(fields, column, column)
     if isinstance(fields, PlacedFields) and in_place(touch, tensor):
-        columns = {c: c for c in touch.columns}
-        return _overwritten(ctx, tensor, touch, fields, columns, "as it was")
+        return _overwritten(ctx, tensor, touch, fields, {c: c for c in touch.columns}, "as it was")
     cells = _touched(touch, fields, tensor)
     values = {c: cells.take(fields[c]) for c in touch.columns}
     return Write(tensor, cells.at, values, cells.count), cells.count
@@ -68,9 +67,8 @@ def _overwritten(
     presence: Presence,
 ) -> tuple[Tensor, int]:
     """The tensor with the touched rows changed on the ranks, and their number."""
-    from einsql.session.statements.dml_on_ranks import (
-        overwritten,
-    )  # imports the transport to the ranks
+    # The module imports the transport to the ranks.
+    from einsql.session.statements.dml_on_ranks import overwritten
 
     touched = rows(fields, touch.node.schema)
     return overwritten(ctx, tensor, fields, touched, columns, presence), touched
@@ -90,19 +88,14 @@ def refuse_default(tensor: Tensor) -> None:
 
 
 def over_all_keys(ctx: Context, touch: Touch, tensor: Tensor) -> Touch:
-    """On ranks, extends the touched rows to all keys of the tensor, if possible."""
-    if ctx.cluster is None or in_place(touch, tensor):
-        return touch
-    return _widened(touch, tensor)
-
-
-def _widened(touch: Touch, tensor: Tensor) -> Touch:
-    """Extends the domain of the touched rows to all keys, if all operands cover them.
+    """On ranks, extends the touched rows to all keys of the tensor, if all operands cover them.
 
     Conditions on keys have narrowed the domain; they become part of the guard.
     """
     node = touch.node
-    if len(set(touch.labels)) < len(touch.labels) or not isinstance(node, EinSum):
+    if ctx.cluster is None or in_place(touch, tensor) or not isinstance(node, EinSum):
+        return touch
+    if len(set(touch.labels)) < len(touch.labels):
         return touch
     axes, guard = {a.label: a for a in node.axes}, [node.guard]
     for label, key in zip(touch.labels, tensor.relation.schema.keys, strict=True):
@@ -119,10 +112,9 @@ def _widened(touch: Touch, tensor: Tensor) -> Touch:
             return touch
         axes[label] = Axis(label, key.lo, key.hi)
         at = Label(label)
-        guard.append(negate(call("lt", DType.BOOLEAN, at, Const(axis.lo, DType.BIGINT))))
-        guard.append(call("lt", DType.BOOLEAN, at, Const(axis.hi, DType.BIGINT)))
-    wide = replace(node, axes=tuple(axes.values()), guard=conj(*guard))
-    return replace(touch, node=wide)
+        lo, hi = (Const(bound, DType.BIGINT) for bound in (axis.lo, axis.hi))
+        guard += [negate(call("lt", DType.BOOLEAN, at, lo)), call("lt", DType.BOOLEAN, at, hi)]
+    return replace(touch, node=replace(node, axes=tuple(axes.values()), guard=conj(*guard)))
 
 
 def in_place(touch: Touch, tensor: Tensor) -> bool:
