@@ -94,7 +94,7 @@ table(
 
 
 @operator("gelu")
-def gelu(x: Array, approximate: str = "none") -> Array:
+def _gelu(x: Array, approximate: str = "none") -> Array:
     """X times the normal distribution at x."""
     if approximate == "tanh":
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))
@@ -103,15 +103,13 @@ def gelu(x: Array, approximate: str = "none") -> Array:
 
 
 @operator("elu")
-def elu(x: Array, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Array:
-    """X, or α (exp(x) - 1) below 0."""
+def _elu(x: Array, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Array:
     below = np.expm1(np.where(x > 0, 0, x) * input_scale) * (alpha * scale)
     return np.where(x > 0, x * scale, below)
 
 
 @operator("softplus")
-def softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
-    """ln(1 + exp(βx)) / β."""
+def _softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
     inner = x * beta
     smooth = np.log1p(np.exp(np.where(inner > threshold, threshold, inner))) / beta
     return np.where(inner > threshold, x, smooth)
@@ -152,24 +150,22 @@ table(
 
 
 @operator("var")
-def var(
+def _var(
     x: Array, dim: Any = None, unbiased: Any = True, keepdim: bool = False, correction: Any = None
 ) -> Array:
-    """Variances along dimensions."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     degrees = correction if correction is not None else int(bool(unbiased))
     return np.var(x, axis=axes(dim), ddof=degrees, keepdims=keepdim)
 
 
-operator("std")(lambda *args, **options: np.sqrt(var(*args, **options)))
+operator("std")(lambda *args, **options: np.sqrt(_var(*args, **options)))
 
 
 @operator("var_mean")
-def var_mean(x: Array, dim: Any = None, *args: Any, **options: Any) -> tuple[Array, Array]:
-    """Variances and means."""
+def _var_mean(x: Array, dim: Any = None, *args: Any, **options: Any) -> tuple[Array, Array]:
     keep = options.get("keepdim", False)
-    return var(x, dim, *args, **options), np.mean(x, axis=axes(dim), keepdims=keep)
+    return _var(x, dim, *args, **options), np.mean(x, axis=axes(dim), keepdims=keep)
 
 
 @operator("softmax", "_softmax")
@@ -198,8 +194,7 @@ def log_softmax(x: Array, dim: int, *_: Any, dtype: Any = None) -> Array:
 
 
 @operator("logsumexp")
-def logsumexp(x: Array, dim: Any, keepdim: bool = False) -> Array:
-    """The logarithm of the sum of exponentials."""
+def _logsumexp(x: Array, dim: Any, keepdim: bool = False) -> Array:
     top = np.max(x, axis=axes(dim), keepdims=True)
     top = np.where(np.isinf(top), 0, top)  # of infinite ones the difference would be NaN
     logarithm = np.log(np.sum(np.exp(x - top), axis=axes(dim), keepdims=True)) + top
@@ -207,10 +202,9 @@ def logsumexp(x: Array, dim: Any, keepdim: bool = False) -> Array:
 
 
 @operator("linalg_vector_norm", "norm")
-def norm(
+def _norm(
     x: Array, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Array:
-    """Norms of vectors."""
     x, along = _typed(x, dtype), axes(dim)
     if ord in (None, 2, "fro"):
         return np.sqrt(np.sum(x * x, axis=along, keepdims=keepdim))
@@ -222,8 +216,7 @@ def norm(
 
 
 @operator("mse_loss")
-def mse_loss(x: Array, y: Array, reduction: int = 1) -> Array:
-    """The mean, or sum, of squared differences."""
+def _mse_loss(x: Array, y: Array, reduction: int = 1) -> Array:
     square = apply_(np.square, apply_(np.subtract, x, y))
     return reduced(square, reduction)
 

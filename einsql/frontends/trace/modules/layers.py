@@ -16,22 +16,20 @@ Array = Any
 
 
 @operator("linear")
-def linear(x: Array, weight: Array, bias: Array = None) -> Array:
-    """X · weightᵀ + bias."""
+def _linear(x: Array, weight: Array, bias: Array = None) -> Array:
     product = np.matmul(x, np.swapaxes(weight, 0, 1)) if weight.ndim > 1 else np.matmul(x, weight)
     return product if bias is None else product + bias
 
 
 @operator("addmm", "baddbmm", "addmv")
-def addmm(c: Array, x: Array, y: Array, beta: float = 1, alpha: float = 1) -> Array:
-    """Beta · c + alpha · x · y."""
+def _addmm(c: Array, x: Array, y: Array, beta: float = 1, alpha: float = 1) -> Array:
     product = np.matmul(x, y)
     product = product if alpha == 1 else product * alpha
     return product if beta == 0 else product + (c if beta == 1 else c * beta)
 
 
 @operator("scaled_dot_product_attention")
-def attention(
+def _attention(
     q: Array,
     k: Array,
     v: Array,
@@ -71,7 +69,7 @@ table(
 
 
 @operator("layer_norm")
-def layer_norm(
+def _layer_norm(
     x: Array,
     shape: Sequence[int],
     weight: Array = None,
@@ -88,10 +86,9 @@ def layer_norm(
 
 
 @operator("rms_norm")
-def rms_norm(
+def _rms_norm(
     x: Array, shape: Sequence[int], weight: Array = None, eps: float | None = None
 ) -> Array:
-    """Rows over the root of their mean square, times a weight."""
     along = tuple(range(x.ndim - len(shape), x.ndim))
     least = float(np.finfo(x.dtype).eps) if eps is None else eps
     rows = x / np.sqrt(np.mean(x * x, axis=along, keepdims=True) + least)
@@ -110,7 +107,7 @@ def _affine(x: Array, normed: Array, weight: Array, bias: Array) -> Array:
 
 
 @operator("batch_norm", "_native_batch_norm_legit_no_training")
-def batch_norm(x: Array, weight: Array, bias: Array, mean: Array, var: Array, *rest: Any) -> Any:
+def _batch_norm(x: Array, weight: Array, bias: Array, mean: Array, var: Array, *rest: Any) -> Any:
     """Channels shifted and scaled by learned parameters."""
     training = len(rest) > 2 and rest[0] is True
     if mean is None:
@@ -127,7 +124,7 @@ def batch_norm(x: Array, weight: Array, bias: Array, mean: Array, var: Array, *r
 
 
 @operator("_native_batch_norm_legit")
-def instance_norm(
+def _instance_norm(
     x: Array, weight: Array, bias: Array, training: bool, momentum: float, eps: float, *rest: Any
 ) -> tuple[Array, None, None]:
     """Channels with mean 0 and variance 1, as instance_norm has them."""
@@ -140,34 +137,33 @@ def instance_norm(
 
 
 @operator("group_norm")
-def group_norm(
+def _group_norm(
     x: Array, groups: int, weight: Array = None, bias: Array = None, eps: float = 1e-5, *_: Any
 ) -> Array:
     """Groups of channels with mean 0 and variance 1."""
     parts = np.reshape(x, (x.shape[0], groups, -1))
-    normed = np.reshape(layer_norm(parts, parts.shape[-1:], eps=eps), x.shape)
+    normed = np.reshape(_layer_norm(parts, parts.shape[-1:], eps=eps), x.shape)
     return _affine(x, normed, weight, bias)
 
 
 table(
     {  # without the statistics that training needs
-        "native_layer_norm": lambda *args: (layer_norm(*args), None, None),
+        "native_layer_norm": lambda *args: (_layer_norm(*args), None, None),
         "native_group_norm": lambda x, weight, bias, n, channels, size, groups, eps: (
-            group_norm(x, groups, weight, bias, eps), None, None,
+            _group_norm(x, groups, weight, bias, eps), None, None,
         ),
     }
 )  # fmt: skip
 
 
 @operator("bilinear")
-def bilinear(x: Array, y: Array, weight: Array, bias: Array = None) -> Array:
-    """Products of both arguments' rows with a matrix for each output."""
+def _bilinear(x: Array, y: Array, weight: Array, bias: Array = None) -> Array:
     product = np.einsum("...i,oij,...j->...o", x, weight, y)
     return product if bias is None else product + bias
 
 
 @operator("nll_loss", "nll_loss_nd")
-def nll_loss(
+def _nll_loss(
     x: Array, target: Array, weight: Array = None, reduction: int = 1, ignore_index: int = -100
 ) -> Array:
     """Minus the value of each row's class."""
@@ -180,7 +176,7 @@ def nll_loss(
 
 
 @operator("cross_entropy_loss")
-def cross_entropy(
+def _cross_entropy(
     x: Array,
     target: Array,
     weight: Array = None,
@@ -191,4 +187,4 @@ def cross_entropy(
     """nll_loss of log_softmax."""
     if label_smoothing:
         raise untraceable("A loss with label_smoothing", "Mix the targets before.")
-    return nll_loss(log_softmax(x, 1), target, weight, reduction, ignore_index)
+    return _nll_loss(log_softmax(x, 1), target, weight, reduction, ignore_index)

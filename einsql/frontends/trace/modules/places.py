@@ -18,23 +18,20 @@ Array = Any
 
 
 @operator("view", "reshape", "_unsafe_view", "unsafe_view")
-def view(x: Array, *shape: Any) -> Array:
-    """The elements in another shape."""
+def _view(x: Array, *shape: Any) -> Array:
     extents = shape[0] if isinstance(shape[0], list | tuple) else shape
     return np.reshape(x, tuple(extents))
 
 
 @operator("flatten")
-def flatten(x: Array, start: int = 0, end: int = -1) -> Array:
-    """Neighbouring axes as one."""
+def _flatten(x: Array, start: int = 0, end: int = -1) -> Array:
     first, last = start % x.ndim, end % x.ndim
     size = math.prod(x.shape[first : last + 1])
     return np.reshape(x, (*x.shape[:first], size, *x.shape[last + 1 :]))
 
 
 @operator("unflatten")
-def unflatten(x: Array, dim: int, sizes: Sequence[int]) -> Array:
-    """One axis as several."""
+def _unflatten(x: Array, dim: int, sizes: Sequence[int]) -> Array:
     at = dim % x.ndim
     known = math.prod(n for n in sizes if n != -1)
     parts = [x.shape[at] // known if n == -1 else n for n in sizes]
@@ -42,69 +39,60 @@ def unflatten(x: Array, dim: int, sizes: Sequence[int]) -> Array:
 
 
 @operator("t", "numpy_T", "mT")
-def turned(x: Array) -> Array:
+def _turned(x: Array) -> Array:
     """The last two axes exchanged."""
     return np.swapaxes(x, -1, -2) if rank(x) > 1 else x
 
 
 @operator("squeeze")
-def squeeze(x: Array, dim: Any = None) -> Array:
-    """Without axes of one element; others stay."""
+def _squeeze(x: Array, dim: Any = None) -> Array:
     axes = range(rank(x)) if dim is None else dim if isinstance(dim, list | tuple) else [dim]
     return np.squeeze(x, tuple(d % rank(x) for d in axes if x.shape[d] == 1))
 
 
 @operator("expand")
-def expand(x: Array, size: Sequence[int], implicit: bool = False) -> Array:
-    """Axes of one element repeated; -1 leaves one."""
+def _expand(x: Array, size: Sequence[int], implicit: bool = False) -> Array:
     more = len(size) - rank(x)
     shape = [x.shape[n - more] if e == -1 else e for n, e in enumerate(size)]
     return np.broadcast_to(x, tuple(shape))
 
 
 @operator("expand_as", "view_as", "reshape_as")
-def like(x: Array, other: Array) -> Array:
-    """In another array's shape."""
+def _like(x: Array, other: Array) -> Array:
     return np.broadcast_to(x, other.shape) if x.size != other.size else np.reshape(x, other.shape)
 
 
 @operator("slice")
-def slice_(x: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Array:
-    """A slice of one axis."""
+def _slice(x: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Array:
     return x[(*[slice(None)] * (dim % rank(x)), slice(start, end, step))]
 
 
 @operator("select")
-def select(x: Array, dim: int, index: int) -> Array:
-    """One element of an axis."""
+def _select(x: Array, dim: int, index: int) -> Array:
     return x[(*[slice(None)] * (dim % rank(x)), index)]
 
 
 @operator("split")
-def split(x: Array, size: Any, dim: int = 0) -> list[Array]:
-    """Parts of a size, or of several."""
+def _split(x: Array, size: Any, dim: int = 0) -> list[Array]:
     if isinstance(size, list | tuple):
-        return split_with_sizes(x, size, dim)
+        return _split_with_sizes(x, size, dim)
     extent = x.shape[dim]
-    return [slice_(x, dim, n, min(n + size, extent)) for n in range(0, extent, size)]
+    return [_slice(x, dim, n, min(n + size, extent)) for n in range(0, extent, size)]
 
 
 @operator("split_with_sizes")
-def split_with_sizes(x: Array, sizes: Sequence[int], dim: int = 0) -> list[Array]:
-    """Parts of given sizes."""
+def _split_with_sizes(x: Array, sizes: Sequence[int], dim: int = 0) -> list[Array]:
     edges = np.cumsum([0, *sizes]).tolist()
-    return [slice_(x, dim, a, b) for a, b in pairwise(edges)]
+    return [_slice(x, dim, a, b) for a, b in pairwise(edges)]
 
 
 @operator("chunk")
-def chunk(x: Array, chunks: int, dim: int = 0) -> list[Array]:
-    """So many parts, the last one shorter."""
-    return split(x, -(-x.shape[dim] // chunks), dim)
+def _chunk(x: Array, chunks: int, dim: int = 0) -> list[Array]:
+    return _split(x, -(-x.shape[dim] // chunks), dim)
 
 
 @operator("roll")
-def roll(x: Array, shifts: Sequence[int], dims: Sequence[int] = ()) -> Array:
-    """Elements turned around."""
+def _roll(x: Array, shifts: Sequence[int], dims: Sequence[int] = ()) -> Array:
     if not dims:
         return np.roll(x, shifts[0])
     for shift, dim in zip(shifts, dims, strict=True):
@@ -113,7 +101,7 @@ def roll(x: Array, shifts: Sequence[int], dims: Sequence[int] = ()) -> Array:
 
 
 @operator("constant_pad_nd", "pad")
-def pad(x: Array, widths: Sequence[int], mode: Any = 0.0, value: Any = None) -> Array:
+def _pad(x: Array, widths: Sequence[int], mode: Any = 0.0, value: Any = None) -> Array:
     """A border of one number; widths count from the last axis."""
     if isinstance(mode, str) and mode != "constant":
         return _mirrored(x, widths, mode)
@@ -133,7 +121,7 @@ def _mirrored(x: Array, widths: Sequence[int], mode: str) -> Array:
     for n in range(len(widths) // 2):
         before, after = widths[2 * n], widths[2 * n + 1]
         axis = rank(x) - 1 - n
-        kept = slice_(x, axis, max(0, -before), x.shape[axis] - max(0, -after))
+        kept = _slice(x, axis, max(0, -before), x.shape[axis] - max(0, -after))
         sides = max(0, before), max(0, after)
         if any(sides):
             numbers: Any = kinds[mode]
@@ -143,7 +131,7 @@ def _mirrored(x: Array, widths: Sequence[int], mode: str) -> Array:
 
 
 @operator("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
-def upsample_nearest(x: Array, size: Any, scales: Any = None, *_: Any) -> Array:
+def _upsample_nearest(x: Array, size: Any, scales: Any = None, *_: Any) -> Array:
     """Each element several times, as often as the new extents ask for."""
     for n, axis in enumerate(range(2, rank(x))):
         extent = x.shape[axis]
@@ -163,8 +151,8 @@ table(
         "transpose swapaxes": np.swapaxes,
         "movedim": np.moveaxis,
         "unsqueeze": np.expand_dims,
-        "narrow": lambda x, dim, start, length: slice_(x, dim, start, start + length),
-        "unbind": lambda x, dim=0: [select(x, dim, n) for n in range(x.shape[dim])],
+        "narrow": lambda x, dim, start, length: _slice(x, dim, start, start + length),
+        "unbind": lambda x, dim=0: [_select(x, dim, n) for n in range(x.shape[dim])],
         "cat concat": lambda arrays, dim=0: np.concatenate(
             [a for a in arrays if a.shape != (0,)], axis=dim
         ),
@@ -185,8 +173,7 @@ table(
 
 
 @operator("index")
-def index(x: Array, indices: Sequence[Any]) -> Array:
-    """x[indices], where None leaves an axis."""
+def _index(x: Array, indices: Sequence[Any]) -> Array:
     return x[tuple(slice(None) if i is None else i for i in indices)]
 
 
@@ -199,21 +186,19 @@ def _with(x: Array, key: tuple[Any, ...], part: Array) -> TracedArray:
 
 
 @operator("slice_scatter")
-def slice_scatter(
+def _slice_scatter(
     x: Array, source: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Array:
-    """The array with a slice overwritten."""
     return _with(x, (*[slice(None)] * (dim % rank(x)), slice(start, end, step)), source)
 
 
 @operator("select_scatter")
-def select_scatter(x: Array, source: Array, dim: int, index: int) -> Array:
-    """The array with one element of an axis overwritten."""
+def _select_scatter(x: Array, source: Array, dim: int, index: int) -> Array:
     return _with(x, (*[slice(None)] * (dim % rank(x)), index), source)
 
 
 @operator("index_put")
-def index_put(x: Array, indices: Sequence[Any], value: Array, accumulate: bool = False) -> Array:
+def _index_put(x: Array, indices: Sequence[Any], value: Array, accumulate: bool = False) -> Array:
     """The array with a value where a mask holds."""
     if accumulate:
         raise untraceable("Adding at indices", way_out("put"))
@@ -221,8 +206,7 @@ def index_put(x: Array, indices: Sequence[Any], value: Array, accumulate: bool =
 
 
 @operator("gather")
-def gather(x: Array, dim: int, indices: Array, **_: Any) -> Array:
-    """Along one axis an element for each index."""
+def _gather(x: Array, dim: int, indices: Array, **_: Any) -> Array:
     if x.shape != indices.shape:
         x = x[
             tuple(
@@ -241,8 +225,7 @@ def _dtype(dtype: Any, otherwise: Any) -> np.dtype:
 
 
 @operator("arange")
-def arange(*ends: Any, dtype: Any = None, **_: Any) -> np.ndarray:
-    """Numbers one after the other."""
+def _arange(*ends: Any, dtype: Any = None, **_: Any) -> np.ndarray:
     integral = all(isinstance(e, int) for e in ends)
     return np.arange(*ends, dtype=_dtype(dtype, np.int64 if integral else np.float32))
 
@@ -287,13 +270,13 @@ table(
     "requires_grad_",
     "identity",
 )
-def same(x: Array, *_: Any, **__: Any) -> Array:
+def _same(x: Array, *_: Any, **__: Any) -> Array:
     """The array: in evaluation these change nothing."""
     return x
 
 
 @operator("dropout", "feature_dropout", "native_dropout")
-def dropout(x: Array, p: float = 0.5, train: bool | None = True) -> Array:
+def _dropout(x: Array, p: float = 0.5, train: bool | None = True) -> Array:
     """The array; in training it would be a random one."""
     if train and p:
         raise untraceable("Dropout in training", "Call module.eval() before.")

@@ -27,7 +27,7 @@ def _several(value: Any, many: int) -> list[int]:
 
 
 @operator("conv1d", "conv2d", "conv3d")
-def convolution(
+def _convolution(
     x: Array,
     weight: Array,
     bias: Array = None,
@@ -44,7 +44,7 @@ def convolution(
         x, padding = _widened(x, [(n // 2, n - n // 2) for n in around]), 0
     edges = _several(0 if padding == "valid" else padding, many)
     if x.ndim == many + 1:
-        return convolution(x[None], weight, bias, steps, edges, gaps, groups)[0]
+        return _convolution(x[None], weight, bias, steps, edges, gaps, groups)[0]
     graph = graph_of((x, weight))
     x, weight = lifted(graph, x), lifted(graph, weight)
     windows = _Windows(x.shape[2:], weight.shape[2:], steps, edges, gaps)
@@ -113,7 +113,7 @@ def _widened(x: Array, sides: Sequence[tuple[int, int]], value: float = 0) -> Ar
 
 
 @operator("convolution")
-def aten_convolution(
+def _aten_convolution(
     x: Array,
     weight: Array,
     bias: Array,
@@ -124,16 +124,15 @@ def aten_convolution(
     output_padding: Any,
     groups: int,
 ) -> Array:
-    """A convolution as decomposed graphs have it."""
     if transposed:
-        return transposed_convolution(
+        return _transposed_convolution(
             x, weight, bias, stride, padding, output_padding, groups, dilation
         )
-    return convolution(x, weight, bias, stride, padding, dilation, groups)
+    return _convolution(x, weight, bias, stride, padding, dilation, groups)
 
 
 @operator("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def transposed_convolution(
+def _transposed_convolution(
     x: Array,
     weight: Array,
     bias: Array = None,
@@ -149,7 +148,7 @@ def transposed_convolution(
         _several(v, many) for v in (stride, padding, output_padding, dilation)
     )
     if x.ndim == many + 1:
-        return transposed_convolution(x[None], weight, bias, steps, edges, more, groups, gaps)[0]
+        return _transposed_convolution(x[None], weight, bias, steps, edges, more, groups, gaps)[0]
     sides = weight.shape[2:]
     for n, (step, g, k) in enumerate(zip(steps, gaps, sides, strict=True)):
         x = _apart(x, 2 + n, step)
@@ -157,7 +156,7 @@ def transposed_convolution(
         x = _widened(x, [(0, 0)] * n + [(reach, reach + more[n])] + [(0, 0)] * (many - n - 1))
     parts = np.reshape(weight, (groups, -1, *weight.shape[1:]))
     turned = np.flip(np.swapaxes(parts, 1, 2), tuple(range(3, 3 + many)))
-    return convolution(x, np.reshape(turned, (-1, *turned.shape[2:])), bias, 1, 0, gaps, groups)
+    return _convolution(x, np.reshape(turned, (-1, *turned.shape[2:])), bias, 1, 0, gaps, groups)
 
 
 def _apart(x: Array, axis: int, step: int) -> Array:
@@ -198,7 +197,7 @@ def _pooled(
 
 
 @operator("max_pool2d", "max_pool1d", "max_pool3d")
-def max_pool(
+def _max_pool(
     x: Array,
     size: Any,
     stride: Any = None,
@@ -206,18 +205,17 @@ def max_pool(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> Array:
-    """The greatest elements of windows."""
     return _pooled(x, size, stride, padding, dilation, "MAX", ceil_mode)
 
 
 @operator("max_pool2d_with_indices")
-def max_pool_with_indices(*args: Any) -> tuple[Array, None]:
+def _max_pool_with_indices(*args: Any) -> tuple[Array, None]:
     """As max_pool; where the elements are is not there."""
-    return max_pool(*args), None
+    return _max_pool(*args), None
 
 
 @operator("avg_pool2d", "avg_pool1d")
-def avg_pool(
+def _avg_pool(
     x: Array,
     size: Any,
     stride: Any = None,
@@ -242,7 +240,7 @@ def avg_pool(
 
 
 @operator("adaptive_avg_pool2d", "adaptive_avg_pool1d", "_adaptive_avg_pool2d")
-def adaptive_avg_pool(x: Array, sizes: Any) -> Array:
+def _adaptive_avg_pool(x: Array, sizes: Any) -> Array:
     """Means of equal windows, so many along each of the last axes."""
     wanted = _several(sizes, len(sizes) if isinstance(sizes, list | tuple) else 2)
     last = x.shape[-len(wanted) :]
