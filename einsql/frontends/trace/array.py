@@ -294,36 +294,35 @@ for _name in (
     setattr(TracedArray, f"__i{_name}__", _augmented(f"__i{_name}__"))
 
 
-def _methods(*names: str) -> dict[str, Any]:
-    return {name: getattr(np, name) for name in names}
-
-
 _METHODS: dict[str, Any] = {
-    **_methods(
-        "sum",
-        "prod",
-        "mean",
-        "std",
-        "var",
-        "max",
-        "min",
-        "any",
-        "all",
-        "argmax",
-        "argmin",
-        "ravel",
-        "squeeze",
-        "swapaxes",
-        "diagonal",
-        "trace",
-        "dot",
-        "take",
-        "repeat",
-        "clip",
-        "copy",
-        "round",
-        "cumsum",
-    ),
+    **{
+        name: getattr(np, name)
+        for name in (
+            "sum",
+            "prod",
+            "mean",
+            "std",
+            "var",
+            "max",
+            "min",
+            "any",
+            "all",
+            "argmax",
+            "argmin",
+            "ravel",
+            "squeeze",
+            "swapaxes",
+            "diagonal",
+            "trace",
+            "dot",
+            "take",
+            "repeat",
+            "clip",
+            "copy",
+            "round",
+            "cumsum",
+        )
+    },
     **dict.fromkeys(("conj", "conjugate"), lambda x: x),  # nothing here is complex
     "flatten": lambda x, order="C": np.copy(np.ravel(x, order)),
     "item": lambda x: x.__index__(),

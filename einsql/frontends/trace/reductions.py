@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.frontends.trace.arguments import NO_VALUE
+from einsql.frontends.trace.arguments import NO_VALUE, refuse_options
 from einsql.frontends.trace.array import TracedArray, apply_, graph_of, implements, lifted
 from einsql.frontends.trace.elementwise import computed, dtype_of, number, truth
-from einsql.frontends.trace.expressions import ZERO, apply, cast, label, labels, substituted
+from einsql.frontends.trace.expressions import alone, apply, cast, label
 from einsql.frontends.trace.nodes import Expr, Literal
 from einsql.frontends.trace.shapes import axis_of, diagonal, expand_dims, ravel, transpose
 from einsql.frontends.trace.source import untraceable
@@ -60,7 +60,7 @@ def reduced(
             raise ValueError(f"zero-size array to reduction operation {how} which has no identity")
         step = x.graph.map(shape, Literal(result.numpy.type(nothing).item(), result))
     elif prod(extents[len(kept) :]) == 1 and how != "VAR_POP":
-        step = x.graph.map(shape, cast(_alone(expr, len(kept)), result))
+        step = x.graph.map(shape, cast(alone(expr, len(kept)), result))
     else:
         step = x.graph.reduce(extents, len(kept), how, expr, result)
     aggregate = TracedArray(x.graph, step)
@@ -68,12 +68,6 @@ def reduced(
         return aggregate
     wide = [1 if n in gone else e for n, e in enumerate(x.shape)]
     return TracedArray(x.graph, x.graph.map(wide, read(aggregate.step, [label(n) for n in kept])))
-
-
-def _alone(expr: Expr, rank: int) -> Expr:
-    """The element of an axis of one."""
-    most = max(labels(expr), default=-1) + 1
-    return substituted(expr, [label(n) if n < rank else ZERO for n in range(max(most, rank))])
 
 
 def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
@@ -87,9 +81,7 @@ def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
 
 
 def _options(what: str, options: dict[str, Any]) -> None:
-    refused = [k for k, v in options.items() if v is not None and v is not NO_VALUE]
-    if refused:
-        raise untraceable(f"{what} with {', '.join(refused)}", "Select with np.where before.")
+    refuse_options(what, options, "Select with np.where before.")
 
 
 def _keep(keepdims: Any) -> bool:

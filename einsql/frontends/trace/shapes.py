@@ -14,6 +14,7 @@ from einsql.frontends.trace.elementwise import choose, computed, dtype_of, liter
 from einsql.frontends.trace.expressions import (
     ZERO,
     apply,
+    clamped,
     index,
     label,
     plus,
@@ -22,7 +23,7 @@ from einsql.frontends.trace.expressions import (
     scaled,
     shifted,
 )
-from einsql.frontends.trace.nodes import Affine, Expr
+from einsql.frontends.trace.nodes import Expr
 from einsql.frontends.trace.source import untraceable
 from einsql.frontends.trace.steps import read
 
@@ -43,16 +44,6 @@ def axis_of(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise ValueError(f"axis {axis} is out of bounds for array of dimension {rank}")
     return axis % rank
-
-
-def held(e: Affine, extent: int, start: int, total: int) -> Expr:
-    """An index clamped to an axis, where points outside do not use it."""
-    inside: Expr = e
-    if start + extent < total:
-        inside = apply("least", inside, index(extent - 1))
-    if start > 0:
-        inside = apply("greatest", inside, index(0))
-    return inside
 
 
 # ---- the same elements in other axes
@@ -307,7 +298,9 @@ def diag(v: TracedArray, k: int = 0) -> TracedArray:
     zero = literal(v.step.dtype.numpy.type(0).item(), v.step.dtype)
     if v.shape[0] == 0:
         return TracedArray(v.graph, v.graph.map((side, side), zero))
-    value = read(v.step, [held(plus(label(0), index(-down)), v.shape[0], down, side)])
+    value = read(
+        v.step, [clamped(plus(label(0), index(-down)), v.shape[0], below=down > 0, above=right > 0)]
+    )
     return TracedArray(v.graph, v.graph.map((side, side), choose(on, value, zero)))
 
 

@@ -6,7 +6,7 @@ slices and element-wise operations in between are written where they are read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from einsql.frontends.trace.expressions import (
@@ -59,8 +59,7 @@ class Program:
 
 
 def _joined(tables: Sequence[str], text: str) -> str:
-    head = f"WITH {', '.join(tables)}\n" if tables else ""
-    return f"{head}{text}"
+    return f"WITH {', '.join(tables)}\n{text}" if tables else text
 
 
 def write(graph: Graph, outputs: Sequence[Step]) -> Program:
@@ -72,7 +71,7 @@ class _Writer:
     def __init__(self, graph: Graph, outputs: Sequence[Step]) -> None:
         self.graph = graph
         self.outputs = list(outputs)
-        self.steps = _reachable(outputs)
+        self.steps = sorted(_reachable(outputs), key=lambda s: s.number)
         self.readers: dict[Step, list[Step]] = {s: [] for s in self.steps}
         for s in self.steps:
             if s.expr is not None:
@@ -203,16 +202,8 @@ class _Writer:
 
     def _reads(self, output: Step) -> set[Step]:
         """The tables that a result is computed from; itself where others read it."""
-        tables: set[Step] = {output} if self.readers[output] and output in self.texts else set()
-        waiting = [output]
-        seen = {output}
-        while waiting:
-            s = waiting.pop()
-            for r in reads(self.exprs[s]) if s in self.exprs else []:
-                if r.step not in seen:
-                    seen.add(r.step)
-                    waiting.append(r.step)
-        return tables | (seen - {output})
+        tables = _reachable([output], self.exprs)
+        return tables if self.readers[output] and output in self.texts else tables - {output}
 
     def _body(self, s: Step) -> Body:
         expr = self.exprs[s]
@@ -295,16 +286,17 @@ def _does(expr: Expr) -> str:
     )
 
 
-def _reachable(outputs: Sequence[Step]) -> list[Step]:
+def _reachable(outputs: Sequence[Step], exprs: Mapping[Step, Expr] | None = None) -> set[Step]:
+    """Returns the outputs and what they read, by their own expressions or by others."""
     seen: set[Step] = set(outputs)
     waiting = list(outputs)
     while waiting:
         s = waiting.pop()
-        for r in reads(s.expr) if s.expr is not None else []:
-            if r.step not in seen:
-                seen.add(r.step)
-                waiting.append(r.step)
-    return sorted(seen, key=lambda s: s.number)
+        expr = s.expr if exprs is None else exprs.get(s)
+        new = {r.step for r in reads(expr)} - seen if expr is not None else set()
+        seen |= new
+        waiting += new
+    return seen
 
 
 def _keys(shape: Sequence[int]) -> tuple[int, ...]:

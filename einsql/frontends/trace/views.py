@@ -19,6 +19,7 @@ from einsql.frontends.trace.expressions import (
     ZERO,
     apply,
     bounds,
+    clamped,
     index,
     label,
     plus,
@@ -149,7 +150,8 @@ def _overwritten(
             by = index(abs(step))
             tests.append(apply("eq", apply("mod", far, by), index(0)))
             far = apply("idiv", far, by)
-        sources[m] = _held(far, shape[m], low > 0, high < extent - 1, sign)
+        ends = (low > 0, high < extent - 1)[::sign]
+        sources[m] = clamped(far, shape[m], below=ends[0], above=ends[1])
     value = read(new, sources)
     if tests:
         kept = read(old, [label(n) for n in range(len(old.shape))])
@@ -157,11 +159,3 @@ def _overwritten(
     merged = graph.map(old.shape, value)
     merged.name = merged.name or old.name
     return merged
-
-
-def _held(e: Expr, extent: int, before: bool, after: bool, sign: int) -> Expr:
-    """An index clamped to an axis, at points before and after those that read it."""
-    below, above = (before, after) if sign > 0 else (after, before)
-    if above:
-        e = apply("least", e, index(extent - 1))
-    return apply("greatest", e, index(0)) if below else e
