@@ -16,7 +16,7 @@ from einsql.explain.operations import (
     Placements,
     ReadReport,
 )
-from einsql.explain.report import SiteReport, TotalReport
+from einsql.explain.report import SiteReport
 from einsql.ir.einsum.flops import flops, flops_at_point
 from einsql.ir.einsum.graph import EinSum, Input
 from einsql.ir.einsum.printer import format_node
@@ -210,23 +210,6 @@ def _kind(node: EinSum) -> Kind:
     if node.is_elementwise or not node.reduced:
         return "map"
     return "contraction" if len(node.operands) > 1 else "reduction"
-
-
-def total_report(
-    cut: Decomposition,
-    placed: Program,
-    predicted: Prediction,
-    nodes: Sequence[OperationReport],
-) -> TotalReport:
-    """Returns the sums over a plan."""
-    return TotalReport(
-        floats_moved=cut.floats,
-        bytes_sent=placed.bytes_sent,
-        tra_cost=sum(n.tra_cost for n in nodes),
-        flops=sum(n.flops for n in nodes),
-        seconds=sum(predicted.seconds),
-        memory=int(predicted.memory.max()),
-    )
 
 
 def site_reports(

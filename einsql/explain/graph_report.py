@@ -15,7 +15,6 @@ from einsql.explain.cost_report import (
     operation_reports,
     operations_of,
     site_reports,
-    total_report,
 )
 from einsql.explain.operations import GroupReport, InputReport, Measured, OperationReport
 from einsql.explain.report import (
@@ -24,6 +23,7 @@ from einsql.explain.report import (
     ProgramReport,
     RewriteReport,
     StepReport,
+    TotalReport,
 )
 from einsql.ir.einsum.graph import EinSum, Input, Roots, walk
 from einsql.ir.einsum.printer import format_graph, format_node
@@ -70,7 +70,6 @@ def graph_report(
     predicted = predict(placed, settings.machine)
     operations = operations_of(cut, placed)
     nodes = operation_reports(operations, placed, predicted, names, by_site)
-    total = total_report(cut, placed, predicted, nodes)
     simulation = None
     if cluster is not None:
         from einsql.explain import simulation_report  # only SIMULATE needs it
@@ -89,7 +88,14 @@ def graph_report(
         notice=cut.notice or None,
         cost=settings.cost,
         sites=cut.sites,
-        total=total,
+        total=TotalReport(
+            floats_moved=cut.floats,
+            bytes_sent=placed.bytes_sent,
+            tra_cost=sum(n.tra_cost for n in nodes),
+            flops=sum(n.flops for n in nodes),
+            seconds=sum(predicted.seconds),
+            memory=int(predicted.memory.max()),
+        ),
         nodes=nodes,
         per_site=site_reports(operations, placed, predicted, by_site),
         ranks=None if by_site is None else by_site.ranks,

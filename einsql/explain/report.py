@@ -37,6 +37,23 @@ class SiteReport:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Costs:
+    """Sums over a plan.
+
+    Attributes:
+        floats_moved: Floats moved, by EinDecomp's count.
+        bytes_sent: Bytes sent between different sites.
+        tra_cost: Floats moved, by the count of the tensor-relational algebra.
+        flops: Scalar operations.
+    """
+
+    floats_moved: float
+    bytes_sent: int
+    tra_cost: float
+    flops: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PartReport:
     """A part of a statement that runs before the rest.
 
@@ -109,13 +126,9 @@ class ProgramReport:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TotalReport:
-    """Sums over a plan, and in `memory` the most bytes that one site has at once."""
+class TotalReport(Costs):
+    """Sums over a plan; `memory` is the most bytes that one site has at once."""
 
-    floats_moved: float
-    bytes_sent: int
-    tra_cost: float
-    flops: int
     seconds: float
     memory: int
 
@@ -187,20 +200,13 @@ class ChangesReport:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TileTotal:
+class TileTotal(Costs):
     """Costs of a plan over tiles; on one site nothing moves.
 
     Attributes:
-        tra_cost: Floats moved, by the count of the tensor-relational algebra.
-        floats_moved: The same with every part of a sum counted.
-        bytes_sent: Bytes that cross sites.
         summary: The costs as one line.
     """
 
-    tra_cost: int
-    floats_moved: int
-    bytes_sent: int
-    flops: int
     summary: str = field(metadata=TEXT_ONLY)
 
 

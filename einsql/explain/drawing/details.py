@@ -12,7 +12,7 @@ from einsql.explain.plain import plain_attributes
 from einsql.explain.report import GraphReport
 
 _BOUND = 4
-"""So many sites of a tile are written out."""
+"""The most sites of a tile that are written out."""
 
 
 def input_details(number: int, tensor: InputReport, readers: Sequence[str]) -> str:
@@ -47,12 +47,12 @@ def repeat_details(first: Sequence[str], members: Sequence[str]) -> str:
     rows = []
     for n in range(0, len(members), period):
         ids = members[n : n + period]
-        rows.append((f"{n // period + 2}", Html(" ".join(_link(i) for i in ids))))
+        rows.append((f"{n // period + 2}", Html(" ".join(link(i) for i in ids))))
     return _section(
         "repeat",
         (f"{len(rows):,} more of the same", ""),
         [
-            f"<p>These repeat {' '.join(_link(i) for i in first)}: they compute the same from "
+            f"<p>These repeat {' '.join(link(i) for i in first)}: they compute the same from "
             "other tensors, and are cut and placed alike.</p>",
             table(("repetition", "operations"), rows),
         ],
@@ -85,11 +85,7 @@ def _cell(content: object) -> str:
 
 def link(name: str) -> Html:
     """A link to an operation."""
-    return Html(_link(name))
-
-
-def _link(name: str) -> str:
-    return f'<a href="#{escape(name)}">{escape(name)}</a>'
+    return Html(f'<a href="#{escape(name)}">{escape(name)}</a>')
 
 
 def _section(key: str, heading: tuple[str, str], parts: Iterable[str]) -> str:
@@ -104,7 +100,7 @@ def _section(key: str, heading: tuple[str, str], parts: Iterable[str]) -> str:
 def _readers(readers: Sequence[str]) -> str:
     if not readers:
         return "<p>This is the result.</p>"
-    return f"<p>Read by {', '.join(_link(r) for r in readers)}.</p>"
+    return f"<p>Read by {', '.join(link(r) for r in readers)}.</p>"
 
 
 def _labels(node: OperationReport) -> str:

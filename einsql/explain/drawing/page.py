@@ -36,7 +36,8 @@ def page(report: GraphReport) -> str:
         sites(report),
         _operations(report),
         _rewrites(report),
-        _sql(sql),
+        f'<details class="block"{" open" * (sql.count(chr(10)) < 30)}><summary>SQL</summary>'
+        f"<pre>{_clean(sql)}</pre></details>",
         f'<details class="block"><summary>Text</summary><pre>{_clean(text)}</pre></details>',
     ]
     return "\n".join(
@@ -147,13 +148,6 @@ def _sections(report: GraphReport, figure: Figure, short: Figure | None) -> list
         repeat = next(b for b in short.boxes if b.kind == "repeat")
         sections.append(repeat_details(repeat.first, repeat.members))
     return sections
-
-
-def _sql(sql: str) -> str:
-    is_open = " open" * (sql.count("\n") < 30)
-    return (
-        f'<details class="block"{is_open}><summary>SQL</summary><pre>{_clean(sql)}</pre></details>'
-    )
 
 
 def _operations(report: GraphReport) -> str:
