@@ -76,7 +76,6 @@ def _totals(report: GraphReport) -> list[str]:
 
 
 def _operations(nodes: Sequence[OperationReport]) -> list[str]:
-    """Returns the header and the row of each operation."""
     measured = any(n.measured for n in nodes)
     head = ["operation", "cut", "floats", "sent", "flops", "memory", "predicted"]
     return table([head + ["measured", "and sent"] * measured, *map(_row, nodes)], left=2)

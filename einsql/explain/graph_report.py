@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Measures = Sequence[Measure] | SiteMeasure | None
 
 MOST_LINES = 400
-"""Longer stretches of a graph that a rule changed are shown before and after, not compared."""
+"""Longer changes of a graph are shown in full, before and after, instead of compared."""
 
 
 def graph_report(
@@ -231,7 +231,7 @@ def _with_kernels(
     return nodes
 
 
-# ---- what a rule changed
+# ---- changes of a rule
 
 
 def changes(old: Roots, new: Roots) -> list[str]:
@@ -256,7 +256,7 @@ def changes(old: Roots, new: Roots) -> list[str]:
 
 
 def _blocks(roots: Roots) -> list[tuple[tuple[str, ...], list[str]]]:
-    """For each operation its lines, first with operands and itself nameless, then as printed."""
+    """The lines of each operation, without names to compare and as printed."""
     names = names_of(roots)
     blocks = []
     for node in walk(*roots):

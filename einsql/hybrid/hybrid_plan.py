@@ -262,7 +262,6 @@ def duckdb_plan(ctx: Context, hybrid: Hybrid, analyze: bool) -> str:
 
 
 def _empties(ctx: Context, hybrid: Hybrid) -> dict[str, object]:
-    """Returns the relations that DuckDB sees, without rows."""
     relations: dict[str, object] = {}
     for fragment in hybrid.parts.fragments:
         relations[fragment.name] = _empty(hybrid, fragment.tree, fragment.foreign, "c{}")

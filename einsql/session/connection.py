@@ -291,7 +291,6 @@ class Connection(Lifetime):
 
 
 def _context(cluster: Cluster | None, settings: Settings, database: Database | None) -> Context:
-    """The services of a new connection."""
     context: Context | None = None  # opening a file asks for settings before there is one
     store = Store(database, lambda: settings if context is None else context.settings)
     memory = Memory(settings, store.states, store.database.path)

@@ -163,7 +163,6 @@ class Cursor:
         self._given: int | None = 0  # rows so far, if they have been counted
 
     def _show(self, outcome: Outcome) -> None:
-        """Shows what a statement gave."""
         if isinstance(outcome, Rows):
             self._result, self.description = outcome.result, outcome.description
         elif isinstance(outcome, Changed):

@@ -153,7 +153,9 @@ def run_command(ctx: Context, statement: st.Statement, text: str) -> Outcome:
         case st.Show():
             return _show(ctx, statement, text)
         case st.IntegrityCheck():
-            return Listing(*_checked(ctx))
+            faults = ctx.store.database.inspect(ctx.tick)
+            listed = [(f.name, f.problem, f.remedy) for f in faults]
+            return Listing(("integrity_check", "problem", "remedy"), listed or [("ok", None, None)])
         case st.Vacuum():
             ctx.store.vacuum()
         case st.Backup() | st.Export() | st.Import():
@@ -246,13 +248,6 @@ def _calibrate(ctx: Context) -> list[tuple[str, float, str]]:
     machine = calibrated(ctx.settings, ctx.tick, ctx.cluster)
     ctx.change_settings(replace(ctx.settings, machine=machine))
     return calibration_rows(machine)
-
-
-def _checked(ctx: Context) -> ddl.Table:
-    """What PRAGMA integrity_check finds, or a row that says ok."""
-    found = ctx.store.database.inspect(ctx.tick)
-    listed: list[tuple[str | None, ...]] = [(f.name, f.problem, f.remedy) for f in found]
-    return ("integrity_check", "problem", "remedy"), listed or [("ok", None, None)]
 
 
 def _set(ctx: Context, statement: st.Set, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What the page tells about one operation or stored tensor, and the tables below the graph."""
+"""The details of operations and stored tensors in the HTML page of a plan."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def node_details(node: OperationReport, report: GraphReport, readers: Sequence[s
 
 
 def repeat_details(first: Sequence[str], members: Sequence[str]) -> str:
-    """The section of the box that stands for repetitions of the first operations."""
+    """The section of the box for repetitions of the first operations."""
     period = len(first)
     rows = []
     for n in range(0, len(members), period):
@@ -64,7 +64,7 @@ class Html(str):
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], kind: str = "") -> str:
-    """A table; numbers stand right."""
+    """A table; numbers are aligned right."""
     lines = [f'<table class="{kind}"><thead><tr>']
     lines += [f"<th>{escape(h)}</th>" for h in head]
     lines.append("</tr></thead><tbody>")
@@ -113,7 +113,7 @@ def _labels(node: OperationReport) -> str:
 
 
 def _operands(node: OperationReport, report: GraphReport) -> str:
-    """Operands, how each lies on the axes of the site grid, and what brought it there."""
+    """Operands with their placements on the site grid and the collectives before the operation."""
     if not node.reads:
         return ""
     sited = report.sites > 1
@@ -241,7 +241,7 @@ def _tensor(
 
 
 def _coordinates(n: int, grid: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """Where a cell stands on each axis of the grid, whose last axis runs fastest."""
+    """The coordinate of a cell on each axis of the grid, whose last axis runs fastest."""
     at = {}
     for label, parts in reversed(grid):
         n, at[label] = divmod(n, parts)

@@ -1,4 +1,4 @@
-"""What a drawing shows: boxes and arrows, read from a plan's report."""
+"""The boxes and arrows of a drawing, from a plan's report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from einsql.explain.operations import InputReport, OperationReport
 from einsql.explain.report import GraphReport
 
 LEAST_HIDDEN = 6
-"""So many operations at least make it worth drawing a repetition once."""
+"""The least operations that a repetition hides; smaller ones are drawn in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class Bar:
 
     Attributes:
         label: Its name.
-        extent: How many values it has.
-        parts: Into how many intervals they are cut.
+        extent: The number of its values.
+        parts: The number of intervals that they are cut into.
         kept: Whether it is a key of the result; the others are reduced.
     """
 
@@ -36,15 +36,15 @@ class Box:
     """A stored tensor, an operation or a repetition of operations.
 
     Attributes:
-        id: What links name it by.
-        name: As EXPLAIN names it.
+        id: The target of links.
+        name: The name in EXPLAIN.
         kind: "input", "contraction", "reduction", "map" or "repeat".
-        lines: What it computes.
-        bars: Its labels, where the plan is for several sites.
-        notes: What it costs.
-        share: Its part of the time measured, 0 to 1.
-        members: Ids of the boxes it stands for, if it is a repetition.
-        first: Ids of the boxes that these repeat.
+        lines: The computation.
+        bars: Its labels, on several sites.
+        notes: Its costs.
+        share: Its share of the measured time, 0 to 1.
+        members: The ids of the hidden boxes of a repetition.
+        first: The ids of the boxes that these repeat.
     """
 
     id: str
@@ -60,7 +60,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A relation on its way to a reader; boxes by their position."""
+    """A relation that a box reads; boxes are numbered by their position."""
 
     source: int
     target: int
@@ -130,7 +130,7 @@ def _node_box(node: OperationReport, sites: int, spent: float) -> Box:
 
 
 def _notes(node: OperationReport, sites: int) -> list[str]:
-    """What an operation costs: as predicted, then as measured."""
+    """The predicted and the measured costs of an operation."""
     predicted = [f"{quantity(node.flops)}flop"]
     if sites > 1:
         predicted.append(f"{quantity(node.floats.sum)}floats")
@@ -154,12 +154,12 @@ def _notes(node: OperationReport, sites: int) -> list[str]:
 
 
 def _measured_with(node: OperationReport) -> str | None:
-    """The operation that has what this one's group took, if it is another one."""
+    """The operation with the measure of this one's group, if it is another one."""
     group = node.group.nodes if node.measured and node.group else ()
     return group[-1] if group and group[-1] != node.id else None
 
 
-# ---- what repeats
+# ---- repetitions
 
 
 def folded(figure: Figure, report: GraphReport) -> Figure | None:
@@ -208,7 +208,7 @@ def folded(figure: Figure, report: GraphReport) -> Figure | None:
 
 
 def _signatures(report: GraphReport) -> list[object]:
-    """For each operation what it is, cut and placed as; equal ones are drawn alike."""
+    """The operation, cut and placement of each box; equal ones are drawn alike."""
     at = {node.id: n for n, node in enumerate(report.nodes)}
     shapes = {
         i.id: (tuple(map(tuple, i.keys.values())), tuple(i.values.values())) for i in report.inputs
@@ -224,7 +224,7 @@ def _signatures(report: GraphReport) -> list[object]:
 
 
 def _nameless(node: OperationReport) -> str:
-    """What an operation computes, with its operands numbered instead of named."""
+    """The text of an operation with numbers in the place of its operands' names."""
     text = "\n".join(node.text[1:])
     for n, name in enumerate(dict.fromkeys(r.id for r in node.reads)):
         text = re.sub(rf"(?<![\w.]){re.escape(name)}(?=[.\[])", f"#{n}", text)

@@ -59,7 +59,7 @@ def _file(name: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Escaped, and with what no document may hold replaced."""
+    """Escaped text; characters that no document may contain are replaced."""
     return escape(text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd"))
 
 
@@ -84,7 +84,7 @@ _TOTALS = {
 def _header(report: GraphReport) -> str:
     facts = [("sites", f"{report.sites:,}", "")]
     if report.sites > 1:
-        facts += [("strategy", str(report.strategy), "who chose the cuts")]
+        facts += [("strategy", str(report.strategy), "the search that chose the cuts")]
         facts += [("cost", str(report.cost), "what the cuts minimise")]
     for key, (name, unit, meaning) in _TOTALS.items():
         if report.sites == 1 and key != "flops":
@@ -151,7 +151,7 @@ def _sections(report: GraphReport, figure: Figure, short: Figure | None) -> list
 
 
 def _operations(report: GraphReport) -> str:
-    """Every operation in one table, which is also the graph for those who do not see it."""
+    """A table of all operations, which screen readers read in place of the graph."""
     sited = report.sites > 1
     measured = bool(report.measured)
     head = ["operation", "kind", "labels" + " (÷ parts)" * sited, "reads"]

@@ -1,4 +1,4 @@
-"""What sites and nodes do, in the HTML page of a plan: bars, and the course of a simulation."""
+"""The work of sites and nodes in the HTML page of a plan: bars, and a simulation over time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROW = 14
 """Height of a node's row in the course, in pixels."""
 
 _COURSE = (("computing", "computing"), ("communicating", "moving"))
-"""What is drawn of each node, and its class."""
+"""The activities of a node that are drawn, with their classes."""
 
 _SECONDS = ("seconds", "computing", "communicating", "waiting")
 
@@ -73,7 +73,6 @@ def _value(key: str, value: float) -> str:
 
 
 def _course(course: CourseReport) -> str:
-    """A row for each node: what most of its sites do, from the left to the right."""
     bins = len(course.computing[0])
     rows = []
     for y, node in enumerate(course.nodes):
@@ -95,7 +94,7 @@ def _course(course: CourseReport) -> str:
 
 
 def _runs(parts: list[tuple[float, ...]]) -> Iterator[tuple[str, int, int]]:
-    """What fills most of each part of the run: its class, where it begins, and for how long."""
+    """The class, start and length of each run of intervals with the same main activity."""
     x = 0
     for kind, same in groupby(parts, _most):
         width = len(list(same))
@@ -105,6 +104,6 @@ def _runs(parts: list[tuple[float, ...]]) -> Iterator[tuple[str, int, int]]:
 
 
 def _most(part: tuple[float, ...]) -> str:
-    """The class of what takes most of a part of the run; nothing where sites wait."""
+    """The class of the main activity of an interval; "" while sites wait."""
     most = max(range(len(part)), key=part.__getitem__)
     return _COURSE[most][1] if part[most] > 1 - sum(part) else ""

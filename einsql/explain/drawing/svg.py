@@ -18,7 +18,7 @@ _PLATE = 13.0
 _HEAD = 24.0
 _TRACK = 96.0
 _WIDEST = 44
-"""Letters of a line; the rest is in the tooltip and the details."""
+"""The most letters of a line; the tooltip and the details have the full text."""
 _BARS = 10
 _SEGMENTS = 32
 
@@ -35,8 +35,8 @@ def draw(figure: Figure, title: str, name: str = "graph", style: str = "") -> st
     """An SVG element.
 
     Args:
-        figure: What to draw.
-        title: What it is called where it is read aloud.
+        figure: The boxes and arrows.
+        title: The accessible name.
         name: The element's id, unique in a page.
         style: A style element, unless the page has one.
     """
@@ -65,7 +65,7 @@ def _number(x: float) -> str:
 
 
 def _text(text: str) -> str:
-    """Escaped, and without what XML has no way to write."""
+    """Escaped text; control characters, which XML cannot contain, are replaced."""
     shown = "".join(c if c in "\t\n" or unicodedata.category(c) != "Cc" else "\ufffd" for c in text)
     return escape(shown.encode("utf-8", "replace").decode("utf-8"))
 
@@ -195,7 +195,7 @@ def _arrow(arrow: Arrow, path: list[Point], figure: Figure) -> str:
 
 
 def _labels(figure: Figure, layout: Layout) -> list[str]:
-    """What moves along the arrows, written over everything else, right before the reader."""
+    """The labels of arrows, drawn last and next to the reader."""
     labels: list[str] = []
     there: list[tuple[float, float, float]] = []
     for arrow, path in zip(figure.arrows, layout.paths, strict=True):

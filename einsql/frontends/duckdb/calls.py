@@ -119,7 +119,6 @@ def _check_lasting(begun: list[str], token: _Token) -> None:
 
 
 def _text(token: _Token) -> str:
-    """The text of a literal."""
     if token.text.startswith("'"):
         return token.text[1:-1].replace("''", "'")
     if token.text.startswith("$") and not token.word:

@@ -147,7 +147,6 @@ def _extents(what: str, template: EinSum, shapes: Sequence[Shape]) -> dict[str, 
 
 
 def _check_shapes(what: str, lists: Lists) -> None:
-    """Refuses a list of tiles of several shapes."""
     form, some = lists.items.form, lists.count > 0
     owner = np.repeat(np.arange(len(lists.count)), lists.count)
     first = form[np.where(some, lists.first, 0)[owner]] if len(owner) else form[:0]

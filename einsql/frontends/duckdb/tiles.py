@@ -146,7 +146,6 @@ def _unnested(lists: pa.Array) -> tuple[pa.Array, np.ndarray]:
 
 
 def _nested(lists: pa.Array, what: str) -> Column:
-    """Lists and ARRAYs of numbers, or numbers."""
     rows = len(lists)
     starts, spans = np.arange(rows), np.ones(rows, np.int64)
     extents: list[np.ndarray] = []

@@ -67,8 +67,6 @@ class REAL(types.Float[Any]):
 
 
 class _Path:
-    """The base class of JSON paths."""
-
     def _text(self, value: Any) -> str:
         raise NotImplementedError
 

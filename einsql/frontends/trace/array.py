@@ -115,7 +115,6 @@ class TracedArray(NDArrayOperatorsMixin):
     def _ufunc(
         self, ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: Mapping[str, Any]
     ) -> Any:
-        """The result of a ufunc or of one of its methods."""
         keywords = {
             k: v for k, v in options.items() if v is not None and k not in ("subok", "order")
         }
@@ -207,7 +206,6 @@ class TracedArray(NDArrayOperatorsMixin):
         return part
 
     def _call(self, function: Any, *args: Any, **options: Any) -> TracedArray:
-        """One of NumPy's functions of this array."""
         array: TracedArray = self.__array_function__(function, (), (self, *args), options)
         return array
 

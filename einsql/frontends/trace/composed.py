@@ -16,7 +16,6 @@ from einsql.frontends.trace.source import untraceable
 
 
 def _along(a: Any, axis: int, part: slice) -> Any:
-    """A part of an array along one axis."""
     return a[(slice(None),) * axis + (part,)]
 
 

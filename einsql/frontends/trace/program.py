@@ -334,7 +334,6 @@ class _Numbered:
 
 
 def _is_given(value: Any) -> bool:
-    """True for arguments that are tensors."""
     return is_array(value) or isinstance(value, np.generic) or is_sparse(value)
 
 

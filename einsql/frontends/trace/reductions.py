@@ -100,7 +100,6 @@ def summed(dtype: DType, wanted: Any) -> DType:
 def _sum(
     a: TracedArray, axis: Any = None, dtype: Any = None, keepdims: Any = False, **options: Any
 ) -> TracedArray:
-    """np.sum."""
     _options("np.sum", options)
     total = summed(a.step.dtype, dtype)
     wide = total if total.is_float else I64
@@ -167,7 +166,6 @@ def average(
 
 
 def _listed(axis: Any, rank: int) -> list[int]:
-    """Axes in the order given."""
     return [axis_of(n, rank) for n in (axis if isinstance(axis, tuple) else (axis,))]
 
 

@@ -48,8 +48,6 @@ class Body:
 
 @dataclass
 class _Source:
-    """An array in FROM."""
-
     read: Read
     alias: str
     columns: list[str] = field(default_factory=list)
@@ -223,7 +221,6 @@ class Select:
         return lines, where
 
     def _joined(self, s: _Source, scope: set[int], present: list[_Source], where: list[str]) -> str:
-        """A source with its join condition."""
         name = name_text(s.alias)
         conditions = [
             (f"{name}.{name_text(column)} = {self.printer.text(i, True)}", i)
@@ -252,7 +249,6 @@ class Select:
         return line
 
     def _item(self, s: _Source) -> str:
-        """An array as FROM names it."""
         own, step = self.names.of[s.read.step], s.read.step
         keys = [k for k in self.names.keys[step] if k is not None]
         if s.columns != keys:

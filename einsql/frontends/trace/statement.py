@@ -219,7 +219,6 @@ class _Writer:
         return Body(source.extents, keys, self.exprs[source], source.how, finish, place)
 
     def _keys(self, s: Step, select: Select) -> None:
-        """Records the names of an array's keys."""
         names = iter(select.keys)
         self.names.keys[s] = [next(names) if e != 1 else None for e in s.shape]
 

@@ -165,7 +165,6 @@ class Core:
     # ---- the groups, under the rest of the SELECT
 
     def _groups(self) -> bool:
-        """Makes the groups and their aggregates a fragment under the rest of the SELECT."""
         clauses = self.block.clauses
         if next(iter(clauses), "") != "SELECT" or "FROM" not in clauses:
             return False

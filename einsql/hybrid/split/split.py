@@ -211,7 +211,6 @@ class Splitter:
     # ---- WITH
 
     def _names(self, ctes: Sequence[Cte], scope: Scope, recursive: bool = False) -> Scope:
-        """Returns the visible names of WITH behind some of its queries."""
         inner = dict(scope)
         for cte in ctes:
             tree = self._cte(cte, inner) if cte.plain and not recursive else None
@@ -330,7 +329,6 @@ class Splitter:
             self.parts.relations.setdefault(name.lower(), name)
 
     def _item(self, start: int, end: int, reference: Reference, scope: Scope) -> None:
-        """Makes a FROM item a fragment."""
         tree = self.tree(start, end, "SELECT * FROM ")
         binding = None if tree is None else self.bound(tree, scope, start)
         alias = "" if reference.aliased else f" AS {in_quotes(_stem(reference))}"

@@ -82,7 +82,6 @@ def create_macro(ctx: Context, statement: CreateMacro) -> None:
 
 
 def _definition(statement: CreateView | CreateMacro) -> Definition:
-    """Returns the definition of a CREATE statement."""
     tree, text = _tree(statement), statement.text
     name = statement.name if isinstance(statement, CreateView) else f"{statement.name}()"
     kind = "view" if isinstance(statement, CreateView) else "macro"

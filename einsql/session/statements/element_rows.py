@@ -61,7 +61,6 @@ def inserted(
 
 
 def _names(tensor: Tensor, source: Rows, path: str, member: str | None) -> dict[str, str]:
-    """The file's column for each of the tensor's."""
     file_columns = list(source.columns)
     if source.positional:
         if len(file_columns) != len(tensor.columns):

@@ -324,7 +324,6 @@ def insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) ->
 
 
 def _new_cells(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> np.ndarray:
-    """Returns the flat index of each row to insert."""
     schema = tensor.relation.schema
     at = cells(tensor, table, len(next(iter(table.values()))))
     unique, counts = np.unique(at, return_counts=True)

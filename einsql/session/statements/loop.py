@@ -141,7 +141,6 @@ class _Run:
             self._complete(at)
 
     def _values(self, loop: st.For) -> range:
-        """Returns the values of the loop's variable."""
         numbers = [self._whole(tree, loop.at) for tree in loop.bounds]
         if len(numbers) == 3 and numbers[2] == 0:
             raise DataError("range() cannot go on by 0", position=loop.at)

@@ -84,8 +84,8 @@ def settled(tensor: Tensor, fields: PlacedFields, columns: Mapping[str, str]) ->
     if rows(fields, schema) < schema.size:
         kept.append(Field(PRESENT, DType.BOOLEAN))
         names[PRESENT] = PRESENT
-    new = Schema(schema.keys, tuple(kept))
-    new = schema if new == schema else new
+    same = tuple(kept) == schema.fields  # an equal schema stays the same object
+    new = schema if same else Schema(schema.keys, tuple(kept))
     return replace(tensor, relation=Relation(new, fields.renamed(new, names, tensor.name)))
 
 

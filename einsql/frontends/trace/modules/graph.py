@@ -81,7 +81,6 @@ def _is_array(value: Any) -> bool:
 
 
 def _operator(target: Any) -> str:
-    """The name of an operator without namespace and overload."""
     name = getattr(target, "name", None)
     if not callable(name):
         return str(getattr(target, "__name__", target))
@@ -100,7 +99,6 @@ def _writes(module: Any) -> bool:
 
 
 def _refuse_changes(exported: Any) -> None:
-    """Refuses modules that change their arguments or their state."""
     from torch.export.graph_signature import OutputKind
 
     for spec in exported.graph_signature.output_specs:

@@ -97,7 +97,6 @@ class _Windows:
 
 
 def _bordered(x: Array, edges: Sequence[int], value: float) -> Array:
-    """The array with its padding."""
     return _widened(x, [(p, p) for p in edges], value)
 
 
@@ -174,7 +173,6 @@ def _apart(x: Array, axis: int, step: int) -> Array:
 def _pooled(
     x: Array, size: Any, stride: Any, padding: Any, dilation: Any, how: str, ceil_mode: bool = False
 ) -> Array:
-    """An aggregate over windows of the last axes."""
     many = len(size) if isinstance(size, list | tuple) else 2
     sides, edges, gaps = (_several(v, many) for v in (size, padding, dilation))
     steps = _several(stride, many) if stride not in (None, [], ()) else sides
