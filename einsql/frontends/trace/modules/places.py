@@ -109,10 +109,18 @@ def _pad(x: Array, widths: Sequence[int], mode: Any = 0.0, value: Any = None) ->
     pairs = [(0, 0)] * rank(x)
     for n in range(len(widths) // 2):
         pairs[-1 - n] = widths[2 * n], widths[2 * n + 1]
-    inner = tuple(
-        slice(max(0, -a), e - max(0, -b)) for e, (a, b) in zip(x.shape, pairs, strict=True)
-    )
-    return np.pad(x[inner], [(max(0, a), max(0, b)) for a, b in pairs], constant_values=filler)
+    return widened(x, pairs, filler)
+
+
+def widened(x: Array, sides: Sequence[tuple[int, int]], value: float = 0) -> Array:
+    """The array with borders of its last axes, from which negative ones are cut off."""
+    before = rank(x) - len(sides)
+    kept = [
+        slice(max(0, -a), e - max(0, -b)) for e, (a, b) in zip(x.shape[before:], sides, strict=True)
+    ]
+    widths = [(0, 0)] * before + [(max(0, a), max(0, b)) for a, b in sides]
+    padded: Array = np.pad(x[(..., *kept)], widths, constant_values=value)
+    return padded
 
 
 def _mirrored(x: Array, widths: Sequence[int], mode: str) -> Array:

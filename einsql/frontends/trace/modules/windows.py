@@ -13,6 +13,7 @@ from einsql.frontends.trace.array import TracedArray, graph_of, lifted
 from einsql.frontends.trace.elementwise import met
 from einsql.frontends.trace.expressions import apply, cast, label, plus, scaled
 from einsql.frontends.trace.modules.layers import channels
+from einsql.frontends.trace.modules.places import widened
 from einsql.frontends.trace.modules.registry import operator
 from einsql.frontends.trace.nodes import Affine, Expr
 from einsql.frontends.trace.source import untraceable
@@ -41,7 +42,7 @@ def _convolution(
     steps, gaps = _several(stride, many), _several(dilation, many)
     if padding == "same":
         around = [g * (k - 1) for g, k in zip(gaps, weight.shape[2:], strict=True)]
-        x, padding = _widened(x, [(n // 2, n - n // 2) for n in around]), 0
+        x, padding = widened(x, [(n // 2, n - n // 2) for n in around]), 0
     edges = _several(0 if padding == "valid" else padding, many)
     if x.ndim == many + 1:
         return _convolution(x[None], weight, bias, steps, edges, gaps, groups)[0]
@@ -49,7 +50,7 @@ def _convolution(
     x, weight = lifted(graph, x), lifted(graph, weight)
     windows = _Windows(x.shape[2:], weight.shape[2:], steps, edges, gaps)
     if not windows.reach:
-        x, edges = _bordered(x, edges, 0), [0] * many
+        x, edges = widened(x, [(p, p) for p in edges]), [0] * many
     sizes = windows.sizes
     out, own = weight.shape[0] // groups, weight.shape[1]
     # n, group, channel of it, places; then what is summed over: channel, place in the window
@@ -96,21 +97,6 @@ class _Windows:
             self.reach = self.reach and bool(inside) and not (e == 1 and p)
 
 
-def _bordered(x: Array, edges: Sequence[int], value: float) -> Array:
-    return _widened(x, [(p, p) for p in edges], value)
-
-
-def _widened(x: Array, sides: Sequence[tuple[int, int]], value: float = 0) -> Array:
-    """The array with borders of its last axes, from which negative ones are cut off."""
-    before = x.ndim - len(sides)
-    kept = [
-        slice(max(0, -a), e - max(0, -b)) for e, (a, b) in zip(x.shape[before:], sides, strict=True)
-    ]
-    widths = [(0, 0)] * before + [(max(0, a), max(0, b)) for a, b in sides]
-    padded: Array = np.pad(x[(..., *kept)], widths, constant_values=value)
-    return padded
-
-
 @operator("convolution")
 def _aten_convolution(
     x: Array,
@@ -152,7 +138,7 @@ def _transposed_convolution(
     for n, (step, g, k) in enumerate(zip(steps, gaps, sides, strict=True)):
         x = _apart(x, 2 + n, step)
         reach = g * (k - 1) - edges[n]
-        x = _widened(x, [(0, 0)] * n + [(reach, reach + more[n])] + [(0, 0)] * (many - n - 1))
+        x = widened(x, [(0, 0)] * n + [(reach, reach + more[n])] + [(0, 0)] * (many - n - 1))
     parts = np.reshape(weight, (groups, -1, *weight.shape[1:]))
     turned = np.flip(np.swapaxes(parts, 1, 2), tuple(range(3, 3 + many)))
     return _convolution(x, np.reshape(turned, (-1, *turned.shape[2:])), bias, 1, 0, gaps, groups)
@@ -181,7 +167,7 @@ def _pooled(
     before = x.shape[: x.ndim - many]
     windows = _Windows(x.shape[-many:], sides, steps, edges, gaps)
     if not windows.reach:
-        x, edges = _bordered(x, edges, 0 if how == "SUM" else -math.inf), [0] * many
+        x, edges = widened(x, [(p, p) for p in edges], 0 if how == "SUM" else -math.inf), [0] * many
     sizes = windows.sizes
     rank = x.ndim
     at: list[Expr] = [label(n) for n in range(len(before))]
