@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from einsql.core.big_stack import with_deep_stack
-from einsql.core.schema import DType, Key, Schema
+from einsql.core.schema import DType, Key
 from einsql.core.settings import SETTINGS, setting_text
 from einsql.errors import Error, OperationalError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import Input
@@ -188,11 +188,11 @@ def show(ctx: Context, statement: Show) -> Table:
         listed: list[tuple[Any, ...]] = [
             (
                 t.name,
-                key_text(t.relation.schema),
-                value_text(t.relation.schema),
+                ", ".join(f"{k.name}:{_range_text(k)}" for k in t.relation.schema.keys),
+                ", ".join(f"{f.name} {f.dtype.value}" for f in t.relation.schema.values),
                 t.relation.nbytes,
-                partition_text(t),
-                placement_text(t, ctx.settings.sites),
+                _partition_text(t),
+                _placement_text(t, ctx.settings.sites),
             )
             for t in tensors
         ]
@@ -213,7 +213,7 @@ def show(ctx: Context, statement: Show) -> Table:
         relation = binder.named(statement.name, exp.to_identifier(statement.name))
         stored = ctx.store.get(statement.name)
         if isinstance(stored, Tensor):
-            placement = placement_text(stored, ctx.settings.sites)
+            placement = _placement_text(stored, ctx.settings.sites)
     if not isinstance(relation, Relation):
         return _DESCRIBED, _tile_columns(relation)
     bounds = {k.name: k for k in relation.node.schema.keys}
@@ -240,17 +240,7 @@ def _tile_columns(relation: TileRelation) -> list[tuple[Any, ...]]:
     ]
 
 
-def key_text(schema: Schema) -> str:
-    """Keys as `i:64, j:0..8`."""
-    return ", ".join(f"{k.name}:{_range_text(k)}" for k in schema.keys)
-
-
-def value_text(schema: Schema) -> str:
-    """Values as `val FLOAT`."""
-    return ", ".join(f"{f.name} {f.dtype.value}" for f in schema.values)
-
-
-def partition_text(tensor: Tensor) -> str:
+def _partition_text(tensor: Tensor) -> str:
     """The declared cut as `i 4, j 2`; `()` for a copy at every site, empty if there is none."""
     if tensor.partition is None:
         return ""
@@ -259,7 +249,7 @@ def partition_text(tensor: Tensor) -> str:
     return ", ".join(f"{key} {parts}" for key, parts in cut if parts > 1) or "()"
 
 
-def placement_text(tensor: Tensor, sites: int) -> str:
+def _placement_text(tensor: Tensor, sites: int) -> str:
     """Returns a tensor's placement in DTensor's terms; "" if it has none.
 
     Args:
