@@ -94,7 +94,7 @@ class StepReport:
     Attributes:
         nodes: The numbers of its operations.
         points: The number of points that the kernel visits.
-        detail: How several operations run together, or "".
+        detail: The size of blocks of several operations, or "".
     """
 
     nodes: Sequence[int]

@@ -235,7 +235,7 @@ class Connection(Lifetime):
 
     @property
     def planner_calls(self) -> int:
-        """How many queries were planned so far; a cached plan is not planned again."""
+        """The number of planned queries; a cached plan is not planned again."""
         return self.context.plans.planned
 
     @property
@@ -267,7 +267,7 @@ class Connection(Lifetime):
         """Holds the connection for a statement, which `interrupt` cancels from now on.
 
         Args:
-            frame: Whose variables FROM may name.
+            frame: The caller's frame; FROM may name its variables.
             parameters: Values of the statement's parameters.
         """
         ctx = self.context

@@ -101,7 +101,7 @@ _PARAMETERS = (
     int, float, np.generic, str, bytes, bytearray, date, time, timedelta, Decimal, UUID, list,
     tuple, dict,
 )  # fmt: skip
-"""What may be bound; all but numbers and booleans in statements that DuckDB runs."""
+"""The types of parameters; statements of einsql alone take numbers and booleans."""
 
 
 _MOST = 2**63
@@ -145,7 +145,7 @@ class Cursor:
     """Runs statements and hands out their results.
 
     Attributes:
-        arraysize: How many rows `fetchmany` gives by default.
+        arraysize: The default number of rows of `fetchmany`.
         description: One 7-tuple (name, type, None, …) per column; None without a result.
     """
 

@@ -61,7 +61,7 @@ class Command:
 
     @property
     def use(self) -> ParameterUse | None:
-        """How the change uses parameters."""
+        """The use of parameters by the change."""
         return None if self.change is None else self.change.use
 
     def run(self, ctx: Context) -> Outcome | None:

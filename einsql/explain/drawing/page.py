@@ -122,7 +122,7 @@ def _tools(report: GraphReport, foldable: bool) -> str:
 
 
 def _hint(report: GraphReport) -> str:
-    """How to read the graph."""
+    """Instructions for the graph."""
     hint = "<p>Choose an operation or a tensor in the graph to see its details.</p>"
     if report.sites > 1:
         hint += (
@@ -181,7 +181,7 @@ def _operations(report: GraphReport) -> str:
 
 
 def _rewrites(report: GraphReport) -> str:
-    """What each rewrite rule changed, for VERBOSE."""
+    """The changes of each rewrite rule, for VERBOSE."""
     steps = report.program.rewrites
     if steps is None:
         return ""

@@ -32,8 +32,8 @@ def draw_box(
     Args:
         columns: The columns, in order.
         rows: The rows to show; between head and tail stand three rows of dots.
-        null: What NULL looks like.
-        types: Whether a line of types stands under the names, and a line with the
+        null: The text of NULL.
+        types: Whether a line of types is under the names, and a line with the
             number of rows under a table that lacks some.
         width: Characters a line may have, or None for any number.
     """
@@ -70,7 +70,7 @@ def draw_growing(columns: Sequence[Column], rows: Iterable[Row], *, null: str) -
     Args:
         columns: The columns, in order.
         rows: The rows.
-        null: What NULL looks like.
+        null: The text of NULL.
     """
     names = [format_cell(c.name, "", "") for c in columns]
     types = [c.displayed_type for c in columns]
@@ -152,7 +152,7 @@ def _centre(text: str, width: int) -> str:
 
 
 def display_width(text: str) -> int:
-    """How many terminal cells a text takes."""
+    """The number of terminal cells of a text."""
     if text.isascii():
         return len(text)
     return sum(_char_width(c) for c in text)

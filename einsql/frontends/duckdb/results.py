@@ -38,7 +38,7 @@ class Tiles:
         Args:
             rows: Their numbers.
             arrays: Of shape (rows, …).
-            dtype: What they are.
+            dtype: The type of the results.
 
         Raises:
             DataError: A whole number is not exact in the type of elements.

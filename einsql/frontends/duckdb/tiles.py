@@ -44,7 +44,7 @@ class Column:
 
     Attributes:
         flat: The elements of all rows.
-        starts: Where in `flat` each row's elements begin.
+        starts: The offset of each row's elements in `flat`.
         form: The number of each row's shape in `shapes`.
     """
 
@@ -84,7 +84,7 @@ class Lists:
     Attributes:
         items: The arrays of all lists.
         first: Which of them each row's list begins with.
-        count: How many there are in it.
+        count: The number of its arrays.
     """
 
     items: Column

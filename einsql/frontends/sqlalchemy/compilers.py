@@ -67,7 +67,7 @@ class Statements(compiler.SQLCompiler):
         return f"nextval('{self.preparer.format_sequence(sequence)}')"
 
     def limit_clause(self, select: Any, **kw: Any) -> str:
-        """LIMIT and OFFSET; either stands alone."""
+        """LIMIT and OFFSET, both optional."""
         return self._limits(select, select._limit_clause, **kw)
 
     def fetch_clause(self, select: Any, *given: Any, **kw: Any) -> str:

@@ -42,7 +42,7 @@ class TracedArray(NDArrayOperatorsMixin):
     Attributes:
         graph: The program it belongs to.
         shape: Extents of the axes.
-        view: Whose elements it shows.
+        view: The elements of a buffer that it shows.
         number: Whether NumPy has a number here, which nothing changes: `x += 1` makes another.
     """
 
@@ -74,12 +74,12 @@ class TracedArray(NDArrayOperatorsMixin):
 
     @property
     def ndim(self) -> int:
-        """How many axes there are."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """How many elements there are."""
+        """The number of elements."""
         return int(np.prod(self.shape, dtype=int))
 
     @property
@@ -461,7 +461,7 @@ def viewed(
     Args:
         x: The other one.
         shape: Extents of the view.
-        places: Where an element is, one index for each axis of the other one.
+        places: The index of an element, one entry for each axis of the other one.
         exact: Whether NumPy always shares the elements.
         locked: Whether NumPy refuses to write through it.
         number: Whether a number stays one.

@@ -168,7 +168,7 @@ def labels(e: Expr) -> set[int]:
 
 
 def size(e: Expr) -> int:
-    """How many functions it calls."""
+    """The number of functions that it calls."""
     return sum(isinstance(p, Apply) and p.fn != "cast" for p in parts(e))
 
 

@@ -81,7 +81,7 @@ class Traced:
 
         Raises:
             InterfaceError: An array has another shape or dtype.
-            DataError: An index lies outside, an integer overflows.
+            DataError: An index is out of bounds, an integer overflows.
         """
         relations = self._recorded.given(arrays, self.dims)
         if self._shared is not None:  # another program may have given a name to an array of its own
@@ -177,7 +177,7 @@ def _session(
     """A session in memory for one program.
 
     Args:
-        tensors: What is registered there.
+        tensors: The tensors to register.
         dims: The keys of each.
         inherited: The program's session in the parent process, if this one was forked.
     """

@@ -39,7 +39,7 @@ def reduced(
         axis: One axis, several, or None for all.
         keepdims: Whether these axes stay, with one element.
         how: SQL's aggregate.
-        element: What is aggregated.
+        element: Returns the aggregated expression of an element.
         dtype: Of the result, if it is not the element's.
         nothing: The result over no elements.
 

@@ -28,14 +28,14 @@ class Names:
 
 @dataclass(frozen=True)
 class Body:
-    """What is selected.
+    """The content of a SELECT.
 
     Attributes:
         extents: Of the labels.
         keys: The labels that are keys, in the order of the array's axes.
-        expr: What an element is, or what is aggregated.
+        expr: The expression of an element, or the aggregated expression.
         how: The aggregate, or None.
-        finish: What is made of the aggregate, over `place` for it.
+        finish: An expression of the aggregate, which `place` stands for.
     """
 
     extents: tuple[int, ...]
@@ -61,7 +61,7 @@ class Select:
     """Writes one SELECT.
 
     Args:
-        body: What is selected.
+        body: The content of the SELECT.
         names: Names of arrays and keys so far; tensors without names of their axes get them.
     """
 

@@ -65,7 +65,7 @@ def reshape(a: TracedArray, shape: Any, order: str = "C", copy: bool | None = No
 
 
 def _places(before: Sequence[int], after: Sequence[int]) -> list[Expr]:
-    """Where each axis of a shape is read for the labels of another one of the same size."""
+    """The index of each axis of a shape, over the labels of another shape of the same size."""
     places: list[Expr] = [ZERO] * len(before)
     m = 0
     for first, last in _aligned(before, after):

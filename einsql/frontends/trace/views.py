@@ -51,7 +51,7 @@ class Buffer:
     """Elements that several arrays may show.
 
     Attributes:
-        step: What they are now.
+        step: Their present values.
         given: Whether they are an argument's, which the caller has.
         shown: The arrays that show them, as long as somebody has them.
     """
@@ -63,11 +63,11 @@ class Buffer:
 
 @dataclass(frozen=True)
 class View:
-    """How an array shows a buffer.
+    """The elements of a buffer that an array shows.
 
     Attributes:
-        buffer: Whose elements they are.
-        places: Where in the buffer an element is, one index for each of the buffer's axes.
+        buffer: The buffer.
+        places: The index of an element in the buffer, one entry for each of the buffer's axes.
         exact: Whether NumPy shares the elements; of a reshaped array that is open.
         locked: Whether NumPy refuses to write through it.
     """
@@ -93,7 +93,7 @@ def write(target: Viewer, new: Step) -> None:
 
     Args:
         target: The array.
-        new: What its elements become, of its shape and dtype.
+        new: The new elements, of its shape and dtype.
 
     Raises:
         NotSupportedError: The array is an argument, or it is open whether others show it.

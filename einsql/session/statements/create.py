@@ -156,7 +156,7 @@ def _stored(name: str, result: Result, foreign: set[int]) -> Tensor:
 
     Args:
         name: The tensor's name.
-        result: What is stored.
+        result: The result to store.
         foreign: Ids of the owners of memory that is copied, for others use it.
     """
     if result.hidden:

@@ -135,7 +135,7 @@ class InsertSelect(Part):
         empty: The SELECT's result without fields.
         ends: Bounds of the result's keys that depend on parameters.
         constants: Fields with one number in every row: the number, or the input that has it.
-        box: How the result becomes a box of the tensor, if every run gives one.
+        box: The conversion of the result to a box of the tensor, if every run gives one.
     """
 
     relation: Relation
@@ -196,7 +196,7 @@ class PreparedDml:
         shown: The SELECT after WITH; None if the body is a change.
         plans: One plan for all roots on one site, else one plan for each root.
         version: The store's version when the statement was bound.
-        use: How the plan depends on parameters.
+        use: The use of parameters by the plan.
         read: Reads the tables that are operands.
         is_volatile: Whether it may run only once: a plan is volatile, or VALUES has parameters.
     """

@@ -75,7 +75,7 @@ def written(ctx: Context, result: Result, path: str, name: str) -> bool:
 
     Args:
         ctx: The session.
-        result: What to write.
+        result: The result to write.
         path: The file; it is replaced when all of them have written.
         name: The array's name in formats that have names.
 

@@ -28,9 +28,9 @@ def inserted(
 
     Args:
         ctx: The session.
-        tensor: What it was.
+        tensor: The tensor before the statement.
         source: The rows.
-        path: What the user called them.
+        path: The path in the statement.
         member: The file's name for a tensor's one value column, if it is another.
 
     Raises:

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[WriteSet, int]:
-    """What UPDATE stores, and the number of changed rows.
+    """Returns the cells that UPDATE stores, and the number of changed rows.
 
     Args:
         ctx: The session.
-        tensor: As it is.
+        tensor: The tensor before the statement.
         touch: The statement, bound.
-        fields: What its node gave.
+        fields: The result of its node.
 
     Raises:
         IntegrityError: Several rows of FROM meet one row of the tensor.

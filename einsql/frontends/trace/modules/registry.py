@@ -50,5 +50,5 @@ def axes(dim: Any) -> Any:
 
 
 def rank(x: Any) -> int:
-    """How many axes a traced or plain array has."""
+    """The number of axes of a traced or plain array."""
     return x.ndim if isinstance(x, TracedArray) else np.ndim(x)

@@ -76,8 +76,8 @@ class _Windows:
     """Windows over axes.
 
     Attributes:
-        sizes: How many there are along each axis.
-        reach: Whether every one of them has a place that lies inside.
+        sizes: The number of windows along each axis.
+        reach: Whether every window covers an element of the array.
     """
 
     def __init__(
