@@ -19,14 +19,14 @@ import numpy as np
 
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType, Schema
+from einsql.engine.tra.block_kernels import kernel_runner
 from einsql.errors import InterfaceError, ProgrammingError
-from einsql.ir.einsum.graph import EinSum, Expr, Input
+from einsql.ir.einsum.graph import Expr, Input
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import BlockSchema, KeyTuple, equal_cuts, key_label
 from einsql.ir.tra.kernels import VALUE, Kernel, Tile, aggregate_of, einsum, elementwise
 from einsql.ir.tra.lambda_tracing import call, cast, recorded, trace
 from einsql.ir.tra.printer import format_plan
-from einsql.planner.tile_plan import compiled_kernel
 from einsql.storage.block_relation import assemble, run_blocks
 from einsql.storage.host_arrays import array_relation, is_sparse
 
@@ -252,9 +252,7 @@ class Relation:
         off = disabled.split(",") if isinstance(disabled, str) else disabled
         names = frozenset(name.strip() for name in off if name.strip())
         cluster = None if connection is None else connection.cluster
-        return placed(
-            self.plan, self.arrays, _run, count, where, names, Weights(alpha, beta), cluster
-        )
+        return placed(self.plan, self.arrays, count, where, names, Weights(alpha, beta), cluster)
 
     def blocks(self) -> dict[KeyTuple, np.ndarray]:
         """Runs the plan: every array by its key; parts of given arrays are read-only.
@@ -264,7 +262,7 @@ class Relation:
         Raises:
             DataError: An element overflows, divides by zero or cannot be cast.
         """
-        found, dtype = run_blocks(self.plan, self.arrays, _run), self.schema.dtype
+        found, dtype = run_blocks(self.plan, self.arrays, kernel_runner()), self.schema.dtype
         return {key: loaded(array, dtype) for key, array in found.items()}
 
     def numpy(self) -> np.ndarray:
@@ -274,7 +272,7 @@ class Relation:
             IntegrityError: Keys are missing.
             ProgrammingError: Key i does not cut axis i.
         """
-        found = assemble(self.plan, run_blocks(self.plan, self.arrays, _run))
+        found = assemble(self.plan, run_blocks(self.plan, self.arrays, kernel_runner()))
         return loaded(found, self.schema.dtype)
 
     def __str__(self) -> str:
@@ -325,8 +323,3 @@ def _tile(schema: BlockSchema) -> Tile:
 
 def _integer(expr: Expr) -> Expr:
     return cast(expr, DType.BIGINT) if expr.dtype.is_integer else expr
-
-
-def _run(template: EinSum, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    runner = compiled_kernel(template, tuple(a.shape for a in arrays))
-    return np.asarray(runner([{VALUE: a} for a in arrays], lambda done: None)[VALUE])

@@ -5,38 +5,43 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from einsql.core.fp_errors import Ignored
-from einsql.engine.program_writer import write_program
-from einsql.engine.spilling_executor import peak, run_within
+from einsql.core.lazy_module import lazy_modules
 from einsql.engine.step import (
     Compile,
     Fields,
     FindGroups,
+    GraphExecutor,
     Group,
     Measure,
     Run,
     Runner,
     Step,
+    StepMeasure,
     Tick,
 )
 from einsql.ir.einsum.graph import EinSum, Input, Node, children, walk
+from einsql.kernels.kernel import CompiledNode
 from einsql.storage.out_of_memory import require
 
 if TYPE_CHECKING:
+    from einsql.engine import program_writer, spilling_executor
     from einsql.storage.memory import Memory
+else:  # loaded for programs that are repeated, and for large ones
+    program_writer, spilling_executor = lazy_modules(
+        "einsql.engine", "program_writer", "spilling_executor"
+    )
 
 REPEATED = 2
 """The run at whose beginning a program is taken to be one that is repeated, and written out."""
 
 
-class Program:
-    """A compiled graph; it may run any number of times over other inputs.
-
-    Attributes:
-        shows: Inputs whose memory the fields of a root may show.
+class Program(GraphExecutor):
+    """A graph compiled for one site.
 
     Args:
         root: The graph.
@@ -69,19 +74,18 @@ class Program:
         for slot, n in last.items():
             if slot not in shown:
                 free[n].append(slot)
-        self.root = slots[id(root)]
         self.roots = shown
         self.inputs = tuple(
             (slots[id(node)], node.name) for node in nodes if isinstance(node, Input)
         )
         self.steps = tuple(
-            _single_step(work, *compile_node(work), slots, numbers, free[n])
+            _single_step(work, compile_node(work), slots, numbers, free[n])
             if isinstance(work, EinSum)
             else _fused_step(work, slots, numbers, free[n])
             for n, work in enumerate(works)
         )
         self._bound = tuple((s.run, s.sources, s.targets, s.free) for s in self.steps)
-        self.shows = _shows(self.inputs, self.steps, shown)
+        self.aliased_inputs = _aliased_inputs(self.inputs, self.steps, shown)
         self._runs = 0
         self._written: Run | None = None
         self._memory = memory
@@ -91,27 +95,11 @@ class Program:
         if memory is None:
             self._peak = max((s.nbytes for s in self.steps), default=0)
         elif not self._sure:
-            self._peak = peak(self.steps, (slot for slot, _ in self.inputs))
+            self._peak = spilling_executor.peak(self.steps, (slot for slot, _ in self.inputs))
             self._sure = self._peak <= memory.sure
 
-    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
-        """Runs every step.
-
-        Args:
-            inputs: Fields of each Input node by name.
-            tick: Told the fraction done; raises to cancel.
-
-        Returns:
-            The root's fields.
-
-        Raises:
-            DataError: A selected element overflows, divides by zero or cannot be cast.
-            OperationalError: It takes more memory than there is, or more room for files.
-        """
-        return self.run_all(inputs, tick)[0]
-
-    def run_all(self, inputs: Mapping[str, Fields], tick: Tick) -> Sequence[Fields]:
-        """As `run`; returns the fields of every root."""
+    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Sequence[Fields]:
+        """Runs every step; see `Executor.run`."""
         if not self._sure and self._exceeds():
             return self._run_spilling(inputs, tick)[0]
         with Ignored():
@@ -121,14 +109,16 @@ class Program:
         if self._runs < REPEATED:
             self._runs += 1
             if self._runs == REPEATED:
-                self._written = write_program(self.inputs, self.steps, self.roots, _StepProgress)
+                self._written = program_writer.write_program(
+                    self.inputs, self.steps, self.roots, _StepProgress
+                )
         if self._written is not None:
             return self._written(inputs, tick)
         slots: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
         count = len(self._bound)
         if count == 1 and len(self.roots) == 1:
             ((run, sources, targets, _),) = self._bound
-            return (run([slots[s] for s in sources], tick)[targets.index(self.root)],)
+            return (run([slots[s] for s in sources], tick)[targets.index(self.roots[0])],)
         part = _StepProgress(tick, count)
         for run, sources, targets, free in self._bound:
             outputs = run([slots[s] for s in sources], part)
@@ -143,22 +133,24 @@ class Program:
             part(0.0)
         return [slots[root] for root in self.roots]
 
-    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, list[Measure]]:
-        """Runs every step as `run` does, and measures each one."""
+    def measured(
+        self, inputs: Mapping[str, Fields], tick: Tick
+    ) -> tuple[Sequence[Fields], Measure]:
+        """Runs every step one after another and measures each; see `Executor.measured`."""
         if not self._sure and self._exceeds():
-            roots, took = self._run_spilling(inputs, tick)
-            return roots[0], took
-        measures: list[Measure] = []
+            return self._run_spilling(inputs, tick)
+        measure = Measure()
         slots: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
         for step in self.steps:
             start = time.perf_counter()
             outputs = step.run([slots[s] for s in step.sources], tick)
             seconds = time.perf_counter() - start
-            measures.append(Measure(seconds, sum(a.nbytes for m in outputs for a in m.values())))
+            nbytes = sum(a.nbytes for fields in outputs for a in fields.values())
+            measure.steps.append(StepMeasure(seconds, nbytes))
             slots.update(zip(step.targets, outputs, strict=True))
             for slot in step.free:
                 del slots[slot]
-        return slots[self.root], measures
+        return [slots[root] for root in self.roots], measure
 
     def _exceeds(self) -> bool:
         """True if it has to run box by box, or with files; without a session it is refused."""
@@ -169,10 +161,12 @@ class Program:
 
     def _run_spilling(
         self, inputs: Mapping[str, Fields], tick: Tick
-    ) -> tuple[Sequence[Fields], list[Measure]]:
+    ) -> tuple[Sequence[Fields], Measure]:
         assert self._memory is not None  # else nothing exceeds it
         fields = {slot: inputs[name] for slot, name in self.inputs}
-        return run_within(self.steps, self.roots, self._memory, self._compile, fields, tick)
+        return spilling_executor.run_within(
+            self.steps, self.roots, self._memory, self._compile, fields, tick
+        )
 
 
 class _StepProgress:
@@ -194,14 +188,14 @@ class _StepProgress:
         self._tick((self.number + fraction) / self._count)
 
 
-def _shows(
+def _aliased_inputs(
     inputs: Sequence[tuple[int, str]], steps: Sequence[Step], roots: Sequence[int]
 ) -> tuple[str, ...]:
-    """The inputs that roots show: through views alone, for other kernels make new arrays."""
+    """The names of the inputs whose memory roots may share."""
     seen = {slot: {name} for slot, name in inputs}
     for step in steps:
-        views = "view" in step.kernel.split("+")
-        names = set[str]().union(*(seen[s] for s in step.sources)) if views else set[str]()
+        sources = step.sources if step.aliases_input else ()
+        names = set[str]().union(*(seen[s] for s in sources))
         seen.update(dict.fromkeys(step.targets, names))
     return tuple(sorted(set[str]().union(*(seen[r] for r in roots))))
 
@@ -237,8 +231,7 @@ def _in_order(nodes: Sequence[Node], groups: Sequence[Group]) -> list[EinSum | G
 
 def _single_step(
     node: EinSum,
-    kernel: str,
-    runner: Runner,
+    compiled: CompiledNode[Runner],
     slots: Mapping[int, int],
     numbers: Mapping[int, int],
     free: Sequence[int],
@@ -246,17 +239,19 @@ def _single_step(
     def run(operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
         return (runner(operands, tick),)
 
+    runner = compiled.run
     sources = tuple(slots[id(s)] for s in children(node))
-    nbytes = 0 if kernel.endswith("view") else _nbytes(node)
     return Step(
         nodes=((numbers[id(node)], node),),
-        kernel=kernel,
+        kernel=compiled.kernel,
         run=run,
         sources=sources,
         targets=(slots[id(node)],),
         free=tuple(free),
-        nbytes=nbytes,
+        nbytes=_nbytes(node, compiled.views),
         runner=runner,
+        aliases_input=bool(compiled.views),
+        calls_blas=compiled.calls_blas,
     )
 
 
@@ -282,6 +277,7 @@ def _bound(nodes: Sequence[Node]) -> int:
     return 32 * read + 64 * (os.cpu_count() or 1) * computed
 
 
-def _nbytes(node: EinSum) -> int:
-    """Bytes of a node's result."""
-    return node.schema.size * sum(f.dtype.numpy.itemsize for f in node.schema.fields)
+def _nbytes(node: EinSum, views: AbstractSet[str] = frozenset()) -> int:
+    """Bytes of a node's result without the fields that are views."""
+    fields = (f for f in node.schema.fields if f.name not in views)
+    return node.schema.size * sum(f.dtype.numpy.itemsize for f in fields)

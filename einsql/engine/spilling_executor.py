@@ -14,7 +14,7 @@ import numpy as np
 from einsql.core.units import data_size
 from einsql.engine.node_slicing import Cut, Footprint, cut
 from einsql.engine.partial_merge import Total
-from einsql.engine.step import Compile, Fields, Measure, Step, Tick
+from einsql.engine.step import Compile, Fields, Measure, Step, StepMeasure, Tick
 from einsql.errors import OperationalError
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.spmd.program import with_state
@@ -30,7 +30,7 @@ def run_within(
     compile_node: Compile,
     inputs: Mapping[int, Fields],
     tick: Tick,
-) -> tuple[Sequence[Fields], list[Measure]]:
+) -> tuple[Sequence[Fields], Measure]:
     """Runs the steps of a program that takes more memory than a statement may.
 
     Args:
@@ -42,7 +42,7 @@ def run_within(
         tick: Told the fraction done; raises to cancel.
 
     Returns:
-        The fields of each root, and the measure of each step.
+        The fields of each root, and the measure of the run.
 
     Raises:
         OperationalError: The arrays needed at once do not fit into memory, or
@@ -52,8 +52,8 @@ def run_within(
     for step in steps:  # steps that cannot fit are refused before the others have run for hours
         if step.nbytes > run.room // HELD:
             memory.space.require(step.nbytes)
-    measures = [run.step(s, n, len(steps)) for n, s in enumerate(steps)]
-    return [run.held[root] for root in roots], measures
+    measure = Measure([run.step(s, n, len(steps)) for n, s in enumerate(steps)])
+    return [run.held[root] for root in roots], measure
 
 
 class _SpillingRun:
@@ -72,7 +72,7 @@ class _SpillingRun:
         self.room = memory.room
         self.boxes = 1
 
-    def step(self, step: Step, number: int, of: int) -> Measure:
+    def step(self, step: Step, number: int, of: int) -> StepMeasure:
         """Runs a step; the number and how many there are tell the progress."""
 
         def part(fraction: float) -> None:
@@ -90,8 +90,11 @@ class _SpillingRun:
         spilled = sum(a.nbytes for a in results if is_mapped(owner(a))) if step.nbytes else 0
         trim()
         part(1.0)
-        return Measure(
-            time.perf_counter() - start, sum(a.nbytes for a in results), spilled, self.boxes
+        return StepMeasure(
+            seconds=time.perf_counter() - start,
+            nbytes=sum(a.nbytes for a in results),
+            spilled=spilled,
+            boxes=self.boxes,
         )
 
     def _outputs(self, step: Step, operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
@@ -123,7 +126,7 @@ class _SpillingRun:
         for where, boxes in plan.parts():
             total = Total(stated)
             for box in boxes:
-                _, runner = self.compile(plan.narrowed(stated, box))
+                runner = self.compile(plan.narrowed(stated, box)).run
 
                 def part(fraction: float, done: int = done) -> None:
                     tick((done + fraction) / plan.size)

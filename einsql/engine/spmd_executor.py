@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from einsql.engine.cell import cell_node
 from einsql.engine.exchange import Held, Index, Moving, cut_of, paste, slices
 from einsql.engine.fused_steps import Fused, Join, postponed
 from einsql.engine.partial_merge import Total
-from einsql.engine.step import Compile, Runner, Tick
+from einsql.engine.step import Compile, GraphExecutor, Measure, Runner, StepMeasure, Tick
 from einsql.engine.streaming_exchange import (
     WINDOW,
     Part,
@@ -37,51 +37,18 @@ ALONG = 2**15
 """Bytes of a result, at most, that comes along with an answer: it costs less than asking."""
 
 
-@dataclass(slots=True)
-class StepMeasure:
-    """The measure of one step."""
-
-    seconds: float = 0.0
-    nbytes: int = 0
-
-
-@dataclass(slots=True)
-class SiteMeasure:
-    """The measures of all sites in one run.
-
-    Attributes:
-        steps: The measure of each step.
-        seconds: That each site spent in kernels.
-        flops: Scalar operations of the kernels that each site ran.
-        sent: Bytes that left each site for another one.
-        received: Bytes that reached each site from another one.
-        read: Bytes read from files.
-        ranks: Processes that shared the work; a step lasted as long as at the slowest.
-        tiles: One copy of the result, where it is so small that it comes with the measure.
-    """
-
-    steps: list[StepMeasure] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    flops: list[int] = field(default_factory=list)
-    sent: list[int] = field(default_factory=list)
-    received: list[int] = field(default_factory=list)
-    read: int = 0
-    ranks: int = 1
-    tiles: Held | None = None
-
-
-def combined_measure(measures: Sequence[SiteMeasure]) -> SiteMeasure:
+def combined_measure(measures: Sequence[Measure]) -> Measure:
     """Sums up the measures of all ranks. A step takes as long as on its slowest rank."""
     every = zip(*(m.steps for m in measures), strict=True)
     steps = [
-        StepMeasure(max(s.seconds for s in each), sum(s.nbytes for s in each)) for each in every
+        StepMeasure(max(s.seconds for s in each), sent=sum(s.sent for s in each)) for each in every
     ]
     seconds = [sum(each) for each in zip(*(m.seconds for m in measures), strict=True)]
     counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
     flops, sent, received = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
     read = sum(m.read for m in measures)
     tiles = {n: fields for m in measures for n, fields in (m.tiles or {}).items()}
-    return SiteMeasure(
+    return Measure(
         steps=steps,
         seconds=seconds,
         flops=flops,
@@ -114,8 +81,8 @@ Loading = Callable[[int, Load, Sequence[int]], Held]
 """Gives the tiles of a stored tensor: of which step, and the numbers of those wanted."""
 
 
-class SiteProgram:
-    """A placed program that is ready to run over the transport's sites."""
+class SiteProgram(GraphExecutor):
+    """A placed program for the transport's sites; `run` uses virtual sites in this process."""
 
     def __init__(
         self, program: Program, schema: Schema, compile_node: Compile, join: Join | None = None
@@ -137,22 +104,17 @@ class SiteProgram:
         }
         self._moving = Moving(program, self._stated)
         self._released = program.released()
+        self.aliased_inputs = program.inputs
         self._fused = {t.steps[-1]: Fused(program, t, join) for t in program.together if join}
         self._postponed = postponed(program.together)
         apart = {*self._postponed, *self._fused}
         self._streaming = {e: r for e, r in candidates(program).items() if r not in apart}
         self._streams: dict[int, Stream | None] = {}
 
-    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
-        """Runs every step on virtual sites and assembles the result.
-
-        Raises:
-            DataError: A selected element overflows, divides by zero or cannot be cast.
-        """
-        return self.measured(inputs, tick)[0]
-
-    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
-        """Runs every step as `run` does, and measures every step and site."""
+    def measured(
+        self, inputs: Mapping[str, Fields], tick: Tick
+    ) -> tuple[Sequence[Fields], Measure]:
+        """Runs every step on virtual sites and assembles the result; see `Executor.measured`."""
 
         def load(number: int, step: Load, tiles: Sequence[int]) -> Held:
             if number not in self._loads:
@@ -166,9 +128,9 @@ class SiteProgram:
             }
 
         tiles_made, measure = self.execute(LocalTransport(self.program.sites), load, tick)
-        return self._assembled(tiles_made), measure
+        return (self._assembled(tiles_made),), measure
 
-    def execute(self, transport: Transport, load: Loading, tick: Tick) -> tuple[Held, SiteMeasure]:
+    def execute(self, transport: Transport, load: Loading, tick: Tick) -> tuple[Held, Measure]:
         """Runs every step at the transport's own sites.
 
         Args:
@@ -184,7 +146,7 @@ class SiteProgram:
         """
         sites, moving = self.program.sites, self._moving
         moving.begin(transport)
-        measure = SiteMeasure(seconds=[0.0] * sites, flops=[0] * sites)
+        measure = Measure(seconds=[0.0] * sites, flops=[0] * sites)
         tiles_of: dict[int, Held] = {}
         streams: dict[int, Stream] = {}
         for n, step in enumerate(self.program.steps):
@@ -212,13 +174,17 @@ class SiteProgram:
                 tiles_of[n] = moving.complete(n, step, tiles_of[step.source], transport)
             for source in done:
                 tiles_of.pop(source, None)  # fused steps may leave no tiles
-            took, nbytes = time.perf_counter() - start, sum(transport.sent) - before
+            took, sent = time.perf_counter() - start, sum(transport.sent) - before
             if n in streams:
-                measure.steps[streams[n].exchange].nbytes, nbytes = nbytes, 0
-            measure.steps.append(StepMeasure(took, nbytes))
+                measure.steps[streams[n].exchange].sent, sent = sent, 0
+            measure.steps.append(StepMeasure(took, sent=sent))
             tick((n + 1) / len(self.program.steps))
         measure.sent, measure.received = transport.sent, transport.received
-        return tiles_of[self.program.root], measure
+        tiles = tiles_of[self.program.root]
+        if is_small(self.schema):
+            once = self.program.steps[self.program.root].tiles.once
+            measure.tiles = {n: fields for n, fields in tiles.items() if n < once}
+        return tiles, measure
 
     # ---- the steps
 
@@ -229,7 +195,7 @@ class SiteProgram:
         tiles_of: dict[int, Held],
         transport: Transport,
         tick: Tick,
-        measure: SiteMeasure,
+        measure: Measure,
     ) -> Held:
         outputs: Held = {}
         for n in self._moving.owned(number, step.tiles, transport):
@@ -244,7 +210,7 @@ class SiteProgram:
         number: int,
         operands: Sequence[Arrays],
         tick: Tick,
-        measure: SiteMeasure,
+        measure: Measure,
     ) -> dict[str, np.ndarray]:
         """Runs a local step on one cell."""
         start = time.perf_counter()
@@ -275,7 +241,7 @@ class SiteProgram:
         tiles_of: dict[int, Held],
         transport: Transport,
         tick: Tick,
-        measure: SiteMeasure,
+        measure: Measure,
     ) -> None:
         """Runs fused local steps, and the exchanges of their tiles."""
         steps, number = self.program.steps, fused.last
@@ -300,7 +266,7 @@ class SiteProgram:
             tiles_of[n] = self._moving.exchange(n, step, tiles_of, transport)
 
     def _run_unfused(
-        self, fused: Fused, n: int, tiles_of: dict[int, Held], tick: Tick, measure: SiteMeasure
+        self, fused: Fused, n: int, tiles_of: dict[int, Held], tick: Tick, measure: Measure
     ) -> None:
         """Runs local steps one after another on a cell for which they do not join."""
         outputs: dict[int, dict[str, np.ndarray]] = {}
@@ -336,7 +302,7 @@ class SiteProgram:
         tiles_of: dict[int, Held],
         transport: Transport,
         tick: Tick,
-        measure: SiteMeasure,
+        measure: Measure,
     ) -> Held:
         """Runs a local step on pieces of an operand as they arrive."""
         steps, number = self.program.steps, self._streaming[stream.exchange]
@@ -400,7 +366,7 @@ class SiteProgram:
             tuple(k for o in local.operands for k in o.source.schema.keys),
         )
         if key not in self._runners:
-            self._runners[key] = self._compile(local)[1], local.points
+            self._runners[key] = self._compile(local).run, local.points
         return self._runners[key]
 
     def _assembled(self, parts: Held) -> Fields:

@@ -1,24 +1,23 @@
-"""The steps of executors, their measures, and the functions passed in from the kernels."""
+"""Executors, their steps and measures, and the functions passed in from the kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from einsql.ir.einsum.graph import EinSum, Node
-
-Fields = Mapping[str, np.ndarray]
-Tick = Callable[[float], None]
-Runner = Callable[[Sequence[Fields], Tick], dict[str, np.ndarray]]
-Compile = Callable[[EinSum], tuple[str, Runner]]
-"""Compiles a node to the name of its kernel and a runner; the session passes it in."""
-
+from einsql.kernels.kernel import Compile as Compile
+from einsql.kernels.kernel import Fields as Fields
+from einsql.kernels.kernel import Runner as Runner
+from einsql.kernels.kernel import Tick as Tick
 
 Run = Callable[[Mapping[str, Fields], Tick], Sequence[Fields]]
 """Runs all steps of a program; takes the inputs by name, and returns the fields of each root."""
+
+R_co = TypeVar("R_co", covariant=True)
 
 
 class Group(Protocol):
@@ -62,6 +61,8 @@ class Step:
         nbytes: Bytes of the results; a view takes none.
         detail: How several run together.
         runner: The runner of a single node; `run` calls it.
+        aliases_input: Whether a result may share memory with an operand.
+        calls_blas: Whether it may call a BLAS library.
     """
 
     nodes: tuple[tuple[int, EinSum], ...]
@@ -73,6 +74,8 @@ class Step:
     nbytes: int
     detail: str = ""
     runner: Runner | None = None
+    aliases_input: bool = False
+    calls_blas: bool = False
 
     @property
     def points(self) -> int:
@@ -80,18 +83,81 @@ class Step:
         return sum(node.points for _, node in self.nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+@dataclass(slots=True)
+class StepMeasure:
     """The measure of one step.
 
     Attributes:
-        seconds: From its begin to its end.
-        nbytes: Bytes of its results.
-        spilled: Those among them that went to files.
-        boxes: In how many boxes it ran.
+        seconds: Wall time of the step; the slowest rank's time on several ranks.
+        nbytes: Bytes of its results, on one site.
+        sent: Bytes that it sends between sites.
+        spilled: Bytes of its results that are in temporary files.
+        boxes: Number of boxes in which it ran.
     """
 
-    seconds: float
-    nbytes: int
+    seconds: float = 0.0
+    nbytes: int = 0
+    sent: int = 0
     spilled: int = 0
     boxes: int = 1
+
+
+@dataclass(slots=True)
+class Measure:
+    """The measure of one run.
+
+    Attributes:
+        steps: The measure of each step.
+        seconds: Seconds that each site spent in kernels.
+        flops: Scalar operations of the kernels that each site ran.
+        sent: Bytes that left each site for another one.
+        received: Bytes that reached each site from another one.
+        read: Bytes read from files.
+        ranks: Number of processes that shared the work.
+        tiles: One copy of the result, if it is small enough to travel with the measure.
+    """
+
+    steps: list[StepMeasure] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    flops: list[int] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    received: list[int] = field(default_factory=list)
+    read: int = 0
+    ranks: int = 1
+    tiles: dict[int, dict[str, np.ndarray]] | None = None
+
+
+class Executor(Protocol[R_co]):
+    """A compiled plan, which may run any number of times over other inputs.
+
+    All programs inherit from it. Programs of graphs return the fields of each root, and programs
+    over tiles return arrays by key.
+    """
+
+    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> R_co:
+        """Runs the plan.
+
+        Args:
+            inputs: Fields of each input by name.
+            tick: Callback with the completed fraction, 0 to 1; raises to cancel.
+
+        Raises:
+            DataError: A selected element overflows, divides by zero or cannot be cast.
+            OperationalError: Memory, or room for temporary files, does not suffice; ranks ended.
+        """
+        return self.measured(inputs, tick)[0]
+
+    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[R_co, Measure]:
+        """Runs the plan as `run` does, and measures its steps and sites."""
+
+
+class GraphExecutor(Executor[Sequence[Fields]], Protocol):
+    """An executor of an EinSum graph, on one site, a device, virtual sites or MPI ranks.
+
+    Attributes:
+        aliased_inputs: Names of the inputs whose memory a result may share.
+        steps: The steps with their kernels; empty if each site chooses kernels for its own tiles.
+    """
+
+    aliased_inputs: Sequence[str] = ()
+    steps: Sequence[Step] = ()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from einsql.core.boxes import volumes
-from einsql.engine.spmd_executor import SiteMeasure
+from einsql.engine.step import Measure
 from einsql.explain.operations import (
     CollectiveReport,
     FloatsReport,
@@ -86,7 +86,7 @@ def operation_reports(
     placed: Program,
     predicted: Prediction,
     names: Mapping[int, str],
-    measure: SiteMeasure | None,
+    measure: Measure | None,
 ) -> list[OperationReport]:
     """Returns the report of each operation, without groups, kernels and simulation.
 
@@ -107,7 +107,7 @@ def operation_reports(
         if measure is not None:
             steps = [measure.steps[s] for s in operation.steps]
             measured = Measured(
-                seconds=sum(s.seconds for s in steps), bytes_sent=sum(s.nbytes for s in steps)
+                seconds=sum(s.seconds for s in steps), bytes_sent=sum(s.sent for s in steps)
             )
         reports.append(
             OperationReport(
@@ -216,7 +216,7 @@ def site_reports(
     operations: Sequence[Operation],
     placed: Program,
     predicted: Prediction,
-    measure: SiteMeasure | None,
+    measure: Measure | None,
 ) -> list[SiteReport]:
     """Returns the work of each site; with a measure everything but `memory` is measured."""
     memory = predicted.memory.tolist()

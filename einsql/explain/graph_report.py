@@ -7,9 +7,7 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
-from einsql.engine.executor import Program as LocalProgram
-from einsql.engine.spmd_executor import SiteMeasure
-from einsql.engine.step import Measure
+from einsql.engine.step import Measure, Step, StepMeasure
 from einsql.explain.cost_report import (
     Operation,
     operation_reports,
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
     from einsql.planner.tile_plan import Part
     from einsql.sql.parser.syntax import Explain
 
-    Measures = Sequence[Measure] | SiteMeasure | None
-
 MOST_LINES = 400
 """Longer changes of a graph are shown in full, before and after, instead of compared."""
 
@@ -49,7 +45,7 @@ def graph_report(
     asked: Explain,
     plan: Plan,
     settings: Settings,
-    measures: Measures,
+    measure: Measure | None,
     cluster: Topology | None = None,
 ) -> GraphReport:
     """Returns the report of a plan.
@@ -58,14 +54,15 @@ def graph_report(
         asked: The EXPLAIN statement; VERBOSE adds the changes of each rewrite rule.
         plan: The plan, with one root.
         settings: The settings of the plan.
-        measures: Times and bytes of each step, for EXPLAIN ANALYZE.
+        measure: The measure of a run, for EXPLAIN ANALYZE.
         cluster: The cluster to simulate the plan on; None for no simulation.
     """
     root = plan.optimized.root
     cut, placed = plan.cut, plan.placed
+    by_site = measure
     if cut is None or placed is None:
         cut, placed = sited(root, settings)
-    by_site = measures if isinstance(measures, SiteMeasure) else None
+        by_site = None
     names = names_of((root,))
     predicted = predict(placed, settings.machine)
     operations = operations_of(cut, placed)
@@ -78,9 +75,8 @@ def graph_report(
             nodes, operations, placed, settings.machine, cluster
         )
     nodes = _with_groups(nodes, operations, placed)
-    program = program_report(asked, plan, measures)
-    if isinstance(plan.program, LocalProgram):
-        nodes = _with_kernels(nodes, plan.program, program.steps or ())
+    program = program_report(asked, plan, measure)
+    nodes = _with_kernels(nodes, plan.program.steps, program.steps or ())
     return GraphReport(
         statement=asked.text,
         program=program,
@@ -105,14 +101,13 @@ def graph_report(
     )
 
 
-def program_report(asked: Explain, plan: Plan, measures: Measures) -> ProgramReport:
+def program_report(asked: Explain, plan: Plan, measure: Measure | None) -> ProgramReport:
     """Returns the text of a graph, which may have several roots, and of its steps."""
     optimized = plan.optimized
     trace = optimized.trace if asked.verbose else ()
     bound = trace[0].old if trace else optimized.roots
-    steps = None
-    if isinstance(plan.program, LocalProgram):
-        steps = _steps(plan.program, None if isinstance(measures, SiteMeasure) else measures)
+    steps = plan.program.steps
+    measures = None if measure is None else measure.steps
     return ProgramReport(
         parts=part_reports(plan.parts),
         bound=format_graph(*bound).split("\n") if asked.verbose else (),
@@ -130,8 +125,8 @@ def program_report(asked: Explain, plan: Plan, measures: Measures) -> ProgramRep
         if asked.verbose
         else None,
         graph=format_graph(*optimized.roots).split("\n"),
-        steps=steps,
-        blas=_other_blas(steps or ()),
+        steps=_steps(steps, measures) if plan.placed is None else None,
+        blas=None if measures is None else _other_blas(steps),
     )
 
 
@@ -161,16 +156,16 @@ def _input(node: Input) -> InputReport:
     )
 
 
-def _steps(program: LocalProgram, measures: Sequence[Measure] | None) -> list[StepReport]:
-    steps = []
-    for n, step in enumerate(program.steps):
+def _steps(steps: Sequence[Step], measures: Sequence[StepMeasure] | None) -> list[StepReport]:
+    reports = []
+    for n, step in enumerate(steps):
         measured = None
         if measures is not None:
             took = measures[n]
             measured = Measured(
                 seconds=took.seconds, bytes=took.nbytes, spilled=took.spilled, boxes=took.boxes
             )
-        steps.append(
+        reports.append(
             StepReport(
                 nodes=[number for number, _ in step.nodes],
                 kernel=step.kernel,
@@ -179,12 +174,12 @@ def _steps(program: LocalProgram, measures: Sequence[Measure] | None) -> list[St
                 measured=measured,
             )
         )
-    return steps
+    return reports
 
 
-def _other_blas(steps: Sequence[StepReport]) -> str | None:
-    """Returns the name of the BLAS library if measured steps use it and it is not NumPy's."""
-    if not any(s.measured and "blas" in s.kernel.split("+") for s in steps):
+def _other_blas(steps: Sequence[Step]) -> str | None:
+    """Returns the name of the BLAS library if steps may call it and it is not NumPy's."""
+    if not any(step.calls_blas for step in steps):
         return None
     library = blas.library()
     return None if library is None or blas.is_numpys() else library.name
@@ -205,7 +200,7 @@ def _with_groups(
 
 
 def _with_kernels(
-    nodes: list[OperationReport], program: LocalProgram, steps: Sequence[StepReport]
+    nodes: list[OperationReport], steps: Sequence[Step], reports: Sequence[StepReport]
 ) -> list[OperationReport]:
     """Returns the operations with their kernels and measures on one site.
 
@@ -213,7 +208,7 @@ def _with_kernels(
     """
     nodes = nodes.copy()
     nothing = Measured(seconds=0.0, bytes=0, spilled=0, boxes=1)
-    for step, report in zip(program.steps, steps, strict=True):
+    for step, report in zip(steps, reports, strict=True):
         for number, node in step.nodes:
             group, measured = nodes[number].group, report.measured
             if len(report.nodes) > 1:

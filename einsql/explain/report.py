@@ -113,7 +113,7 @@ class ProgramReport:
         bound: The lines of the graph before rewriting; empty without VERBOSE.
         rewrites: The rewrite rules that applied; None without VERBOSE.
         graph: The lines of the optimized graph.
-        steps: The steps of a program for one site; None on several sites or a GPU.
+        steps: The steps of a program for one site; None on several sites.
         blas: The BLAS library that ran steps under ANALYZE, if it is not NumPy's.
     """
 

@@ -39,7 +39,7 @@ def measured(plan: TilePlan, inputs: Inputs, tick: Tick) -> TileMeasure:
     """
     known = plan.complete(inputs, tick)
     start = time.perf_counter()
-    run = plan.program.measured(known, tick)
+    run = SiteRun(*plan.program.executor.measured(known, tick))
     return TileMeasure(run, time.perf_counter() - start)
 
 

@@ -15,17 +15,18 @@ from einsql.hybrid.split.operands import names_in, refusal, sources
 from einsql.hybrid.split.sharing import share
 from einsql.hybrid.split.split import Fragment
 from einsql.ir.einsum.graph import Input
+from einsql.planner.dependencies import SharedQueries
 from einsql.planner.outcome import Rows
-from einsql.planner.plan import Dependency, Plan
+from einsql.planner.plan import Plan, rebind_inputs
 from einsql.planner.planner import BinderCatalog
-from einsql.planner.queries import Bound, plan_query, query_binder
-from einsql.planner.rebind import rebind_inputs
+from einsql.planner.queries import Bound, catalog_of, plan_query, query_binder
+from einsql.planner.target import ExecutionTarget
 from einsql.sql.macros.macros import Macro
 from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation
 from einsql.storage.duckdb.operands import Named, Tables
 from einsql.storage.duckdb.streams import stream
-from einsql.storage.objects import Definition
+from einsql.storage.objects import Definition, bare_name
 from einsql.storage.relation import DistantFields
 from einsql.storage.results.result import Result
 
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from einsql.planner.tile_plan import TilePlan
     from einsql.storage.relation import Fields
 
-
-Reader = Callable[[Dependency], "Fields | None"]
-"""Reads a table that is an operand of a plan. Returns None if the table's columns have changed."""
 
 T = TypeVar("T")
 
@@ -80,15 +78,15 @@ class FragmentRunner:
     has_gradient: bool = False
     plans: dict[str, PlannedFragment] = field(default_factory=dict)
     once: dict[str, PlannedFragment] = field(default_factory=dict)
-    _shared: dict[str, tuple[Relation, Fields]] = field(default_factory=dict)
+    _shared: SharedQueries = field(default_factory=SharedQueries)
 
     def binder(self, tree: exp.Expr, foreign: frozenset[str]) -> QueryBinder:
         """Returns a binder for a fragment, which may read DuckDB tables as operands."""
         ctx = self.ctx
         self.tables.named = _named(ctx, tree)
-        alone = ctx.cluster is None and ctx.settings.sites == 1
-        find = self.tables.relation if alone else lambda name: None
-        binder = query_binder(ctx, tables=find, once=self._shared)
+        alone = ctx.target is not ExecutionTarget.SITES
+        tables = self.tables if alone else None
+        binder = query_binder(ctx, tables=tables, shared=self._shared)
         binder.foreign = foreign
         return binder
 
@@ -115,14 +113,12 @@ class FragmentRunner:
             if not self.tables.outside:
                 return wrong if self.has_gradient else error
             return self.tables.mismatch(error.position)
-        assert isinstance(binder.catalog, BinderCatalog)
-        tables = {d.name.lower() for d in binder.catalog.dependencies if d.kind == "table"}
         if not isinstance(bound, Relation):
             return error
-        reason = refusal(bound.node, tables, self.has_gradient or bool(binder.backward))
+        reason = refusal(bound.node, self.has_gradient or bool(binder.backward))
         if reason is None:
             return [c.name for c in bound.columns]
-        shown = ", ".join(sorted(n.removesuffix(" (table)") for n in tables))
+        shown = catalog_of(binder).operand_tables
         return NotSupportedError(
             f"{shown} stays in DuckDB: {reason}", hint=OF_A_TABLE, position=error.position
         )
@@ -162,7 +158,8 @@ class FragmentRunner:
                 assert isinstance(planned.plan, Plan)
                 low, relation = o.name.lower(), planned.plan.relation
                 node = Input(low, relation.node.schema)
-                self._shared[low] = replace(relation, node=node), _filled(query_result)
+                self._shared.relations[low] = replace(relation, node=node)
+                self._shared.fields[low] = _filled(query_result)
                 self.once[low] = planned
             relations: dict[str, object] = {}
             for f in fragments:
@@ -173,8 +170,7 @@ class FragmentRunner:
                 relations[name] = self.plans[name].shown(inputs, ctx.tick)
             return relations
         finally:
-            self._shared.clear()
-            self.tables.forget()
+            self._release()
 
     def _elements(self, name: str) -> tuple[PlannedFragment, Mapping[str, Fields]]:
         """Plans the element rows of a tensor, or of an array in the caller's scope."""
@@ -200,53 +196,38 @@ class FragmentRunner:
     def current(self) -> dict[str, Mapping[str, Fields]] | None:
         """Returns the current inputs of every plan, by name, or None if a plan is outdated."""
         ctx = self.ctx
-        once: dict[str, Fields] = {}
-        read: dict[tuple[str, tuple[str, ...]], Fields] = {}
-        current = partial(
-            rebind_inputs,
-            store=ctx.store,
-            in_scope=ctx.in_scope,
-            tick=ctx.tick,
-            other=partial(self._other, once, read),
-        )
-        for name, planned in self.once.items():
-            inputs = current(planned.plan)
-            if inputs is None:
-                return None
-            result = planned.plan.result(inputs, ctx.tick)
-            if not isinstance(result, Result):
-                return None
-            once[name] = _filled(result)
         inputs_by_plan: dict[str, Mapping[str, Fields]] = {}
-        for name, planned in self.plans.items():
-            inputs = current(planned.plan)
-            if inputs is None:
-                return None
-            inputs_by_plan[name] = inputs
-        return inputs_by_plan
+        self.tables.forget()  # tables may have changed since they were read
+        try:
+            for name, planned in self.once.items():
+                inputs = rebind_inputs(planned.plan, ctx)
+                if inputs is None:
+                    return None
+                result = planned.plan.result(inputs, ctx.tick)
+                if not isinstance(result, Result):
+                    return None
+                self._shared.fields[name] = _filled(result)
+            for name, planned in self.plans.items():
+                inputs = rebind_inputs(planned.plan, ctx)
+                if inputs is None:
+                    return None
+                inputs_by_plan[name] = inputs
+            return inputs_by_plan
+        finally:
+            self._release()
 
-    def _other(
-        self,
-        once: dict[str, Fields],
-        read: dict[tuple[str, tuple[str, ...]], Fields],
-        d: Dependency,
-    ) -> Fields | None:
-        if d.kind == "once":
-            return once[d.name.lower()]
-        known = d.name, d.columns
-        if known not in read:
-            fields = _again(self.tables, d)
-            if fields is None:
-                return None
-            read[known] = fields
-        return read[known]
+    def _release(self) -> None:
+        """Frees the arrays that the statement has read and computed."""
+        self._shared.relations.clear()
+        self._shared.fields.clear()
+        self.tables.forget()
 
 
 def bound_over_tables(
     ctx: Context,
     tree: exp.Expr,
     bind: Callable[[Callable[..., QueryBinder]], tuple[T, QueryBinder]],
-) -> tuple[T, QueryBinder, Reader]:
+) -> tuple[T, QueryBinder]:
     """Binds a statement that changes tensors.
 
     If it begins with WITH, DuckDB tables may be operands, because DuckDB cannot run the
@@ -258,29 +239,24 @@ def bound_over_tables(
         bind: Binds the statement with the binder factory that it is called with.
 
     Returns:
-        The results of `bind`, and a function that reads the tables again.
+        The results of `bind`.
 
     Raises:
         Error: The statement is wrong, or outside the tensor fragment.
     """
     try:
-        return *bind(partial(query_binder, ctx)), lambda table: None
+        return bind(partial(query_binder, ctx))
     except (UnknownHere, NotSupportedError):
-        alone = ctx.cluster is None and ctx.settings.sites == 1
+        alone = ctx.target is not ExecutionTarget.SITES
         if not alone or ctx.settings.fallback == "off" or tree.args.get("with_") is None:
             raise
-    tables = Tables(ctx.duck, ctx.tick, _named(ctx, tree))
+    tables = Tables(ctx.duck, ctx.tick, _named(ctx, tree), keeps=False)
     try:
-        return *bind(partial(query_binder, ctx, tables=tables.relation)), partial(_again, tables)
+        return bind(partial(query_binder, ctx, tables=tables))
     except UnknownHere as error:
         raise (tables.mismatch(error.position) if tables.outside else error) from None
     finally:
         tables.forget()
-
-
-def _again(tables: Tables, table: Dependency) -> Fields | None:
-    relation = tables.again(table.name.removesuffix(" (table)"), table.schema)
-    return None if relation is None else relation.fields
 
 
 def check_groups(roots: Iterable[Relation], catalog: BinderCatalog) -> None:
@@ -289,12 +265,11 @@ def check_groups(roots: Iterable[Relation], catalog: BinderCatalog) -> None:
     Raises:
         NotSupportedError: A table has such rows.
     """
-    tables = {d.name.lower() for d in catalog.dependencies if d.kind == "table"}
+    tables = catalog.operand_tables
     for root in roots if tables else ():
-        reason = refusal(root.node, tables, is_ours=True)
+        reason = refusal(root.node, is_ours=True)
         if reason is not None:
-            shown = ", ".join(sorted(n.removesuffix(" (table)") for n in tables))
-            raise NotSupportedError(f"{shown} is no operand: {reason}", hint=OF_A_TABLE)
+            raise NotSupportedError(f"{tables} is no operand: {reason}", hint=OF_A_TABLE)
 
 
 def _named(ctx: Context, tree: exp.Expr) -> Named:
@@ -302,7 +277,7 @@ def _named(ctx: Context, tree: exp.Expr) -> Named:
     left: dict[str, list[Definition]] = {}
     for item in ctx.store.objects.values():
         if isinstance(item, Definition):
-            left.setdefault(item.name.removesuffix("()").lower(), []).append(item)
+            left.setdefault(bare_name(item).lower(), []).append(item)
 
     def is_tensor(name: str) -> bool:
         return ctx.store.get(name) is not None or ctx.array_named(name) is not None

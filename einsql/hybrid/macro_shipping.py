@@ -18,7 +18,7 @@ from einsql.hybrid.split.split import Parts, Splitter
 from einsql.hybrid.split.statement import split_statement
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
-from einsql.storage.objects import Body, Damaged, Definition, damage
+from einsql.storage.objects import Body, Damaged, Definition, damage, macro_key
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -76,7 +76,7 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
 
     def macro(low: str) -> None:
         nonlocal needs_erf
-        existing, name = ctx.store.get(f"{low}()"), f"{low}()"
+        existing, name = ctx.store.get(macro_key(low)), macro_key(low)
         if name in seen:
             return
         seen.add(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -26,6 +27,30 @@ Raises DataError for selected elements that overflow, divide by zero or cannot b
 """
 
 
+AnyRunner = TypeVar("AnyRunner")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledNode(Generic[AnyRunner]):
+    """A node with the kernels that run it.
+
+    Attributes:
+        kernel: Names of the kernels, joined by "+", for EXPLAIN.
+        run: The runner.
+        views: Output fields that share memory with operands, or with constants of the node.
+        calls_blas: Whether the runner may call a BLAS library.
+    """
+
+    kernel: str
+    run: AnyRunner
+    views: frozenset[str] = frozenset()
+    calls_blas: bool = False
+
+
+Compile = Callable[[EinSum], CompiledNode[Runner]]
+"""Chooses kernels for a node and compiles it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """A named entry of the registry.
@@ -34,11 +59,22 @@ class Kernel:
         name: Shown by EXPLAIN ANALYZE.
         law: Its result and the nodes it applies to, in one line.
         match: Compiles a node, or returns None where the kernel does not apply.
+        takes_half: Whether it reads and writes elements of two bytes without conversion.
+        makes_views: Whether results share memory with operands.
+        calls_blas: Whether it may call a BLAS library.
     """
 
     name: str
     law: str
     match: Callable[[EinSum], Runner | None]
+    takes_half: bool = False
+    makes_views: bool = False
+    calls_blas: bool = False
+
+    def compiled(self, node: EinSum, run: Runner) -> CompiledNode[Runner]:
+        """The node with a runner that the kernel made for it."""
+        fields = frozenset(o.name for o in node.outputs) if self.makes_views else frozenset()
+        return CompiledNode(self.name, run, fields, self.calls_blas)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from einsql.core.lazy_module import lazy_modules
 from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.errors import InternalError
+from einsql.ir.einsum.conditional_outputs import beside
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, WithWriter
+from einsql.kernels.kernel import CompiledNode, Fields, Kernel, Runner, Tick, WithWriter
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.loops.half_precision import match_floats, stores_half
-from einsql.kernels.loops.loop_nest import may_raise
 from einsql.kernels.matmul.contraction import (
     CONTRACTION,
     STREAMED,
@@ -25,12 +27,22 @@ from einsql.kernels.matmul.contraction import (
     is_plain_sum,
     is_streamed,
 )
-from einsql.kernels.matmul.ranged import over_ranges, without_limits
-from einsql.kernels.vectorized.numpy_map import MAPS
-from einsql.kernels.vectorized.rare_extremes import compile_rare_extremes
-from einsql.kernels.vectorized.vector import VECTOR, is_gather
 from einsql.kernels.vectorized.views import VIEWS
-from einsql.kernels.windows import as_windows, compile_windows, is_window_product
+
+if TYPE_CHECKING:
+    from einsql.kernels import packed, segments, sparse, windows
+    from einsql.kernels.loops import loop_nest
+    from einsql.kernels.matmul import ranged
+    from einsql.kernels.vectorized import numpy_map, rare_extremes, vector
+else:  # loaded when a node needs one of them
+    packed, segments, sparse, windows = lazy_modules(
+        "einsql.kernels", "packed", "segments", "sparse", "windows"
+    )
+    (loop_nest,) = lazy_modules("einsql.kernels.loops", "loop_nest")
+    (ranged,) = lazy_modules("einsql.kernels.matmul", "ranged")
+    numpy_map, rare_extremes, vector = lazy_modules(
+        "einsql.kernels.vectorized", "numpy_map", "rare_extremes", "vector"
+    )
 
 SMALL = 1 << 16
 """Points × outputs below which interpreting beats compiling, which costs 0.3 s."""
@@ -50,45 +62,27 @@ def _match_loops(node: EinSum) -> Runner | None:
 def _length(node: EinSum) -> int:
     """How much source the node's expressions make."""
     calls = [e for root in exprs(node) for e in subexpressions(root) if isinstance(e, Call)]
-    return len(calls) + 4 * sum(may_raise(e) for e in calls)
+    return len(calls) + 4 * sum(loop_nest.may_raise(e) for e in calls)
 
 
 def _match_sparse(node: EinSum, jit: str = "auto") -> Runner | None:
     if node.points <= SMALL or not (node.guard != TRUE or _reads_sparse(node)):
         return None
-    from einsql.kernels.sparse import compile_sparse  # loaded on first use
-
-    return compile_sparse(
-        node, lambda part: compile_node(part, jit)[1], lambda: _compile_whole(node, jit)[1]
+    return sparse.compile_sparse(
+        node, lambda part: compile_node(part, jit).run, lambda: _compile_whole(node, jit).run
     )
 
 
-def _match_packed(node: EinSum) -> Runner | None:
-    from einsql.kernels.packed import compile_packed  # loaded on first use
-
-    return compile_packed(node)
-
-
 def _match_gather(node: EinSum, jit: str = "auto") -> Runner | None:
-    if not _computes_labels(node):
-        return None
-    from einsql.kernels.segments import compile_gather
-
-    return compile_gather(node, jit != "never")
+    return segments.compile_gather(node, jit != "never") if _computes_labels(node) else None
 
 
 def _match_segments(node: EinSum) -> Runner | None:
-    if not _computes_labels(node):
-        return None
-    from einsql.kernels.segments import compile_segments
-
-    return compile_segments(node)
+    return segments.compile_segments(node) if _computes_labels(node) else None
 
 
 def _match_windows(node: EinSum) -> Runner | None:
-    if not _computes_labels(node):
-        return None
-    return compile_windows(node)
+    return windows.compile_windows(node) if _computes_labels(node) else None
 
 
 def _computes_labels(node: EinSum) -> bool:
@@ -100,7 +94,7 @@ WINDOWS = Kernel(
     "a float product of an operand read through affine labels is register tiles",
     _match_windows,
 )
-GATHER = Kernel("gather", "rows found by number are copied", _match_gather)
+GATHER = Kernel("gather", "rows found by number are copied", _match_gather, takes_half=True)
 SEGMENTS = Kernel(
     "segments", "reductions by a key found in data add rows up, or sort them first", _match_segments
 )
@@ -110,9 +104,24 @@ SPARSE = Kernel(
     _match_sparse,
 )
 PACKED = Kernel(
-    "packed", "a reduction over two sides with keys of their own is register tiles", _match_packed
+    "packed",
+    "a reduction over two sides with keys of their own is register tiles",
+    lambda node: packed.compile_packed(node),
 )
-LOOPS = Kernel("loops", "any node, by compiled loops that fuse everything", _match_loops)
+MAPS = Kernel(
+    "map",
+    "one float operation on values re-indexed is one NumPy call",
+    lambda node: numpy_map.compile_map(node),
+)
+VECTOR = Kernel(
+    "vector",
+    "any node, by whole-array NumPy over blocks of points",
+    lambda node: vector.compile_vector(node),
+    takes_half=True,
+)
+LOOPS = Kernel(
+    "loops", "any node, by compiled loops that fuse everything", _match_loops, takes_half=True
+)
 
 KERNELS: tuple[Kernel, ...] = (
     VIEWS,
@@ -128,11 +137,8 @@ KERNELS: tuple[Kernel, ...] = (
 )
 """Every kernel, the cheapest first."""
 
-_TAKES_HALF = frozenset({VIEWS.name, GATHER.name, VECTOR.name, LOOPS.name})
-"""Kernels that take operands and results of two bytes an element as they are."""
 
-
-def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
+def compile_node(node: EinSum, jit: str = "auto") -> CompiledNode[Runner]:
     """Chooses kernels for a node and compiles it.
 
     Args:
@@ -140,18 +146,14 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
         jit: "auto" compiles loops where the domain is large; "never" does not import
             Numba; "always" compiles nodes that are neither views nor contractions.
 
-    Returns:
-        The kernels' names, joined by "+", and the runner.
-
     Raises:
         InternalError: No kernel takes the node.
     """
-    seldom = compile_rare_extremes(node, lambda part: compile_node(part, jit))
-    if seldom is not None:
-        return seldom
-    ranged = _ranged(node, jit)
-    if ranged is not None:
-        return ranged
+    if any(map(beside, node.outputs)):
+        return rare_extremes.compile_rare_extremes(node, lambda part: compile_node(part, jit))
+    within_limits = _ranged(node, jit)
+    if within_limits is not None:
+        return within_limits
     contractions = [
         o
         for o in node.outputs
@@ -164,24 +166,24 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     return _combined([_compile(replace(node, outputs=g), jit) for g in groups])
 
 
-def _ranged(node: EinSum, jit: str) -> tuple[str, Runner] | None:
+def _ranged(node: EinSum, jit: str) -> CompiledNode[Runner] | None:
     """Sums of products over ranges that end at scalars, and the node's other outputs."""
     if node.guard == TRUE or not any(not o.labels for o in node.operands):
         return None
-    split = without_limits(node)
+    split = ranged.without_limits(node)
     if split is None or split[0].guard != TRUE:
         return None
     bare, limits = split
     sums = tuple(o for o in node.outputs if is_contraction(bare, o))
     if not sums:
         return None
-    parts: list[tuple[str, Runner]] = []
+    parts: list[CompiledNode[Runner]] = []
     for o in sums:
         part = replace(bare, outputs=(o,))
-        name, run = compile_node(part, jit)
+        compiled = compile_node(part, jit)
         if limits:
-            run = over_ranges(part, limits, _of_parts(part, jit))
-        parts.append((name, run))
+            compiled = replace(compiled, run=ranged.over_ranges(part, limits, _of_parts(part, jit)))
+        parts.append(compiled)
     rest = tuple(o for o in node.outputs if o not in sums)
     if rest:
         parts.append(compile_node(replace(node, outputs=rest), jit))
@@ -194,7 +196,7 @@ def _of_parts(node: EinSum, jit: str) -> Callable[[EinSum], Runner]:
         compiled = compile_parts(node, jit != "never")
         if compiled is not None:
             return compiled
-    return lambda part: compile_node(part, jit)[1]
+    return lambda part: compile_node(part, jit).run
 
 
 def _streams(node: EinSum, output: Output, jit: str) -> bool:
@@ -207,69 +209,67 @@ def _windows(node: EinSum, output: Output) -> bool:
     """True if an output is a sum of products of an operand read through computed labels."""
     if not _computes_labels(node):
         return False
-    return is_window_product(node, output)
+    return windows.is_window_product(node, output)
 
 
-def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
+def _compile(node: EinSum, jit: str) -> CompiledNode[Runner]:
     sparse = _match(replace(SPARSE, match=lambda part: _match_sparse(part, jit)), node, jit)
-    return _compile_whole(node, jit) if sparse is None else (SPARSE.name, sparse)
+    return _compile_whole(node, jit) if sparse is None else sparse
 
 
 def _reads_sparse(node: EinSum) -> bool:
     return any(isinstance(o.source, Input) and o.source.sparse for o in node.operands)
 
 
-def _compile_whole(node: EinSum, jit: str) -> tuple[str, Runner]:
+def _compile_whole(node: EinSum, jit: str) -> CompiledNode[Runner]:
     """Kernels that read every element of the operands within the domain."""
     if _reads_sparse(node):
-        from einsql.kernels.sparse import narrowed, over_parts  # as in `_match_sparse`
-
-        part = narrowed(node)
+        part = sparse.narrowed(node)
         if part is not None:
-            name, run = _compile_whole(part, jit)
-            return name, over_parts(node, run)
+            narrow = _compile_whole(part, jit)
+            return replace(narrow, run=sparse.over_parts(node, narrow.run))
     compiled = jit == "always" or (jit == "auto" and node.points > SMALL)
     for kernel in (WINDOWS, SEGMENTS) if compiled else ():
         special = _match(kernel, node, jit)
         if special is not None:
-            return kernel.name, special
+            return special
     contraction = UNCOMPILED if jit == "never" else CONTRACTION
-    windows = None
-    if _computes_labels(node):
-        windows = as_windows(node)
-    if windows is None:
+    looked = windows.as_windows(node) if _computes_labels(node) else None
+    if looked is None:
         gather = replace(GATHER, match=lambda node: _match_gather(node, jit))
         if compiled and (is_streamed(node) or all(_streams(node, o, jit) for o in node.outputs)):
             return _first((LOOPS, contraction), node, jit)
         return _first((VIEWS, contraction, gather, *_general(node, jit)), node, jit)
-    kernels = _general(windows.node, jit)
-    if not windows.overlap:  # a contraction might copy elements as often as they are read
+    kernels = _general(looked.node, jit)
+    if not looked.overlap:  # a contraction might copy elements as often as they are read
         kernels = (VIEWS, contraction, *kernels)
-    name, run = _first(kernels, windows.node, jit)
-    return name, windows.over(run)
+    first = _first(kernels, looked.node, jit)
+    return replace(first, run=looked.over(first.run))
 
 
-def _first(kernels: Sequence[Kernel], node: EinSum, jit: str) -> tuple[str, Runner]:
+def _first(kernels: Sequence[Kernel], node: EinSum, jit: str) -> CompiledNode[Runner]:
     for kernel in kernels:
-        runner = _match(kernel, node, jit)
-        if runner is not None:
-            return kernel.name, runner
+        compiled = _match(kernel, node, jit)
+        if compiled is not None:
+            return compiled
     raise InternalError("No kernel takes a node.")
 
 
-def _match(kernel: Kernel, node: EinSum, jit: str) -> Runner | None:
-    if kernel.name in _TAKES_HALF or not stores_half(node):
-        return kernel.match(node)
-    if kernel is MAPS:
+def _match(kernel: Kernel, node: EinSum, jit: str) -> CompiledNode[Runner] | None:
+    if kernel.takes_half or not stores_half(node):
+        runner = kernel.match(node)
+    elif kernel is MAPS:
         return None  # loops fuse the conversion
-    return match_floats(kernel, node, jit != "never")
+    else:
+        runner = match_floats(kernel, node, jit != "never")
+    return None if runner is None else kernel.compiled(node, runner)
 
 
 def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
     """The kernels for nodes with arithmetic, the preferred one first."""
     if jit == "never":
         return (MAPS, VECTOR)
-    if jit == "auto" and (node.points * len(node.outputs) <= SMALL or is_gather(node)):
+    if jit == "auto" and (node.points * len(node.outputs) <= SMALL or vector.is_gather(node)):
         return (MAPS, VECTOR)
     if jit == "auto" and not _repeats(node):
         return (PACKED, MAPS, LOOPS, VECTOR)
@@ -282,9 +282,9 @@ def _repeats(node: EinSum) -> bool:
     return node.points >= STREAMED and any(repeated)
 
 
-def _combined(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
+def _combined(parts: Sequence[CompiledNode[Runner]]) -> CompiledNode[Runner]:
     """One runner for parts that compute different outputs."""
-    runners = [runner for _, runner in parts]
+    runners = [p.run for p in parts]
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         fields: dict[str, np.ndarray] = {}
@@ -301,7 +301,12 @@ def _combined(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
             names |= written
         return names
 
-    return "+".join(dict.fromkeys(name for name, _ in parts)), WithWriter(run, lines)
+    return CompiledNode(
+        kernel="+".join(dict.fromkeys(p.kernel for p in parts)),
+        run=WithWriter(run, lines),
+        views=frozenset().union(*(p.views for p in parts)),
+        calls_blas=any(p.calls_blas for p in parts),
+    )
 
 
 def _share(tick: Tick, number: int, of: int) -> Tick:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from einsql.errors import Error, NotSupportedError
 
 if TYPE_CHECKING:
-    from einsql.engine.executor import Program
-    from einsql.engine.step import Tick
+    from einsql.engine.step import GraphExecutor, Tick
     from einsql.storage.relation import Fields
 
 WIDEST = 2**31
@@ -44,13 +43,14 @@ def bounds_in(found: Fields, points: int) -> tuple[int, int]:
 class Probe:
     """Bounds that a plan was made for, and what finds them."""
 
-    program: Program
+    program: GraphExecutor
     points: int
     bounds: tuple[int, int]
 
     def holds(self, inputs: Mapping[str, Fields], tick: Tick) -> bool:
         """True if the data have the same bounds; they may not be found any more."""
         try:
-            return bounds_in(self.program.run(inputs, tick), self.points) == self.bounds
+            (extremes,) = self.program.run(inputs, tick)
+            return bounds_in(extremes, self.points) == self.bounds
         except Error:
             return False  # a new plan meets it too, and says where

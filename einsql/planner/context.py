@@ -12,6 +12,7 @@ from einsql.core.settings import Settings
 from einsql.engine.cancellation import Progress
 from einsql.errors import Error, RanksLost
 from einsql.planner.plan_cache import PlanCache
+from einsql.planner.target import ExecutionTarget, target_of
 from einsql.storage.host_arrays import array_in_scope
 from einsql.storage.memory import Memory
 from einsql.storage.session_store import Store
@@ -95,6 +96,11 @@ class Context:
         return self.store.duck
 
     @property
+    def target(self) -> ExecutionTarget:
+        """The hardware that plans are made for."""
+        return target_of(self.settings, self.cluster)
+
+    @property
     def tick(self) -> Tick:
         """Reports the fraction done; raises InterruptedError after `interrupt`."""
         return self.progress.tick
@@ -133,9 +139,3 @@ class Context:
         if self.settings.sites == lost.before:
             self.settings = replace(self.settings, sites=lost.left)
         self.notices.append(f"{lost.reason}; {lost.left} ranks go on")
-
-
-def on_one_site(ctx: Context) -> bool:
-    """True if one site, on a CPU, computes what the session runs."""
-    settings = ctx.settings
-    return ctx.cluster is None and settings.sites == 1 and settings.device == "cpu"

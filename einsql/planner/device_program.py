@@ -17,6 +17,7 @@ from einsql.ir.einsum.graph import EinSum, Node
 from einsql.kernels.cuda import Handle, Memory, compile_on_device, device
 from einsql.kernels.cuda.device import Device
 from einsql.kernels.cuda.operators import Runner as DeviceRunner
+from einsql.kernels.kernel import CompiledNode
 from einsql.storage.relation import DistantFields, Fields, copied
 
 IsStored = Callable[[str, Fields], bool]
@@ -66,30 +67,30 @@ class DeviceProgram(Program):
         self.memory = shared_memory()
         self.is_stored = is_stored
 
-        def compile_node(node: EinSum) -> tuple[str, Runner]:
-            name, runner = compile_on_device(
+        def compile_node(node: EinSum) -> CompiledNode[Runner]:
+            compiled = compile_on_device(
                 node, self.memory, settings.matmul_precision, settings.jit,
                 limit=settings.device_memory,
             )  # fmt: skip
-            return name, self._runner(runner)
+            return CompiledNode(compiled.kernel, self._runner(compiled.run), compiled.views)
 
         self.measuring = False
         super().__init__(root, compile_node)
 
-    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
+    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Sequence[Fields]:
         """As `Program.run`; the fields come here when they are asked for."""
-        return self._result(super().run(self._given(inputs), tick))
+        return [self._result(handles) for handles in super().run(self._given(inputs), tick)]
 
     def measured(
         self, inputs: Mapping[str, Fields], tick: Tick
-    ) -> tuple[Fields, list[Measure]]:  # fmt: skip
+    ) -> tuple[Sequence[Fields], Measure]:
         """As `Program.measured`."""
         self.measuring = True
         try:
-            fields, measures = super().measured(self._given(inputs), tick)
+            roots, measure = super().measured(self._given(inputs), tick)
         finally:
             self.measuring = False
-        return self._result(fields), measures
+        return [self._result(handles) for handles in roots], measure
 
     def _runner(self, runner: DeviceRunner) -> Runner:
         """A runner as `Program` knows them; it only passes on what they take and give."""

@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from einsql.storage.results.rows_result import RowsResult
+from einsql.core.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     from einsql.storage.duckdb.table_result import TableResult
+    from einsql.storage.results import rows_result
     from einsql.storage.results.result import Result
+    from einsql.storage.results.rows_result import RowsResult
     from einsql.storage.results.tile_result import TileResult
 
     Results: TypeAlias = Result | TileResult | TableResult | RowsResult
+else:  # loaded for listings
+    rows_result = LazyModule("einsql.storage.results.rows_result")
 
 Description = tuple[tuple[Any, ...], ...]
 """PEP 249's description: one 7-tuple for each column."""
@@ -55,7 +59,7 @@ class Listing:
     def result(self) -> RowsResult:
         """The rows as a result."""
         types = tuple(self.types) or ("VARCHAR",) * len(self.names)
-        return RowsResult(tuple(self.names), types, self.rows)
+        return rows_result.RowsResult(tuple(self.names), types, self.rows)
 
 
 Outcome: TypeAlias = Rows | Changed | Listing

@@ -9,18 +9,19 @@ import numpy as np
 
 from einsql.core.bfloat16 import loaded
 from einsql.core.settings import MOST_SITES
-from einsql.engine.tra.site_executor import SiteRun, run_on_sites
+from einsql.engine.tra.site_executor import SiteRun
 from einsql.errors import ProgrammingError
 from einsql.ir.ia import plan as ia
 from einsql.ir.ia.printer import format_implementation
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import KeyTuple
 from einsql.ir.tra.kernels import VALUE
+from einsql.kernels.kernel import no_progress
 from einsql.optimizer.tra import Cost, ImplementationStep, Implemented, Stored, Weights, implement
-from einsql.storage.block_relation import RunKernel, assemble
+from einsql.planner.tile_plan import block_executor
+from einsql.storage.block_relation import assemble
 
 if TYPE_CHECKING:
-    from einsql.engine.ranks.blocks import RankBlockProgram
     from einsql.engine.ranks.driver import Cluster
 
 
@@ -39,7 +40,6 @@ class Placed:
         self,
         relation: ra.Node,
         arrays: Mapping[str, np.ndarray],
-        run: RunKernel,
         found: Implemented,
         cluster: Cluster | None,
     ) -> None:
@@ -49,13 +49,8 @@ class Placed:
         self.table1_cost: Cost = found.first
         self.trace: tuple[ImplementationStep, ...] = found.trace
         self._relation = relation
-        self._arrays = arrays
-        self._run = run
-        self._ranks: RankBlockProgram | None = None
-        if cluster is not None:
-            from einsql.engine.ranks.blocks import RankBlockProgram  # for ranks only
-
-            self._ranks = RankBlockProgram(cluster, found.root, "auto", lambda *_: None)
+        self._inputs = {name: {VALUE: a} for name, a in arrays.items()}
+        self._executor = block_executor(relation, found, "auto", cluster, lambda *_: None)
 
     @property
     def bytes_sent(self) -> int:
@@ -68,10 +63,7 @@ class Placed:
         Raises:
             DataError: An element overflows, divides by zero or cannot be cast.
         """
-        if self._ranks is not None:
-            fields = {name: {VALUE: a} for name, a in self._arrays.items()}
-            return self._ranks.run(fields, self._run, lambda _: None)
-        return run_on_sites(self.plan, self._arrays, self._run)
+        return SiteRun(*self._executor.measured(self._inputs, no_progress))
 
     def blocks(self) -> dict[KeyTuple, np.ndarray]:
         """Runs the plan: every array of the result by its key; BFLOAT16 is float32 here."""
@@ -95,7 +87,6 @@ class Placed:
 def placed(
     relation: ra.Node,
     arrays: Mapping[str, np.ndarray],
-    run: RunKernel,
     sites: int,
     stored: Stored,
     disabled: frozenset[str],
@@ -111,4 +102,4 @@ def placed(
     if not 1 <= sites <= MOST_SITES:
         raise ProgrammingError(f"sites is a number from 1 to {MOST_SITES:,}, not {sites}")
     implemented = implement(relation, sites, stored=stored, weights=weights, disabled=disabled)
-    return Placed(relation, {**ra.generated(relation), **arrays}, run, implemented, cluster)
+    return Placed(relation, arrays, implemented, cluster)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import Schema
-from einsql.engine.executor import Program
-from einsql.engine.step import Tick
+from einsql.engine.step import GraphExecutor, Measure, Tick
 from einsql.optimizer import Optimized
-from einsql.planner.bounds_probe import Probe
-from einsql.sql.parameters.parameter_use import NOTHING, ParameterUse
-from einsql.sql.parameters.runtime_bounds import Cut, within
-from einsql.sql.parameters.runtime_windows import Shift, shifted
+from einsql.planner.dependencies import Dependency
+from einsql.sql.parameters.runtime_inputs import NOTHING, Cut, ParameterUse, Shift, shifted, within
 from einsql.sql.scope.relation import Relation
 from einsql.storage.array_ownership import owner, show
 from einsql.storage.database.stored import StoredFields
@@ -25,31 +23,14 @@ from einsql.storage.relation import DistantFields, Fields, PlacedFields, copied,
 from einsql.storage.results.result import Result, ResultColumn
 
 if TYPE_CHECKING:
-    from einsql.engine.ranks.program import RankProgram
-    from einsql.engine.spmd_executor import SiteProgram
     from einsql.ir.spmd.program import Program as Placed
     from einsql.optimizer.decomposition import Decomposition
-    from einsql.planner.tile_plan import Part
-
-
-@dataclass(frozen=True, slots=True)
-class Dependency:
-    """An input a plan was made for; the plan holds while its schema and columns stay.
-
-    Attributes:
-        source: A file's path and which of its arrays, where a name is needed; else None.
-    """
-
-    name: str
-    kind: str
-    schema: Schema
-    columns: tuple[str, ...]
-    source: tuple[str, str | None] | None = None
-    low: str = field(init=False, compare=False, repr=False)
-    """The name in small letters."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "low", self.name.lower())
+    from einsql.planner import tile_plan
+    from einsql.planner.bounds_probe import Probe
+    from einsql.planner.context import Context
+    from einsql.planner.tile_plan import Part, TilePlan
+else:  # loaded for statements with tiles
+    tile_plan = LazyModule("einsql.planner.tile_plan")
 
 
 @dataclass
@@ -68,7 +49,7 @@ class Plan:
 
     relation: Relation
     optimized: Optimized
-    program: Program | SiteProgram | RankProgram
+    program: GraphExecutor
     dependencies: tuple[Dependency, ...]
     notices: tuple[str, ...]
     version: int
@@ -93,7 +74,11 @@ class Plan:
 
     def finish(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
         """Runs the plan where its parts are computed already."""
-        return self.wrap(self.program.run(inputs, tick), inputs, self.shown(inputs))
+        return self.wrap(self.program.run(inputs, tick)[0], inputs)
+
+    def measure(self, inputs: Mapping[str, Fields], tick: Tick) -> Measure:
+        """Runs the plan with its parts; measures it without them."""
+        return self.program.measured(self.complete(inputs, tick), tick)[1]
 
     def complete(self, inputs: Mapping[str, Fields], tick: Tick) -> Mapping[str, Fields]:
         """The inputs with those that parts of the statement give."""
@@ -101,32 +86,20 @@ class Plan:
             inputs = {**inputs, **{n: _over(inputs[n], box) for n, box in self.reads}}
         if not self.parts:
             return inputs
-        from einsql.planner.tile_plan import computed  # few statements need it
+        return tile_plan.computed(self.parts, inputs, tick)
 
-        return computed(self.parts, inputs, tick)
-
-    def shown(self, inputs: Mapping[str, Fields]) -> Mapping[str, Fields]:
-        """Those inputs whose memory the program's own results may show."""
-        if not isinstance(self.program, Program):
-            return inputs
-        if not self.program.shows:
-            return {}
-        return {name: inputs[name] for name in self.program.shows if name in inputs}
-
-    def wrap(
-        self, fields: Fields, inputs: Mapping[str, Fields], shown: Mapping[str, Fields]
-    ) -> Result:
+    def wrap(self, fields: Fields, inputs: Mapping[str, Fields]) -> Result:
         """Dresses the root's fields as a result, without what lies beyond bounds of parameters.
 
         Storage shared with a tensor becomes read-only. Memory of a mapped file is copied, because
         truncating a mapped file raises SIGBUS in its readers.
 
         Args:
-            fields: What the program gave.
-            inputs: What it was computed from.
-            shown: Those of them whose memory it may show.
+            fields: Fields of the root.
+            inputs: The inputs of the run, with those that parts of the statement give.
         """
-        if type(fields) is dict and not shown and not self.ends:  # arrays of its own
+        aliased = self.program.aliased_inputs
+        if type(fields) is dict and not aliased and not self.ends:  # arrays of its own
             show(fields.values())
             return Result(self._schema, fields, self.columns, self._hidden)
         schema = shifted(self._schema, self.ends, inputs)
@@ -134,6 +107,7 @@ class Plan:
             fields = fields.counted(schema)
         if isinstance(fields, DistantFields) and fields.lasting:
             return self._ended(Result(schema, fields, self.columns, self._hidden), inputs)
+        shown = {name: inputs[name] for name in aliased if name in inputs}
         shared = owners(shown.values())
         files = (here(shown[path]).values() for path in self.files if path in shown)
         mapped = {id(owner(a)) for arrays in files for a in arrays}
@@ -158,6 +132,21 @@ class Plan:
         return self.relation.hidden
 
 
+def run_plans(
+    plans: Iterable[Plan], inputs: Mapping[str, Fields], tick: Tick
+) -> list[tuple[Fields, Mapping[str, Fields]]]:
+    """Runs plans one after another.
+
+    Returns:
+        The fields of every root, each with the inputs of its run.
+    """
+    roots: list[tuple[Fields, Mapping[str, Fields]]] = []
+    for plan in plans:
+        known = plan.complete(inputs, tick)
+        roots += ((fields, known) for fields in plan.program.run(known, tick))
+    return roots
+
+
 def _over(fields: Fields, box: np.ndarray) -> Fields:
     return fields.over(box) if isinstance(fields, StoredFields) else fields
 
@@ -165,3 +154,27 @@ def _over(fields: Fields, box: np.ndarray) -> Fields:
 def owners(inputs: Iterable[Fields]) -> set[int]:
     """Ids of the owners of memory in this process that inputs show."""
     return {id(owner(a)) for fields in inputs for a in here(fields).values()}
+
+
+def rebind_inputs(plan: Plan | TilePlan, ctx: Context) -> dict[str, Fields] | None:
+    """Fields of every input of a plan, or None if one is not what the plan was made for.
+
+    Args:
+        plan: The plan.
+        ctx: The services, with the current values of parameters.
+    """
+    if plan.version != ctx.store.version:
+        return None
+    inputs: dict[str, Fields] = {}
+    for d in plan.dependencies:
+        fields = d.read(ctx)
+        if fields is None:
+            return None
+        inputs[d.name] = fields
+    if plan.use.scalars:
+        try:
+            plan.use.feed(ctx.parameters, inputs)
+        except (ArithmeticError, ValueError):
+            return None  # planned for these values, it says what is wrong, or never needs them
+    holds = not plan.probes or all(p.holds(inputs, ctx.tick) for p in plan.probes)
+    return inputs if holds else None

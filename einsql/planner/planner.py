@@ -9,27 +9,43 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.core.big_stack import require_room
+from einsql.core.lazy_module import LazyModule, lazy_modules
 from einsql.core.schema import DType, Schema
 from einsql.core.settings import Settings
 from einsql.core.sparse_matrix import Sparse
-from einsql.engine.executor import Program
-from einsql.engine.step import Tick
+from einsql.engine.step import GraphExecutor, Tick
 from einsql.errors import NotSupportedError, OperationalError
-from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
+from einsql.ir.einsum.graph import EinSum, Input, Node, PartInput, Roots, TableInput, walk
 from einsql.ir.einsum.printer import format_graph
 from einsql.optimizer import check_rules, optimize
-from einsql.planner.bounds_probe import Probe, bounds_in
 from einsql.planner.compile import check_domains, compiled
-from einsql.planner.plan import Dependency, Plan
+from einsql.planner.dependencies import (
+    Dependency,
+    FileDependency,
+    ScopeDependency,
+    SharedDependency,
+    SharedQueries,
+    TableDependency,
+    TensorDependency,
+)
+from einsql.planner.plan import Plan
+from einsql.planner.target import ExecutionTarget, target_of
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
-from einsql.sql.parameters.parameter_use import BoundParameters
+from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.scope.relation import Column, Relation, TileRelation, known_bounds
 from einsql.storage.database.stored import StoredFields
-from einsql.storage.files.tables import is_table, may_be_table
 from einsql.storage.host_arrays import array_relation, file_relation
 from einsql.storage.memory import Memory
-from einsql.storage.objects import Body, Damaged, Definition, Tensor, damage
+from einsql.storage.objects import (
+    Body,
+    Damaged,
+    Definition,
+    Tensor,
+    bare_name,
+    damage,
+    macro_key,
+)
 from einsql.storage.relation import Fields, lies
 from einsql.storage.relation import Relation as Stored
 from einsql.storage.results.result import ResultColumn
@@ -37,13 +53,22 @@ from einsql.storage.session_store import Store
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
-    from einsql.engine.ranks.program import RankProgram
-    from einsql.engine.spmd_executor import SiteProgram
     from einsql.ir.spmd.program import Program as Placed
     from einsql.ir.tra.plan import Node as TileNode
+    from einsql.optimizer import tra
     from einsql.optimizer.decomposition import Decomposition
+    from einsql.planner import bounds_probe, device_program, sites, tile_plan
+    from einsql.planner.bounds_probe import Probe
     from einsql.planner.sites import OnSites
     from einsql.planner.tile_plan import Part, TilePlan, TileProgram
+    from einsql.storage.duckdb.operands import Tables
+    from einsql.storage.files import tables as table_files
+else:  # loaded for computed keys, several sites, tiles, GPUs and files
+    tra = LazyModule("einsql.optimizer.tra")
+    bounds_probe, device_program, sites, tile_plan = lazy_modules(
+        "einsql.planner", "bounds_probe", "device_program", "sites", "tile_plan"
+    )
+    table_files = LazyModule("einsql.storage.files.tables")
 
 
 @dataclass
@@ -64,14 +89,14 @@ class BinderCatalog:
     dependencies: list[Dependency] = field(default_factory=list)
     volatile: bool = False
     probes: list[Probe] = field(default_factory=list)
-    made: dict[str, Relation | TileRelation] = field(default_factory=dict)
-    """Parts of the statement by the name of the input that they compute, in their order."""
-    tables: Callable[[str], Stored | None] = lambda name: None
-    """Finds a table of DuckDB that may be an operand."""
+    computed: dict[str, tuple[PartInput, Relation | TileRelation]] = field(default_factory=dict)
+    """The relations that parts of the statement compute, by the names of their inputs."""
+    tables: Tables | None = None
+    """Reads the tables of DuckDB that may be operands."""
     depths: dict[str, int] = field(default_factory=dict)
     """How deep the views and macros nest that have been read, by their names."""
-    once: Mapping[str, tuple[Relation, Fields]] = field(default_factory=dict)
-    """What is computed already for several queries of the statement, by names in small letters."""
+    shared: SharedQueries = field(default_factory=SharedQueries)
+    """Subqueries that are computed already for several queries of the statement."""
 
     float_stays: bool = field(init=False)
     """Whether FLOAT arithmetic stays FLOAT."""
@@ -85,37 +110,34 @@ class BinderCatalog:
     def relation(self, name: str) -> Relation | None:
         """A stored tensor, a registered array or an array in the caller's scope."""
         low = name.lower()
-        if low in self.once:
-            relation, self.fields[low] = self.once[low]
-            schema = relation.node.schema
-            self.dependencies.append(Dependency(name, "once", schema, ()))
+        if low in self.shared.relations:
+            self.fields[low] = self.shared.fields[low]
+            relation = self.shared.relations[low]
+            self.dependencies.append(SharedDependency(low, relation.node.schema, self.shared))
             return relation
         stored = self.store.get(name)
         if isinstance(stored, Damaged):
             raise damage(stored)
         if isinstance(stored, Tensor):
-            return self._relation(
-                stored.name, "tensor", stored.relation, stored.columns,
-                stored.partition, stored.order, fields=self.store.lent(stored),
-            )  # fmt: skip
+            tensor, fields = stored.relation, self.store.lent(stored)
+            sites, sparse = lies(tensor.fields, self.sites), isinstance(tensor.fields, Sparse)
+            node = Input(low, tensor.schema, stored.partition, stored.order, sites, sparse)
+            dependency = TensorDependency(low, tensor.schema)
+            return self._relation(node, dependency, fields, stored.columns)
         if stored is not None:
             return None
         array = self.in_scope(name)
-        if array is None:
-            table = self.tables(name)
-            if table is None:
-                return None
-            shown = tuple(f.name for f in table.schema.values)
-            return self._relation(f"{name} (table)", "table", table, shown)
-        relation_of_array = array_relation(array)
-        return self._relation(name, "scope", relation_of_array, _columns(relation_of_array))
-
-    def _check_access(self, path: str) -> None:
-        if not self.settings.enable_external_access:
-            raise OperationalError(
-                f"'{path}' is not opened: enable_external_access is off",
-                hint="It stays off in this session; a new one may open files.",
-            )
+        if array is not None:
+            known = array_relation(array)
+            return self._read_array(known, ScopeDependency(low, known.schema, name))
+        table = None if self.tables is None else self.tables.relation(name)
+        if table is None:
+            return None
+        assert self.tables is not None
+        rows = TableInput.of(name, table.schema)
+        by_table = TableDependency(rows.name, table.schema, name, self.tables)
+        columns = tuple(f.name for f in table.schema.values)
+        return self._relation(rows, by_table, table.fields, columns)
 
     def is_table_file(self, path: str) -> bool:
         """True if FROM reads a file as a table, as `tables.is_table`, or a table has the name.
@@ -125,29 +147,37 @@ class BinderCatalog:
         if self.has_table(path):
             return True
         if not self.settings.enable_external_access:
-            return may_be_table(path)
-        return is_table(path)
+            return table_files.may_be_table(path)
+        return table_files.is_table(path)
 
     def file(self, path: str, member: str | None = None) -> Relation:
         """A tensor file, or one of the arrays in it."""
-        self._check_access(path)
-        stored = file_relation(path, member, self.tick, self.memory)
+        if not self.settings.enable_external_access:
+            raise OperationalError(
+                f"'{path}' is not opened: enable_external_access is off",
+                hint="It stays off in this session; a new one may open files.",
+            )
+        known = file_relation(path, member, self.tick, self.memory)
         name = path if member is None else f"{path} (TENSOR '{member}')"
-        return self._relation(name, "file", stored, _columns(stored), source=(path, member))
+        return self._read_array(known, FileDependency(name, known.schema, path, member))
+
+    def _read_array(self, known: Stored, dependency: FileDependency | ScopeDependency) -> Relation:
+        """The relation of a file or of an array in the caller's scope."""
+        sites, sparse = lies(known.fields, self.sites), isinstance(known.fields, Sparse)
+        node = Input(dependency.name, known.schema, lies=sites, sparse=sparse)
+        schema = known.schema
+        columns = (*(k.name for k in schema.keys), *(f.name for f in schema.values))
+        return self._relation(node, dependency, known.fields, columns)
 
     def _relation(
-        self, name: str, kind: str, held: Stored, columns: tuple[str, ...],
-        parts: tuple[int, ...] | None = None, order: tuple[int, ...] = (),
-        source: tuple[str, str | None] | None = None, fields: Fields | None = None,
-    ) -> Relation:  # fmt: skip
-        low = name if kind == "file" else name.lower()
-        if low not in self.inputs:
-            where = lies(held.fields, self.settings.sites)
-            sparse = isinstance(held.fields, Sparse)
-            self.inputs[low] = Input(low, held.schema, parts, order, where, sparse)
-            self.fields[low] = held.fields if fields is None else fields
-            self.dependencies.append(Dependency(name, kind, held.schema, columns, source))
-        node = self.inputs[low]
+        self, node: Input, dependency: Dependency, fields: Fields, columns: tuple[str, ...]
+    ) -> Relation:
+        """The relation of an input; names that are read twice share the first node."""
+        if node.name not in self.inputs:
+            self.inputs[node.name] = node
+            self.fields[node.name] = fields
+            self.dependencies.append(dependency)
+        node = self.inputs[node.name]
         keys = {k.name for k in node.schema.keys}
         shown = tuple(
             Column(c, node.schema.dtype(c), field=c) if c not in keys else key_column(c)
@@ -157,14 +187,14 @@ class BinderCatalog:
 
     def view(self, name: str) -> Any:
         """A view's query."""
-        view = None if name.lower() in self.once else self.store.get(name)
+        view = None if name.lower() in self.shared.relations else self.store.get(name)
         if not isinstance(view, Definition) or view.kind != "view":
             return None
         return self._read(view).tree
 
     def macro(self, name: str) -> Macro | None:
         """A macro; it lives under `name()` beside tensors of the same name."""
-        definition = self.store.get(f"{name}()")
+        definition = self.store.get(macro_key(name))
         if isinstance(definition, Damaged):
             raise damage(definition)
         if definition is None:
@@ -186,46 +216,57 @@ class BinderCatalog:
         require_room(sum(self.depths.values()))
         return body
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The inputs that are files."""
+        return tuple(d.name for d in self.dependencies if isinstance(d, FileDependency))
+
+    @property
+    def operand_tables(self) -> str:
+        """The tables of DuckDB that are operands, as messages list them."""
+        tables = {d.table.lower() for d in self.dependencies if isinstance(d, TableDependency)}
+        return ", ".join(sorted(tables))
+
     def names(self) -> list[str]:
         """Names of tensors and views."""
-        return [o.name for o in self.store.objects.values() if not o.name.endswith("()")]
+        return [o.name for o in self.store.objects.values() if o.name == bare_name(o)]
 
-    def part(self, made: Relation | TileRelation, schema: Schema) -> Input:
+    def part(self, relation: Relation | TileRelation, schema: Schema) -> PartInput:
         """An input of one algebra that a part of the statement in the other one computes."""
-        if isinstance(made, Relation):
-            made = known_bounds(made)
-        for name, known in self.made.items():
-            if known == made:  # a WITH name that is read twice is computed once
-                return self.inputs[name]
-        name = f"Q{len(self.made)}"  # names of tensors are small letters
-        self.made[name] = made
-        self.inputs[name] = Input(name, schema)
-        return self.inputs[name]
+        if isinstance(relation, Relation):
+            relation = known_bounds(relation)
+        for part, known in self.computed.values():
+            if known == relation:  # a WITH name that is read twice is computed once
+                return part
+        part = PartInput(f"Q{len(self.computed)}", schema)  # names of tensors are small letters
+        self.computed[part.name] = part, relation
+        return part
 
     def parts(self, roots: Iterable[Input]) -> tuple[Part, ...]:
         """What has to be computed before the given inputs are there, in order."""
         parts: dict[str, Part] = {}
         for root in roots:
-            if root.name in self.made and root.name not in parts:
+            if root.name in self.computed and root.name not in parts:
                 for part in self._part(root.name):
                     parts.setdefault(part.name, part)
         return tuple(parts.values())
 
     def _part(self, name: str) -> tuple[Part, ...]:
-        from einsql.planner import tile_plan as tiles  # few statements need it
-
-        made = self.made[name]
-        if isinstance(made, TileRelation):
-            program = tile_program(made.node, self)
-            return (*self.parts(tiles.scanned(made.node)), tiles.tile_part(name, program))
-        plan = make_plan(made, self, [])
+        _, relation = self.computed[name]
+        if isinstance(relation, TileRelation):
+            program = tile_program(relation.node, self)
+            return (
+                *self.parts(tile_plan.scanned(relation.node)),
+                tile_plan.tile_part(name, program),
+            )
+        plan = make_plan(relation, self, [])
         text = format_graph(plan.optimized.root)
-        own = tiles.Part(
-            name, text, lambda inputs, tick: tiles.tensor_of(plan.finish(inputs, tick))
+        own = tile_plan.Part(
+            name, text, lambda inputs, tick: tile_plan.tensor_of(plan.finish(inputs, tick))
         )
         return (*plan.parts, own)
 
-    def compiled(self, root: Node, *more: Node) -> Program:
+    def compiled(self, root: Node, *more: Node) -> GraphExecutor:
         """The program of a graph for one site, on the device that is set; a GPU has one root.
 
         Raises:
@@ -234,10 +275,8 @@ class BinderCatalog:
         """
         if self.settings.device == "cpu":
             return compiled(root, self.settings, self.memory, more)
-        from einsql.planner.device_program import DeviceProgram  # GPUs are for who asks for them
-
         check_domains(root)
-        return DeviceProgram(root, self.settings, self.store.lasts)
+        return device_program.DeviceProgram(root, self.settings, self.store.lasts)
 
     def on_sites(self, root: Node) -> OnSites:
         """A graph cut over the sites that are set, and what runs it.
@@ -245,9 +284,7 @@ class BinderCatalog:
         Raises:
             Error: As `check_domains`.
         """
-        from einsql.planner.sites import on_sites  # imports the optimizer's decomposition
-
-        return on_sites(root, self.settings, self.cluster, self.store.placed)
+        return sites.on_sites(root, self.settings, self.cluster, self.store.placed)
 
     def probe(self, node: EinSum) -> tuple[int, int]:
         """Bounds of an expression found in the data."""
@@ -255,28 +292,21 @@ class BinderCatalog:
         fields: Mapping[str, Fields] = self.fields
         parts = self.parts(inputs_of(root))
         if parts:
-            from einsql.planner.tile_plan import computed  # as in `_part`
-
-            fields = computed(parts, fields, self.tick)
-        program: Program | SiteProgram | RankProgram = self.compiled(root)
-        if self.cluster is not None:
-            program = self.on_sites(root).program
-        bounds = bounds_in(program.run(fields, self.tick), node.points)
-        if parts or not isinstance(program, Program):
+            fields = tile_plan.computed(parts, fields, self.tick)
+        on_ranks = self.cluster is not None
+        program = self.on_sites(root).program if on_ranks else self.compiled(root)
+        (extremes,) = program.run(fields, self.tick)
+        bounds = bounds_probe.bounds_in(extremes, node.points)
+        if parts or on_ranks:
             self.volatile = True
         else:
-            self.probes.append(Probe(program, node.points, bounds))
+            self.probes.append(bounds_probe.Probe(program, node.points, bounds))
         return bounds
 
 
 def key_column(name: str) -> Column:
     """The column of a key."""
     return Column(name, DType.BIGINT, key=name)
-
-
-def _columns(held: Stored) -> tuple[str, ...]:
-    schema = held.schema
-    return (*(k.name for k in schema.keys), *(f.name for f in schema.values))
 
 
 def inputs_of(*roots: Node) -> list[Input]:
@@ -301,19 +331,20 @@ def make_plan(
         more: Further roots of the same graph, for a single site; see `einsum.apart`.
     """
     settings = catalog.settings
-    several = settings.sites > 1 or catalog.cluster is not None
+    target = target_of(settings, catalog.cluster)
+    several = target is ExecutionTarget.SITES
     if several and settings.device != "cpu":
         raise NotSupportedError(
             "A GPU works for a single site",
             hint="SET device = 'cpu' for several sites, or SET sites = 1.",
         )
-    alone = not several and settings.device == "cpu"
     optimized = optimize(
-        relation.node, *more, disabled=settings.disabled_rules, sited=several, alone=alone
-    )
+        relation.node, *more, disabled=settings.disabled_rules, sited=several,
+        alone=target is ExecutionTarget.CPU,
+    )  # fmt: skip
     cut: Decomposition | None
     placed: Placed | None
-    program: Program | SiteProgram | RankProgram
+    program: GraphExecutor
     if several:
         sited = catalog.on_sites(optimized.root)
         cut, placed, program = sited.cut, sited.placed, sited.program
@@ -332,7 +363,7 @@ def make_plan(
         tuple(notices),
         catalog.store.version,
         catalog.volatile,
-        tuple(d.name for d in catalog.dependencies if d.kind == "file"),
+        catalog.files,
         cut,
         placed,
         columns,
@@ -381,18 +412,16 @@ def make_tile_plan(
     Raises:
         InterfaceError: There is no rule of a name among those that are disabled.
     """
-    from einsql.planner import tile_plan as tiles  # as in BinderCatalog
-
-    return tiles.TilePlan(
+    return tile_plan.TilePlan(
         tile_program(relation.node, catalog),
         tuple((c.name, c.key) for c in relation.columns),
-        tiles.description_of(relation),
-        catalog.parts(tiles.scanned(relation.node)),
+        tile_plan.description_of(relation),
+        catalog.parts(tile_plan.scanned(relation.node)),
         tuple(catalog.dependencies),
         tuple(notices),
         catalog.store.version,
         catalog.volatile,
-        tuple(d.name for d in catalog.dependencies if d.kind == "file"),
+        catalog.files,
         tuple(catalog.probes),
         catalog.given.use,
     )
@@ -404,19 +433,11 @@ def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
     Raises:
         InterfaceError: There is no rule of a name among those that are disabled.
     """
-    from einsql.planner.tile_plan import TileProgram  # as in BinderCatalog
-
-    settings, cluster = catalog.settings, catalog.cluster
-    if settings.sites == 1 and cluster is None:
-        return TileProgram(node, settings.jit)
-    from einsql.optimizer.tra import RULES, implement  # for several sites only
-
-    check_rules(settings.disabled_rules)
-    disabled = settings.disabled_rules & {r.name for r in RULES}
-    placed = implement(node, settings.sites, disabled=disabled, tick=catalog.tick)
-    if cluster is None:
-        return TileProgram(node, settings.jit, placed)
-    from einsql.engine.ranks.blocks import RankBlockProgram  # for ranks only
-
-    ranks = RankBlockProgram(cluster, placed.root, settings.jit, catalog.store.placed)
-    return TileProgram(node, settings.jit, placed, ranks)
+    settings, sited = catalog.settings, None
+    if target_of(settings, catalog.cluster) is ExecutionTarget.SITES:
+        check_rules(settings.disabled_rules)
+        disabled = settings.disabled_rules & {r.name for r in tra.RULES}
+        sited = tra.implement(node, settings.sites, disabled=disabled, tick=catalog.tick)
+    placed = catalog.store.placed
+    executor = tile_plan.block_executor(node, sited, settings.jit, catalog.cluster, placed)
+    return tile_plan.TileProgram(node, executor, sited)

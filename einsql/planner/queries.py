@@ -6,20 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from sqlglot import exp
 
 from einsql.core.bfloat16 import loaded
+from einsql.errors import Error
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output, apart
 from einsql.planner.compile import compiled
-from einsql.planner.context import Context, on_one_site
+from einsql.planner.context import Context
 from einsql.planner.outcome import Rows
-from einsql.planner.plan import Plan
-from einsql.planner.plan_variants import bind_late
+from einsql.planner.plan import Plan, rebind_inputs
 from einsql.planner.planner import BinderCatalog, make_plan, make_tile_plan
-from einsql.planner.rebind import rebind_inputs
-from einsql.sql.parameters.parameter_use import BoundParameters, ParameterUse
+from einsql.planner.target import ExecutionTarget
+from einsql.sql.parameters.bound_parameters import BoundParameters
+from einsql.sql.parameters.host_expr import NeedsValuesError
+from einsql.sql.parameters.runtime_inputs import ParameterUse
 from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation, TileRelation
 from einsql.storage.relation import Fields
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from einsql.planner.tile_plan import TilePlan
 
     QueryPlan: TypeAlias = Plan | TilePlan
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +108,47 @@ def bind_query(ctx: Context, tree: exp.Expr, foreign: frozenset[str] = frozenset
     Raises:
         Error: It is wrong, or outside the tensor fragment.
     """
-    make: Callable[[bool, AbstractSet[int]], QueryBinder]
-    make = partial(query_binder, ctx, foreign=foreign)
-    return Bound(*bind_late(make, tree, ctx.notices))
+
+    def bind(binder: QueryBinder) -> Relation | TileRelation:
+        relation = binder.bind_any(tree)
+        if not isinstance(relation, Relation) and binder.parameters.read:
+            raise NeedsValuesError(range(1, len(binder.parameters.values) + 1))
+        return relation
+
+    return Bound(*bind_late(partial(query_binder, ctx, foreign=foreign), bind, ctx.notices))
+
+
+def bind_late(
+    make: Callable[[bool, AbstractSet[int]], QueryBinder],
+    bind: Callable[[QueryBinder], T],
+    notices: list[str],
+) -> tuple[T, QueryBinder]:
+    """Binds with parameters that are read at run time, wherever that is possible.
+
+    Args:
+        make: Makes a binder. Its arguments are whether it may read parameters at run time, and
+            the numbers of those whose values are fixed.
+        bind: Binds a query or a statement.
+        notices: Messages of the binders.
+
+    Returns:
+        What `bind` returns, and its binder.
+
+    Raises:
+        Error: The statement is wrong, or outside the tensor fragment.
+    """
+    late, fixed, noticed = True, frozenset[int](), len(notices)
+    while True:
+        binder = make(late, fixed)
+        del notices[noticed:]
+        try:
+            return bind(binder), binder
+        except NeedsValuesError as needs:
+            fixed |= needs.numbers
+        except Error:
+            if not binder.parameters.read:
+                raise
+            late = False  # the error may be about the values
 
 
 def plan_query(ctx: Context, bound: Bound) -> QueryPlan:
@@ -124,9 +166,9 @@ def plan_query(ctx: Context, bound: Bound) -> QueryPlan:
 def plan_together(
     ctx: Context, relations: Sequence[Relation], catalog: BinderCatalog
 ) -> tuple[Plan, ...]:
-    """Returns one plan with a root for each relation on one site, else one plan for each."""
+    """Returns one plan with a root for each relation on one CPU, else one plan for each."""
     ctx.plans.planned += 1
-    if not on_one_site(ctx):
+    if ctx.target is not ExecutionTarget.CPU:
         return tuple(make_plan(r, catalog, ctx.notices) for r in relations)
     first, *more = apart(r.node for r in relations)
     return (make_plan(replace(relations[0], node=first), catalog, ctx.notices, more),)
@@ -173,7 +215,7 @@ class PreparedQuery:
             store = ctx.store
             if store.seen is not store.database.state:
                 store.refresh()
-            inputs = rebind_inputs(self.plan, store, ctx.in_scope, tick, given=ctx.parameters)
+            inputs = rebind_inputs(self.plan, ctx)
             if inputs is None:
                 return None
         return Rows(self.plan.result(inputs, tick), self.plan.description)
@@ -197,11 +239,11 @@ def run_node(ctx: Context, node: EinSum, binder: QueryBinder) -> Fields:
     """Runs a node that a binder bound; its own fields, flags included."""
     plan = plan_relation(ctx, Relation(node, ()), binder)
     inputs = plan.complete(catalog_of(binder).fields, ctx.tick)
-    return plan.program.run(inputs, ctx.tick)
+    return plan.program.run(inputs, ctx.tick)[0]
 
 
 def evaluate(ctx: Context, expr: Expr) -> Any:
     """The value of an expression without columns."""
     node = EinSum((), (), TRUE, (), (Output("c", (expr,), expr.dtype),))
-    cell = compiled(node, ctx.settings).run({}, ctx.tick)["c"]
+    cell = compiled(node, ctx.settings).run({}, ctx.tick)[0]["c"]
     return loaded(cell, expr.dtype).item()

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import Schema
 from einsql.core.settings import Settings
 from einsql.engine.spmd_executor import SiteProgram
+from einsql.engine.step import GraphExecutor
 from einsql.ir.einsum.graph import Node
 from einsql.ir.spmd.program import Program as Placed
 from einsql.optimizer.decomposition import Decomposition, Floats, Objective, Seconds, decompose
@@ -21,8 +23,10 @@ from einsql.planner.compile import check_domains, compiler, grouping, joining
 from einsql.storage.relation import Fields, PlacedFields
 
 if TYPE_CHECKING:
+    from einsql.engine.ranks import program as rank_program
     from einsql.engine.ranks.driver import Cluster
-    from einsql.engine.ranks.program import RankProgram
+else:  # loaded for plans on ranks
+    rank_program = LazyModule("einsql.engine.ranks.program")
 
 
 def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
@@ -60,7 +64,7 @@ class OnSites:
 
     cut: Decomposition
     placed: Placed
-    program: SiteProgram | RankProgram
+    program: GraphExecutor
 
 
 def on_sites(
@@ -90,9 +94,7 @@ def _program(
     settings: Settings,
     cluster: Cluster | None,
     note: Callable[[str, Fields, PlacedFields], None],
-) -> SiteProgram | RankProgram:
+) -> GraphExecutor:
     if cluster is None:
         return SiteProgram(placed, schema, compiler(settings), joining(settings))
-    from einsql.engine.ranks.program import RankProgram  # for ranks only
-
-    return RankProgram(cluster, placed, schema, settings.jit, note)
+    return rank_program.RankProgram(cluster, placed, schema, settings.jit, note)

@@ -6,39 +6,39 @@ is an input of what comes after it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql import kernels
+from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema, is_flag
-from einsql.engine.spmd_executor import SiteMeasure
-from einsql.engine.tra.site_executor import SiteRun, run_on_sites
-from einsql.engine.tra.site_ops import counting
+from einsql.engine.tra.block_program import BlockExecutor, BlockProgram, LocalBlockProgram
 from einsql.errors import DataError, IntegrityError
-from einsql.ir.einsum.graph import EinSum, Input
+from einsql.ir.einsum.graph import Input
 from einsql.ir.ia.printer import format_implementation
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import KeyTuple, sizes
-from einsql.ir.tra.kernels import VALUE, instantiate
+from einsql.ir.tra.kernels import VALUE
 from einsql.ir.tra.printer import format_plan
 from einsql.ir.tra.typing import assembled
-from einsql.kernels import Runner
-from einsql.sql.parameters.parameter_use import NOTHING, ParameterUse
+from einsql.planner.dependencies import Dependency
+from einsql.sql.parameters.runtime_inputs import NOTHING, ParameterUse
 from einsql.sql.scope.relation import TileRelation
 from einsql.storage.array_ownership import owner, show
-from einsql.storage.block_relation import PlacedBlocks, run_blocks
+from einsql.storage.block_relation import PlacedBlocks
 from einsql.storage.relation import Fields, PlacedFields, Term, copied, count
 from einsql.storage.results.result import Result
 from einsql.storage.results.tile_result import TileResult, tensor_fields, type_text
 
 if TYPE_CHECKING:
-    from einsql.engine.ranks.blocks import RankBlockProgram
+    from einsql.engine.ranks import blocks
+    from einsql.engine.ranks.driver import Cluster
+    from einsql.engine.ranks.program import Keep
     from einsql.optimizer.tra import Implemented
+else:  # loaded for plans on ranks
+    blocks = LazyModule("einsql.engine.ranks.blocks")
 
 Tick = Callable[[float], None]
 Inputs = Mapping[str, Fields]
@@ -96,54 +96,17 @@ def tensor_of(result: Result) -> Fields:
 
 @dataclass(frozen=True, slots=True)
 class TileProgram:
-    """A plan over blocks that is ready to run.
+    """A plan over blocks with its executor.
 
     Attributes:
         node: The plan.
-        jit: When kernels are compiled.
-        sited: What sites do, if there are several or ranks.
-        ranks: The ranks that do it; None for virtual sites in this process.
+        executor: Runs the plan, on one site or as `sited` says.
+        sited: The plan of the implementation algebra; None on one site.
     """
 
     node: ra.Node
-    jit: str
+    executor: BlockExecutor
     sited: Implemented | None = None
-    ranks: RankBlockProgram | None = None
-
-    def run(self, inputs: Inputs, tick: Tick) -> Mapping[KeyTuple, np.ndarray]:
-        """Runs the plan: its arrays by key.
-
-        Raises:
-            DataError: An element overflows, divides by zero or cannot be cast.
-        """
-        return self.measured(inputs, tick).blocks
-
-    def measured(self, inputs: Inputs, tick: Tick) -> SiteRun:
-        """Runs the plan: its arrays by key, and what every site sent and received.
-
-        Raises:
-            DataError: An element overflows, divides by zero or cannot be cast.
-        """
-
-        def run(template: EinSum, given: Sequence[np.ndarray]) -> np.ndarray:
-            runner = compiled_kernel(template, tuple(a.shape for a in given), self.jit)
-            return np.asarray(runner([{VALUE: a} for a in given], lambda done: tick(0.0))[VALUE])
-
-        arrays = ra.generated(self.node)
-        if self.ranks is not None:
-            generated = {name: {VALUE: array} for name, array in arrays.items()}
-            return self.ranks.run({**inputs, **generated}, run, tick)
-        for tensor in scanned(self.node):
-            if tensor.name not in arrays:
-                (field,) = tensor.schema.fields
-                arrays[tensor.name] = inputs[tensor.name][field.name]
-        if self.sited is None:
-            measure = SiteMeasure(flops=[0], seconds=[0.0], sent=[0], received=[0])
-            start = time.perf_counter()
-            blocks = run_blocks(self.node, arrays, counting(run, measure.flops, 0))
-            measure.seconds[0] = time.perf_counter() - start
-            return SiteRun(blocks, measure)
-        return run_on_sites(self.sited.root, arrays, run)
 
     def lines(self) -> list[str]:
         """The plan that runs, for people."""
@@ -158,12 +121,27 @@ class TileProgram:
         return [*self.lines(), f"-- {self.sited.cost.sites} sites: {self.sited.cost}"]
 
 
-@lru_cache(maxsize=4096)
-def compiled_kernel(
-    template: EinSum, shapes: tuple[tuple[int, ...], ...], jit: str = "auto"
-) -> Runner:
-    """A kernel for arrays of given shapes."""
-    return kernels.compile_node(instantiate(template, shapes), jit)[1]
+def block_executor(
+    node: ra.Node,
+    sited: Implemented | None,
+    jit: str,
+    cluster: Cluster | None,
+    keep: Keep,
+) -> BlockExecutor:
+    """The executor of a plan over blocks.
+
+    Args:
+        node: The plan.
+        sited: The plan of the implementation algebra; None on one site.
+        jit: When kernels are compiled.
+        cluster: The MPI ranks, or None for virtual sites.
+        keep: Called with tensors that ranks keep from now on; `Store.placed`.
+    """
+    if sited is None:
+        return LocalBlockProgram(node, jit)
+    if cluster is None:
+        return BlockProgram(sited.root, jit, ra.generated(node))
+    return blocks.RankBlockProgram(cluster, sited.root, ra.generated(node), jit, keep)
 
 
 def description_of(relation: TileRelation) -> tuple[tuple[Any, ...], ...]:
@@ -187,7 +165,7 @@ def tile_part(name: str, program: TileProgram) -> Part:
         cuts = assembled(program.node.schema, "ELEMENTS")
         keys = (Key(f"k{n}", 0, sum(sizes(c))) for n, c in enumerate(cuts))
         schema = Schema(tuple(keys), (Field(VALUE, program.node.schema.dtype),))
-        return tensor_fields(program.node, program.run(inputs, tick), schema)
+        return tensor_fields(program.node, program.executor.run(inputs, tick), schema)
 
     return Part(name, "\n".join(program.priced()), run)
 
@@ -200,7 +178,7 @@ class TilePlan:
     columns: tuple[tuple[str, int | None], ...]
     description: tuple[tuple[Any, ...], ...]
     parts: tuple[Part, ...]
-    dependencies: tuple[Any, ...]
+    dependencies: tuple[Dependency, ...]
     notices: tuple[str, ...]
     version: int
     volatile: bool
@@ -216,7 +194,7 @@ class TilePlan:
     def result(self, inputs: Inputs, tick: Tick) -> TileResult:
         """Runs the plan."""
         known = self.complete(inputs, tick)
-        return self.wrap(self.program.run(known, tick), known)
+        return self.wrap(self.program.executor.run(known, tick), known)
 
     def complete(self, inputs: Inputs, tick: Tick) -> Inputs:
         """The inputs with those that parts of the statement give."""

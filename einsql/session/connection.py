@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from einsql.core import forks
+from einsql.core.lazy_module import LazyModule
 from einsql.core.quoting import in_quotes
 from einsql.core.settings import Settings
 from einsql.engine.cancellation import watched
@@ -20,7 +21,6 @@ from einsql.kernels.runtime.blas import Statement
 from einsql.planner.context import CallerScope, Context
 from einsql.planner.outcome import Listing
 from einsql.session.cursor import Cursor, Parameters
-from einsql.session.einsum_call import run_einsum
 from einsql.session.lifetime import Lifetime
 from einsql.session.script import run_script
 from einsql.sql.parser.lexical import is_complete, scan
@@ -31,10 +31,17 @@ from einsql.storage.objects import Tensor
 from einsql.storage.session_store import Store
 
 if TYPE_CHECKING:
+    from einsql.engine.ranks import windows
     from einsql.engine.ranks.driver import Cluster
     from einsql.explain.explanation import Explanation
+    from einsql.hybrid import duckdb_statements
+    from einsql.session import einsum_call
     from einsql.storage.database.memory import Database
     from einsql.storage.duckdb.connection import Duck
+else:  # loaded for tables of Python, `einsum`, and sessions on ranks
+    windows = LazyModule("einsql.engine.ranks.windows")
+    duckdb_statements = LazyModule("einsql.hybrid.duckdb_statements")
+    einsum_call = LazyModule("einsql.session.einsum_call")
 
 _NOTHING = nullcontext()
 
@@ -112,10 +119,8 @@ class Connection(Lifetime):
         self.check_open()
         check_names(name, dims)
         if dims is None and is_table(array):
-            from einsql.hybrid.duckdb_statements import register_table  # few sessions need it
-
             with self.context.lock, boundary:
-                register_table(self.context, name, array)
+                duckdb_statements.register_table(self.context, name, array)
         else:
             self.duck.refuse(name)
             relation = array_relation(array, None if dims is None else tuple(dims), fill)
@@ -260,7 +265,7 @@ class Connection(Lifetime):
 
     def einsum(self, spec: str, arrays: Sequence[object]) -> np.ndarray:
         """NumPy's einsum through this connection's engine; empty sums are zeros."""
-        return run_einsum(self.context, spec, arrays)
+        return einsum_call.run_einsum(self.context, spec, arrays)
 
     @contextmanager
     def running(self, frame: FrameType, parameters: Sequence[object]) -> Iterator[None]:
@@ -298,7 +303,5 @@ def _context(cluster: Cluster | None, settings: Settings, database: Database | N
     context = Context(settings, store, memory)
     if cluster is not None:
         context.cluster = cluster.join(context.regrouped)
-        from einsql.engine.ranks.windows import lent  # for ranks only
-
-        store.lent = lent
+        store.lent = windows.lent
     return context

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql import errors
+from einsql.core.lazy_module import LazyModule, lazy_modules
 from einsql.core.settings import SETTINGS, changed_settings
 from einsql.planner.outcome import Changed, Listing, Outcome, Rows
 from einsql.planner.queries import query_binder
@@ -22,14 +23,23 @@ from einsql.sql.parser.tokens import tokenize
 from einsql.storage import files
 
 if TYPE_CHECKING:
+    from einsql.hybrid import duckdb_statements
+    from einsql.kernels import cuda
+    from einsql.optimizer import decomposition
     from einsql.planner.context import Context
-    from einsql.sql.parameters.parameter_use import ParameterUse
+    from einsql.session.statements import backup, calibrate, explain, loop
+    from einsql.sql.parameters.runtime_inputs import ParameterUse
+else:  # loaded for statements that need them
+    duckdb_statements = LazyModule("einsql.hybrid.duckdb_statements")
+    cuda = LazyModule("einsql.kernels.cuda")
+    decomposition = LazyModule("einsql.optimizer.decomposition")
+    backup, calibrate, explain, loop = lazy_modules(
+        "einsql.session.statements", "backup", "calibrate", "explain", "loop"
+    )
 
 
 def _foreign(ctx: Context, text: str, error: errors.Error) -> Outcome:
     """Runs a statement of DuckDB's, the queries in it as any other."""
-    from einsql.hybrid import duckdb_statements  # as above
-
     if ctx.settings.fallback == "off":
         raise error
     ctx.duck.asked = True
@@ -97,9 +107,7 @@ class Loop:
 
     def run(self, ctx: Context) -> Outcome:
         """Runs the loop."""
-        from einsql.session.statements.loop import run_loop  # few scripts have one
-
-        return run_loop(ctx, self.loop, self.execute)
+        return loop.run_loop(ctx, self.loop, self.execute)
 
 
 def prepare_command(
@@ -124,9 +132,7 @@ def run_command(ctx: Context, statement: st.Statement, text: str) -> Outcome:
     """
     match statement:
         case st.Explain():
-            from einsql.session.statements.explain import explain  # few scripts explain
-
-            report = explain(ctx, statement)
+            report = explain.explain(ctx, statement)
             return Listing(("explain",), report.rows(), report=report)
         case st.DuckDBStatement():
             return _foreign(ctx, statement.text, statement.refusal)
@@ -219,8 +225,6 @@ def _show(ctx: Context, statement: st.Show, text: str) -> Outcome:
 
 def _carry(ctx: Context, statement: st.Backup | st.Export | st.Import) -> Outcome:
     """Runs a statement that writes or reads a whole database."""
-    from einsql.session.statements import backup  # few sessions need it
-
     match statement:
         case st.Backup():
             backup.backup(ctx, statement)
@@ -240,33 +244,22 @@ _TRANSACTIONS: dict[str, Callable[[Context], None]] = {
 
 
 def _calibrate(ctx: Context) -> list[tuple[str, float, str]]:
-    from einsql.session.statements.calibrate import (  # few sessions need it
-        calibrated,
-        calibration_rows,
-    )
-
-    machine = calibrated(ctx.settings, ctx.tick, ctx.cluster)
+    machine = calibrate.calibrated(ctx.settings, ctx.tick, ctx.cluster)
     ctx.change_settings(replace(ctx.settings, machine=machine))
-    return calibration_rows(machine)
+    return calibrate.calibration_rows(machine)
 
 
 def _set(ctx: Context, statement: st.Set, text: str) -> None:
     try:
         changed = changed_settings(ctx.settings, statement.name, statement.value)
         if statement.name == "strategy":
-            from einsql.optimizer.decomposition import strategy_of  # for several sites only
-
-            strategy_of(changed.strategy)  # a wrong one is refused now
+            decomposition.strategy_of(changed.strategy)  # a wrong one is refused now
         if statement.name == "device" and changed.device != "cpu":
-            from einsql.kernels.cuda import device  # GPUs are for who asks for them
-
-            device()  # a missing one is told of now
+            cuda.device()  # a missing one is told of now
     except errors.Error as error:
         if statement.name in SETTINGS:
             error.position = statement.at
         elif ctx.settings.fallback == "on" and ctx.duck.has_setting(statement.name):
-            from einsql.hybrid import duckdb_statements  # as in `_foreign`
-
             duckdb_statements.change_setting(ctx, text, error)
             return
         raise

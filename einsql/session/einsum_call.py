@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,7 @@ from einsql.ir.einsum.notation import Spec, parse_spec
 from einsql.planner.plan import Plan
 from einsql.planner.planner import BinderCatalog, make_plan
 from einsql.sql.binder.einsum_call import einsum_relation
-from einsql.sql.parameters.parameter_use import BoundParameters
+from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.scope.relation import Column, Relation
 from einsql.storage.host_arrays import array_relation, is_sparse
 from einsql.storage.out_of_memory import enough_memory
@@ -28,6 +29,20 @@ if TYPE_CHECKING:
 
 Form = tuple[tuple[int, ...], DType, bool]
 """An operand's shape and type, and whether it is stored sparsely."""
+Index = tuple[int | slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EinsumPlan:
+    """A planned expression.
+
+    Attributes:
+        plan: The plan over operands without stretched axes.
+        indices: For each operand the index that drops its stretched axes; None if it has none.
+    """
+
+    plan: Plan
+    indices: tuple[Index | None, ...]
 
 
 def run_einsum(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray:
@@ -59,18 +74,18 @@ def _evaluate(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray
         (h.schema.shape, h.schema.values[0].dtype, isinstance(h.fields, Sparse)) for h in held
     )
     key = ("einsum", text, forms, ctx.settings.float_math, ctx.settings.jit)
-    plan = ctx.plans.get(key)
-    if not isinstance(plan, Plan):
-        plan = _plan(ctx, text, forms)
-        ctx.plans.put(key, plan)
+    planned = ctx.plans.get(key)
+    if not isinstance(planned, EinsumPlan):
+        planned = _plan(ctx, text, forms)
+        ctx.plans.put(key, planned)
     inputs: dict[str, Fields] = {}
-    for n, relation in enumerate(held):
-        kept = plan.notices[n]
+    for n, (relation, index) in enumerate(zip(held, planned.indices, strict=True)):
         fields = relation.fields
-        inputs[f"x{n}"] = {"val": fields["val"][_index(kept)]} if kept else fields
-    found = plan.program.run(inputs, ctx.tick)
-    result = loaded(np.asarray(found["val"]), plan.relation.node.schema.dtype("val"))
-    present = found.get(PRESENT)
+        inputs[f"x{n}"] = fields if index is None else {"val": fields["val"][index]}
+    plan = planned.plan
+    (root,) = plan.program.run(inputs, ctx.tick)
+    result = loaded(np.asarray(root["val"]), plan.relation.node.schema.dtype("val"))
+    present = root.get(PRESENT)
     if present is not None and not present.all():
         result = np.where(present, result, np.zeros((), result.dtype))
     shared = any(
@@ -79,12 +94,7 @@ def _evaluate(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray
     return result if result.flags.writeable and not shared else result.copy()
 
 
-def _index(kept: str) -> tuple[int | slice, ...]:
-    """'k1k' keeps axes 0 and 2 and takes the only element of axis 1."""
-    return tuple(0 if c == "1" else slice(None) for c in kept)
-
-
-def _plan(ctx: Context, text: str, forms: Sequence[Form]) -> Plan:
+def _plan(ctx: Context, text: str, forms: Sequence[Form]) -> EinsumPlan:
     spec = parse_spec(text, [len(shape) for shape, _, _ in forms])
     extents: dict[str, int] = {}
     for labels, (shape, _, _) in zip(spec.inputs, forms, strict=True):
@@ -95,12 +105,13 @@ def _plan(ctx: Context, text: str, forms: Sequence[Form]) -> Plan:
             extents[label] = known if n == 1 else n
     relations: list[Relation] = []
     terms: list[tuple[str, ...]] = []
-    kept: list[str] = []
+    indices: list[Index | None] = []
     for n, (labels, (shape, dtype, sparse)) in enumerate(zip(spec.inputs, forms, strict=True)):
         stretched = [
             length == 1 and extents[x] != 1 for x, length in zip(labels, shape, strict=True)
         ]
-        kept.append("".join("1" if s else "k" for s in stretched) if any(stretched) else "")
+        index = tuple(0 if s else slice(None) for s in stretched)
+        indices.append(index if any(stretched) else None)
         axes = [(x, e) for x, e, s in zip(labels, shape, stretched, strict=True) if not s]
         keys = tuple(Key(f"d{m}", 0, e) for m, (_, e) in enumerate(axes))
         node = Input(f"x{n}", Schema(keys, (Field("val", dtype),)), sparse=sparse)
@@ -113,4 +124,4 @@ def _plan(ctx: Context, text: str, forms: Sequence[Form]) -> Plan:
         ctx.store, ctx.settings, ctx.in_scope, ctx.tick, BoundParameters(), memory=ctx.memory
     )
     ctx.plans.planned += 1
-    return make_plan(relation, catalog, kept)
+    return EinsumPlan(make_plan(relation, catalog, []), tuple(indices))

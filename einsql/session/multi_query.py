@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from einsql.engine.executor import Program
 from einsql.errors import NotSupportedError
-from einsql.planner.plan import Plan
+from einsql.planner.plan import Plan, rebind_inputs, run_plans
 from einsql.planner.planner import result_columns
 from einsql.planner.queries import catalog_of, plan_together, query_binder
-from einsql.planner.rebind import rebind_inputs
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from einsql.sql.scope.relation import Relation
@@ -29,10 +27,12 @@ class MultiQuery:
     """SELECTs ready to run.
 
     Attributes:
-        plans: One for each; the first has a program for all of them where one site computes.
+        plans: One for each query.
+        runs: The plans whose programs compute all of them, in order.
     """
 
     plans: tuple[Plan, ...]
+    runs: tuple[Plan, ...]
 
     @property
     def is_volatile(self) -> bool:
@@ -41,11 +41,8 @@ class MultiQuery:
 
     def run(self, ctx: Context, inputs: Mapping[str, Fields]) -> list[Result]:
         """The results, in order."""
-        first = self.plans[0]
-        if isinstance(first.program, Program) and len(first.program.roots) == len(self.plans):
-            roots = first.program.run_all(first.complete(inputs, ctx.tick), ctx.tick)
-            return [p.wrap(f, inputs, inputs) for p, f in zip(self.plans, roots, strict=True)]
-        return [p.result(inputs, ctx.tick) for p in self.plans]
+        roots = run_plans(self.runs, inputs, ctx.tick)
+        return [p.wrap(f, known) for p, (f, known) in zip(self.plans, roots, strict=True)]
 
 
 def fetch_together(con: Connection, statements: Sequence[str]) -> list[Any]:
@@ -73,7 +70,7 @@ def _results(ctx: Context, statements: Sequence[str]) -> list[Result]:
     cached = ctx.plans.get(key)
     if isinstance(cached, MultiQuery):
         ctx.store.refresh()
-        inputs = rebind_inputs(cached.plans[0], ctx.store, ctx.in_scope, ctx.tick)
+        inputs = rebind_inputs(cached.plans[0], ctx)
         if inputs is not None:
             return cached.run(ctx, inputs)
     prepared, read = _planned(ctx, statements)
@@ -95,4 +92,4 @@ def _planned(ctx: Context, statements: Sequence[str]) -> tuple[MultiQuery, Mappi
     plans = plan_together(ctx, relations, catalog)
     shared = relations[len(plans) :]  # one program computes these as well
     others = (replace(plans[0], relation=r, columns=result_columns(r)) for r in shared)
-    return MultiQuery((*plans, *others)), catalog.fields
+    return MultiQuery((*plans, *others), plans), catalog.fields

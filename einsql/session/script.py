@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from einsql import errors
 from einsql.core.big_stack import with_room
+from einsql.core.lazy_module import LazyModule
 from einsql.errors import Error, NotSupportedError, ProgrammingError, RanksLost
 from einsql.kernels.runtime import compile_cache
 from einsql.planner.context import Context
@@ -18,6 +20,13 @@ from einsql.sql.parser import syntax as st
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.tokens import is_name_or_value, tokenize
+
+if TYPE_CHECKING:
+    from einsql.hybrid import hybrid_query
+    from einsql.session import dispatch
+else:  # loaded for statements that DuckDB runs in part, and for those that are no queries
+    hybrid_query = LazyModule("einsql.hybrid.hybrid_query")
+    dispatch = LazyModule("einsql.session.dispatch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +192,8 @@ def prepare(ctx: Context, bound: BoundStatement) -> PreparedStatement:
         except Error as error:
             refusal = error
     if refusal is not None:
-        from einsql.hybrid.hybrid_query import prepare_hybrid  # DuckDB is for queries that need it
-
-        return prepare_hybrid(ctx, bound.text, refusal)
-    from einsql.session.dispatch import prepare_command  # the first SELECT of a process needs none
-
-    return prepare_command(ctx, statement, bound.text, partial(_run_in_loop, ctx))
+        return hybrid_query.prepare_hybrid(ctx, bound.text, refusal)
+    return dispatch.prepare_command(ctx, statement, bound.text, partial(_run_in_loop, ctx))
 
 
 def _run_in_loop(ctx: Context, text: str) -> Outcome:
@@ -225,7 +230,5 @@ def _try(ctx: Context, statement: st.Statement, text: str) -> None:
     if isinstance(statement, st.Query):
         plan_query(ctx, bind_query(ctx, statement.tree))
     elif not isinstance(statement, st.Copy):
-        from einsql.session.dispatch import run_command  # as above
-
         with ctx.store.attempt():
-            run_command(ctx, statement, text)
+            dispatch.run_command(ctx, statement, text)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sqlglot import exp
 
+from einsql.core.lazy_module import lazy_modules
 from einsql.errors import Error, ForeignNameError, ProgrammingError, UnknownHere, suggest
 from einsql.sql.binder.context import Catalog, Joining
-from einsql.sql.binder.einsum_call import bind_einsum
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.select import SelectBinder
 from einsql.sql.binder.syntax import check_syntax, renamed
@@ -18,7 +18,8 @@ from einsql.sql.functions import tile_functions
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS, TABLE_MACROS
 from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.macros.substitution import selects
-from einsql.sql.parameters.parameter_use import BoundParameters
+from einsql.sql.parameters.bound_parameters import BoundParameters
+from einsql.sql.parameters.windows import Windows
 from einsql.sql.parser.positions import locate, position, unsupported
 from einsql.sql.scope.relation import Relation, TileRelation, as_elements
 from einsql.sql.tiles.recognise import TileQueries
@@ -26,6 +27,12 @@ from einsql.sql.typing.typed_expr import Typed
 
 if TYPE_CHECKING:
     from einsql.ir.autodiff import Backward
+    from einsql.sql.binder import einsum_call, gradient_call
+    from einsql.sql.tiles import functions as functions_of_tiles
+    from einsql.sql.tiles import select as select_over_tiles
+else:  # loaded for statements with such calls, and over tiles
+    einsum_call, gradient_call = lazy_modules("einsql.sql.binder", "einsum_call", "gradient_call")
+    functions_of_tiles, select_over_tiles = lazy_modules("einsql.sql.tiles", "functions", "select")
 
 T = TypeVar("T")
 
@@ -76,11 +83,14 @@ class QueryBinder:
     """Lower-case names of such parts."""
     macros: MacroExpander = field(init=False)
     """The expansion of the statement's macro calls."""
+    windows: Windows = field(init=False)
+    """The windows between parameters."""
     tile_queries: TileQueries = field(init=False)
     """Finds the queries over tiles."""
 
     def __post_init__(self) -> None:
         self.macros = MacroExpander(self.catalog.macro)
+        self.windows = Windows(self.parameters)
         self.tile_queries = TileQueries(self.catalog, self.macros)
 
     def bind(self, query: exp.Expr) -> Relation:
@@ -124,9 +134,7 @@ class QueryBinder:
     def _select(self, select: exp.Select) -> Relation | TileRelation:
         if not self.tile_queries.over_tiles(select, self.ctes):
             return SelectBinder(self).bind(select)
-        from einsql.sql.tiles.select import TileSelect  # 10 ms, and few statements need it
-
-        return TileSelect(self).bind(select)
+        return select_over_tiles.TileSelect(self).bind(select)
 
     def with_ctes(self, query: exp.Expr, run: Callable[[], T]) -> T:
         """Binds the parts of a WITH clause that are read, then runs with their names in reach.
@@ -220,17 +228,13 @@ class QueryBinder:
             raise unsupported(f"The table function {call.sql_name()}", call)
         name = str(call.this)
         if name.lower() == "einsum":
-            return bind_einsum(self, call)
+            return einsum_call.bind_einsum(self, call)
         if name.lower() == "gradient":
-            from einsql.sql.binder.gradient_call import bind_gradient  # few statements need it
-
-            return bind_gradient(self, call, self.backward)
+            return gradient_call.bind_gradient(self, call, self.backward)
         if name.lower() == "read_tensor":
             return self._read_tensor(call)
         if name.lower() in tile_functions.TABLE_FUNCTIONS:
-            from einsql.sql.tiles.functions import bind_function  # as tiles.select
-
-            return bind_function(self, call)
+            return functions_of_tiles.bind_function(self, call)
         relation = self.macro(name, call)
         if relation is None:
             raise UnknownHere(

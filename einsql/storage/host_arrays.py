@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.core.lazy_module import lazy_modules
 from einsql.core.schema import DType
 from einsql.errors import InterfaceError
 from einsql.storage import files
@@ -16,8 +17,11 @@ from einsql.storage.files.tensor import Tick, no_tick
 from einsql.storage.out_of_memory import Room
 from einsql.storage.relation import Relation as Stored
 from einsql.storage.relation import from_array
-from einsql.storage.row_files import rows_relation
-from einsql.storage.scipy_arrays import sparse_relation
+
+if TYPE_CHECKING:
+    from einsql.storage import row_files, scipy_arrays
+else:  # loaded for files of rows, and for sparse arrays
+    row_files, scipy_arrays = lazy_modules("einsql.storage", "row_files", "scipy_arrays")
 
 
 def array_relation(
@@ -38,7 +42,7 @@ def array_relation(
     if isinstance(array, Stored):
         return array
     if is_sparse(array):
-        return sparse_relation(array, dims, fill)
+        return scipy_arrays.sparse_relation(array, dims, fill)
     if fill is not None:
         raise InterfaceError(
             f"A {type(array).__name__} has a value everywhere, so there is nothing to fill",
@@ -105,7 +109,7 @@ def file_relation(
     """
     file = files.open_data(path, member, memory=memory)
     if not isinstance(file, files.FileTensor):
-        return rows_relation(file, path, member, tick)
+        return row_files.rows_relation(file, path, member, tick)
     schema = array_relation(np.broadcast_to(np.zeros((), file.dtype.numpy), file.shape)).schema
     (field,) = schema.fields
     return Stored(schema, files.FileFields(file, field.name, tick))

@@ -153,7 +153,7 @@ class Damaged:
 
 def damage(item: Definition | Damaged) -> OperationalError:
     """Why an object of the database cannot be used."""
-    name = item.name.removesuffix("()")
+    name = bare_name(item)
     kind = "VIEW" if item.kind == "object" else item.kind.upper()
     return OperationalError(
         f'The {item.kind} "{name}" is damaged in the database file: {item.fault}',
@@ -163,6 +163,16 @@ def damage(item: Definition | Damaged) -> OperationalError:
 
 
 Object = Tensor | Definition | Damaged
+
+
+def macro_key(name: str) -> str:
+    """The name of a macro in the store and in files, where tensors may have its own name."""
+    return f"{name}()"
+
+
+def bare_name(item: Object) -> str:
+    """The name of an object in SQL: a macro's without the parentheses of `macro_key`."""
+    return item.name.removesuffix("()")
 
 
 def kind_of(item: Object) -> str:

@@ -16,6 +16,18 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "einsql"
 RESULT_WORDS = {"found", "made", "held", "told", "given", "whole"}
 """Names of local variables that say nothing of what they hold."""
+KINDS_IN_SQL = {
+    "einsql.frontends.console.completion",
+    "einsql.frontends.console.commands",
+    "einsql.frontends.console.objects",
+    "einsql.frontends.harlequin",
+    "einsql.frontends.sqlalchemy.reflection",
+    "einsql.planner.planner",
+    "einsql.session.statements.ddl",
+    "einsql.storage.database.catalog_reader",
+    "einsql.storage.objects",
+}
+"""Modules that compare the kinds of objects that DROP and the catalog of a file name."""
 
 
 @cache
@@ -133,6 +145,36 @@ def test_variables_say_what_they_hold() -> None:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     )
     assert sum(names[word] for word in RESULT_WORDS) <= 320
+
+
+def test_strings_encode_no_kinds() -> None:
+    """Kinds are classes or enumerations; NumPy's kinds of dtypes are letters."""
+    comparing = {
+        name
+        for name, tree in _modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        if isinstance(node.left, ast.Attribute) and node.left.attr == "kind"
+        for op, side in zip(node.ops, node.comparators, strict=True)
+        if not (isinstance(op, ast.In | ast.NotIn) and isinstance(side, ast.Constant))
+        for leaf in ast.walk(side)
+        if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str) and len(leaf.value) > 1
+    }
+    assert comparing <= KINDS_IN_SQL
+
+
+def test_names_encode_no_kinds() -> None:
+    """The class of an input says what it is, and its name is only printed and looked up."""
+    marks = ("?", " (table)", "RANGE(", "ZEROS<")
+    tests = [
+        (name, ast.unparse(node))
+        for name, tree in _modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if node.func.attr in ("startswith", "endswith", "removeprefix", "removesuffix")
+        if any(isinstance(a, ast.Constant) and a.value in marks for a in node.args)
+    ]
+    assert tests == []
 
 
 def test_the_formatter_formats() -> None:

@@ -27,7 +27,7 @@ from einsql.ir.einsum.graph import (
     Value,
 )
 from einsql.kernels import compile_node
-from einsql.kernels.kernel import Runner
+from einsql.kernels.kernel import CompiledNode, Runner
 
 F, B = DType.FLOAT, DType.BIGINT
 EXTENT = {"i": 5, "j": 7, "k": 4}
@@ -83,7 +83,7 @@ def _programs(draw: st.DrawFn) -> tuple[list[Node], dict[str, Fields]]:
     return [nodes[-1], *more], given_fields
 
 
-def _compiled(node: EinSum) -> tuple[str, Runner]:
+def _compiled(node: EinSum) -> CompiledNode[Runner]:
     return compile_node(node, "never")
 
 
@@ -99,9 +99,9 @@ def test_later_runs_are_as_the_first(made: tuple[list[Node], dict[str, Fields]])
     names = {name for _, name in program.inputs}
     given_fields = {name: fields for name, fields in inputs.items() if name in names}
     before = {name: fields["x0"].copy() for name, fields in inputs.items()}
-    first = _bytes(program.run_all(given_fields, lambda done: None))
+    first = _bytes(program.run(given_fields, lambda done: None))
     for _ in range(REPEATED + 1):
-        assert _bytes(program.run_all(given_fields, lambda done: None)) == first
+        assert _bytes(program.run(given_fields, lambda done: None)) == first
     assert all((inputs[n]["x0"].tobytes() == a.tobytes()) for n, a in before.items())
 
 
@@ -140,7 +140,7 @@ def test_it_stops_between_steps() -> None:
 
     with pytest.raises(InterruptedError):
         program.run(ONES, stop)
-    assert program.run(ONES, lambda done: None)["x0"].shape == (5,)
+    assert program.run(ONES, lambda done: None)[0]["x0"].shape == (5,)
 
 
 def test_errors_come_again() -> None:

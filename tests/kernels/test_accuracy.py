@@ -220,7 +220,8 @@ NO_SUMS = {"view", "gather", "map"}
 def runs(node: EinSum, kernels: frozenset[str]) -> Iterator[tuple[str, Runner]]:
     """Every way to run a node: what is chosen with and without compilation, and each kernel."""
     for jit in ("auto", "never"):
-        name, chosen = compile_node(node, jit)
+        compiled = compile_node(node, jit)
+        name, chosen = compiled.kernel, compiled.run
         yield f"{jit}: {name}", chosen
     for kernel in KERNELS:
         if kernel.name not in NO_SUMS and (not kernels or kernel.name in kernels):

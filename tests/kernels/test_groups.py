@@ -133,12 +133,14 @@ def _dtype(con: einsql.Connection) -> np.dtype:
 class _Defined:
     """A program that does what a graph means, in float64."""
 
+    aliased_inputs = ()
+
     def __init__(self, root: EinSum) -> None:
         self.root = root
 
-    def run(self, inputs: Any, tick: object) -> dict[str, np.ndarray]:
+    def run(self, inputs: Any, tick: object) -> list[dict[str, np.ndarray]]:
         fields = evaluate(self.root, inputs)
-        return {n: a.astype(self.root.schema.dtype(n).numpy) for n, a in fields.items()}
+        return [{n: a.astype(self.root.schema.dtype(n).numpy) for n, a in fields.items()}]
 
 
 def _defined(con: einsql.Connection, sql: str) -> np.ndarray:

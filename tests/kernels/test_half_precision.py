@@ -79,9 +79,10 @@ def test_kernels_of_floats(kind: str, short: DType) -> None:
     @settings(max_examples=60 if kind == "products" else 15)
     @given(strategy)
     def answers(case: Case) -> None:
-        name, _ = compile_node(case.node, jit="always")
+        name = compile_node(case.node, jit="always").kernel
         changed = shortened(case, short)
-        found, runner = compile_node(changed.node, jit="always")
+        compiled = compile_node(changed.node, jit="always")
+        found, runner = compiled.kernel, compiled.run
         assert found == name
         check(changed, runner)
 
@@ -92,7 +93,7 @@ def test_kernels_of_floats(kind: str, short: DType) -> None:
 @given(cases())
 def test_every_tier(case: Case) -> None:
     """Short operands and results among all others, by the kernels that are chosen."""
-    _, runner = compile_node(case.node, jit="never")
+    runner = compile_node(case.node, jit="never").run
     check(case, runner)
 
 
@@ -188,7 +189,8 @@ def test_a_part_of_an_operand_is_widened(short: DType, monkeypatch: pytest.Monke
     )  # fmt: skip
     a = np.arange(8000, dtype=np.float32).reshape(1000, 8) % 16
     b = np.ones((8, 5), np.float32)
-    name, runner = compile_node(node)
+    compiled = compile_node(node)
+    name, runner = compiled.kernel, compiled.run
     held = narrow(a) if short is BF else a.astype(np.float16)
     got = runner([{"val": held}, {"val": b}], no_tick)["s"]
     assert name == "blas"
@@ -230,6 +232,7 @@ def test_a_default_is_not_spread() -> None:
 
 def test_a_literal_is_a_view() -> None:
     node = EinSum((Axis("i", 0, 3),), (), TRUE, ("i",), (Output("val", (Const(1.5, BF),), BF),))
-    name, runner = compile_node(node)
+    compiled = compile_node(node)
+    name, runner = compiled.kernel, compiled.run
     assert name == "view"
     np.testing.assert_array_equal(widen(runner([], no_tick)["val"]), [1.5] * 3)

@@ -31,13 +31,12 @@ from einsql.ir.einsum.graph import (
 from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node
 from einsql.kernels.matmul import copying, layout, multiply, pieces, rows
 from einsql.kernels.matmul.contraction import CONTRACTION
-from einsql.kernels.registry import GATHER, SEGMENTS, WINDOWS
+from einsql.kernels.registry import GATHER, MAPS, SEGMENTS, VECTOR, WINDOWS
 from einsql.kernels.runtime import thread_pool
 from einsql.kernels.segments import gather, reduce, scatter
 from einsql.kernels.vectorized import sums, vector
-from einsql.kernels.vectorized.numpy_map import MAPS
 from einsql.kernels.vectorized.sums import accurate_sum
-from einsql.kernels.vectorized.vector import VECTOR, compile_vector
+from einsql.kernels.vectorized.vector import compile_vector
 from einsql.kernels.vectorized.views import VIEWS
 from tests.kernels.indexed import convolutions, gathers, segments
 from tests.kernels.nodes import Case, cases, check, lay_out, no_tick, random_array
@@ -208,7 +207,7 @@ def test_segments_on_two_threads(near: int) -> None:
 @settings(max_examples=150)
 @given(cases())
 def test_registry_without_numba(case: Case) -> None:
-    _, runner = compile_node(case.node, jit="never")
+    runner = compile_node(case.node, jit="never").run
     check(case, runner)
 
 
@@ -248,7 +247,8 @@ def _matmul(dtype: DType, *more: Output) -> EinSum:
 
 def test_outputs_are_shared_among_kernels() -> None:
     top = Output("top", (Value(0, "val", F),), F, "max")
-    name, runner = compile_node(_matmul(F, top), jit="never")
+    compiled = compile_node(_matmul(F, top), jit="never")
+    name, runner = compiled.kernel, compiled.run
     assert name == "blas+vector"
     rng = np.random.default_rng(0)
     a, b = (rng.random((8, 8), np.float32) for _ in "ab")
@@ -262,7 +262,8 @@ def test_a_view_shares_memory() -> None:
     value = Output("val", (Value(0, "val", F),), F)
     i, k = (Axis(x, 2, 8) for x in "ik")
     node = replace(node, axes=(i, k), operands=node.operands[:1], keys=("k", "i"), outputs=(value,))
-    name, runner = compile_node(node)
+    compiled = compile_node(node)
+    name, runner = compiled.kernel, compiled.run
     a = np.arange(64, dtype=np.float32).reshape(8, 8)
     got = runner(({"val": a},), no_tick)["val"]
     assert name == "view"
@@ -364,7 +365,8 @@ def test_contraction_of_every_layout(spec: str) -> None:
         arg = Call("mul", (arg, Value(1, "val", D)), D)
     output = Output("val", (arg,), D, "sum")
     node = EinSum(axes, tuple(operands), TRUE, tuple(result), (output,))
-    name, runner = compile_node(node)
+    compiled = compile_node(node)
+    name, runner = compiled.kernel, compiled.run
     assert name == "blas"
     for kind in range(4):
         fields = [{"val": lay_out(a, kind)} for a in arrays]
@@ -460,12 +462,12 @@ def test_an_embedding_lookup_takes_rows() -> None:
     )
     rows = np.asarray([3, 1, 8, 3, 5], np.int32)
     e = np.random.default_rng(2).random((9, 4), np.float32)
-    runner: Runner = compile_node(node, jit="always")[1]
+    runner: Runner = compile_node(node, jit="always").run
     operands: tuple[Fields, Fields] = ({"val": rows}, {"val": e})
     for array in (e, np.asfortranarray(e)):
         operands = ({"val": rows}, {"val": array})
         np.testing.assert_array_equal(runner(operands, no_tick)["val"], e[rows - 1])
-    _, runner = compile_node(replace(node, keys=("j", "i")), jit="never")
+    runner = compile_node(replace(node, keys=("j", "i")), jit="never").run
     np.testing.assert_array_equal(runner(operands, no_tick)["val"], e[rows - 1].T)
 
 
@@ -473,7 +475,8 @@ def test_an_embedding_lookup_takes_rows() -> None:
 @given(st.one_of(cases(), copies(), products(), operations(), gathers(), segments()))
 def test_only_views_alias_operands(case: Case) -> None:
     """What says which inputs a result may show relies on it."""
-    name, runner = compile_node(case.node)
+    compiled = compile_node(case.node)
+    name, runner = compiled.kernel, compiled.run
     if "view" in name.split("+"):
         return
     try:

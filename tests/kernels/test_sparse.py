@@ -158,9 +158,9 @@ def test_random_joins(way: str) -> None:
     def run(case: Case) -> None:
         def otherwise() -> Runner:
             fell_back[0] += 1
-            return registry._compile_whole(case.node, "never")[1]
+            return registry._compile_whole(case.node, "never").run
 
-        runner = compile_sparse(case.node, lambda n: compile_node(n, "never")[1], otherwise)
+        runner = compile_sparse(case.node, lambda n: compile_node(n, "never").run, otherwise)
         fell_back[1] += 1
         assert runner is not None
         check(case, runner)
@@ -177,7 +177,7 @@ def test_absent_tiles_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     here = np.zeros((8, 8), np.bool_)
     a[:4, 4:], here[:4, 4:], b[4:] = 2, True, 3
     node = _matmul()
-    runner = compile_sparse(node, lambda n: compile_node(n)[1], _refuse)
+    runner = compile_sparse(node, lambda n: compile_node(n).run, _refuse)
     assert runner is not None
     found = runner(({"v": a, PRESENT: here}, {"v": b}), no_tick)
     np.testing.assert_array_equal(found["s"], np.repeat([24.0, 0.0], 4)[:, None] * np.ones(8))
@@ -187,7 +187,7 @@ def test_absent_tiles_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nodes_of_another_form_are_left_alone() -> None:
     def matched(**changes: Any) -> bool:
         node = replace(_matmul(), **changes)
-        return compile_sparse(node, lambda n: compile_node(n)[1], _refuse) is not None
+        return compile_sparse(node, lambda n: compile_node(n).run, _refuse) is not None
 
     node = _matmul()
     both = Call("lt", (Value(0, "v", D), Value(1, "v", D)), B)

@@ -6,26 +6,25 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from random import Random
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from einsql.core.schema import PRESENT, valid
-from einsql.engine.executor import Program
+from einsql.engine.step import Measure, Step
+from einsql.engine.tra.block_kernels import kernel_runner
 from einsql.errors import DataError, NotSupportedError
 from einsql.ir.einsum.graph import EinSum, Input, Node, walk
 from einsql.ir.einsum.interpreter import evaluate
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.interpreter import evaluate_blocks
-from einsql.ir.tra.kernels import VALUE
 from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.tra.lower import lower_graph_fields
 from einsql.optimizer.tra.lower_operands import scanned_field
 from einsql.planner import queries
 from einsql.planner.plan import Plan
 from einsql.planner.planner import BinderCatalog, make_plan
-from einsql.planner.tile_plan import compiled_kernel
 from einsql.sql.scope.relation import Relation
 from einsql.storage.block_relation import assemble, run_blocks
 from einsql.storage.session_store import Store
@@ -68,12 +67,7 @@ def by_definition(node: ra.Node, arrays: Mapping[str, np.ndarray]) -> np.ndarray
 
 def by_kernels(node: ra.Node, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """A relation's tensor as the engine gives it."""
-
-    def run(template: EinSum, given: Sequence[np.ndarray]) -> np.ndarray:
-        runner = compiled_kernel(template, tuple(a.shape for a in given), "never")
-        return np.asarray(runner([{VALUE: a} for a in given], lambda done: None)[VALUE])
-
-    return assemble(node, run_blocks(node, arrays, run))
+    return assemble(node, run_blocks(node, arrays, kernel_runner("never")))
 
 
 def assert_same(root: EinSum, inputs: Mapping[str, Fields], pick: Random, rtol: float = 0) -> int:
@@ -105,6 +99,9 @@ def assert_same(root: EinSum, inputs: Mapping[str, Fields], pick: Random, rtol: 
 class BlockProgram:
     """Runs a graph as blocks in the place of a Program, under random or chosen cuts."""
 
+    aliased_inputs: Sequence[str] = ()
+    steps: Sequence[Step] = ()
+
     def __init__(self, root: EinSum, pick: Random) -> None:
         self.root = root
         parts: Mapping[EinSum, Mapping[str, int]] = random_parts(root, pick)
@@ -114,10 +111,15 @@ class BlockProgram:
             parts = {n: c.parts for n, c in zip(nodes, cuts, strict=True)}
         self.plans = lower_graph_fields(root, parts)
 
-    def run(self, inputs: Mapping[str, Fields], tick: Callable[[float], None]) -> Fields:
+    def run(self, inputs: Mapping[str, Fields], tick: Callable[[float], None]) -> list[Fields]:
         """The root's fields."""
         arrays = scanned_arrays(self.root, inputs)
-        return {name: by_kernels(plan, arrays) for name, plan in self.plans.items()}
+        return [{name: by_kernels(plan, arrays) for name, plan in self.plans.items()}]
+
+    def measured(
+        self, inputs: Mapping[str, Fields], tick: Callable[[float], None]
+    ) -> tuple[list[Fields], Measure]:
+        return self.run(inputs, tick), Measure()
 
 
 def run_as_blocks(con: einsql.Connection, pick: Random) -> Counter[str]:
@@ -142,7 +144,7 @@ def _make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) -
     if catalog.store in _AS_BLOCKS and isinstance(root, EinSum):
         counts, pick = _AS_BLOCKS[catalog.store]
         try:
-            plan.program = cast(Program, BlockProgram(root, pick))
+            plan.program = BlockProgram(root, pick)
             counts["lowered"] += 1
         except NotSupportedError as error:
             counts[error.reason] += 1

@@ -26,7 +26,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def run_kernel(template: EinSum, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    runner = compile_node(instantiate(template, [a.shape for a in arrays]), "never")[1]
+    runner = compile_node(instantiate(template, [a.shape for a in arrays]), "never").run
     return np.asarray(runner([{VALUE: a} for a in arrays], lambda done: None)[VALUE])
 
 

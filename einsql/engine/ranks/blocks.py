@@ -13,8 +13,9 @@ from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.groups import Lease
 from einsql.engine.ranks.messages import Command, Fetch, ShipBlocks
 from einsql.engine.ranks.program import Keep, RankExecutable, RankFields
-from einsql.engine.tra.rank_program import loads_of, numbered, tiles_of
-from einsql.engine.tra.site_executor import SiteRun
+from einsql.engine.step import Measure
+from einsql.engine.tra.block_kernels import kernel_runner
+from einsql.engine.tra.block_program import BlockExecutor, loads_of, numbered, tiles_of
 from einsql.errors import OperationalError
 from einsql.ir.ia.plan import Node, walk
 from einsql.ir.ia.typing import PhysicalSchema
@@ -107,34 +108,39 @@ def _once(schema: PhysicalSchema) -> dict[int, tuple[KeyTuple, int]]:
     return {n: (key, site) for (key, _), (n, site) in copies.items()}
 
 
-class RankBlockProgram(RankExecutable):
-    """A plan over blocks with the ranks that run it."""
+class RankBlockProgram(RankExecutable, BlockExecutor):
+    """A plan over blocks with the ranks that run it; the result stays there."""
 
-    def __init__(self, cluster: Cluster, root: Node, jit: str, keep: Keep) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        root: Node,
+        generated: Mapping[str, np.ndarray],
+        jit: str,
+        keep: Keep,
+    ) -> None:
         """Makes it ready; the ranks hear of it when it runs.
 
         Args:
             cluster: The ranks.
             root: The relation that is wanted.
+            generated: Arrays of scanned tensors that nobody stores.
             jit: When kernels are compiled.
             keep: Called with each input that the ranks keep from now on.
         """
         super().__init__(cluster, Program(root.schema.sites, loads_of(root), 0), jit, keep)
         self._root = root
+        self._generated = {name: {VALUE: array} for name, array in generated.items()}
 
-    def run(self, inputs: Mapping[str, Fields], run: RunKernel, tick: Tick) -> SiteRun:
-        """Runs the plan; its blocks stay at the ranks.
-
-        Args:
-            inputs: Every scanned tensor by its name.
-            run: Runs kernels in this process, where parts of the result meet.
-            tick: Told how far they are; raises to cancel.
+    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[RankBlocks, Measure]:
+        """Runs the plan; see `Executor.measured`.
 
         Raises:
             Error: As `Cluster.call`.
         """
-        result, measure = self._ran(inputs, tick, measured=True)
-        return SiteRun(RankBlocks(self._cluster, result, self._root.schema, run), measure)
+        lease, measure = self._ran({**inputs, **self._generated}, tick, measured=True)
+        run = kernel_runner(self._jit, tick)
+        return RankBlocks(self._cluster, lease, self._root.schema, run), measure
 
     def _ship(self, plan: int) -> Command:
         return ShipBlocks(plan, tuple(walk(self._root)), self._jit)

@@ -28,7 +28,8 @@ from einsql.engine.ranks.windows import (
     cacheable_tiles,
     tiles_of_whole,
 )
-from einsql.engine.spmd_executor import SiteMeasure, combined_measure, is_small, sliced
+from einsql.engine.spmd_executor import combined_measure, is_small, sliced
+from einsql.engine.step import GraphExecutor, Measure
 from einsql.errors import OperationalError, RanksLost
 from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import Tiles, ranks_of
@@ -136,7 +137,7 @@ class RankFields(PlacedFields):
         steps = Load(source, self.tiles), Exchange((0,), absent, tiles, ())
         program = Program(self.sites, steps, 1)
         mover = RankProgram(self.cluster, program, self.schema, "never", lambda *_: None)
-        fields = mover.run({source.name: self}, tick)
+        (fields,) = mover.run({source.name: self}, tick)
         assert isinstance(fields, RankFields)
         return fields
 
@@ -324,7 +325,7 @@ class RankExecutable(ABC):
 
     def _ran(
         self, inputs: Mapping[str, Fields], tick: Tick, *, measured: bool
-    ) -> tuple[Lease, SiteMeasure]:
+    ) -> tuple[Lease, Measure]:
         """Runs it. Returns the handle of the result and the measures of every step and site.
 
         Args:
@@ -432,8 +433,8 @@ class RankExecutable(ABC):
         return [Sent(sliced(step, arrays, n), None) for n in self._distribution(step).numbers]
 
 
-class RankProgram(RankExecutable):
-    """A placed program with the ranks that run it."""
+class RankProgram(RankExecutable, GraphExecutor):
+    """A placed program with the ranks that run it; the result stays there."""
 
     def __init__(
         self, cluster: Cluster, program: Program, schema: Schema, jit: str, keep: Keep
@@ -450,27 +451,29 @@ class RankProgram(RankExecutable):
         super().__init__(cluster, program, jit, keep)
         self.schema = schema
 
-    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
+    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Sequence[Fields]:
         """Runs every step; the result stays at the ranks.
 
         Raises:
             Error: As `Cluster.call`.
         """
-        return self._given(inputs, tick, measured=False)[0]
+        return self._run(inputs, tick, measured=False)[0]
 
-    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
+    def measured(
+        self, inputs: Mapping[str, Fields], tick: Tick
+    ) -> tuple[Sequence[Fields], Measure]:
         """Runs every step as `run` does, and measures every step and site."""
-        return self._given(inputs, tick, measured=True)
+        return self._run(inputs, tick, measured=True)
 
-    def _given(
+    def _run(
         self, inputs: Mapping[str, Fields], tick: Tick, *, measured: bool
-    ) -> tuple[Fields, SiteMeasure]:
+    ) -> tuple[Sequence[Fields], Measure]:
         result, measure = self._ran(inputs, tick, measured=measured)
         tiles = self.program.steps[self.program.root].tiles
         fields = RankFields(self._cluster, result, self.schema, tiles, self.program.sites)
         if measure.tiles and is_small(self.schema):
             fields.learn(measure.tiles)
-        return fields, measure
+        return (fields,), measure
 
     def _ship(self, plan: int) -> Command:
         return Ship(plan, detached(self.program), self.schema, self._jit)

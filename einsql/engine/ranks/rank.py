@@ -53,8 +53,9 @@ from einsql.engine.ranks.messages import (
 from einsql.engine.ranks.rendezvous import KEY, reach
 from einsql.engine.ranks.threads import share_cores
 from einsql.engine.ranks.tile_store import Alone, compact, nbytes, obey, read
-from einsql.engine.spmd_executor import SiteMeasure, SiteProgram, is_small
-from einsql.engine.tra.rank_program import BlockProgram
+from einsql.engine.spmd_executor import SiteProgram
+from einsql.engine.step import Measure
+from einsql.engine.tra.block_program import BlockProgram
 from einsql.errors import Error, InternalError, InterruptedError
 from einsql.ir.spmd.program import Load
 from einsql.kernels import compile_node, join
@@ -194,9 +195,7 @@ class Rank:
                 )
                 return Done(order.number)
             if isinstance(command, ShipBlocks):
-                self._programs[command.plan] = BlockProgram(
-                    command.nodes[-1], lambda node: compile_node(node, command.jit)
-                )
+                self._programs[command.plan] = BlockProgram(command.nodes[-1], command.jit)
                 return Done(order.number)
             if isinstance(command, Alone):
                 proceed = partial(self._proceed, self._stops(order.number))
@@ -225,11 +224,8 @@ class Rank:
         except BaseException as error:  # the other ranks must hear of any error
             return self._withdraw(transport, self._failed(number, error))
         self._held[command.result] = compact(tiles)
-        if not isinstance(program, BlockProgram) and is_small(program.schema):
-            once = program.program.steps[program.program.root].tiles.once
-            measure.tiles = {n: fields for n, fields in tiles.items() if n < once}
         if not command.measured:
-            measure = SiteMeasure(tiles=measure.tiles)
+            measure = Measure(tiles=measure.tiles)
         return Done(number, measure)
 
     def _withdraw(self, transport: RankTransport, answer: Failed) -> Failed:
@@ -251,7 +247,7 @@ class Rank:
         program: SiteProgram | BlockProgram,
         transport: RankTransport,
         tick: Callable[[float], None],
-    ) -> tuple[Held, SiteMeasure]:
+    ) -> tuple[Held, Measure]:
         loaded = 0
 
         def load(number: int, _: Load, tiles: Sequence[int]) -> Held:

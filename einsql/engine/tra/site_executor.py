@@ -16,7 +16,7 @@ from functools import reduce
 import numpy as np
 
 from einsql.engine.exchange import slices
-from einsql.engine.spmd_executor import SiteMeasure
+from einsql.engine.step import Measure
 from einsql.engine.tra.site_ops import (
     AtSite,
     Pairs,
@@ -24,9 +24,8 @@ from einsql.engine.tra.site_ops import (
     aggregated,
     counting,
     local_pairs,
-    reading,
 )
-from einsql.engine.transport import Arrays, LocalTransport, Routes, Transport
+from einsql.engine.transport import Arrays, Routes, Transport
 from einsql.ir.ia.plan import (
     Bcast,
     LocalAggregate,
@@ -57,7 +56,7 @@ class SiteRun:
     """
 
     blocks: Mapping[KeyTuple, np.ndarray]
-    measure: SiteMeasure
+    measure: Measure
 
     @property
     def sent(self) -> tuple[int, ...]:
@@ -75,25 +74,9 @@ class SiteRun:
         return tuple(self.measure.flops)
 
 
-def run_on_sites(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> SiteRun:
-    """Runs a plan on virtual sites in this process and gathers the result.
-
-    Args:
-        root: The relation that is wanted.
-        inputs: The array of every scanned tensor by its name.
-        run: Runs kernels.
-
-    Raises:
-        DataError: An element overflows, divides by zero or cannot be cast.
-    """
-    transport = LocalTransport(root.schema.sites)
-    by_site, measure = run_sites(root, reading(inputs), run, transport)
-    return SiteRun(gathered(root, by_site, run), measure)
-
-
 def run_sites(
     root: Node, read: Read, run: RunKernel, transport: Transport
-) -> tuple[dict[int, AtSite], SiteMeasure]:
+) -> tuple[dict[int, AtSite], Measure]:
     """Runs a plan at the sites of this process.
 
     Args:
@@ -109,7 +92,7 @@ def run_sites(
         DataError: An element overflows, divides by zero or cannot be cast.
     """
     sites = root.schema.sites
-    measure = SiteMeasure(seconds=[0.0] * sites, flops=[0] * sites)
+    measure = Measure(seconds=[0.0] * sites, flops=[0] * sites)
     nodes = walk(root)
     left = Counter(id(c) for node in nodes for c in children(node))
     fused = _fused(nodes, left)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from einsql.core.units import duration, quantity
 from einsql.explain.operations import InputReport, OperationReport
@@ -31,6 +32,16 @@ class Bar:
     kept: bool
 
 
+class BoxKind(StrEnum):
+    """What a box of a figure is, as a class of its style sheet."""
+
+    INPUT = "input"
+    CONTRACTION = "contraction"
+    REDUCTION = "reduction"
+    MAP = "map"
+    REPEAT = "repeat"
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """A stored tensor, an operation or a repetition of operations.
@@ -38,7 +49,7 @@ class Box:
     Attributes:
         id: The target of links.
         name: The name in EXPLAIN.
-        kind: "input", "contraction", "reduction", "map" or "repeat".
+        kind: The kind of the object that it shows.
         lines: The computation.
         bars: Its labels, on several sites.
         notes: Its costs.
@@ -49,7 +60,7 @@ class Box:
 
     id: str
     name: str
-    kind: str
+    kind: BoxKind
     lines: tuple[str, ...]
     bars: tuple[Bar, ...] = ()
     notes: tuple[str, ...] = ()
@@ -103,7 +114,7 @@ def _input_box(number: int, tensor: InputReport) -> Box:
     keys = ", ".join(f"{k}:{_bounds(b)}" for k, b in tensor.keys.items())
     fields = ", ".join(f"{n} {t}" for n, t in tensor.values.items())
     lines = (f"[{keys}]", *([fields] if fields else []), f"{quantity(tensor.bytes)}B")
-    return Box(f"input-{number}", tensor.id, "input", lines)
+    return Box(f"input-{number}", tensor.id, BoxKind.INPUT, lines)
 
 
 def _bounds(bounds: Sequence[int]) -> str:
@@ -126,7 +137,15 @@ def _node_box(node: OperationReport, sites: int, spent: float) -> Box:
     share = None
     if node.measured is not None and _measured_with(node) is None and spent:
         share = node.measured.seconds / spent
-    return Box(node.id, node.id, node.op, tuple(lines), bars, tuple(_notes(node, sites)), share)
+    return Box(
+        id=node.id,
+        name=node.id,
+        kind=BoxKind(node.op),
+        lines=tuple(lines),
+        bars=bars,
+        notes=tuple(_notes(node, sites)),
+        share=share,
+    )
 
 
 def _notes(node: OperationReport, sites: int) -> list[str]:
@@ -168,7 +187,7 @@ def folded(figure: Figure, report: GraphReport) -> Figure | None:
     The first of the repetitions stays; one box stands for all the others, together with
     the stored tensors that only they read.
     """
-    inputs = sum(b.kind == "input" for b in figure.boxes)
+    inputs = sum(b.kind is BoxKind.INPUT for b in figure.boxes)
     repeat = repetition(_signatures(report))
     if repeat is None:
         return None
@@ -187,7 +206,7 @@ def folded(figure: Figure, report: GraphReport) -> Figure | None:
     box = Box(
         "repeat",
         f"{count - 1:,} × the same",
-        "repeat",
+        BoxKind.REPEAT,
         (f"as {text}, cut alike", f"{len(others):,} operations, {tensors:,} tensors"),
         share=sum(shares) if shares else None,
         members=tuple(b.id for b in others),

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from einsql.core.units import duration, quantity
 from einsql.explain.drawing.details import input_details, link, node_details, repeat_details, table
-from einsql.explain.drawing.figure import Figure, figure_of, folded
+from einsql.explain.drawing.figure import BoxKind, Figure, figure_of, folded
 from einsql.explain.drawing.sites import simulated, sites
 from einsql.explain.drawing.svg import draw
 from einsql.explain.report import GraphReport
@@ -145,7 +145,7 @@ def _sections(report: GraphReport, figure: Figure, short: Figure | None) -> list
         node_details(node, report, readers[inputs + n]) for n, node in enumerate(report.nodes)
     ]
     if short is not None:
-        repeat = next(b for b in short.boxes if b.kind == "repeat")
+        repeat = next(b for b in short.boxes if b.kind is BoxKind.REPEAT)
         sections.append(repeat_details(repeat.first, repeat.members))
     return sections
 

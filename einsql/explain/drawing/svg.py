@@ -6,7 +6,15 @@ import unicodedata
 from html import escape
 from importlib.resources import files
 
-from einsql.explain.drawing.figure import Arrow, Bar, Box, Figure, figure_of, folded
+from einsql.explain.drawing.figure import (
+    Arrow,
+    Bar,
+    Box,
+    BoxKind,
+    Figure,
+    figure_of,
+    folded,
+)
 from einsql.explain.drawing.layout import Layout, Point, layered
 from einsql.explain.report import GraphReport
 
@@ -99,20 +107,20 @@ def _size(box: Box) -> Point:
 
 
 def _heading(box: Box) -> str:
-    return box.name if box.kind in ("input", "repeat") else f"{box.name}  {box.kind}"
+    return box.name if box.kind in (BoxKind.INPUT, BoxKind.REPEAT) else f"{box.name}  {box.kind}"
 
 
 def _box(box: Box, corner: Point) -> str:
     x, y = corner
     width, height = _size(box)
-    radius = 12 if box.kind == "input" else 5
+    radius = 12 if box.kind is BoxKind.INPUT else 5
     label = " ".join([_heading(box), *box.lines, *box.notes])
     lines = [
         f'<a href="#{box.id}" class="node {box.kind}" data-id="{box.id}" '
         f'transform="translate({_number(x)} {_number(y)})" aria-label="{_text(label)}">',
         f"<title>{_text(chr(10).join([_heading(box), *box.lines, *box.notes]))}</title>",
     ]
-    if box.kind == "repeat":
+    if box.kind is BoxKind.REPEAT:
         lines.append(f'<path class="behind" d="M8 {_number(height)}v5h{_number(width)}V8h-5" />')
     lines += [
         f'<rect class="body" width="{_number(width)}" height="{_number(height)}" rx="{radius}"/>',

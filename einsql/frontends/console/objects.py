@@ -8,7 +8,7 @@ import einsql
 from einsql.core.quoting import in_quotes
 from einsql.frontends.console.values import format_value
 from einsql.sql.parser.create_headers import Head, head_of
-from einsql.storage.objects import Damaged, Definition, Tensor, damage
+from einsql.storage.objects import Damaged, Definition, Tensor, bare_name, damage, macro_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def entries(connection: einsql.Connection) -> list[Entry]:
         if isinstance(stored, Tensor):
             names.append(Entry(stored.name, "tensor"))
         elif isinstance(stored, Definition) and stored.kind == "macro":
-            name = stored.name.removesuffix("()")
+            name = bare_name(stored)
             head = head_of(stored.text) or Head("macro", name, f"{name}(…)")
             names.append(Entry(name, "macro", head.call, head.is_table))
         elif isinstance(stored, Damaged):
@@ -79,7 +79,8 @@ def definition(connection: einsql.Connection, entry: Entry) -> str:
     """
     if entry.text:
         return entry.text
-    stored = connection.store.get(f"{entry.name}()" if entry.kind == "macro" else entry.name)
+    is_macro = entry.kind == "macro"
+    stored = connection.store.get(macro_key(entry.name) if is_macro else entry.name)
     if isinstance(stored, Definition):
         return f"{stored.text};"
     if isinstance(stored, Damaged):

@@ -13,13 +13,13 @@ import numpy as np
 from einsql.core import forks
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType
+from einsql.engine.tra.block_kernels import kernel_runner
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
 from einsql.frontends.duckdb.tiles import Column, Lists, Shape, groups
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Output, Value
 from einsql.ir.functions import SCALARS
 from einsql.ir.tra import kernels
 from einsql.ir.tra.kernels import VALUE, Tile
-from einsql.planner.tile_plan import compiled_kernel
 from einsql.sql.functions.tile_functions import AGGREGATES, PREFIX
 from einsql.sql.typing import functions
 from einsql.sql.typing.casts import Decimal
@@ -171,9 +171,8 @@ def _alike(lists: Lists) -> list[np.ndarray]:
 
 def _run(template: EinSum, arrays: list[np.ndarray]) -> np.ndarray:
     with running, enough_memory:
-        runner = compiled_kernel(template, tuple(a.shape for a in arrays))
-        array = runner([{VALUE: a} for a in arrays], lambda done: None)[VALUE]
-    return loaded(np.asarray(array), template.outputs[0].dtype)
+        array = kernel_runner()(template, arrays)
+    return loaded(array, template.outputs[0].dtype)
 
 
 # ---- templates: compiled kernels are found by identity, so each is made once

@@ -13,7 +13,7 @@ from einsql.core.quoting import in_quotes
 from einsql.errors import Error
 from einsql.frontends.sqlalchemy.types import DIM, named_type
 from einsql.session.connection import Connection
-from einsql.storage.objects import Damaged, Definition, Object, Tensor, damage, kind_of
+from einsql.storage.objects import Damaged, Definition, Object, Tensor, bare_name, damage, kind_of
 from einsql.storage.session_store import Store
 
 MAIN = "main"
@@ -54,7 +54,7 @@ def _object(connection: Any, name: str, schema: str | None) -> Object | None:
 def _objects(connection: Any, schema: str | None) -> list[Object]:
     store = _store(connection, schema)
     stored = () if store is None else store.objects.values()
-    return [o for o in stored if not o.name.endswith("()")]
+    return [o for o in stored if o.name == bare_name(o)]
 
 
 class Reflection(Dialect):

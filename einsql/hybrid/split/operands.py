@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterable
 
 from sqlglot import exp
 
-from einsql.ir.einsum.graph import EinSum, Input, Node, children, labels_of, operands_of, walk
+from einsql.ir.einsum.graph import (
+    EinSum,
+    Input,
+    Node,
+    TableInput,
+    children,
+    labels_of,
+    operands_of,
+    walk,
+)
 
 ROOMY = 16
 """The most result keys for each point of the operands."""
@@ -88,7 +97,7 @@ def sources(tree: exp.Expr) -> list[exp.Table]:
     return tables
 
 
-def refusal(root: Node, tables: set[str], is_ours: bool = False) -> str | None:
+def refusal(root: Node, is_ours: bool = False) -> str | None:
     """Returns the reason why DuckDB should run a query with tables as operands, or None.
 
     einsql runs the query if it reads a tensor, if equalities with keys of tensors join every
@@ -96,16 +105,15 @@ def refusal(root: Node, tables: set[str], is_ours: bool = False) -> str | None:
 
     Args:
         root: The bound query.
-        tables: The inputs that are tables.
         is_ours: Whether DuckDB cannot run the query; then only its groups are checked.
     """
     nodes = walk(root)
-    if not is_ours and all(n.name in tables for n in nodes if isinstance(n, Input)):
+    if not is_ours and all(isinstance(n, TableInput) for n in nodes if isinstance(n, Input)):
         return "no tensor is read"
     over: set[int] = set()
     for node in nodes:
         if isinstance(node, Input):
-            if node.name in tables:
+            if isinstance(node, TableInput):
                 over.add(id(node))
             continue
         if any(id(c) in over for c in children(node)):

@@ -23,6 +23,9 @@ from einsql.ir.layout import Tiles
 
 Scalar = bool | int | float
 
+SCALAR = "value"
+"""The one field of a `ParameterInput`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Const:
@@ -58,6 +61,17 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter of the statement, counted from 1, whose value is known at run time.
+
+    Only expressions that are being bound have it. A node reads the scalar `ParameterInput`.
+    """
+
+    number: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A scalar function of `einsql.ir.functions.SCALARS`; `dtype` is its result type."""
 
@@ -66,7 +80,7 @@ class Call:
     dtype: DType
 
 
-Expr = Const | Label | Value | Call
+Expr = Const | Label | Value | Param | Call
 
 TRUE = Const(True, DType.BOOLEAN)
 FALSE = Const(False, DType.BOOLEAN)
@@ -89,7 +103,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Input:
-    """A stored tensor, a registered array or a generated range, by name.
+    """A stored tensor, a file or an array, by name; other kinds of inputs are subclasses.
 
     Attributes:
         parts: The declared number of parts of each key over the sites; None if nothing is
@@ -112,6 +126,36 @@ class Input:
     def settled(self) -> bool:
         """True if its sites are fixed; otherwise it is stored where it is read."""
         return self.lies is not None or self.parts is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParameterInput(Input):
+    """A scalar that the host computes from parameters before a plan runs."""
+
+    @classmethod
+    def of(cls, text: str, dtype: DType) -> ParameterInput:
+        """The scalar of an expression of parameters.
+
+        Args:
+            text: The expression as EXPLAIN shows it, such as `?1 + 1`.
+            dtype: Its type.
+        """
+        return cls(text, Schema((), (Field(SCALAR, dtype),)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartInput(Input):
+    """The result of a part of the statement over tiles, or of what is cut into tiles."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableInput(Input):
+    """A table of DuckDB with one element for each row."""
+
+    @classmethod
+    def of(cls, table: str, schema: Schema) -> TableInput:
+        """The rows of a table; the name differs from those of tensors."""
+        return cls(f"{table.lower()} (table)", schema)
 
 
 @dataclass(frozen=True, slots=True)

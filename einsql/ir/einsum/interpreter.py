@@ -83,9 +83,10 @@ def evaluate_node(node: EinSum, operands: list[Fields]) -> Fields:
             return np.asarray(e.value, dtype=wide(e.dtype).numpy)
         if isinstance(e, Label):
             return grid[e.name]
-        if isinstance(e, Value):
-            return field(e)
-        return apply(e, mask)
+        if isinstance(e, Call):
+            return apply(e, mask)
+        assert isinstance(e, Value)
+        return field(e)
 
     def apply(e: Call, mask: np.ndarray) -> np.ndarray:
         if e.fn in ("and", "or", "if"):  # the right-hand sides count only where needed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from einsql.core.schema import is_flag
-from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Input, Label, Node, Value, walk
+from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Input, Label, Node, Param, Value, walk
 
 _INFIX = {
     "add": "+",
@@ -32,6 +32,8 @@ def format_expr(expr: Expr, names: tuple[str, ...] = ()) -> str:
     if isinstance(expr, Value):
         owner = names[expr.operand] if expr.operand < len(names) else f"#{expr.operand}"
         return f"{owner}.{expr.field.lstrip('.')}"
+    if isinstance(expr, Param):
+        return f"?{expr.number}"
     args = [format_expr(a, names) for a in expr.args]
     if expr.fn == "cast":
         return f"{args[0]}::{expr.dtype.value}"

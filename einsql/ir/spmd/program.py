@@ -20,7 +20,8 @@ from typing import Literal
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output
+from einsql.ir.einsum.conditional_outputs import always
+from einsql.ir.einsum.graph import TRUE, EinSum, Input, Output
 from einsql.ir.functions import REDUCTIONS
 from einsql.ir.layout import Tiles
 
@@ -196,6 +197,11 @@ class Program:
         """Bytes that cross sites, on dense relations."""
         return sum(s.nbytes for s in self.steps if isinstance(s, Exchange | Complete))
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the stored tensors that it reads."""
+        return tuple(dict.fromkeys(s.source.name for s in self.steps if isinstance(s, Load)))
+
     def relation(self, number: int) -> Input | EinSum:
         """The relation whose tiles a step produces."""
         step = self.steps[number]
@@ -275,23 +281,6 @@ def with_state(node: EinSum) -> EinSum:
             extra.append(Output(best_of(o.name), (value,), value.dtype, extreme, o.where))
             extra.append(Output(some_of(o.name), (TRUE,), DType.BOOLEAN, "bool_or", o.where))
     return replace(node, outputs=(*node.outputs, *extra)) if extra else node
-
-
-def beside(o: Output) -> Call | None:
-    """The mark of an output that matters only where the sum of a term is not finite."""
-    value = o.args[0]
-    marked = o.reduction is not None and isinstance(value, Call) and value.fn == "beside"
-    return value if marked and isinstance(value, Call) else None
-
-
-def always(node: EinSum) -> EinSum:
-    """The node whose conditional outputs are computed unconditionally (see `beside`)."""
-    marks = [beside(o) for o in node.outputs]
-    if not any(marks):
-        return node
-    pairs = zip(node.outputs, marks, strict=True)
-    outputs = (o if mark is None else replace(o, args=mark.args[:1]) for o, mark in pairs)
-    return replace(node, outputs=tuple(outputs))
 
 
 def state_bytes(node: EinSum) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from einsql.core.boxes import split
 from einsql.core.schema import DType
 from einsql.errors import DataError, InternalError, ProgrammingError
-from einsql.ir.einsum.graph import Const, Expr, Label, Value
+from einsql.ir.einsum.graph import Call, Const, Expr, Label
 from einsql.ir.functions import SCALARS
 from einsql.ir.functions.casts import cast_array
 
@@ -173,7 +173,7 @@ def over_keys(expr: Expr, keys: np.ndarray) -> np.ndarray:
             return np.full(len(keys), e.value, e.dtype.carrier)
         if isinstance(e, Label):
             return columns[e.name]
-        if isinstance(e, Value):
+        if not isinstance(e, Call):
             raise InternalError("A function of keys reads values")
         args = [value(a) for a in e.args]
         if e.fn == "cast":

@@ -181,14 +181,34 @@ def transform(root: Node, visit: Callable[[Node], Node]) -> Node:
     return done[id(root)]
 
 
-def index_tensor(lo: int, hi: int) -> Input:
-    """The tensor of a label's values, [lo, lo + 1, …, hi - 1]; `generated` makes it."""
-    return Input(f"RANGE({lo}, {hi})", _dense((max(0, hi - lo),), DType.BIGINT))
+@dataclass(frozen=True, slots=True, eq=False)
+class RangeInput(Input):
+    """The values of a label, [start, start + 1, …], which `generated` makes."""
+
+    start: int = 0
+
+    @classmethod
+    def over(cls, lo: int, hi: int) -> RangeInput:
+        """The integers from lo to hi - 1."""
+        return cls(f"RANGE({lo}, {hi})", _dense((max(0, hi - lo),), DType.BIGINT), start=lo)
+
+    def array(self) -> np.ndarray:
+        """The integers; int64 of one axis."""
+        return np.arange(self.start, self.start + self.schema.size, dtype=np.int64)
 
 
-def empty_tensor(shape: tuple[int, ...], dtype: DType) -> Input:
-    """A tensor none of whose elements is read; `generated` makes it."""
-    return Input(f"ZEROS{shown(shape)} {dtype.value}", _dense(shape, dtype))
+@dataclass(frozen=True, slots=True, eq=False)
+class ZerosInput(Input):
+    """Zeros that `generated` makes; a plan reads none of them."""
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], dtype: DType) -> ZerosInput:
+        """Zeros of a shape and type."""
+        return cls(f"ZEROS{shown(shape)} {dtype.value}", _dense(shape, dtype))
+
+    def array(self) -> np.ndarray:
+        """The zeros, in the type's NumPy dtype."""
+        return np.zeros(self.schema.shape, self.schema.dtype(VALUE).numpy)
 
 
 def _dense(shape: tuple[int, ...], dtype: DType) -> Schema:
@@ -197,17 +217,9 @@ def _dense(shape: tuple[int, ...], dtype: DType) -> Schema:
 
 
 def generated(root: Node) -> dict[str, np.ndarray]:
-    """The tensors a plan scans that nobody stores, by name; names of others are small letters."""
-    arrays: dict[str, np.ndarray] = {}
-    for node in walk(root):
-        if isinstance(node, Scan):
-            name, schema = node.tensor.name, node.tensor.schema
-            if name.startswith("RANGE("):
-                lo, hi = name[6:-1].split(", ")
-                arrays[name] = np.arange(int(lo), int(hi), dtype=np.int64)
-            elif name.startswith("ZEROS<"):
-                arrays[name] = np.zeros(schema.shape, schema.dtype(VALUE).numpy)
-    return arrays
+    """The ranges and zeros that a plan scans, by name; names of tensors are small letters."""
+    tensors = [node.tensor for node in walk(root) if isinstance(node, Scan)]
+    return {t.name: t.array() for t in tensors if isinstance(t, RangeInput | ZerosInput)}
 
 
 def natural_keys(

@@ -16,7 +16,7 @@ from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.source import Grid, finishing, generate_cuda, plan_grid
 from einsql.kernels.loops.codegen import cells
-from einsql.kernels.loops.expressions import Param, Program
+from einsql.kernels.loops.expressions import Argument, Program, Role
 from einsql.kernels.loops.loop_nest import failing, free_labels
 
 Arrays = Mapping[str, Array]
@@ -157,11 +157,11 @@ class _Generated:
         carried = np.dtype(np.float32) if dtype is DType.HALF else stored_type(dtype)
         return self.device.full((self.size * self.splits,), value, carried)
 
-    def argument(self, p: Param) -> int:
+    def argument(self, p: Argument) -> int:
         """The value of an integer argument."""
-        if p.kind == "lo":
+        if p.role is Role.LO:
             return self.axes[p.label].lo
-        if p.kind == "hi":
+        if p.role is Role.HI:
             return self.axes[p.label].hi
         place = self.node.keys.index(p.label)
         return prod(self.node.schema.shape[place + 1 :])

@@ -16,7 +16,7 @@ from einsql.kernels.cuda.products import compile_product
 from einsql.kernels.cuda.shortage import is_shortage, with_room
 from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
 from einsql.kernels.cuda.tiles import LEAST, compile_tiles
-from einsql.kernels.kernel import Tick, no_progress
+from einsql.kernels.kernel import CompiledNode, Tick, no_progress
 from einsql.kernels.registry import compile_node
 from einsql.kernels.vectorized.views import plan_views
 
@@ -39,7 +39,7 @@ def compile_on_device(
     jit: str = "auto",
     least: int = LEAST,
     limit: int | None = None,
-) -> tuple[str, Runner]:
+) -> CompiledNode[Runner]:
     """Chooses a kernel of the device for a node.
 
     Args:
@@ -51,18 +51,19 @@ def compile_on_device(
         limit: Bytes that relations may take while it runs; by default the device's memory.
 
     Returns:
-        The kernel's name and its runner, over handles. It raises DataError as kernels of the
-        processor do.
+        The node with a runner over handles. It raises DataError as kernels of the processor do.
     """
     views = _views(node, memory)
     if views is not None:
-        return "cuda view", views
+        fields = frozenset(o.name for o in node.outputs)
+        return CompiledNode("cuda view", views, fields)
     if not TYPES.issuperset(_types(node)):
         return _on_processor(node, memory, jit)
     name, compute = _compute(node, memory, precision, least)
     if compute is None:
         return _on_processor(node, memory, jit)
-    return name, _Operator(node, memory, compute, precision, jit, least, limit).run
+    run = _Operator(node, memory, compute, precision, jit, least, limit).run
+    return CompiledNode(name, run)
 
 
 def _compute(
@@ -95,9 +96,9 @@ def _views(node: EinSum, memory: Memory) -> Runner | None:
     return run
 
 
-def _on_processor(node: EinSum, memory: Memory, jit: str) -> tuple[str, Runner]:
+def _on_processor(node: EinSum, memory: Memory, jit: str) -> CompiledNode[Runner]:
     """The processor's kernel, between copies."""
-    name, runner = compile_node(node, jit)
+    compiled = compile_node(node, jit)
     reads = _reads(node)
 
     def run(operands: Sequence[Handles], tick: Tick) -> dict[str, Handle]:
@@ -105,9 +106,9 @@ def _on_processor(node: EinSum, memory: Memory, jit: str) -> tuple[str, Runner]:
             {name: h.host() for name, h in o.items() if (n, name) in reads}
             for n, o in enumerate(operands)
         ]
-        return {name: memory.given(a, made=True) for name, a in runner(fields, tick).items()}
+        return {name: memory.given(a, made=True) for name, a in compiled.run(fields, tick).items()}
 
-    return name, run
+    return CompiledNode(compiled.kernel, run, calls_blas=compiled.calls_blas)
 
 
 def _types(node: EinSum) -> set[DType]:
@@ -163,7 +164,7 @@ class _Operator:
             return handles
         parts = plan_slabs(pieces, self.cuttable(), limit)
         if parts is None or (short and not parts):
-            return _on_processor(self.node, self.memory, self.jit)[1](operands, tick)
+            return _on_processor(self.node, self.memory, self.jit).run(operands, tick)
         return self.in_slabs(read, parts, limit, tick)
 
     def at_once(self, read: Sequence[Handles]) -> dict[str, Handle] | None:
@@ -212,10 +213,10 @@ class _Operator:
                 if last is None or last[0] != cut:  # the same part as before is still there
                     current[n] = cut, {x: self.memory.given(a[cut]) for x, a in host[n].items()}
             operands = [fields for _, fields in filter(None, current)]
-            run = compile_on_device(part, self.memory, self.precision, self.jit, self.least, limit)[
-                1
-            ]
-            computed = run(operands, no_progress)
+            compiled = compile_on_device(
+                part, self.memory, self.precision, self.jit, self.least, limit
+            )
+            computed = compiled.run(operands, no_progress)
             into = tuple(
                 slice(slab[k][0] - node.axis(k).lo, slab[k][1] - node.axis(k).lo)
                 if k in slab

@@ -16,7 +16,7 @@ from einsql.ir.einsum.graph import Call, EinSum, Output, Value
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.cuda.spelling import for_cuda, power, template
 from einsql.kernels.loops.codegen import Writer, cells
-from einsql.kernels.loops.expressions import Program, memory
+from einsql.kernels.loops.expressions import Program, Role, memory
 from einsql.kernels.loops.loop_nest import Mode, Nest, free_labels, product
 
 HEADER = """\
@@ -231,7 +231,7 @@ class CudaWriter(Writer):
                 at = self.nest.loops.index(k)
                 digits.append((f"l{at}", f"e{at}"))
             else:
-                digits.append((f"g{n}", f"({self.param('hi', k)} - {self.param('lo', k)})"))
+                digits.append((f"g{n}", f"({self.param(Role.HI, k)} - {self.param(Role.LO, k)})"))
             if k not in self.nest.loops or k in self.grid.sorted:
                 number.append(digits[-1])
         text = "0"

@@ -31,7 +31,7 @@ from einsql.kernels.cuda.generated import Arrays, Compute, literal, stored_type
 from einsql.kernels.cuda.source import HEADER, CudaWriter, Grid, read
 from einsql.kernels.cuda.spelling import for_cuda
 from einsql.kernels.loops.codegen import cells
-from einsql.kernels.loops.expressions import STORED, memory
+from einsql.kernels.loops.expressions import STORED, Role, memory
 from einsql.kernels.loops.loop_nest import Mode, Nest
 from einsql.kernels.vectorized.views import reading
 
@@ -190,7 +190,7 @@ class _Tiles:
         result = device.empty((batch * m * n,), stored_type(output.dtype))
         failed = device.full((1,), 0, np.dtype(np.int64))
         program = self.writer.out
-        assert all(p.kind == "lo" for p in program.params)  # labels are read, no arrays
+        assert all(p.role is Role.LO for p in program.params)  # labels are read, no arrays
         numbers = [self.node.axis(p.label).lo for p in program.params]
         work = batch * down * across
         args: list[Any] = [work, m, n, k, down, across, *numbers]

@@ -12,12 +12,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from einsql.core.lazy_module import lazy_modules
 from einsql.ir.einsum.graph import EinSum, Node, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from einsql.kernels.groups.group import Compile, Group
+    from einsql.kernels.groups import find as _find
+    from einsql.kernels.groups import group as _group
+    from einsql.kernels.groups.group import Group
+    from einsql.kernels.kernel import Compile
+else:  # loaded for large nodes
+    _find, _group = lazy_modules(__name__, "find", "group")
 
 LEAST = 2**18
 """Points from which a node is worth being joined with others."""
@@ -34,9 +40,7 @@ def find_groups(roots: Sequence[Node], compile_node: Compile) -> list[Group]:
     heavy = [n for n in nodes if isinstance(n, EinSum) and n.points >= LEAST]
     if len(heavy) < 2:
         return []
-    from einsql.kernels.groups.find import groups_of  # not read by small statements
-
-    return groups_of(nodes, roots, heavy, LEAST, compile_node)
+    return _find.groups_of(nodes, roots, heavy, LEAST, compile_node)
 
 
 def join(nodes: Sequence[EinSum], visible: Sequence[bool], compile_node: Compile) -> Group | None:
@@ -47,6 +51,4 @@ def join(nodes: Sequence[EinSum], visible: Sequence[bool], compile_node: Compile
         visible: For each whether something else reads it.
         compile_node: How a node runs by itself, where a group has to run otherwise.
     """
-    from einsql.kernels.groups.group import make_group  # as in `find_groups`
-
-    return make_group(nodes, visible, compile_node)
+    return _group.make_group(nodes, visible, compile_node)

@@ -17,7 +17,7 @@ from einsql.kernels.groups.places import Driver, Source, extreme, itemsize
 from einsql.kernels.groups.plan import PAD, Plan
 from einsql.kernels.groups.weights import masks_fit
 from einsql.kernels.loops.codegen import generate
-from einsql.kernels.loops.expressions import STORED
+from einsql.kernels.loops.expressions import STORED, Role
 from einsql.kernels.loops.generated import bits
 
 _HEADER = "import numpy as np\nfrom numba import njit\n"
@@ -304,13 +304,13 @@ class _Writer(Online):
             c = m.own[label]
             numbers += [self.param(0), self.param(1 if c in self.rows else plan.extent(c))]
         for p in program.params:
-            if p.kind == "stride":
+            if p.role is Role.STRIDE:
                 numbers.append(self.step((at, *program.arrays[p.array]), p.label))
-            elif p.kind == "key":
+            elif p.role is Role.KEY:
                 numbers.append(self.param(self.key_step(at, m, p.label)))
             else:
                 a = m.node.axis(p.label)
-                numbers.append(self.param(a.lo if p.kind == "lo" else a.hi))
+                numbers.append(self.param(a.lo if p.role is Role.LO else a.hi))
         numbers += [self.param(bits(c)) for c in program.constants]
         places = [self.read((at, *a)) for a in program.arrays]
         places += [self.made((at, o.name)) for o in m.node.outputs]
@@ -346,11 +346,11 @@ class _Writer(Online):
         first = 2 * len(nest.loops)
         for n, p in enumerate(program.params):
             c = m.own.get(p.label)
-            if p.kind == "lo" and c in self.rows:
+            if p.role is Role.LO and c in self.rows:
                 lo = self.param(m.node.axis(p.label).lo)
                 moved = " + r" if c == self.plan.block else ""
                 self.emit(f"q{at}[{first + n}] = {lo} + x{self.rows.index(c)}{moved}")
-            elif p.kind == "lo" and self.parted and c == self.along:
+            elif p.role is Role.LO and self.parted and c == self.along:
                 self.emit(f"q{at}[{first + n}] = {self.param(m.node.axis(p.label).lo)} + part")
         first += len(program.params) + len(program.constants)
         for n, address in enumerate(addresses):

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import prod
 
 from einsql.ir.einsum.graph import EinSum, Node, Operand
-from einsql.kernels.groups.group import Compile, Group
+from einsql.kernels.groups.group import Group
 from einsql.kernels.groups.plan import Plan, make_plan
+from einsql.kernels.kernel import Compile
 from einsql.kernels.vectorized import views
 
 MOST = 12

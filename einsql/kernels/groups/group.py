@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from math import ceil
@@ -16,11 +16,9 @@ from einsql.ir.einsum.graph import EinSum, Node, Operand
 from einsql.kernels.groups.driver import external, write
 from einsql.kernels.groups.places import Driver, GroupInputs, Source, Strided
 from einsql.kernels.groups.plan import Plan, make_plan, work
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Compile, Fields, Runner, Tick
 from einsql.kernels.loops.expressions import FAR
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
-
-Compile = Callable[[EinSum], tuple[str, Runner]]
 
 NOTHING = -1
 """Number of the batch that a new scratch holds right sides of."""
@@ -39,10 +37,7 @@ class Group:
         nodes: The nodes, producers first.
         sources: Operands from outside, each once.
         results: Those among them whose fields leave.
-        kernel: The name of the kernel, for EXPLAIN.
     """
-
-    kernel = "group"
 
     def __init__(self, plan: Plan, compile_node: Compile) -> None:
         self.plan = plan
@@ -72,7 +67,7 @@ class Group:
 
     @cached_property
     def _singly(self) -> list[Runner]:
-        return [self._compile(n)[1] for n in self.nodes]
+        return [self._compile(n).run for n in self.nodes]
 
     def run(self, operands: Sequence[Fields], tick: Tick) -> list[dict[str, np.ndarray]]:
         """Runs the nodes.

@@ -22,6 +22,7 @@ from einsql.kernels.loops.expressions import (
     ROUND,
     STORED,
     Program,
+    Role,
     literal,
     memory,
     stored,
@@ -357,7 +358,7 @@ class Writer(Wraps):
         """Position in the result arrays, from labels known at a level."""
         keys = self.node.keys
         assert all(self.level[k] <= level for k in keys)
-        terms = [f"{self.index[k]} * {self.param('key', k)}" for k in keys[:-1]]
+        terms = [f"{self.index[k]} * {self.param(Role.KEY, k)}" for k in keys[:-1]]
         return f"np.uintp({' + '.join([*terms, *(self.index[k] for k in keys[-1:])]) or '0'})"
 
     # Text --------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Axis, Call, Const, EinSum, Expr, Label, Value, conjuncts
@@ -54,14 +55,23 @@ _OF_ANGLES = frozenset({"sin", "cos"})
 _IN_FLOATS = {"idiv": "idiv_32({0}, {1})", "mod": "remainder_32({0}, {1})"}
 
 
-@dataclass(frozen=True, slots=True)
-class Param:
-    """An integer argument: `lo` or `hi` of a label, its `stride` in an array, or in the result.
+class Role(Enum):
+    """The roles of integer arguments: bounds of a label, its stride in an operand or the result."""
 
-    `array` numbers the array for strides of operands and is -1 otherwise.
+    LO, HI, STRIDE, KEY = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An integer argument of generated source.
+
+    Attributes:
+        role: What it is.
+        label: The label that it is about.
+        array: The number of the array of a `Role.STRIDE`, otherwise -1.
     """
 
-    kind: str
+    role: Role
     label: str
     array: int = -1
 
@@ -78,7 +88,7 @@ class Program:
     """
 
     source: str = ""
-    params: list[Param] = field(default_factory=list)
+    params: list[Argument] = field(default_factory=list)
     constants: list[Const] = field(default_factory=list)
     arrays: list[tuple[int, str]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
@@ -186,10 +196,10 @@ class Points:
     def derive(self, axis: Axis, define: Expr) -> None:
         """Computes a derived label, leaving the point where its value is out of bounds."""
         value = self.temp(f"np.int64({self.value(define)})")
-        lo = self.param("lo", axis.label)
+        lo = self.param(Role.LO, axis.label)
         within = interval(define, self.bounds)
         if within is None or within[0] < axis.lo or within[1] >= axis.hi:
-            hi = self.param("hi", axis.label)
+            hi = self.param(Role.HI, axis.label)
             self.skip_unless(f"({value} >= {lo} and {value} < {hi})")
         self.index[axis.label] = self.temp(f"{value} - {lo}")
         self.level[axis.label] = self.at
@@ -231,7 +241,7 @@ class Points:
     def build(self, e: Expr) -> str:
         """Computes an expression at the current level and remembers its name."""
         if isinstance(e, Label):
-            name = self.temp(f"{self.index[e.name]} + {self.param('lo', e.name)}")
+            name = self.temp(f"{self.index[e.name]} + {self.param(Role.LO, e.name)}")
         elif isinstance(e, Value):
             name = self.temp(self.load(e))
         else:
@@ -250,7 +260,7 @@ class Points:
         terms = []
         for label in dict.fromkeys(labels):
             unit = label == labels[-1] and labels.count(label) == 1 and key not in self.strided
-            stride = "" if unit else f" * {self.param('stride', label, n)}"
+            stride = "" if unit else f" * {self.param(Role.STRIDE, label, n)}"
             terms.append(f"{self.index[label]}{stride}")
         text = f"a{n}[{' + '.join(terms) or '0'}]"
         return _READ.get(e.dtype, "{0}").format(text)
@@ -391,9 +401,9 @@ class Points:
         self.temps += 1
         return f"t{self.temps - 1}"
 
-    def param(self, kind: str, label: str, array: int = -1) -> str:
+    def param(self, role: Role, label: str, array: int = -1) -> str:
         """The name of an integer argument."""
-        p = Param(kind, label, array)
+        p = Argument(role, label, array)
         if p not in self.out.params:
             self.out.params.append(p)
         return f"p{self.out.params.index(p)}"

@@ -25,7 +25,7 @@ from einsql.ir.einsum.intervals import fits, interval
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.loops.codegen import accumulator, compensated, generate, is_compensated, state
-from einsql.kernels.loops.expressions import FAR, Param, Program
+from einsql.kernels.loops.expressions import FAR, Argument, Program, Role
 from einsql.kernels.loops.flatten_labels import flatten
 from einsql.kernels.loops.loop_cuts import Box, cut
 from einsql.kernels.loops.loop_nest import plan_nest
@@ -246,12 +246,12 @@ class _Loops:
                 return layout.program
         return generate(self.node, self.nest, strided, self.near)
 
-    def argument(self, p: Param, strides: list[dict[str, int]]) -> int:
-        if p.kind == "lo":
+    def argument(self, p: Argument, strides: list[dict[str, int]]) -> int:
+        if p.role is Role.LO:
             return self.axes[p.label].lo
-        if p.kind == "hi":
+        if p.role is Role.HI:
             return self.axes[p.label].hi
-        if p.kind == "stride":
+        if p.role is Role.STRIDE:
             return strides[p.array][p.label]
         place = self.node.keys.index(p.label)
         return prod(self.shape[place + 1 :])

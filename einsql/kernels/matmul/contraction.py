@@ -6,31 +6,29 @@ Labels summed that only one operand has are summed first; then `products/` multi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from einsql.core.lazy_module import lazy_modules
 from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import Call, EinSum, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.matmul.layout import Labels
 from einsql.kernels.matmul.match import Factor, Product, is_safe_scale, product_of
-from einsql.kernels.matmul.rows import by_rows
-from einsql.kernels.vectorized.sums import (
-    LONGEST,
-    ORDERED,
-    SHORT,
-    SMALL,
-    accurate_sum,
-    from_zero,
-    write_small_sum,
-)
-from einsql.kernels.vectorized.vector import compile_vector
 from einsql.kernels.vectorized.views import View, reading, write_view
+
+if TYPE_CHECKING:
+    from einsql.kernels.matmul import multiply, rows
+    from einsql.kernels.vectorized import sums, vector
+else:  # loaded when a product or a sum needs one of them
+    multiply, rows = lazy_modules("einsql.kernels.matmul", "multiply", "rows")
+    sums, vector = lazy_modules("einsql.kernels.vectorized", "sums", "vector")
 
 Compute = Callable[[Sequence[Fields], Tick], np.ndarray]
 WriteArray = Callable[[Page, Sequence[FieldSource]], str]
@@ -106,7 +104,7 @@ def _alternates(node: EinSum, operand: int) -> bool:
     )
     changes = sum(a is not b for a, b in pairwise(kept))
     alone = len(set(labels)) == len(labels)
-    return alone and changes > 1 and SHORT < row <= LONGEST and node.points <= AT_ONCE
+    return alone and changes > 1 and sums.SHORT < row <= sums.LONGEST and node.points <= AT_ONCE
 
 
 def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
@@ -178,10 +176,10 @@ def _scaled(node: EinSum, factors: Product, compute: Compute, finish: _Finish | 
             scale *= float(operands[s.operand][s.field])
         if not is_safe_scale(factors.scale * scale, output.dtype):
             if not each:
-                each.append(compile_vector(node))
+                each.append(vector.compile_vector(node))
             return each[0](operands, tick)
         total = compute(operands, tick)
-        total = from_zero(np.asarray(total * total.dtype.type(scale)))
+        total = sums.from_zero(np.asarray(total * total.dtype.type(scale)))
         return {output.name: total if finish is None else finish(total)}
 
     return ignoring(run)
@@ -219,7 +217,7 @@ class _Load:
             array = array.astype(work, copy=False)
             for factor in self.side[1:]:
                 array = array * self._one(operands, factor).astype(work, copy=False)
-        return accurate_sum(array, self.axes, work, self.compiles) if self.axes else array
+        return sums.accurate_sum(array, self.axes, work, self.compiles) if self.axes else array
 
     def _one(self, operands: Sequence[Fields], factor: Factor) -> np.ndarray:
         array = operands[factor.operand][factor.field]
@@ -242,9 +240,11 @@ class _Load:
             array = page.line(f"{array} * {known[factor]}")
         if not self.axes:
             return array
-        if self.points < (ORDERED if self.work == np.float64 else SMALL):
-            return write_small_sum(page, array, self.axes, self.work)
-        total = f"{page.held(accurate_sum, 'f')}({array}, {self.axes!r}, {page.held(self.work)}"
+        if self.points < (sums.ORDERED if self.work == np.float64 else sums.SMALL):
+            return sums.write_small_sum(page, array, self.axes, self.work)
+        total = (
+            f"{page.held(sums.accurate_sum, 'f')}({array}, {self.axes!r}, {page.held(self.work)}"
+        )
         return page.line(f"{total}, {self.compiles})")
 
 
@@ -293,10 +293,10 @@ def _single(
 
         def write_copy(page: Page, operands: Sequence[FieldSource]) -> str:
             array, to = load.write(page, operands), page.held(work)
-            add, zero = page.held(from_zero, "f"), f".astype({to}, copy=False)"
+            add, zero = page.held(sums.from_zero, "f"), f".astype({to}, copy=False)"
             return page.line(f"{add}({array}{zero}{turned})")
 
-        return lambda operands, tick: from_zero(
+        return lambda operands, tick: sums.from_zero(
             load(operands).astype(work, copy=False).transpose(turn)
         ), write_copy
 
@@ -311,8 +311,6 @@ def _pair(
     node: EinSum, factors: Product, work: np.dtype, compiles: bool
 ) -> tuple[Compute, WriteArray]:
     """Reads both sides and multiplies them."""
-    from einsql.kernels.matmul.multiply import Multiplied  # for statements with products only
-
     extent = {a.label: a.extent for a in node.axes}
     keys = node.keys
     sides = [
@@ -333,14 +331,16 @@ def _pair(
     load_a, load_b = (
         _load(node, side, gone, work, compiles) for side, gone in ((a, gone_a), (b, gone_b))
     )
-    sums = len(labels.extent) > len(labels.keys)
-    multiply = Multiplied(labels, work, compiles) if sums else by_rows(labels, work)
+    is_summed = len(labels.extent) > len(labels.keys)
+    product = (
+        multiply.Multiplied(labels, work, compiles) if is_summed else rows.by_rows(labels, work)
+    )
 
     def write(page: Page, operands: Sequence[FieldSource]) -> str:
         left, right = load_a.write(page, operands), load_b.write(page, operands)
-        return page.line(f"{page.held(multiply, 'f')}({left}, {right}, {page.tick})")
+        return page.line(f"{page.held(product, 'f')}({left}, {right}, {page.tick})")
 
-    return lambda operands, tick: multiply(load_a(operands), load_b(operands), tick), write
+    return lambda operands, tick: product(load_a(operands), load_b(operands), tick), write
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +362,7 @@ class _Finish:
     def __call__(self, result: np.ndarray) -> np.ndarray:
         """The node's result."""
         if self.scale != 1.0:
-            result = from_zero(np.asarray(result * result.dtype.type(self.scale)))
+            result = sums.from_zero(np.asarray(result * result.dtype.type(self.scale)))
         result = np.asarray(result).astype(self.dtype, copy=False)
         return result if self.lift is None else np.broadcast_to(result[self.lift], self.shape)
 
@@ -392,6 +392,6 @@ def _finish(node: EinSum, factors: Product, dtype: np.dtype) -> _Finish | None:
 
 
 _LAW = "a float sum of products of one or two operands is matrix products"
-CONTRACTION = Kernel("blas", _LAW, compile_contraction)
-UNCOMPILED = Kernel("blas", _LAW, partial(compile_contraction, compiles=False))
+CONTRACTION = Kernel("blas", _LAW, compile_contraction, calls_blas=True)
+UNCOMPILED = replace(CONTRACTION, match=partial(compile_contraction, compiles=False))
 """The same without Numba."""

@@ -7,11 +7,17 @@ function: a few hundred in products of packed matrices, as many as it is given i
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from einsql.core.lazy_module import LazyModule
 from einsql.kernels.runtime import blas
-from einsql.kernels.vectorized.sums import RunningSum, add_up
+
+if TYPE_CHECKING:
+    from einsql.kernels.vectorized import sums as array_sums
+else:  # loaded for long sums
+    array_sums = LazyModule("einsql.kernels.vectorized.sums")
 
 TERMS = 2**11
 """Terms of a call that may add all of them one after another."""
@@ -98,7 +104,7 @@ def add_blocks(sums: np.ndarray, axis: int, out: np.ndarray) -> np.ndarray:
     if sums.shape[axis] <= ADDED:
         np.add.reduce(sums, axis=axis, out=out)
     else:
-        out[...] = add_up(sums, (axis,), out.dtype == np.float64)
+        out[...] = array_sums.add_up(sums, (axis,), out.dtype == np.float64)
     return out
 
 
@@ -107,7 +113,7 @@ def _one_by_one(
 ) -> None:
     """Blocks one after another, each added to the result."""
     k = left.shape[-1]
-    total: RunningSum | None = None
+    total: array_sums.RunningSum | None = None
     for number, start in enumerate(range(0, k, terms)):
         block = slice(start, min(start + terms, k))
         rows, columns = left[..., block], right[..., block, :]
@@ -115,7 +121,7 @@ def _one_by_one(
             blas.add_products(rows, columns, out)
             continue
         if number:
-            total = RunningSum(out) if total is None else total.add(out)
+            total = array_sums.RunningSum(out) if total is None else total.add(out)
         product(rows, columns, out)
     if total is not None:
         out[...] = total.add(out).result()

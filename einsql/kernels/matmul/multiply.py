@@ -171,8 +171,8 @@ class Plan(ProductViews):
             b: A right one.
         """
         stack = prod(self.extents[: self.free])
-        form = ProductStrategy(stack, self.m, self.n, self.k)
-        if form.kind is None or (stack * self.m == 1 and self.work.seconds < thread_team.LONG):
+        strategy = ProductStrategy(stack, self.m, self.n, self.k)
+        if strategy.form is None or (stack * self.m == 1 and self.work.seconds < thread_team.LONG):
             return None
         everything = [slice(None)] * len(self.units)
 
@@ -182,7 +182,7 @@ class Plan(ProductViews):
             right = self.reads[1].matrices(views[1], everything, out.dtype)
             return left, right, out.reshape(*out.shape[: self.free], self.m, self.n)
 
-        multiply = form.multiply(*matrices(a, b, self.result()[1]))
+        multiply = strategy.multiply(*matrices(a, b, self.result()[1]))
         if multiply is None:
             return None
 

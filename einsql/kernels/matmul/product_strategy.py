@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -24,6 +25,12 @@ Matrices = tuple[np.ndarray, np.ndarray, np.ndarray]
 Multiply = Callable[[np.ndarray, np.ndarray, np.ndarray, Tick], None]
 
 
+class Form(Enum):
+    """The forms of products for which packing does not pay."""
+
+    MANY, NARROW, SHALLOW, LONG = range(4)
+
+
 @dataclass(frozen=True, slots=True)
 class ProductStrategy:
     """A stack of matrix products.
@@ -39,19 +46,19 @@ class ProductStrategy:
     k: int
 
     @property
-    def kind(self) -> str | None:
-        """Why packing does not pay: "many", "narrow", "shallow" or "long"; None where it does."""
+    def form(self) -> Form | None:
+        """Why packing does not pay; None where it does."""
         if self.n == 1:
             return None
         if self.stack >= MANY and max(self.m, self.n, self.k) <= SMALL:
-            return "many"
+            return Form.MANY
         if self.n <= NARROW and self.m >= MANY * self.n and (self.k <= TERMS or self.stack == 1):
-            return "narrow"
+            return Form.NARROW
         if self.stack > 1:
             return None
         if self.k <= SHALLOW and self.m >= MANY and self.k * self.n <= PANEL:
-            return "shallow"
-        return "long" if self.k >= LONG and self.m * self.n <= SQUARE else None
+            return Form.SHALLOW
+        return Form.LONG if self.k >= LONG and self.m * self.n <= SQUARE else None
 
     def multiply(self, left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply | None:
         """A function that multiplies such matrices, or None where their strides are unsuitable.
@@ -63,11 +70,13 @@ class ProductStrategy:
         """
         if out.strides[-1] != out.itemsize:
             return None
-        if self.kind == "narrow" and left.strides[-1] != left.itemsize:
+        if self.form is Form.NARROW and left.strides[-1] != left.itemsize:
             return None  # each term of a row is in a line, and maybe on a page, of its own
         if self.m == 1 and right.strides[-1] != right.itemsize:
             return None  # a copy takes longer than the product
-        return (_long if self.kind == "long" or self.k > TERMS else UnpackedTiles)(left, right, out)
+        return (_long if self.form is Form.LONG or self.k > TERMS else UnpackedTiles)(
+            left, right, out
+        )
 
 
 def _long(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import Call, Const, Expr, Label, Output, Value
+from einsql.ir.einsum.graph import Call, Const, Expr, Label, Output, Param, Value
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.loops.expressions import CARRIERS, cast_text, typed
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
@@ -353,6 +353,7 @@ class _Text:
             return f"({text})" if e.dtype is not DType.BOOLEAN else str(bool(e.value))
         if e in self.known:
             return self.known[e]
+        assert not isinstance(e, Param)
         text = self.call(e) if isinstance(e, Call) else self.load(e)
         name = f"t{len(self.known)}"
         self.lines.append(f"{name} = {text}")

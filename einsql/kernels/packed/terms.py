@@ -160,7 +160,7 @@ class Ranges:
         if isinstance(e, Label):
             lo, hi = self.bounds[e.name]
             return Range(lo, hi - 1)
-        if isinstance(e, Value):
+        if not isinstance(e, Call):
             return _whole_type(e.dtype)
         args = [self.of(a) for a in e.args]
         if e.fn == "cast":

@@ -9,7 +9,6 @@ directory of this process, and a notice says why.
 from __future__ import annotations
 
 import atexit
-import hashlib
 import importlib.util
 import os
 import shutil
@@ -17,16 +16,22 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from einsql.core import forks
 from einsql.core.file_ownership import CHECKED, private_directory, read_private
+from einsql.core.lazy_module import LazyModule
 from einsql.errors import InternalError
 from einsql.kernels.kernel import Tick
+
+if TYPE_CHECKING:
+    import hashlib
+    from concurrent import futures
+else:  # loaded when a kernel is looked up, 7 ms
+    hashlib, futures = LazyModule("hashlib"), LazyModule("concurrent.futures")
 
 Kernel = Callable[..., Any]
 
@@ -110,7 +115,7 @@ def _load(source: str) -> Kernel:
 
 def _awaited(source: str, tick: Tick) -> Kernel:
     """Loads a kernel in a thread, for neither Python nor LLVM can be stopped as they compile."""
-    done: Future[Kernel] = Future()
+    done: futures.Future[Kernel] = futures.Future()
 
     def work() -> None:
         try:
@@ -120,7 +125,7 @@ def _awaited(source: str, tick: Tick) -> Kernel:
 
     # A process that exits meanwhile waits for it: LLVM must not outlive the interpreter.
     threading.Thread(target=work, name="einsql-compiler").start()
-    while not wait((done,), timeout=_PATIENCE).done:
+    while not futures.wait((done,), timeout=_PATIENCE).done:
         tick(0.0)
     return done.result()
 

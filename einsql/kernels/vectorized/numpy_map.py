@@ -9,7 +9,7 @@ import numpy as np
 from einsql.core.buffer_pool import empty
 from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Value
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.kernel import Fields, Runner, Tick, ignoring
 from einsql.kernels.vectorized.views import is_plain, spread, write_view
 
 LARGEST = 1 << 24
@@ -77,6 +77,3 @@ def _read(node: EinSum, expr: Expr) -> Read:
     if view is None:
         return lambda operands: operands[operand][field]
     return lambda operands: view(operands[operand][field])
-
-
-MAPS = Kernel("map", "one float operation on values re-indexed is one NumPy call", compile_map)

@@ -240,6 +240,7 @@ class _Writer:
             return self.once(e, lambda: self.literal(self.domain.labels[e.name]))
         if isinstance(e, Value):
             return self.once(e, lambda: self.value(e))
+        assert isinstance(e, Call)
         args = [self.expr(a, mask) for a in e.args]
         failure = self.failure(e)
         selected = None if failure is None or mask is None else mask.name

@@ -6,32 +6,25 @@ whether values are equal. While the sums of squares are finite, the extremes are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from einsql.core.source_writer import FieldSource, Page, write_of
+from einsql.ir.einsum.conditional_outputs import always, beside
 from einsql.ir.einsum.graph import EinSum
-from einsql.ir.spmd.program import always, beside
-from einsql.kernels.kernel import Fields, Runner, Tick
-
-Compile = Callable[[EinSum], tuple[str, Runner]]
+from einsql.kernels.kernel import Compile, CompiledNode, Fields, Runner, Tick
 
 
-def compile_rare_extremes(node: EinSum, compile_node: Compile) -> tuple[str, Runner] | None:
+def compile_rare_extremes(node: EinSum, compile_node: Compile) -> CompiledNode[Runner]:
     """Compiles a node with reductions of `beside(x, term)`, next to SUM(term).
 
     Args:
-        node: Any node.
+        node: A node that has some.
         compile_node: Compiles nodes without them.
-
-    Returns:
-        The kernel's name and the runner, or None for other nodes.
     """
     marks = {o: mark for o in node.outputs if (mark := beside(o)) is not None}
-    if not marks:
-        return None
     sums = {(o.args[0], o.where): o.name for o in node.outputs if o.reduction == "sum"}
     rare = {o.name: sums.get((mark.args[1], o.where)) for o, mark in marks.items()}
     plain = always(node)
@@ -39,12 +32,13 @@ def compile_rare_extremes(node: EinSum, compile_node: Compile) -> tuple[str, Run
         return compile_node(plain)
     often = replace(node, outputs=tuple(o for o in node.outputs if o.name not in rare))
     rest = replace(plain, outputs=tuple(o for o in plain.outputs if o.name in rare))
-    name, run = compile_node(often)
+    compiled = compile_node(often)
     nothing = {
         o.name: np.broadcast_to(o.dtype.numpy.type(0), node.schema.shape) for o in rest.outputs
     }
     sum_names = tuple(dict.fromkeys(s for s in rare.values() if s is not None))
-    return name, _RareExtremes(run, sum_names, _Rest(rest, compile_node, nothing))
+    run = _RareExtremes(compiled.run, sum_names, _Rest(rest, compile_node, nothing))
+    return replace(compiled, run=run)
 
 
 @dataclass(slots=True)
@@ -70,7 +64,7 @@ class _Rest:
         if all(np.isfinite(s).all() for s in sums):
             return self.nothing
         if self.run is None:
-            _, self.run = self.compile_node(self.node)
+            self.run = self.compile_node(self.node).run
         return self.run(operands, tick)
 
 

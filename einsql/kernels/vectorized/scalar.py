@@ -71,6 +71,7 @@ def compile_expr(expr: Expr, bounds: Mapping[str, tuple[int, int]]) -> Compiled:
     if isinstance(expr, Value):
         operand, field = expr.operand, expr.field
         return Compiled(lambda block, mask: block.value(operand, field), False)
+    assert isinstance(expr, Call)
     args = [compile_expr(a, bounds) for a in expr.args]
     if expr.fn in ("and", "or", "if") and any(a.fails for a in args[1:]):
         return _lazy(expr, args)

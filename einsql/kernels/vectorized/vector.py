@@ -21,7 +21,7 @@ from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Label, Operand, Output, Value, subexpressions
 from einsql.ir.functions import REDUCTIONS
 from einsql.ir.functions.casts import cast_array
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.kernel import Fields, Runner, Tick, ignoring
 from einsql.kernels.vectorized.program_writer import (
     Domain,
     Indexed,
@@ -466,6 +466,3 @@ def _positions(node: EinSum, points: _Points) -> np.ndarray:
         axis = node.axis(k)
         flat = flat * axis.extent + (points.label(k) - axis.lo)
     return flat
-
-
-VECTOR = Kernel("vector", "any node, by whole-array NumPy over blocks of points", compile_vector)

@@ -249,5 +249,9 @@ class Repeated:
 
 
 VIEWS = Kernel(
-    "view", "outputs are values re-indexed: strides change, nothing moves", compile_views
+    "view",
+    "outputs are values re-indexed: strides change, nothing moves",
+    compile_views,
+    takes_half=True,
+    makes_views=True,
 )

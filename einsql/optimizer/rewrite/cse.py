@@ -7,6 +7,7 @@ from dataclasses import replace
 from hashlib import blake2b
 
 from einsql.ir.einsum.graph import (
+    Call,
     Const,
     EinSum,
     Expr,
@@ -130,6 +131,7 @@ class _Canonical:
             return "label", str(self._labels[e.name]), ""
         if isinstance(e, Value):
             return "value", f"{self._operands[e.operand]}.{e.field}", e.dtype.value
+        assert isinstance(e, Call)
         args = [repr(self.expr(a)) for a in e.args]
         if e.fn in SCALARS and SCALARS[e.fn].commutative:
             args.sort()

@@ -148,7 +148,7 @@ class _Lowering:
         relations += [self._index(x, parts[x]) for x in indexed]
         labels += [(x,) for x in indexed]
         if not relations:
-            relations, labels = [ra.Scan(ra.empty_tensor((), DType.BOOLEAN), ())], [()]
+            relations, labels = [ra.Scan(ra.ZerosInput.of((), DType.BOOLEAN), ())], [()]
         order = tuple(dict.fromkeys(x for own in labels for x in own))
         local = kernel(self.node, output, reads, indexed)
         if len(relations) == 1:
@@ -194,7 +194,7 @@ class _Lowering:
         """The tensor of a label's values, cut as the label is."""
         axis = self.node.axis(label)
         cuts = equal_cuts("Scan", [axis.extent], [split])
-        return ra.Scan(ra.index_tensor(axis.lo, axis.hi), cuts)
+        return ra.Scan(ra.RangeInput.over(axis.lo, axis.hi), cuts)
 
     def _reduced(self, result: ra.Node, kept: tuple[int, ...], output: Output) -> ra.Node:
         reduction = None if output.reduction is None else REDUCTIONS[output.reduction]

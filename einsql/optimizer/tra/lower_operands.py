@@ -41,7 +41,7 @@ def cut_operand(source: Source, axes: Sequence[Axis], parts: Sequence[int]) -> r
     if any(s and a.extent == 0 for s, a in zip(sliced, axes, strict=True)):
         shape = tuple(a.extent for a in axes)
         nothing = tuple(boundaries(n, p) for n, p in zip(shape, parts, strict=True))
-        return ra.Scan(ra.empty_tensor(shape, dtype), nothing)
+        return ra.Scan(ra.ZerosInput.of(shape, dtype), nothing)
     inner = [
         tuple(a.lo - k.lo + n for n in boundaries(a.extent, p))
         for a, k, p in zip(axes, keys, parts, strict=True)

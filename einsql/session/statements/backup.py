@@ -34,7 +34,7 @@ from einsql.storage.database.export_manifest import (
     write_objects,
 )
 from einsql.storage.files.drafts import part_name, synchronise, writing
-from einsql.storage.objects import Object, Tensor, is_local
+from einsql.storage.objects import Object, Tensor, bare_name, is_local
 
 if TYPE_CHECKING:
     from sqlglot import Token
@@ -243,7 +243,7 @@ def _check_place(ctx: Context, objects: Sequence[Object]) -> None:
 def _taken(item: Object) -> Error:
     kind = "tensor" if isinstance(item, Tensor) else item.kind
     return ProgrammingError(
-        f'There is a {kind} "{item.name.removesuffix("()")}" already',
+        f'There is a {kind} "{bare_name(item)}" already',
         hint="IMPORT DATABASE replaces nothing: DROP it, or import into another database.",
     )
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from einsql.core.schema import Schema, is_flag
+from einsql.ir.einsum.graph import SCALAR
 from einsql.session.statements.write_set import Write
-from einsql.sql.parameters.host_expr import FIELD
-from einsql.sql.parameters.runtime_windows import Shift
+from einsql.sql.parameters.runtime_inputs import Shift
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import Fields
 
@@ -75,7 +75,7 @@ class Boxed:
         for span in self.spans:
             lo = span.first
             for name in span.scalars:
-                lo += int(inputs[name][FIELD])
+                lo += int(inputs[name][SCALAR])
             if lo < span.lo or lo + span.extent > span.hi:
                 return None
             at.append(slice(lo - span.lo, lo - span.lo + span.extent))

@@ -37,7 +37,7 @@ from einsql.planner.compile import compiler
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
-    from einsql.engine.ranks.program import RankProgram
+    from einsql.engine.step import GraphExecutor
     from einsql.storage.relation import Fields
 
 BUDGET = 0.08
@@ -186,7 +186,7 @@ class _Measures:
         if self._cluster is not None:
             cut = {a.label: self.processes if a.label == "i" else 1 for a in node.axes}
             return float(self._program(self._placed(node, self.processes, cut), node)[-1])
-        _, runner = compiler(self._settings)(node)
+        runner = compiler(self._settings)(node).run
         fields = [
             {"val": np.ones(o.source.schema.shape, o.source.schema.values[0].dtype.numpy)}
             for o in node.operands
@@ -207,7 +207,7 @@ class _Measures:
                 # A stride-0 view saves memory; ranks get full tiles.
                 ones = np.broadcast_to(schema.values[0].dtype.numpy.type(1), schema.shape)
                 inputs[step.source.name] = {schema.values[0].name: ones}
-        program: SiteProgram | RankProgram
+        program: GraphExecutor
         if self._cluster is None:
             program = SiteProgram(placed, root.schema, compiler(self._settings))
         else:

@@ -21,7 +21,7 @@ from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import CreateMacro, CreateView, Drop, Show
 from einsql.sql.scope.relation import Relation, TileRelation
-from einsql.storage.objects import Body, Definition, Tensor, kind_of
+from einsql.storage.objects import Body, Definition, Tensor, kind_of, macro_key
 from einsql.storage.relation import PlacedFields, lies
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def create_macro(ctx: Context, statement: CreateMacro) -> None:
     Raises:
         ProgrammingError: The name is taken.
     """
-    taken = taken_by(ctx, f"{statement.name}()", statement.temporary)
+    taken = taken_by(ctx, macro_key(statement.name), statement.temporary)
     if taken is not None and not statement.replace:
         raise ProgrammingError(
             f'There is a macro "{statement.name}" already',
@@ -83,7 +83,7 @@ def create_macro(ctx: Context, statement: CreateMacro) -> None:
 
 def _definition(statement: CreateView | CreateMacro) -> Definition:
     tree, text = _tree(statement), statement.text
-    name = statement.name if isinstance(statement, CreateView) else f"{statement.name}()"
+    name = statement.name if isinstance(statement, CreateView) else macro_key(statement.name)
     kind = "view" if isinstance(statement, CreateView) else "macro"
     return Definition(name, kind, text, lambda: Body(tree, _depth(text)), statement.temporary)
 
@@ -123,7 +123,7 @@ def definition(kind: str, name: str, text: str) -> Definition:
     """
     head = head_of(text)
     if head is not None:
-        written = f"{head.name}()" if head.kind == "macro" else head.name
+        written = macro_key(head.name) if head.kind == "macro" else head.name
         if (head.kind, written.lower()) != (kind, name):
             raise OperationalError(f"its row has the text of the {head.kind} {head.name!r}")
         name = written
@@ -157,7 +157,7 @@ def drop(ctx: Context, statement: Drop) -> None:
         ProgrammingError: There is none of that name and kind.
     """
     # Macros have a separate namespace; a damaged row may have the other form of the name.
-    names = [statement.name, f"{statement.name}()"]
+    names = [statement.name, macro_key(statement.name)]
     if statement.kind == "macro":
         names.reverse()
     candidates = [taken for taken in map(ctx.store.get, names) if taken is not None]

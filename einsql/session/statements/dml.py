@@ -11,21 +11,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from sqlglot import exp
 
 from einsql.core.schema import Key, Schema
-from einsql.engine.executor import Program
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
-from einsql.hybrid.fragments import Reader, bound_over_tables, check_groups
-from einsql.ir.einsum.graph import Input, Node
+from einsql.hybrid.fragments import bound_over_tables, check_groups
+from einsql.ir.einsum.graph import SCALAR, Input, Node
 from einsql.planner.outcome import Changed, Outcome, Rows
-from einsql.planner.plan import Plan, owners
-from einsql.planner.plan_variants import bound_late
-from einsql.planner.queries import catalog_of, plan_together
-from einsql.planner.rebind import rebind_inputs
+from einsql.planner.plan import Plan, owners, rebind_inputs, run_plans
+from einsql.planner.queries import bind_late, catalog_of, plan_together
 from einsql.session.statements import insert as rows_of
 from einsql.session.statements import update
 from einsql.session.statements.box_insert import Boxed, boxed
@@ -41,10 +38,8 @@ from einsql.sql.binder.dml import (
     literal_rows,
     target_of,
 )
-from einsql.sql.parameters.host_expr import FIELD, NeedsValuesError
-from einsql.sql.parameters.parameter_use import ParameterUse
-from einsql.sql.parameters.runtime_bounds import Cut, within
-from einsql.sql.parameters.runtime_windows import Shift, shifted
+from einsql.sql.parameters.host_expr import NeedsValuesError
+from einsql.sql.parameters.runtime_inputs import Cut, ParameterUse, Shift, shifted, within
 from einsql.sql.parser.positions import position, unsupported
 from einsql.sql.parser.sqlglot_trees import changing
 from einsql.sql.query_binder import QueryBinder
@@ -67,12 +62,12 @@ class Part(ABC):
     """One change of one tensor, bound.
 
     Attributes:
-        kind: "INSERT", "UPDATE" or "DELETE".
+        VERB: The statement, as EXPLAIN shows it.
         name: The tensor.
         at: The position of the name in the statement, for parts of WITH.
     """
 
-    kind: str
+    VERB: ClassVar[str]
     name: str
     at: int | None
 
@@ -100,7 +95,7 @@ class Part(ABC):
 
 @dataclass(frozen=True, slots=True)
 class UpdateOrDelete(Part):
-    """UPDATE or DELETE."""
+    """A change of rows that exist."""
 
     touch: Touch
     ends: Ends = ()
@@ -110,18 +105,47 @@ class UpdateOrDelete(Part):
         """The node of the rows that are touched."""
         return self.touch.node
 
+    def within_ends(self, fields: Fields, inputs: Inputs) -> tuple[Touch, Fields]:
+        """Returns the rows within the bounds that parameters set, and their fields."""
+        if not self.ends:
+            return self.touch, fields
+        schema = shifted(self.root.schema, self.ends, inputs)
+        cuts = [e for e in self.ends if isinstance(e, Cut)]
+        if cuts:
+            bounds = within(np.array([(k.lo, k.hi) for k in schema.keys], np.int64), cuts, inputs)
+            box = list(zip(bounds.tolist(), schema.keys, strict=True))
+            at = tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in box)
+            fields = {name: a[at] for name, a in fields.items()}
+            schema = Schema(tuple(Key(k.name, lo, hi) for (lo, hi), k in box), schema.fields)
+        # `updated` and `deleted` read nothing of the node but its schema.
+        return replace(self.touch, node=Input("", schema)), fields
+
+
+@dataclass(frozen=True, slots=True)
+class Update(UpdateOrDelete):
+    """UPDATE."""
+
+    VERB = "UPDATE"
+
     def writes(
         self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
     ) -> tuple[WriteSet, int]:
         """See `Part.writes`."""
-        touch = self.touch
-        if self.ends:  # `updated` and `deleted` read nothing of the node but its schema
-            schema, fields = _narrowed(touch.node.schema, fields, self.ends, inputs)
-            touch = replace(touch, node=Input("", schema))
-        if self.kind == "UPDATE":
-            return update.updated(ctx, tensor, touch, fields)
+        return update.updated(ctx, tensor, *self.within_ends(fields, inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(UpdateOrDelete):
+    """DELETE."""
+
+    VERB = "DELETE"
+
+    def writes(
+        self, ctx: Context, tensor: Tensor, fields: Fields, inputs: Inputs
+    ) -> tuple[WriteSet, int]:
+        """See `Part.writes`."""
         update.refuse_default(tensor)
-        return update.deleted(ctx, tensor, touch, fields)
+        return update.deleted(ctx, tensor, *self.within_ends(fields, inputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +162,7 @@ class InsertSelect(Part):
         box: The conversion of the result to a box of the tensor, if every run gives one.
     """
 
+    VERB = "INSERT"
     relation: Relation
     order: list[str]
     replaces: bool
@@ -168,7 +193,8 @@ class InsertSelect(Part):
         if cuts:
             result = result.cropped(within(result.bounds, cuts, inputs))
         constants = {
-            k: n if isinstance(n, int) else int(inputs[n][FIELD]) for k, n in self.constants.items()
+            k: n if isinstance(n, int) else int(inputs[n][SCALAR])
+            for k, n in self.constants.items()
         }
         return rows_of.inserted(ctx, tensor, self.order, result, self.replaces, constants)
 
@@ -177,6 +203,7 @@ class InsertSelect(Part):
 class InsertValues(Part):
     """INSERT of VALUES."""
 
+    VERB = "INSERT"
     table: dict[str, np.ndarray]
     replaces: bool
 
@@ -197,7 +224,6 @@ class PreparedDml:
         plans: One plan for all roots on one site, else one plan for each root.
         version: The store's version when the statement was bound.
         use: The use of parameters by the plan.
-        read: Reads the tables that are operands.
         is_volatile: Whether it may run only once: a plan is volatile, or VALUES has parameters.
     """
 
@@ -206,7 +232,6 @@ class PreparedDml:
     plans: tuple[Plan, ...]
     version: int
     use: ParameterUse
-    read: Reader
     is_volatile: bool
 
     def run(self, ctx: Context) -> Outcome | None:
@@ -220,9 +245,7 @@ class PreparedDml:
                 return None
             inputs: Mapping[str, Fields] | None = {}
             if self.plans:
-                inputs = rebind_inputs(
-                    self.plans[0], ctx.store, ctx.in_scope, ctx.tick, self.read, ctx.parameters
-                )
+                inputs = rebind_inputs(self.plans[0], ctx)
             return None if inputs is None else self.run_over(ctx, inputs)
 
     def run_over(self, ctx: Context, inputs: Mapping[str, Fields]) -> Outcome:
@@ -231,11 +254,11 @@ class PreparedDml:
         Raises:
             Error: A part fails; then nothing has changed.
         """
-        root_fields = _computed(self.plans, inputs, ctx)
+        roots = run_plans(self.plans, inputs, ctx.tick)
+        root_fields = [fields for fields, _ in roots]
         result = None
         if self.shown is not None:  # before its memory can be overwritten
-            plan = self.plans[0]
-            result = plan.wrap(root_fields[0], inputs, plan.shown(inputs))
+            result = self.plans[0].wrap(*roots[0])
         changes: list[WriteSet] = []
         number, at = -1, 0 if self.shown is None else 1
         for part in self.parts:
@@ -312,8 +335,8 @@ def bind(ctx: Context, tree: exp.Expr) -> tuple[PreparedDml, Mapping[str, Fields
         Error: The statement is wrong, or outside the tensor fragment.
     """
     version = ctx.store.version
-    (parts, shown), binder, read = bound_over_tables(
-        ctx, tree, lambda make: bound_late(make, partial(_parts, ctx, tree), ctx.notices)
+    (parts, shown), binder = bound_over_tables(
+        ctx, tree, lambda make: bind_late(make, partial(_parts, ctx, tree), ctx.notices)
     )
     catalog = catalog_of(binder)
     roots = [] if shown is None else [shown]
@@ -327,7 +350,6 @@ def bind(ctx: Context, tree: exp.Expr) -> tuple[PreparedDml, Mapping[str, Fields
         plans=plans,
         version=version,
         use=binder.parameters.use,
-        read=read,
         is_volatile=has_parameters or any(p.volatile for p in plans),
     )
     return prepared, catalog.fields
@@ -391,13 +413,14 @@ def _bound(
     tensor: Tensor,
 ) -> Part:
     if isinstance(tree, exp.Update | exp.Delete):
+        change: type[UpdateOrDelete] = Update
         if isinstance(tree, exp.Delete):
+            change = Delete
             update.refuse_default(tensor)
             touch = bind_delete(binder, target, tree)
         else:
             touch = bind_update(binder, target, tree)
-        return UpdateOrDelete(
-            kind=tree.key.upper(),
+        return change(
             name=tensor.name,
             at=None,
             touch=update.over_all_keys(ctx, touch, tensor),
@@ -411,17 +434,16 @@ def _bound(
             raise NeedsValuesError(numbers)
         rows = binder.with_ctes(tree, lambda: literal_rows(binder, source))
         table = rows_of.literal_table(ctx, tensor, statement.columns, rows)
-        return InsertValues("INSERT", tensor.name, None, table, statement.replaces)
+        return InsertValues(tensor.name, None, table, statement.replaces)
     relation = bind_insert(binder, statement)
     order = rows_of.result_order(tensor, statement, relation)
     keys = [k.name for k in relation.node.schema.keys]
     ends = tuple(e.end(binder.parameters, keys.index(name)) for name, e in relation.edges)
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
     empty = Result(relation.node.schema, {}, columns, relation.hidden)
-    constants = rows_of.constant_fields(relation, binder.parameters.inputs)
+    constants = rows_of.constant_fields(relation)
     box = boxed(tensor.relation.schema, order, empty, ends, constants)
     return InsertSelect(
-        kind="INSERT",
         name=tensor.name,
         at=None,
         relation=relation,
@@ -441,7 +463,7 @@ def _ends_of(ctx: Context, binder: QueryBinder, touch: Touch) -> Ends:
         NeedsValuesError: There are such bounds, and the rows are on ranks.
     """
     parameters = binder.parameters
-    windows = parameters.views.of(touch.node)
+    windows = binder.windows.of(touch.node)
     if ctx.cluster is not None:  # on ranks a change covers all keys of the tensor
         numbers = {n for w in windows.values() for n in w.numbers}
         numbers |= {n for _, e in touch.edges for n in e.numbers}
@@ -449,30 +471,3 @@ def _ends_of(ctx: Context, binder: QueryBinder, touch: Touch) -> Ends:
             raise NeedsValuesError(numbers)
     cuts = tuple(e.end(parameters, n) for n, e in touch.edges)
     return (*(w.end(parameters, n) for n, w in windows.items()), *cuts)
-
-
-def _narrowed(schema: Schema, fields: Fields, ends: Ends, inputs: Inputs) -> tuple[Schema, Fields]:
-    """The part of a node's keys within which parameters leave rows, and its fields there."""
-    schema = shifted(schema, ends, inputs)
-    cuts = [e for e in ends if isinstance(e, Cut)]
-    if not cuts:
-        return schema, fields
-    box = within(np.array([(k.lo, k.hi) for k in schema.keys], np.int64), cuts, inputs).tolist()
-    at = tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in zip(box, schema.keys, strict=True))
-    keys = tuple(Key(k.name, lo, hi) for (lo, hi), k in zip(box, schema.keys, strict=True))
-    return Schema(keys, schema.fields), {name: a[at] for name, a in fields.items()}
-
-
-# ---- planning and running
-
-
-def _computed(plans: Sequence[Plan], inputs: Mapping[str, Fields], ctx: Context) -> list[Fields]:
-    """Runs the plans. Returns the fields of every root."""
-    root_fields: list[Fields] = []
-    for plan in plans:
-        known, program = plan.complete(inputs, ctx.tick), plan.program
-        if isinstance(program, Program) and len(program.roots) > 1:
-            root_fields += program.run_all(known, ctx.tick)
-        else:
-            root_fields.append(program.run(known, ctx.tick))
-    return root_fields

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,9 +36,6 @@ from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
-
-Presence = Literal["as it was", "from now on", "no more"]
-"""The new presence of the rows that a statement touches."""
 
 _OLD, _NEW = "#old", "#new"
 
@@ -146,7 +143,7 @@ def inserted(
         return None
     for column, field in columns.items():
         refuse_null(result.fields, field, column)
-    return overwritten(ctx, tensor, result.fields, len(result), columns, "from now on")
+    return overwritten(ctx, tensor, result.fields, len(result), columns, presence=True)
 
 
 def pasted(ctx: Context, write: Write) -> Write | Tensor:
@@ -179,7 +176,7 @@ def overwritten(
     fields: PlacedFields,
     touched: int,
     columns: Mapping[str, str],
-    presence: Presence,
+    presence: bool | None,
 ) -> Tensor:
     """Returns the tensor with the rows of a query overwritten.
 
@@ -189,11 +186,11 @@ def overwritten(
         fields: The query's result over the tensor's keys; rows without presence are unchanged.
         touched: The number of rows.
         columns: The query's field for each changed field of the tensor.
-        presence: The new presence of the rows.
+        presence: The new presence of the rows; None leaves it unchanged.
     """
     schema = tensor.relation.schema
     covers_all = touched == schema.size and len(columns) == len(schema.values)
-    if covers_all and presence != "no more":
+    if covers_all and presence is not False:
         new: Fields = fields.renamed(Schema(schema.keys, schema.values), columns, tensor.name)
     else:
         binder = query_binder(ctx)
@@ -208,7 +205,7 @@ def _merging(
     tensor: Tensor,
     fields: PlacedFields,
     columns: Mapping[str, str],
-    presence: Presence,
+    presence: bool | None,
 ) -> EinSum:
     """Returns the node that merges a query's result into the old state."""
     schema, sites = tensor.relation.schema, ctx.settings.sites
@@ -226,9 +223,9 @@ def _merging(
             value = call("if", f.dtype, touched, Value(1, columns[f.name], f.dtype), value)
         outputs.append(Output(f.name, (value,), f.dtype))
     left = {
-        "as it was": there,
-        "from now on": disj(there, touched),
-        "no more": conj(there, negate(touched)),
+        None: there,
+        True: disj(there, touched),
+        False: conj(there, negate(touched)),
     }[presence]
     if left != TRUE:
         outputs.append(Output(PRESENT, (left,), DType.BOOLEAN))

@@ -13,7 +13,7 @@ from einsql.explain.tile_report import tile_report
 from einsql.planner.context import Context
 from einsql.planner.plan import Plan
 from einsql.planner.queries import bind_query, plan_query
-from einsql.session.statements.explain_dml import explain_change, measured
+from einsql.session.statements.explain_dml import explain_change
 from einsql.session.statements.target import changes_tables
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.positions import unsupported
@@ -43,12 +43,11 @@ def explain(ctx: Context, statement: st.Explain) -> Explanation:
     except errors.Error as error:
         return _explain_hybrid(ctx, statement, error)
     if not isinstance(plan, Plan):
-        report = tile_report(plan, statement, bound.inputs, ctx.tick, cluster)
-        return Explanation(report, statement.form, plan)
-    measures = measured(ctx, plan, bound.inputs) if statement.analyze else None
-    return Explanation(
-        graph_report(statement, plan, ctx.settings, measures, cluster), statement.form, plan
-    )
+        tiles = tile_report(plan, statement, bound.inputs, ctx.tick, cluster)
+        return Explanation(tiles, statement.form, plan)
+    measure = plan.measure(bound.inputs, ctx.tick) if statement.analyze else None
+    report = graph_report(statement, plan, ctx.settings, measure, cluster)
+    return Explanation(report, statement.form, plan)
 
 
 def _explain_hybrid(ctx: Context, statement: st.Explain, refusal: errors.Error) -> Explanation:

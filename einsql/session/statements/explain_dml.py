@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from einsql.errors import NotSupportedError
 from einsql.explain.explanation import Explanation, refuse_drawing
 from einsql.explain.graph_report import graph_report, names_of, program_report
 from einsql.explain.report import ChangePart, ChangesReport
-from einsql.planner.plan import Plan
 from einsql.session.statements.dml import bind
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.syntax import Explain
-from einsql.storage.relation import Fields
 
 if TYPE_CHECKING:
     from einsql.core.machine import Topology
-    from einsql.explain.graph_report import Measures
     from einsql.planner.context import Context
-
-
-def measured(ctx: Context, plan: Plan, inputs: Mapping[str, Fields]) -> Measures:
-    """Runs a plan and returns the measures of its steps."""
-    return plan.program.measured(plan.complete(inputs, ctx.tick), ctx.tick)[1]
 
 
 def explain_change(ctx: Context, asked: Explain, cluster: Topology | None) -> Explanation:
@@ -46,12 +37,12 @@ def explain_change(ctx: Context, asked: Explain, cluster: Topology | None) -> Ex
             "EXPLAIN SIMULATE of several changes at once has no plan for one site",
             hint="EXPLAIN SIMULATE (SITES 2) plays each by itself.",
         )
-    titles = [f"{p.kind} {p.name}" for p in prepared.parts if p.root is not None]
+    titles = [f"{p.VERB} {p.name}" for p in prepared.parts if p.root is not None]
     if prepared.shown is not None:
         titles.insert(0, "SELECT")
     if len(titles) > 1:
         refuse_drawing(ChangesReport, asked.form)
-    measures = [measured(ctx, p, read) if asked.analyze else None for p in prepared.plans]
+    measures = [p.measure(read, ctx.tick) if asked.analyze else None for p in prepared.plans]
     if len(prepared.plans) < len(titles):
         (plan,) = prepared.plans
         roots = plan.optimized.roots
@@ -67,8 +58,8 @@ def explain_change(ctx: Context, asked: Explain, cluster: Topology | None) -> Ex
             asked.form,
         )
     reports = [
-        graph_report(asked, plan, ctx.settings, taken, cluster)
-        for plan, taken in zip(prepared.plans, measures, strict=True)
+        graph_report(asked, plan, ctx.settings, measure, cluster)
+        for plan, measure in zip(prepared.plans, measures, strict=True)
     ]
     if len(titles) == 1:
         return Explanation(reports[0], asked.form, prepared.plans[0])

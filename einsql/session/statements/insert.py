@@ -12,7 +12,7 @@ from einsql.core import buffer_pool
 from einsql.core.bfloat16 import loaded, stored
 from einsql.core.schema import DType, Key, valid
 from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
-from einsql.ir.einsum.graph import Call, Const, EinSum, Input, Value
+from einsql.ir.einsum.graph import Call, Const, EinSum, ParameterInput, Value
 from einsql.ir.functions.casts import cast_array, cast_failure
 from einsql.session.statements.target import changed, constant, key_text, types_of
 from einsql.session.statements.write_set import Write, WriteSet
@@ -141,15 +141,11 @@ def _box(
     return Write(tensor, None if covers_all else at, values, source_schema.size, presence=True)
 
 
-def constant_fields(relation: Relation, scalars: Mapping[str, object]) -> dict[str, int | str]:
+def constant_fields(relation: Relation) -> dict[str, int | str]:
     """Returns the fields of a SELECT with one number in every row.
 
-    The value is the number, or the name of the scalar input that has it. Absent rows may have
+    The value is the number, or the name of the `ParameterInput` that has it. Absent rows may have
     other numbers.
-
-    Args:
-        relation: The bound SELECT.
-        scalars: The scalar inputs, such as parameters.
     """
     node, constants = relation.node, dict[str, int | str]()
     if not isinstance(node, EinSum):
@@ -162,11 +158,10 @@ def constant_fields(relation: Relation, scalars: Mapping[str, object]) -> dict[s
             (e,) = e.args  # the cast has refused numbers that do not fit
         if isinstance(e, Const) and e.dtype.is_integer:
             constants[o.name] = int(e.value)
-        elif isinstance(e, Value) and e.dtype.is_integer and e.operand >= 0:
-            operand = node.operands[e.operand]
-            name = operand.source.name if isinstance(operand.source, Input) else ""
-            if not operand.labels and name.startswith("?") and name in scalars:
-                constants[o.name] = name
+        elif isinstance(e, Value) and e.dtype.is_integer:
+            source = node.operands[e.operand].source
+            if isinstance(source, ParameterInput):
+                constants[o.name] = source.name
     return constants
 
 

@@ -19,7 +19,6 @@ from einsql.storage.relation import Fields, PlacedFields, Term, count
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
-    from einsql.session.statements.dml_on_ranks import Presence
 
 
 def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[WriteSet, int]:
@@ -44,7 +43,8 @@ def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple
     for column in touch.columns:
         refuse_null(fields, column, column)
     if isinstance(fields, PlacedFields) and in_place(touch, tensor):
-        return _overwritten(ctx, tensor, touch, fields, {c: c for c in touch.columns}, "as it was")
+        columns = {c: c for c in touch.columns}
+        return _overwritten(ctx, tensor, touch, fields, columns, presence=None)
     cells = _touched(touch, fields, tensor)
     values = {c: cells.take(fields[c]) for c in touch.columns}
     return Write(tensor, cells.at, values, cells.count), cells.count
@@ -53,7 +53,7 @@ def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple
 def deleted(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[WriteSet, int]:
     """Returns the cells that DELETE clears, and their number; arguments as for `updated`."""
     if isinstance(fields, PlacedFields) and in_place(touch, tensor):
-        return _overwritten(ctx, tensor, touch, fields, {}, "no more")
+        return _overwritten(ctx, tensor, touch, fields, {}, presence=False)
     cells = _touched(touch, fields, tensor)
     return Write(tensor, cells.at, {}, cells.count, presence=False), cells.count
 
@@ -64,7 +64,7 @@ def _overwritten(
     touch: Touch,
     fields: PlacedFields,
     columns: Mapping[str, str],
-    presence: Presence,
+    presence: bool | None,
 ) -> tuple[Tensor, int]:
     """The tensor with the touched rows changed on the ranks, and their number."""
     # The module imports the transport to the ranks.

@@ -28,6 +28,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import fits
 from einsql.sql.binder.domain import Domain
+from einsql.sql.parameters.host_expr import parameters_of
 from einsql.sql.typing.casts import WIDEST, Decimal, cast_expr, decimal_of, whole
 from einsql.sql.typing.typed_expr import NULL, Typed, choose, convert, protected
 
@@ -296,7 +297,7 @@ def _rounded(value: Expr, valid: Expr, to_float: bool) -> Typed:
 
 
 def _doubled(e: Expr) -> Expr:
-    """A FLOAT, HALF or BFLOAT16 as DOUBLE; products of several tables are computed in it.
+    """A FLOAT, HALF or BFLOAT16 as DOUBLE; products of tables and parameters are computed in it.
 
     Contraction orders are found for products, and such a product is exact then.
     """
@@ -307,7 +308,7 @@ def _doubled(e: Expr) -> Expr:
 
 
 def _is_product(e: Expr) -> bool:
-    return isinstance(e, Call) and e.fn == "mul" and len(operands_of(e)) > 1
+    return isinstance(e, Call) and e.fn == "mul" and len(operands_of(e)) + len(parameters_of(e)) > 1
 
 
 _EXACT = 2**53

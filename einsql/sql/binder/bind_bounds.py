@@ -6,8 +6,7 @@ from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, Expr, Label, call, conjuncts
 from einsql.sql.binder.domain import Domain
 from einsql.sql.parameters.host_expr import NeedsValuesError
-from einsql.sql.parameters.runtime_bounds import Edge, edges_of
-from einsql.sql.parameters.runtime_windows import Window
+from einsql.sql.parameters.windows import Edge, Window, edges_of
 
 
 def settle(domain: Domain) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from sqlglot import exp
 
 from einsql.core.schema import Schema
-from einsql.ir.einsum.graph import EinSum, Input
+from einsql.ir.einsum.graph import EinSum, PartInput
 from einsql.sql.binder.domain import Domain
 from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.macros.macros import Macro
-from einsql.sql.parameters.parameter_use import BoundParameters
+from einsql.sql.parameters.bound_parameters import BoundParameters
+from einsql.sql.parameters.windows import Windows
 from einsql.sql.scope.relation import Relation, TileRelation
 from einsql.sql.scope.scope import Scope
 from einsql.sql.typing.typed_expr import Typed
@@ -95,11 +96,7 @@ class Catalog(Protocol):
     def names(self) -> list[str]:
         """Names of tensors, views and arrays, for hints."""
 
-    @property
-    def made(self) -> Mapping[str, Relation | TileRelation]:
-        """Relations computed by parts of the statement in the other algebra, by input."""
-
-    def part(self, made: Relation | TileRelation, schema: Schema) -> Input:
+    def part(self, made: Relation | TileRelation, schema: Schema) -> PartInput:
         """Adds an input that a part of the statement in the other algebra computes."""
 
 
@@ -107,6 +104,7 @@ class Binder(Protocol):
     """The binder of a statement, as a protocol for the binders of its parts."""
 
     parameters: BoundParameters
+    windows: Windows
     notices: list[str]
     joining: list[Joining]
     """The SELECTs whose FROM is being bound, outermost first."""

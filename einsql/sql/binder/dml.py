@@ -14,7 +14,7 @@ from einsql.sql.binder.context import Binder
 from einsql.sql.binder.from_clause import FromBinder, bind_joined
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.select import SelectBinder
-from einsql.sql.parameters.runtime_bounds import Edge
+from einsql.sql.parameters.windows import Edge
 from einsql.sql.parser.positions import locate, position, unsupported
 from einsql.sql.parser.sql_text import as_sql
 from einsql.sql.scope.relation import Relation

@@ -35,10 +35,9 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import can_raise, interval
 from einsql.ir.functions import Interval
+from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.host_expr import NeedsValuesError, folded, parameters_of
-from einsql.sql.parameters.parameter_use import BoundParameters
-from einsql.sql.parameters.runtime_bounds import Edge, edges_of
-from einsql.sql.parameters.runtime_windows import Window
+from einsql.sql.parameters.windows import Edge, Window, Windows, edges_of
 
 
 @dataclass
@@ -54,12 +53,17 @@ class Domain:
     """Labels of an enclosing SELECT; they must stay free here."""
     hint: dict[str, int] = field(default_factory=dict)
     """The number of parts into which labels are cut over several sites."""
-    parameters: BoundParameters = field(default_factory=BoundParameters)
-    """The parameters that expressions may read."""
+    windows: Windows = field(default_factory=Windows)
+    """The windows of the statement, with the parameters that expressions may read."""
     edges: dict[str, tuple[Edge | Window, ...]] = field(default_factory=dict)
     """Bounds of raw labels from parameters, in addition to `axes`."""
     settled: set[Expr] = field(default_factory=set)
     """Conditions that became such bounds and stay guards."""
+
+    @property
+    def parameters(self) -> BoundParameters:
+        """The parameters that expressions may read."""
+        return self.windows.parameters
 
     def fresh(self, hint: str, lo: int, hi: int) -> str:
         """Adds a label named after `hint` with bounds `[lo, hi)` and returns its name."""
@@ -71,7 +75,7 @@ class Domain:
 
     def scan(self, node: Node) -> tuple[int, dict[str, str]]:
         """Adds an operand with fresh labels; returns its number and key → label."""
-        windows = self.parameters.views.of(node)
+        windows = self.windows.of(node)
         labels: dict[str, str] = {}
         for n, k in enumerate(node.schema.keys):
             w = windows.get(n)
@@ -255,7 +259,7 @@ class Domain:
 
     def _indexes(self, expr: Expr) -> set[str]:
         """Labels that index the operands an expression reads."""
-        read = (self.operands[n] for n in operands_of(expr) if n >= 0)
+        read = (self.operands[n] for n in operands_of(expr))
         return {self.find(label) for o in read for label in o.labels}
 
     def derive(self, hint: str, define: Expr, lo: int, hi: int) -> str:
@@ -322,7 +326,7 @@ class Domain:
             merged=dict(self.merged),
             outer=self.outer,
             hint=dict(self.hint),
-            parameters=self.parameters,
+            windows=self.windows,
             edges=dict(self.edges),
             settled=set(self.settled),
         )
@@ -351,7 +355,7 @@ class Domain:
         if not self.edges:
             return self.parameters.lowered(node)
         windows = {n: w for n in order if (w := self.window_of(n)) is not None}
-        return self.parameters.views.within(node, windows)
+        return self.windows.within(node, windows)
 
     def _ordered(self) -> list[str]:
         """Free labels first, then derived ones after the labels they depend on.

@@ -24,7 +24,7 @@ from einsql.sql.binder.context import Binder, Joining
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.syntax import alias_columns, check_syntax, renamed
 from einsql.sql.macros.macros import MAY_CROSS
-from einsql.sql.parameters.runtime_bounds import Edge
+from einsql.sql.parameters.windows import Edge
 from einsql.sql.parser.positions import locate, position, unsupported
 from einsql.sql.parser.sql_text import as_sql
 from einsql.sql.scope.relation import Relation, TileRelation, as_elements, deduplicated

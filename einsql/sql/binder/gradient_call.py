@@ -15,7 +15,7 @@ from einsql.errors import (
     UnknownHere,
 )
 from einsql.ir.autodiff import Backward
-from einsql.ir.einsum.graph import EinSum, Input, Node, walk
+from einsql.ir.einsum.graph import EinSum, Input, Node, PartInput, walk
 from einsql.sql.binder.context import Binder
 from einsql.sql.parameters.host_expr import NeedsValuesError
 from einsql.sql.parser.positions import locate, position
@@ -47,7 +47,7 @@ def bind_gradient(
             position=position(call),
         )
     loss, source = _relation(query, args[0]), known_bounds(_relation(query, args[1]))
-    within = query.parameters.views.over(source.node)
+    within = query.windows.over(source.node)
     if within:  # a windowed read is another node, and the gradient does not reach this one
         raise NeedsValuesError(within)
     field = _loss_field(loss, args[0])
@@ -58,10 +58,7 @@ def bind_gradient(
     backward = passes[known]
     if not _reads(passes, backward, source.node):
         raise _not_read(loss, args)
-    part = next(
-        (n for n in walk(loss.node) if isinstance(n, Input) and n.name in query.catalog.made), None
-    )
-    if part is not None:
+    if any(isinstance(n, PartInput) for n in walk(loss.node)):
         raise ProgrammingError(
             "There is no gradient through tiles",
             hint="Write what the loss reads over elements.",

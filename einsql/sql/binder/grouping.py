@@ -12,7 +12,7 @@ from einsql.errors import Error
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Label, Output, labels_of
 from einsql.sql.binder.domain import Domain, affine
 from einsql.sql.binder.scalar import ScalarBinder
-from einsql.sql.parameters.parameter_use import BoundParameters
+from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parser.column_names import column_name
 from einsql.sql.parser.positions import unsupported
 from einsql.sql.scope.scope import Scope

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from einsql.core.lazy_module import LazyModule
 from einsql.errors import Error, ProgrammingError
 from einsql.sql.binder.calls import is_aggregate
-from einsql.sql.binder.star import expand_star
 from einsql.sql.parser.column_names import column_name
 from einsql.sql.parser.positions import locate, position
 from einsql.sql.scope.scope import Scope
+
+if TYPE_CHECKING:
+    from einsql.sql.binder import star as star_items
+else:  # loaded for SELECT *
+    star_items = LazyModule("einsql.sql.binder.star")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,7 @@ def expand(select: exp.Select, scope: Scope) -> list[Item]:
     for node in select.expressions:
         star = node.this if isinstance(node, exp.Column) else node
         if isinstance(star, exp.Star):
-            items += [Item(name, value) for name, value in expand_star(scope, node)]
+            items += [Item(name, value) for name, value in star_items.expand_star(scope, node)]
         elif isinstance(node, exp.Alias):
             items.append(Item(node.alias, node.this, named=True))
         else:

@@ -74,7 +74,7 @@ def project(
     elif not outputs:
         outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN))
     edges = tuple((k, e) for k in keys if k not in single for e in domain.edges_of(k))
-    projected = domain.parameters.views.without(domain.node(keys, outputs), single)
+    projected = domain.windows.without(domain.node(keys, outputs), single)
     return Relation(projected, tuple(shown_columns), edges)
 
 

@@ -62,7 +62,7 @@ class SelectBinder:
         self.query = query
         self.parent = parent
         self.scope: Scope = Scope()
-        self.domain = Domain(parameters=query.parameters)
+        self.domain = Domain(windows=query.windows)
         self.clause = "FROM"
         self.float_stays = query.catalog.float_stays
         self.parameters = query.parameters
@@ -158,7 +158,7 @@ class SelectBinder:
             axes,
             outer=frozenset(self.correlated),
             hint=hint,
-            parameters=self.parameters,
+            windows=self.domain.windows,
             edges={k: self.domain.edges_of(k) for k in keys},
         )
         if aggregation.grouped or aggregation.outputs:

@@ -13,14 +13,10 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import Call, Const, Expr, Value, subexpressions
+from einsql.ir.einsum.graph import Call, Const, Expr, Param, subexpressions
 from einsql.ir.einsum.printer import format_expr
 from einsql.ir.functions.casts import cast_array, cast_failure
 
-FIRST = -(2**20)
-"""Parameter n is read as the Value of operand FIRST - n until its node is built."""
-FIELD = "value"
-"""The one field of a scalar."""
 BUCKET = 4096
 """Keys with at most this extent keep it under a one-sided condition."""
 
@@ -36,21 +32,9 @@ class NeedsValuesError(Exception):
         self.numbers = frozenset(numbers)
 
 
-def parameter(number: int, dtype: DType) -> Value:
-    """The value of a parameter, counted from 1."""
-    return Value(FIRST - number, FIELD, dtype)
-
-
-def number_of(e: Expr) -> int | None:
-    """The number of a parameter, or None for any other expression."""
-    return FIRST - e.operand if isinstance(e, Value) and e.operand < FIRST else None
-
-
 def parameters_of(e: Expr) -> set[int]:
     """Numbers of the parameters that an expression reads."""
-    return {
-        FIRST - x.operand for x in subexpressions(e) if isinstance(x, Value) and x.operand < FIRST
-    }
+    return {x.number for x in subexpressions(e) if isinstance(x, Param)}
 
 
 def _fit(n: int, least: int, most: int) -> int:
@@ -115,7 +99,7 @@ def computable(e: Expr) -> bool:
     """
     if isinstance(e, Call) and e.fn == "cast" and e.dtype in (DType.FLOAT, DType.DOUBLE):
         (e,) = e.args
-        if number_of(e) is not None and e.dtype in (DType.FLOAT, DType.DOUBLE):
+        if isinstance(e, Param) and e.dtype in (DType.FLOAT, DType.DOUBLE):
             return True
     return _whole(e)
 
@@ -125,14 +109,13 @@ def _whole(e: Expr) -> bool:
         return False
     if isinstance(e, Call):
         return (e.fn in _SPELLED or e.fn == "cast") and all(map(_whole, e.args))
-    return isinstance(e, Const) or number_of(e) is not None
+    return isinstance(e, Const | Param)
 
 
 def source(e: Expr) -> str:
     """A computable expression as Python over `p`, the values of the parameters."""
-    number = number_of(e)
-    if number is not None:
-        return f"int(p[{number - 1}])" if e.dtype.is_integer else f"p[{number - 1}]"
+    if isinstance(e, Param):
+        return f"int(p[{e.number - 1}])" if e.dtype.is_integer else f"p[{e.number - 1}]"
     if isinstance(e, Const):
         return repr(e.value)
     assert isinstance(e, Call)
@@ -161,7 +144,7 @@ def shown(e: Expr) -> str:
 
 def _shown(e: Expr) -> str:
     if not isinstance(e, Call):
-        return f"?{number_of(e)}" if isinstance(e, Value) else format_expr(e)
+        return format_expr(e)
     args = [_shown(a) for a in e.args]
     if e.fn == "cast" and e.dtype is DType.BIGINT:
         return args[0]

@@ -1,17 +1,22 @@
-"""The inputs that parameters give to a plan: scalars, and views of its other inputs."""
+"""What a plan reads of the statement's parameters at run time.
+
+Scalars are computed from parameters. Views are parts of other inputs that begin at scalars. The
+keys of a result are cut or shifted by scalars.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from einsql.core.schema import DType
+from einsql.core.schema import DType, Key, Schema
 from einsql.core.source_writer import Page
-from einsql.sql.parameters.host_expr import FIELD, KNOWN, Values, evaluator
-from einsql.sql.parameters.runtime_windows import View, part_of
+from einsql.ir.einsum.graph import SCALAR
+from einsql.sql.parameters.host_expr import KNOWN, Evaluate, Values, evaluator
 
 Inputs = dict[str, Any]
 Feed = Callable[[Values, Inputs], None]
@@ -36,6 +41,24 @@ class Scalar:
     dtype: DType
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """An input that is a part of another one.
+
+    Attributes:
+        name: Of the input.
+        base: Of the other one.
+        bounds: `[lo, hi)` of each of its keys.
+        spans: For each key that is cut its number, the scalar that says where the part begins,
+            and its extent.
+    """
+
+    name: str
+    base: str
+    bounds: tuple[tuple[int, int], ...]
+    spans: tuple[tuple[int, str, int], ...]
+
+
 def feeding(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
     """A function that adds scalars and views to inputs.
 
@@ -46,7 +69,7 @@ def feeding(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
 
     def plain(values: Values, inputs: Inputs) -> None:
         for s, value in zip(scalars, values_of(values), strict=True):
-            inputs[s.name] = {FIELD: np.asarray(value, s.dtype.numpy)}
+            inputs[s.name] = {SCALAR: np.asarray(value, s.dtype.numpy)}
         for view in views:
             inputs[view.name] = part_of(view, inputs)
 
@@ -73,7 +96,7 @@ def _written(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
             values[s.text] = page.line(s.text)
     for s in scalars:
         array = f"asarray({values[s.text]}, {page.held(s.dtype.numpy)})"
-        page.lines.append(f"inputs[{s.name!r}] = {{{FIELD!r}: {array}}}")
+        page.lines.append(f"inputs[{s.name!r}] = {{{SCALAR!r}: {array}}}")
     texts = {s.name: s.text for s in scalars}
     slices: dict[str, str] = {}
     for view in views:
@@ -95,3 +118,128 @@ def _written(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
     page.lines.append("return None")
     feed: Feed = page.function("feed(p, inputs)")
     return feed
+
+
+def part_of(view: View, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a view of an input, without a copy."""
+    fields = inputs[view.base]
+    at = [slice(None)] * len(view.bounds)
+    for n, name, extent in view.spans:
+        start = int(inputs[name][SCALAR]) - view.bounds[n][0]
+        at[n] = slice(start, start + extent)
+    within = getattr(fields, "within", None)  # placed fields crop themselves
+    if within is not None:
+        part: Mapping[str, Any] = within(_box(view, at), [n for n, _, _ in view.spans])
+        return part
+    over = getattr(fields, "over", None)  # a payload file verifies only the part that is read
+    if over is not None:
+        fields = over(_box(view, at))
+    index = tuple(at)
+    return {name: array[index] for name, array in fields.items()}
+
+
+def _box(view: View, at: Sequence[slice]) -> npt.NDArray[np.int64]:
+    """The bounds of the part of a view's base that the slices select."""
+    box = np.array(view.bounds, np.int64)
+    for n, _, _ in view.spans:
+        box[n] = box[n, 0] + (at[n].start, at[n].stop)
+    return box
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterUse:
+    """How a plan depends on parameters.
+
+    Attributes:
+        fixed: Numbers of the parameters whose values the plan is made for.
+        keys: Expressions whose values it is made for, as `host_expr.source` writes them.
+        tests: Conditions that must be true for the plan to be valid, written likewise.
+        scalars: Scalars that it reads at run time.
+        views: Parts of other inputs that it reads.
+    """
+
+    fixed: tuple[int, ...] = ()
+    keys: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
+    scalars: tuple[Scalar, ...] = ()
+    views: tuple[View, ...] = ()
+    _key: Evaluate = field(init=False, compare=False, repr=False)
+    _feed: Feed = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_key", evaluator((*self.keys, *self.tests)))
+        object.__setattr__(self, "_feed", feeding(self.scalars, self.views))
+
+    def key(self, values: Values) -> object | None:
+        """The values a plan is made for, as a cache key; None if no such plan is valid for them."""
+        try:
+            computed = self._key(values)
+        except (OverflowError, ZeroDivisionError):
+            return None
+        count = len(self.keys)
+        if not all(computed[count:]):
+            return None
+        if not self.fixed:
+            return computed[:count]
+        # By their repr, because 0.0 == -0.0 and NaN != NaN.
+        return (*computed[:count], *(repr(values[n - 1]) for n in self.fixed))
+
+    def feed(self, values: Values, inputs: dict[str, Any]) -> None:
+        """Adds the scalars and views that the plan reads to its inputs."""
+        self._feed(values, inputs)
+
+
+NOTHING = ParameterUse()
+"""The use of a statement without parameters."""
+
+
+# ---- keys of results
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The bound of a result's key by a parameter.
+
+    Attributes:
+        axis: The number of the key.
+        upper: Whether no more values follow, or the first ones do.
+        name: The scalar that says where.
+    """
+
+    axis: int
+    upper: bool
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A key of a result that counts from the start of a window.
+
+    Attributes:
+        axis: The number of the key.
+        name: The scalar that says where it starts.
+    """
+
+    axis: int
+    name: str
+
+
+def shifted(schema: Schema, ends: Sequence[object], inputs: Mapping[str, Any]) -> Schema:
+    """The schema of a result with the true values of keys that count from windows' starts."""
+    if not ends:
+        return schema
+    keys = list(schema.keys)
+    for e in ends:
+        if isinstance(e, Shift):
+            start, key = int(inputs[e.name][SCALAR]), keys[e.axis]
+            keys[e.axis] = Key(key.name, key.lo + start, key.hi + start)
+    return Schema(tuple(keys), schema.fields)
+
+
+def within(box: np.ndarray, cuts: Iterable[Cut], inputs: Mapping[str, Any]) -> np.ndarray:
+    """The part of a box of keys that cuts leave; int64 (keys, 2)."""
+    for c in cuts:
+        at = int(inputs[c.name][SCALAR])
+        low, high = box[c.axis]
+        box[c.axis] = (low, max(low, min(high, at))) if c.upper else (min(high, max(low, at)), high)
+    return box

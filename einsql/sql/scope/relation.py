@@ -16,8 +16,7 @@ from einsql.sql.parser.positions import position
 
 if TYPE_CHECKING:
     from einsql.ir.tra import plan as ra
-    from einsql.sql.parameters.runtime_bounds import Edge
-    from einsql.sql.parameters.runtime_windows import Window
+    from einsql.sql.parameters.windows import Edge, Window
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -50,7 +51,7 @@ class TileSelect:
         self.domain = KeyDomain()
         self.clause = "FROM"
         self.float_stays = query.catalog.float_stays
-        self.parameters = query.parameters.early
+        self.parameters = replace(query.parameters, late=False)
         self.select = exp.Select()
         self.leaves = Leaves()
         self.items: list[Item] = []

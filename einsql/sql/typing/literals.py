@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import decimal
 import re
-from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sqlglot import exp
 
+from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import DType
 from einsql.errors import DataError, NotSupportedError, ProgrammingError
 from einsql.ir.einsum.graph import FALSE, TRUE, Const
 from einsql.sql.parser.sql_text import as_sql
 from einsql.sql.typing.casts import WIDEST, Decimal, SqlType, fits, held, whole
 from einsql.sql.typing.typed_expr import Typed, convert, integer
+
+if TYPE_CHECKING:
+    import fractions
+else:  # loaded for decimal literals
+    fractions = LazyModule("fractions")
 
 _TYPES = {
     "BOOLEAN": DType.BOOLEAN,
@@ -154,7 +160,7 @@ def _read_exact(word: str, target: DType | Decimal) -> Typed | None:
     digits = exact.adjusted() + 1 + scale if exact else 0
     n = 0
     if 0 <= digits <= 19:
-        twice = 2 * abs(Fraction(exact)) * 10**scale
+        twice = 2 * abs(fractions.Fraction(exact)) * 10**scale
         n = int(twice + 1) // 2 * (-1 if exact < 0 else 1)
     if digits > 19 or abs(n) >= 10**width or not fits(n, held(target)):
         raise DataError(f"'{word}' does not fit {target.value}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from math import ceil, floor
+from typing import TYPE_CHECKING
 
+from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import DType
 from einsql.core.typing_rules import common
 from einsql.errors import NotSupportedError, ProgrammingError
@@ -24,6 +25,11 @@ from einsql.sql.typing.casts import (
     within,
 )
 from einsql.sql.typing.casts import Decimal as Decimal
+
+if TYPE_CHECKING:
+    import fractions
+else:  # loaded for decimal literals
+    fractions = LazyModule("fractions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +261,7 @@ def _compare_with_literal(fn: str, items: list[Typed], valid: Expr) -> Typed | N
         return None
     if not isinstance(literal.value, Const) or literal.valid != TRUE:
         return None
-    exact = Fraction(int(literal.value.value), 10**literal.type.scale)
+    exact = fractions.Fraction(int(literal.value.value), 10**literal.type.scale)
     if fn in ("eq", "ne") and exact.denominator != 1:
         return Typed(FALSE if fn == "eq" else TRUE, DType.BOOLEAN, valid)
     # Above the literal means at its ceiling or above; below it, at its floor or below.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -128,7 +127,7 @@ def _free_target(path: str) -> str:
 @contextmanager
 def _attached(source: Database, duck: Duck, part: str) -> Iterator[str]:
     """Meanwhile DuckDB has a new file under a name that no session sees in lists."""
-    attached = f"einsql_backup_{secrets.token_hex(8)}"
+    attached = f"einsql_backup_{os.urandom(8).hex()}"
     options = ["TYPE duckdb", "HIDDEN", "READ_WRITE", *_storage(source, duck)]
     try:
         duck.execute(f"ATTACH {literal(part)} AS {in_quotes(attached)} ({', '.join(options)})")

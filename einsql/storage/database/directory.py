@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import quote
@@ -131,7 +130,7 @@ class Directory:
             OperationalError: It cannot be written; nothing of it is left then.
         """
         title = quote(tensor.name.lower(), safe="")[:_LONGEST]
-        name = f"{title}.{version}.{secrets.token_hex(16)}.arrow"
+        name = f"{title}.{version}.{os.urandom(16).hex()}.arrow"
         path = os.path.join(self.path, name)
         part = f"{path}.part"
         pending |= {name, f"{name}.part"}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -97,7 +96,7 @@ def create(path: str, make: Callable[[str], None]) -> None:
     """
     folder, title = os.path.split(path)
     _remove_left(folder, title)
-    part = f"{path}.part-{os.getpid()}-{secrets.token_hex(4)}"
+    part = f"{path}.part-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         make(part)
         with open(part, "r+b") as file:

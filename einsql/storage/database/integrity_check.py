@@ -15,7 +15,7 @@ from einsql.errors import OperationalError
 from einsql.storage.database.checks import CHUNK, checksums
 from einsql.storage.database.payload import Part, frame_of, tile_text
 from einsql.storage.database.stored import StoredFields
-from einsql.storage.objects import Damaged, Definition, Object, Tensor, kind_of
+from einsql.storage.objects import Damaged, Definition, Object, Tensor, bare_name, kind_of
 
 _AT_ONCE = 16
 """Checksums whose bytes are read together: 16 MiB, which several threads compare."""
@@ -89,7 +89,7 @@ def _work(item: Object) -> int:
 
 def _remedy(item: Object) -> str:
     kind = kind_of(item).upper().replace("OBJECT", "VIEW")
-    name = item.name.removesuffix("()")
+    name = bare_name(item)
     return f'Restore the database from a copy, or DROP {kind} "{name}" and make it again.'
 
 

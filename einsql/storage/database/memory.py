@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -72,7 +71,7 @@ class Database:
         self.tables = object()
         self.access = Access()
         self._root: duckdb.DuckDBPyConnection | None = None
-        self.scratch = f"einsql-duckdb-{os.getpid()}-{secrets.token_hex(4)}"
+        self.scratch = f"einsql-duckdb-{os.getpid()}-{os.urandom(4).hex()}"
         self._limits: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self._refusal: forks.Refusal | None = None
         self._attached: dict[str, Names] = {}

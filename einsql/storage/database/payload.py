@@ -16,16 +16,20 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import Schema
 from einsql.storage.array_ownership import distinct
 from einsql.storage.database.checks import CHUNK, Sums
-from einsql.storage.files.arrow import MOST, element_type, tensor_row
 from einsql.storage.files.drafts import write_all
 from einsql.storage.files.holes import Holes, room
 from einsql.storage.relation import Fields, PlacedFields, arrow_metadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from einsql.storage.files import arrow
+else:  # loaded with the first payload
+    arrow = LazyModule("einsql.storage.files.arrow")
 
 SLAB = 2**26
 """Bytes that are brought into order, or here from elsewhere, at once."""
@@ -175,7 +179,7 @@ def _begin(
     sizes = {f.name: prod(shapes[f.name]) * f.dtype.numpy.itemsize for f in schema.fields}
     many = sum(-(-size // CHUNK) for size in sizes.values())
     columns = [
-        (f.name, element_type(f.dtype), shapes[f.name], arrow_metadata(f.dtype))
+        (f.name, arrow.element_type(f.dtype), shapes[f.name], arrow_metadata(f.dtype))
         for f in schema.fields
     ]
     columns.append((SUMS, pa.uint32(), (many,), None))
@@ -199,8 +203,8 @@ def _column(element: pa.DataType, shape: tuple[int, ...], body: pa.Buffer) -> pa
     import pyarrow as pa  # as above
 
     size = prod(shape)
-    if size <= MOST:
-        return tensor_row(element, shape, body)
+    if size <= arrow.MOST:
+        return arrow.tensor_row(element, shape, body)
     values = pa.Array.from_buffers(element, size, [None, body])
     ends = pa.array([0, size], pa.int64()).buffers()[1]
     kind = pa.large_list(element)

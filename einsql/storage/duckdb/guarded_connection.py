@@ -10,13 +10,18 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from einsql.core.lazy_module import lazy_modules
 from einsql.errors import OperationalError
-from einsql.storage.duckdb.duckdb_tokens import statements
-from einsql.storage.duckdb.file_references import refused, targets
 from einsql.storage.duckdb.protected_files import OwnFiles
 
 if TYPE_CHECKING:
     import duckdb
+
+    from einsql.storage.duckdb import duckdb_tokens, file_references
+else:  # loaded for SQL that DuckDB runs without external access
+    duckdb_tokens, file_references = lazy_modules(
+        "einsql.storage.duckdb", "duckdb_tokens", "file_references"
+    )
 
 T = TypeVar("T")
 
@@ -197,15 +202,16 @@ class Checked:
         """
         changing = False
         if depth > _DEEPEST:
-            raise refused(f"Definitions nest deeper than {_DEEPEST}", None)
-        for tokens in statements(text):
-            references = targets(tokens, self._functions, self._numbers, whole)
+            raise file_references.refused(f"Definitions nest deeper than {_DEEPEST}", None)
+        for tokens in duckdb_tokens.statements(text):
+            references = file_references.targets(tokens, self._functions, self._numbers, whole)
             changing |= any(token.word in _CHANGING for token in tokens)
             for path, at in references.paths:
                 if not self._own.may_search(path):
-                    raise refused(f"'{path}' is in no directory that is allowed", at)
+                    what = f"'{path}' is in no directory that is allowed"
+                    raise file_references.refused(what, at)
                 if self._own.reached(path):
-                    raise refused(f"'{path}' reaches the database's own files", at)
+                    raise file_references.refused(f"'{path}' reaches the database's own files", at)
             used: list[_Used] = [(query, at, "", True) for query, at in references.queries]
             used += _used(defined, references.names, seen, False)
             if any(token.word == "EXECUTE" for token in tokens):

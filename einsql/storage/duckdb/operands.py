@@ -49,13 +49,15 @@ class Tables:
         tick: Told the fraction done of reading a table; raises to cancel.
         named: What the query uses that is being bound.
         outside: Columns of types that tensors lack, which queries may have named.
+        keeps: Whether `again` reads a table once until `forget`, for several plans.
     """
 
     duck: Duck
     tick: Callable[[float], None]
     named: Named = Named(frozenset(), frozenset(), True)
     outside: set[str] = field(default_factory=set)
-    _read: dict[tuple[str, tuple[str, ...]], Relation] = field(default_factory=dict)
+    keeps: bool = True
+    _read: dict[tuple[str, tuple[tuple[str, DType], ...]], Relation] = field(default_factory=dict)
 
     def relation(self, name: str) -> Relation | None:
         """A table, or None if there is none, or if no tensor can take its place."""
@@ -74,16 +76,21 @@ class Tables:
         }
         if not wanted or self.duck.rows(name) > MOST:
             return None
-        known = name.lower(), tuple(wanted)
+        return self._columns(name, wanted)
+
+    def again(self, name: str, schema: Schema) -> Relation:
+        """The columns of a table that a plan with some schema reads."""
+        wanted = {f.name: f.dtype for f in schema.fields if not is_flag(f.name)}
+        relation = self._columns(name, wanted)
+        if not self.keeps:
+            self.forget()
+        return relation
+
+    def _columns(self, name: str, wanted: dict[str, DType]) -> Relation:
+        known = name.lower(), tuple(wanted.items())
         if known not in self._read:
             self._read[known] = read(self.duck, name, wanted, self.tick)
         return self._read[known]
-
-    def again(self, name: str, schema: Schema) -> Relation | None:
-        """The columns of a table that a plan reads, or None if they are others now."""
-        wanted = {f.name: f.dtype for f in schema.fields if not is_flag(f.name)}
-        relation = read(self.duck, name, wanted, self.tick)
-        return relation if relation.schema == schema else None
 
     def mismatch(self, at: int | None) -> NotSupportedError:
         """The error for the columns of types that tensors lack."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from einsql.core.lazy_module import LazyModule
+
 if TYPE_CHECKING:
+    import json
+
     import duckdb
+else:  # loaded for statements that DuckDB runs
+    json = LazyModule("json")
 
 _OFF = {"result": "disabled"}
 

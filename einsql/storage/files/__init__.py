@@ -10,21 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from einsql.core.lazy_module import lazy_modules
 from einsql.core.schema import DType
 from einsql.errors import OperationalError
-from einsql.storage.files import arrow, delimited, gguf, npy, npz, parquet, safetensors, zarr
-from einsql.storage.files.delimited import Delimited
 from einsql.storage.files.drafts import Begin, Draft, abandon, commit, drafted, write_box
 from einsql.storage.files.fields import FileFields, FilePart
-from einsql.storage.files.globs import matching
 from einsql.storage.files.mapped import Found, Mapped, refusing
-from einsql.storage.files.matrix_market import Matrix
 from einsql.storage.files.rows import Rows, Several
 from einsql.storage.files.tensor import Content, Description, FileTensor, Pieces, whole
 from einsql.storage.files.writing import Column, write_in_place, write_npz
@@ -32,6 +28,24 @@ from einsql.storage.out_of_memory import Room
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from einsql.storage.files import arrow as _arrow
+    from einsql.storage.files import delimited as _delimited
+    from einsql.storage.files import gguf as _gguf
+    from einsql.storage.files import globs as _globs
+    from einsql.storage.files import matrix_market as _matrix_market
+    from einsql.storage.files import npy as _npy
+    from einsql.storage.files import npz as _npz
+    from einsql.storage.files import parquet as _parquet
+    from einsql.storage.files import safetensors as _safetensors
+    from einsql.storage.files import zarr as _zarr
+else:  # loaded with the first file of a format
+    _arrow, _delimited, _gguf, _globs, _matrix_market = lazy_modules(
+        __name__, "arrow", "delimited", "gguf", "globs", "matrix_market"
+    )
+    _npy, _npz, _parquet, _safetensors, _zarr = lazy_modules(
+        __name__, "npy", "npz", "parquet", "safetensors", "zarr"
+    )
 
 __all__ = [
     "READABLE",
@@ -74,45 +88,34 @@ class Form:
     header: bool = True
 
 
-def _mapped(find: Callable[[Mapped, str | None], Content]) -> _Open:
-    def opened(path: str, member: str | None, memory: Room | None) -> tuple[Found, Content]:
-        file = Mapped(path, memory)
-        return file, find(file, member)
+class _MappedFormat(Protocol):
+    """A module of a format whose files are mapped."""
 
-    return opened
-
-
-def _parquet(path: str, member: str | None, memory: Room | None) -> tuple[Found, Content]:
-    file = Found(path, memory=memory)
-    return file, parquet.find(file, parquet.opened(file), member)
+    def find(self, file: Mapped, member: str | None, /) -> Content:
+        """Finds an array in a file."""
 
 
-def _zarr(path: str, member: str | None, memory: Room | None) -> tuple[Found, Content]:
-    return zarr.find(path, member, memory)
+class _RawFormat(Protocol):
+    """A module of a format that stores elements uncompressed."""
+
+    @property
+    def begin(self) -> Begin:
+        """Writes everything but the elements."""
 
 
-_Open = Callable[[str, str | None, Room | None], tuple[Found, Content]]
-_READERS: dict[str, _Open] = {
-    ".npy": _mapped(npy.find),
-    ".npz": _mapped(npz.find),
-    ".safetensors": _mapped(safetensors.find),
-    ".gguf": _mapped(gguf.find),
-    ".arrow": _mapped(arrow.find),
-    ".parquet": _parquet,
-    ".zarr": _zarr,
-}
+_MAPPED: dict[str, _MappedFormat] = {
+    ".npy": _npy, ".npz": _npz, ".safetensors": _safetensors, ".gguf": _gguf, ".arrow": _arrow,
+}  # fmt: skip
+"""Formats of arrays whose files are mapped."""
+_ARRAYS = (*_MAPPED, ".parquet", ".zarr")
 """Formats of arrays."""
-_BEGINNINGS: dict[str, Begin] = {
-    ".npy": npy.begin,
-    ".safetensors": safetensors.begin,
-    ".arrow": arrow.begin,
-}
-"""Writers of everything but the elements, for formats that store elements uncompressed."""
+_RAW: dict[str, _RawFormat] = {".npy": _npy, ".safetensors": _safetensors, ".arrow": _arrow}
+"""Formats that several processes can write."""
 _TEXTS = {".csv": ",", ".tsv": "\t"}
 """Delimited formats, and the delimiter of each."""
 _ROWS = (*_TEXTS, ".mtx", ".parquet", ".arrow")
 """Formats of element rows; the last two may hold tensors instead."""
-READABLE = (*_READERS, *_TEXTS, ".mtx")
+READABLE = (*_ARRAYS, *_TEXTS, ".mtx")
 """Ends of the names of files that can be read as tensors."""
 
 
@@ -135,9 +138,22 @@ def open_tensor(
         OperationalError: The file is missing, truncated, damaged, pickled, of another
             format, has no such member, does not fit in memory, or its dtype is no tensor type.
     """
-    kind = _known(path, suffix, "reads", _READERS)
+    kind = _known(path, suffix, "reads", _ARRAYS)
     with refusing(path):
-        return FileTensor(*_READERS[kind](path, member, memory), kind)
+        return FileTensor(*_content(path, member, kind, memory), kind)
+
+
+def _content(
+    path: str, member: str | None, kind: str, memory: Room | None
+) -> tuple[Found, Content]:
+    """The file of an array, and the array in it."""
+    if kind == ".zarr":
+        return _zarr.find(path, member, memory)
+    if kind == ".parquet":
+        file = Found(path, memory=memory)
+        return file, _parquet.find(file, _parquet.opened(file), member)
+    mapped = Mapped(path, memory)
+    return mapped, _MAPPED[kind].find(mapped, member)
 
 
 def open_data(
@@ -156,7 +172,7 @@ def open_data(
     """
     form = form or Form()
     kind = _known(path, form.suffix, "reads", READABLE)
-    names = matching(path)
+    names = _globs.matching(path)
     with refusing(path):
         if names == [path]:
             return _rows(path, kind, form, memory) or open_tensor(path, member, kind, memory)
@@ -175,10 +191,10 @@ def _rows(path: str, kind: str, form: Form, memory: Room | None) -> Rows | None:
     if kind not in _ROWS:
         return None
     if kind in _TEXTS:
-        return Delimited(path, form.delimiter or _TEXTS[kind], form.header)
+        return _delimited.Delimited(path, form.delimiter or _TEXTS[kind], form.header)
     if kind == ".mtx":
-        return Matrix(path)
-    return parquet.rows_of(Found(path, memory=memory), is_parquet=kind == ".parquet")
+        return _matrix_market.Matrix(path)
+    return _parquet.rows_of(Found(path, memory=memory), is_parquet=kind == ".parquet")
 
 
 def reopen(description: Description) -> FileTensor:
@@ -223,21 +239,23 @@ def write(path: str, array: np.ndarray, name: str) -> None:
     write_arrays(path, array.shape, [Column(name, dtype, pieces)])
 
 
-def _write_parquet(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> None:
-    parquet.write_tensors(path, shape, columns)
+_Write = Callable[[str, tuple[int, ...], Sequence[Column]], None]
 
 
-def _write_zarr(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> None:
-    zarr.write(path, shape, columns)
+def _raw(module: _RawFormat) -> _Write:
+    def write(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> None:
+        write_in_place(path, shape, columns, module.begin)
+
+    return write
 
 
-_WRITERS: dict[str, Callable[[str, tuple[int, ...], Sequence[Column]], None]] = {
-    ".npy": partial(write_in_place, begin=npy.begin),
+_WRITERS: dict[str, _Write] = {
+    ".npy": _raw(_npy),
     ".npz": write_npz,
-    ".safetensors": partial(write_in_place, begin=safetensors.begin),
-    ".arrow": partial(write_in_place, begin=arrow.begin),
-    ".parquet": _write_parquet,
-    ".zarr": _write_zarr,
+    ".safetensors": _raw(_safetensors),
+    ".arrow": _raw(_arrow),
+    ".parquet": lambda *array: _parquet.write_tensors(*array),
+    ".zarr": lambda *array: _zarr.write(*array),
 }
 
 
@@ -273,8 +291,8 @@ def write_rows(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], 
     kind = _known(path, form.suffix, "writes", (*_TEXTS, ".parquet", ".arrow"))
     if kind in _TEXTS:
         between = form.delimiter or _TEXTS[kind]
-        return delimited.write_rows(path, schema, batches, between, form.header)
-    write = parquet.write_rows if kind == ".parquet" else parquet.write_arrow_rows
+        return _delimited.write_rows(path, schema, batches, between, form.header)
+    write = _parquet.write_rows if kind == ".parquet" else _parquet.write_arrow_rows
     return write(path, schema, batches)
 
 
@@ -291,12 +309,12 @@ def create(path: str, dtype: DType, shape: tuple[int, ...], name: str = "val") -
         OperationalError: The format cannot be written in parts, or the file not at all.
     """
     suffix = _known(path, None, "writes", _WRITERS)
-    if suffix not in _BEGINNINGS:
+    if suffix not in _RAW:
         raise OperationalError(
             f"'{path}' cannot be written by several processes",
-            hint=f"They write {_listed(_BEGINNINGS)} files.",
+            hint=f"They write {_listed(_RAW)} files.",
         )
-    (draft,) = drafted(path, [(name, dtype)], shape, _BEGINNINGS[suffix])
+    (draft,) = drafted(path, [(name, dtype)], shape, _RAW[suffix].begin)
     return draft
 
 
@@ -307,7 +325,7 @@ def may_hold_rows(suffix: str) -> bool:
 
 def in_parts(suffix: str) -> bool:
     """Whether several processes can fill a file of a format."""
-    return suffix in _BEGINNINGS
+    return suffix in _RAW
 
 
 def suffix_of(path: str) -> str:

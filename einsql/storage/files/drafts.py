@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -223,7 +222,7 @@ def _target(path: str) -> tuple[str, str]:
 
 def part_name(target: str) -> str:
     """A name that no other process chooses, on whatever machine."""
-    return f"{target}.part-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{target}.part-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 @contextmanager

@@ -20,8 +20,8 @@ from einsql.engine.communicator import Fabric
 from einsql.engine.exchange import Held
 from einsql.engine.mpi_transport import CANCELLED, FAILED, READY, Abandoned, RankTransport
 from einsql.engine.mpi_wait import finish
-from einsql.engine.spmd_executor import Loading, SiteMeasure, SiteProgram
-from einsql.engine.step import Tick
+from einsql.engine.spmd_executor import Loading, SiteProgram
+from einsql.engine.step import Measure, Tick
 from einsql.engine.transport import Arrays, LocalTransport, Routes, Transport
 
 DTYPES: dict[str, np.dtype] = {
@@ -161,7 +161,7 @@ def programs() -> None:
 
     def both(
         self: SiteProgram, transport: Transport, load: Loading, tick: Tick
-    ) -> tuple[Held, SiteMeasure]:
+    ) -> tuple[Held, Measure]:
         nonlocal runs, pieces
         wanted, measure = execute(self, transport, load, tick)
         ours = RankTransport(comm, self.program.sites, lambda: False)

@@ -10,6 +10,7 @@ import pytest
 
 import einsql
 from einsql import tra
+from einsql.engine.ranks.blocks import RankBlockProgram
 from einsql.engine.ranks.call import Tick
 from einsql.engine.ranks.messages import Command, Kept, Run, Source
 from einsql.engine.tra.site_executor import SiteRun
@@ -98,9 +99,10 @@ def test_random_selects_send_what_is_predicted(connected: Connected, count: int)
         for row in rows:
             np.testing.assert_allclose(row[-1], wanted[row[:-1]], rtol=1e-12, err_msg=sql)
         program = plan_of(con, sql).program
-        assert program.ranks is not None
+        assert isinstance(program.executor, RankBlockProgram)
         assert program.sited is not None
-        measure = program.measured({"m": stored(con, "m").relation.fields}, lambda _: None)
+        inputs = {"m": stored(con, "m").relation.fields}
+        _, measure = program.executor.measured(inputs, lambda _: None)
         assert sum(measure.sent) == program.sited.cost.bytes_sent
 
 

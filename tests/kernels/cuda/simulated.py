@@ -38,7 +38,7 @@ EXAMPLES = int(os.environ.get("EINSQL_EXAMPLES", "25"))
 
 def runner(node: EinSum, memory: Memory, least: int = 16) -> Runner:
     """A node's runner over NumPy arrays, as those of the processor are."""
-    _, run = compile_on_device(node, memory, least=least)
+    run = compile_on_device(node, memory, least=least).run
 
     def on_arrays(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         handles = [{name: memory.given(a) for name, a in o.items()} for o in operands]
@@ -99,7 +99,7 @@ def test_computed_keys(case: Case, teams: bool) -> None:
 
 @pytest.mark.parametrize("case", pairs(), ids=lambda c: c.node.outputs[0].name)
 def test_tiles(case: Case) -> None:
-    name, _ = compile_on_device(case.node, Memory(Simulator()), least=1)
+    name = compile_on_device(case.node, Memory(Simulator()), least=1).kernel
     assert name == "cuda tiles"
     check(case, runner(case.node, Memory(Simulator()), least=1))
 

@@ -43,7 +43,7 @@ pytestmark = [
 
 
 def run(case: Case, memory: Memory, least: int = 16) -> None:
-    _, compute = compile_on_device(case.node, memory, least=least)
+    compute = compile_on_device(case.node, memory, least=least).run
 
     def on_arrays(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         handles = [{name: memory.given(a) for name, a in o.items()} for o in operands]

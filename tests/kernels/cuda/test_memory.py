@@ -73,11 +73,12 @@ def test_a_chain_larger_than_the_device(share: float) -> None:
     memory = Memory(device)
     handles = {x.name: {"val": memory.given(a)} for x, a in zip(inputs, arrays, strict=True)}
     program = Program(root, lambda node: compile_on_device(node, memory))  # type: ignore[arg-type, return-value]  # it passes handles on
-    found = program.run(handles, lambda _: None)["val"].host()  # type: ignore[arg-type, attr-defined]  # as above
+    (fields,) = program.run(handles, lambda _: None)  # type: ignore[arg-type]  # as above
+    found = fields["val"].host()  # type: ignore[attr-defined]  # as above
     wanted = np.linalg.multi_dot(arrays)
     np.testing.assert_array_equal(found, wanted)
     assert device.peak <= device.memory
-    del handles, found, program
+    del handles, fields, found, program
     gc.collect()
     assert memory.used == device.alive == 0
 
@@ -123,7 +124,8 @@ def multiplied(device: Simulator) -> None:
     a, b = (rng.integers(-3, 4, (n, n)).astype(np.float32) for _ in "ab")
     memory = Memory(device)
     node = product(tensor("a", F, i=n, j=n), tensor("b", F, i=n, j=n), n)
-    name, run = compile_on_device(node, memory)
+    compiled = compile_on_device(node, memory)
+    name, run = compiled.kernel, compiled.run
     assert name == "cuda gemm"
     found = run([{"val": memory.given(x)} for x in (a, b)], lambda _: None)["val"].host()
     np.testing.assert_array_equal(found, a @ b)
@@ -177,7 +179,7 @@ def test_threads_share_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [[rng.integers(-3, 4, (n, n)).astype(np.float32) for _ in "ab"] for _ in range(count)]
 
     def work(number: int) -> None:
-        run = compile_on_device(node, memory)[1]
+        run = compile_on_device(node, memory).run
         a, b = pairs[number]
         for _ in range(50):
             found = run([{"val": memory.stored(x)} for x in (a, b)], lambda _: None)

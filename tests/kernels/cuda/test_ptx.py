@@ -76,7 +76,8 @@ class Compiling(Simulator):
 
 def compiled(node: EinSum, operands: Sequence[dict[str, np.ndarray]]) -> str:
     memory = Memory(Compiling())
-    name, run = compile_on_device(node, memory)
+    compiled = compile_on_device(node, memory)
+    name, run = compiled.kernel, compiled.run
     handles = [{key: memory.given(a) for key, a in o.items()} for o in operands]
     run(handles, lambda _: None)
     return name
@@ -86,7 +87,8 @@ def compiled(node: EinSum, operands: Sequence[dict[str, np.ndarray]]) -> str:
 @pytest.mark.parametrize("tiled", [True, False])
 def test_two_sides(case: Any, tiled: bool) -> None:
     memory = Memory(Compiling())
-    name, run = compile_on_device(case.node, memory, least=1 if tiled else 1000)
+    compiled = compile_on_device(case.node, memory, least=1 if tiled else 1000)
+    name, run = compiled.kernel, compiled.run
     assert name == ("cuda tiles" if tiled else "cuda grid")
     run([{k: memory.given(a) for k, a in o.items()} for o in case.operands], lambda _: None)
 
@@ -103,7 +105,7 @@ def test_products_are_rounded_before_they_are_added(dtype: DType) -> None:
     node = EinSum((Axis("i", 0, 8),), (operand,), TRUE, ("i",), outputs)
     device = Compiling()
     memory = Memory(device)
-    run = compile_on_device(node, memory)[1]
+    run = compile_on_device(node, memory).run
     run([{"val": memory.given(np.zeros(8, dtype.numpy))}], lambda _: None)
     (text,) = device.made
     assert "mul.rn" in text

@@ -148,9 +148,9 @@ def _run(
     root = plan.optimized.root
     cut, placed = sited(root, settings)
     program = SiteProgram(placed, root.schema, compiler(settings))
-    fields, measure = program.measured(inputs, lambda done: None)
+    (fields,), measure = program.measured(inputs, lambda done: None)
     sent = sum(measure.sent)
-    why = difference(list(plan.wrap(fields, inputs, inputs).rows()), theirs, inexact)
+    why = difference(list(plan.wrap(fields, inputs).rows()), theirs, inexact)
     if not why and sent > placed.bytes_sent:
         why = f"{sent} bytes sent, {placed.bytes_sent} planned"
     if not why and settings.cost == "floats" and placed.bytes_sent > WIDEST * cut.floats:

@@ -1,4 +1,4 @@
-"""The parameters of a statement: those a plan is made for, and those it reads at run time.
+"""The parameters of a statement while it is bound.
 
 A parameter that only takes part in arithmetic and comparisons is read at run time, as a
 scalar: an Input without keys. What must be known to plan (an extent, a divisor of keys, a
@@ -11,17 +11,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from einsql.core.schema import DType, Field, Schema
+from einsql.core.schema import DType
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.graph import (
     FALSE,
+    SCALAR,
     TRUE,
     Call,
     Const,
     EinSum,
     Expr,
-    Input,
     Operand,
+    Param,
+    ParameterInput,
     Value,
     exprs,
     map_exprs,
@@ -29,20 +31,14 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.sql.parameters.host_expr import (
     BUCKET,
-    FIELD,
-    Evaluate,
     NeedsValuesError,
-    Values,
     computable,
     evaluator,
-    number_of,
-    parameter,
     parameters_of,
     shown,
     source,
 )
-from einsql.sql.parameters.runtime_inputs import Feed, Scalar, feeding
-from einsql.sql.parameters.runtime_windows import View, Views
+from einsql.sql.parameters.runtime_inputs import ParameterUse, Scalar, View
 from einsql.sql.typing.casts import cast_expr
 from einsql.sql.typing.typed_expr import NULL, Typed, integer
 
@@ -84,53 +80,6 @@ def kind(value: object) -> object:
     return type(value)
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterUse:
-    """How a plan depends on parameters.
-
-    Attributes:
-        fixed: Numbers of the parameters whose values the plan is made for.
-        keys: Expressions whose values it is made for, as `host_expr.source` writes them.
-        tests: Conditions that must be true for the plan to be valid, written likewise.
-        scalars: Scalars that it reads at run time.
-        views: Parts of other inputs that it reads.
-    """
-
-    fixed: tuple[int, ...] = ()
-    keys: tuple[str, ...] = ()
-    tests: tuple[str, ...] = ()
-    scalars: tuple[Scalar, ...] = ()
-    views: tuple[View, ...] = ()
-    _key: Evaluate = field(init=False, compare=False, repr=False)
-    _feed: Feed = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_key", evaluator((*self.keys, *self.tests)))
-        object.__setattr__(self, "_feed", feeding(self.scalars, self.views))
-
-    def key(self, values: Values) -> object | None:
-        """The values a plan is made for, as a cache key; None if no such plan is valid for them."""
-        try:
-            computed = self._key(values)
-        except (OverflowError, ZeroDivisionError):
-            return None
-        count = len(self.keys)
-        if not all(computed[count:]):
-            return None
-        if not self.fixed:
-            return computed[:count]
-        # By their repr, because 0.0 == -0.0 and NaN != NaN.
-        return (*computed[:count], *(repr(values[n - 1]) for n in self.fixed))
-
-    def feed(self, values: Values, inputs: dict[str, Any]) -> None:
-        """Adds the scalars and views that the plan reads to its inputs."""
-        self._feed(values, inputs)
-
-
-NOTHING = ParameterUse()
-"""The use of a statement without parameters."""
-
-
 @dataclass
 class BoundParameters:
     """The parameters of one statement while it is bound.
@@ -148,20 +97,12 @@ class BoundParameters:
     inputs: dict[str, Any] = field(default_factory=dict)
     read: bool = False
     """Whether an expression reads one of them at run time."""
-    views: Views = field(init=False)
-    """Nodes that are read within windows."""
-    _scalars: dict[Expr, Input] = field(default_factory=dict)
+    views: list[View] = field(default_factory=list)
+    """The parts of other inputs that the plan reads."""
+    _scalars: dict[Expr, ParameterInput] = field(default_factory=dict)
     _texts: list[Scalar] = field(default_factory=list)
     _keys: dict[str, None] = field(default_factory=dict)
     _tests: dict[str, None] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.views = Views(self)
-
-    @property
-    def early(self) -> BoundParameters:
-        """The same parameters, none of which is read at run time."""
-        return BoundParameters(self.values, False, self.fixed, self.inputs)
 
     def typed(self, number: int) -> Typed:
         """A parameter in an expression: a constant, or a value that is read at run time."""
@@ -172,7 +113,7 @@ class BoundParameters:
             self.fixed.add(number)
             return bound
         self.read = True
-        return Typed(parameter(number, dtype), dtype)
+        return Typed(Param(number, dtype), dtype)
 
     def constants(self, e: Expr) -> Expr:
         """An expression with parameters replaced by their values, which become fixed."""
@@ -182,22 +123,13 @@ class BoundParameters:
         self.fixed |= numbers
 
         def visit(x: Expr) -> Expr:
-            number = number_of(x)
-            if number is not None:
-                return bind_parameter(self.values[number - 1]).value
+            if isinstance(x, Param):
+                return bind_parameter(self.values[x.number - 1]).value
             if isinstance(x, Call) and x.fn == "cast":
                 return cast_expr(x.args[0], x.dtype)
             return x
 
         return rewrite(e, visit)
-
-    def value(self, e: Expr) -> int:
-        """The value of an integer expression of parameters alone.
-
-        Raises:
-            NeedsValuesError: It overflows or divides by zero.
-        """
-        return self._computed(source(e), parameters_of(e))
 
     def require(self, test: str, numbers: Iterable[int]) -> None:
         """Makes the plan one for values that meet a condition.
@@ -227,15 +159,11 @@ class BoundParameters:
         Raises:
             NeedsValuesError: With these values it has none.
         """
-        number = self._computed(text, numbers)
-        self._keys[text] = None
-        return number
-
-    def _computed(self, text: str, numbers: set[int]) -> int:
         try:
             (number,) = evaluator([text])(self.values)
         except (OverflowError, ZeroDivisionError):
             raise NeedsValuesError(numbers) from None
+        self._keys[text] = None
         return int(number)
 
     def scalar_name(self, text: str) -> str:
@@ -244,7 +172,9 @@ class BoundParameters:
         Args:
             text: Its value in Python, as `host_expr.source` writes it.
         """
-        scalar = Scalar(f"?{text}", text, DType.BIGINT)
+        return self._add(Scalar(f"?{text}", text, DType.BIGINT))
+
+    def _add(self, scalar: Scalar) -> str:
         if scalar not in self._texts:
             self._texts.append(scalar)
             ParameterUse(scalars=(scalar,)).feed(self.values, self.inputs)
@@ -268,18 +198,16 @@ class BoundParameters:
             keys=tuple(self._keys),
             tests=tuple(self._tests),
             scalars=tuple(self._texts),
-            views=tuple(self.views.inputs),
+            views=tuple(self.views),
         )
 
     # ---- scalars as operands
 
-    def scalar(self, e: Expr) -> Input:
+    def scalar(self, e: Expr) -> ParameterInput:
         """The scalar input for a parameter, or for an expression that the host computes."""
         if e not in self._scalars:
-            name = shown(e)
-            self._scalars[e] = Input(name, Schema((), (Field(FIELD, e.dtype),)))
-            self._texts.append(Scalar(name, source(e), e.dtype))
-            ParameterUse(scalars=(self._texts[-1],)).feed(self.values, self.inputs)
+            name = self._add(Scalar(shown(e), source(e), e.dtype))
+            self._scalars[e] = ParameterInput.of(name, e.dtype)
         return self._scalars[e]
 
     def lowered(self, node: EinSum) -> EinSum:
@@ -306,7 +234,7 @@ class _Lowering:
 
     def _visit(self, e: Expr) -> tuple[Expr, bool]:
         """The rewritten expression and False; or itself and True if it becomes one scalar."""
-        if number_of(e) is not None:
+        if isinstance(e, Param):
             return e, True
         if not isinstance(e, Call):
             return e, False
@@ -327,7 +255,7 @@ class _Lowering:
         if e not in self._numbers:
             self._numbers[e] = len(self.operands)
             self.operands.append(Operand(source, ()))
-        return Value(self._numbers[e], FIELD, e.dtype)
+        return Value(self._numbers[e], SCALAR, e.dtype)
 
 
 def _widens(e: Call) -> bool:

@@ -1,4 +1,6 @@
-"""Windows: a key between two parameters has a known extent and an offset known at run time.
+"""Bounds of keys by parameters: comparisons with one, and windows between two.
+
+The range of `key <= ?` is known at run time.
 
 `key BETWEEN ? AND ?` is planned for the extent. The label of such a key counts from the
 window's start, and the start is added where the key's value is used. Operands are read through
@@ -7,13 +9,8 @@ a view: the part of a stored tensor within the window, or a query restricted to 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
-from weakref import proxy
-
-import numpy as np
-import numpy.typing as npt
 
 from einsql.core.schema import DType, Key, Schema
 from einsql.ir.einsum.graph import (
@@ -31,8 +28,102 @@ from einsql.ir.einsum.graph import (
     rewrite,
 )
 from einsql.ir.layout import Tiles
-from einsql.sql.parameters.host_expr import FIELD, NeedsValuesError, parameters_of, shown, source
-from einsql.sql.parameters.plan_parameters import PlanParameters
+from einsql.sql.parameters.bound_parameters import BoundParameters
+from einsql.sql.parameters.host_expr import (
+    NeedsValuesError,
+    computable,
+    parameters_of,
+    shown,
+    source,
+)
+from einsql.sql.parameters.runtime_inputs import Cut, Shift, View, part_of
+
+FAR = 2**62
+"""Beyond every key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A comparison of a key with an integer expression of parameters alone.
+
+    Attributes:
+        label: The key's label.
+        value: The greatest value it may have, or the least one.
+        upper: Whether it is the greatest.
+        strict: Whether the key must differ from it.
+    """
+
+    label: str
+    value: Expr
+    upper: bool
+    strict: bool
+
+    @property
+    def numbers(self) -> set[int]:
+        """The parameters that it depends on."""
+        return parameters_of(self.value)
+
+    @property
+    def text(self) -> str:
+        """The exclusive upper bound, or the inclusive lower bound."""
+        beyond = self.strict != self.upper
+        return f"({source(self.value)} + 1)" if beyond else source(self.value)
+
+    def narrowed(
+        self, parameters: BoundParameters, lo: int, hi: int
+    ) -> tuple[tuple[int, int], Expr]:
+        """The bounds of the label in a plan for many values, and the condition that is left.
+
+        A plan is for values that leave the label at least one of its own. Its bounds follow the
+        values in few and large steps.
+
+        Args:
+            parameters: Those of the statement.
+            lo: The least value of the label.
+            hi: The value behind its last one.
+
+        Raises:
+            NeedsValuesError: The values leave it none.
+        """
+        numbers = self.numbers
+        label, value = Label(self.label), _wide(self.value)
+        fn = "lt" if self.strict else "le"
+        if self.upper:
+            parameters.require(f"{lo} < {self.text}", numbers)
+            hi = min(hi, lo + parameters.extent(f"{self.text} - {lo}", hi - lo, numbers))
+            # With `greatest`, the least value of the label provably satisfies it.
+            least = Const(lo + self.strict, DType.BIGINT)
+            return (lo, hi), call(
+                fn, DType.BOOLEAN, label, call("greatest", DType.BIGINT, value, least)
+            )
+        parameters.require(f"{self.text} < {hi}", numbers)
+        lo = max(lo, hi - parameters.extent(f"{hi} - {self.text}", hi - lo, numbers))
+        most = Const(hi - 1 - self.strict, DType.BIGINT)
+        return (lo, hi), call(fn, DType.BOOLEAN, call("least", DType.BIGINT, value, most), label)
+
+    def end(self, parameters: BoundParameters, axis: int) -> Cut:
+        """The cut of a result's key at this bound.
+
+        Args:
+            parameters: Those of the statement.
+            axis: The number of the key.
+        """
+        text = f"min(max({self.text}, {-FAR}), {FAR})"  # no key lies beyond
+        return Cut(axis, self.upper, parameters.scalar_name(text))
+
+
+def edges_of(term: Expr) -> tuple[Edge, ...]:
+    """The edges of a condition: two for an equality, none if it is no bound by parameters."""
+    if not isinstance(term, Call) or term.fn not in ("lt", "le", "eq"):
+        return ()
+    a, b = term.args
+    for key, value, upper in ((a, b, True), (b, a, False)):
+        known = isinstance(key, Label) and value.dtype.is_integer and parameters_of(value)
+        if isinstance(key, Label) and known and computable(value):
+            if term.fn == "eq":
+                return tuple(Edge(key.name, value, end, False) for end in (True, False))
+            return (Edge(key.name, value, upper, term.fn == "lt"),)
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +152,7 @@ class Window:
         """The parameters that its start depends on."""
         return parameters_of(self.start)
 
-    def within(self, parameters: PlanParameters, lo: int, hi: int) -> None:
+    def within(self, parameters: BoundParameters, lo: int, hi: int) -> None:
         """Makes the plan one for windows within bounds.
 
         Raises:
@@ -70,7 +161,7 @@ class Window:
         parameters.require(f"{lo} <= {self.text}", self.numbers)
         parameters.require(f"{self.text} + {self.extent} <= {hi}", self.numbers)
 
-    def end(self, parameters: PlanParameters, axis: int) -> Shift:
+    def end(self, parameters: BoundParameters, axis: int) -> Shift:
         """The shift of a result's key by the window's start.
 
         Args:
@@ -92,51 +183,22 @@ class Window:
         return call("add", DType.BIGINT, label, start)
 
 
-@dataclass(frozen=True, slots=True)
-class Shift:
-    """A key of a result that counts from the start of a window.
+@dataclass
+class Windows:
+    """The windows of one statement, with the nodes that are read within them.
 
     Attributes:
-        axis: The number of the key.
-        name: The scalar that says where it starts.
+        parameters: The parameters of the statement.
     """
 
-    axis: int
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """An input that is a part of another one.
-
-    Attributes:
-        name: Of the input.
-        base: Of the other one.
-        bounds: `[lo, hi)` of each of its keys.
-        spans: For each key that is cut its number, the scalar that says where the part begins,
-            and its extent.
-    """
-
-    name: str
-    base: str
-    bounds: tuple[tuple[int, int], ...]
-    spans: tuple[tuple[int, str, int], ...]
-
-
-class Views:
-    """The views through windows in one statement, each made once."""
-
-    def __init__(self, parameters: PlanParameters) -> None:
-        # A proxy, because the parameters have these views: a cycle would keep arrays alive.
-        self._parameters: PlanParameters = proxy(parameters)
-        self._made: dict[object, Node] = {}
-        self._windows: dict[int, tuple[Node, dict[int, Window]]] = {}
-        self.inputs: list[View] = []
-        self._bases: list[tuple[Node, frozenset[int]]] = []
+    parameters: BoundParameters = field(default_factory=BoundParameters)
+    _windowed: dict[object, Node] = field(default_factory=dict)
+    _of_nodes: dict[int, tuple[Node, dict[int, Window]]] = field(default_factory=dict)
+    _bases: list[tuple[Node, frozenset[int]]] = field(default_factory=list)
 
     def of(self, node: Node) -> Mapping[int, Window]:
         """The windows of a node's keys, by their numbers, from whose starts they count."""
-        known = self._windows.get(id(node))
+        known = self._of_nodes.get(id(node))
         return {} if known is None else known[1]
 
     def over(self, node: Node) -> frozenset[int]:
@@ -146,7 +208,7 @@ class Views:
     def note(self, node: Node, windows: Mapping[int, Window]) -> None:
         """Records that keys of a node count from the starts of windows."""
         if windows:
-            self._windows[id(node)] = node, dict(windows)
+            self._of_nodes[id(node)] = node, dict(windows)
 
     def through(self, node: Node, windows: Mapping[int, Window]) -> Node:
         """Reads a node within windows of some of its keys, which then count from their starts.
@@ -161,31 +223,31 @@ class Views:
         if not missing:
             return node
         known = (id(node), tuple(sorted((n, w.text, w.extent) for n, w in missing.items())))
-        if known not in self._made:
+        if known not in self._windowed:
             numbers = frozenset[int]().union(*(w.numbers for w in missing.values()))
             self._bases.append((node, numbers))
             view = self._input if isinstance(node, Input) else self._query
             windowed = view(node, missing)  # type: ignore[arg-type]  # by its kind
-            self._made[known] = windowed
+            self._windowed[known] = windowed
             self.note(windowed, {**own, **missing})
-        return self._made[known]
+        return self._windowed[known]
 
     def _input(self, node: Input, windows: Mapping[int, Window]) -> Input:
-        base = self._parameters.inputs.get(node.name)
+        base = self.parameters.inputs.get(node.name)
         lies = _lying(node, windows)
         if base is None or node.sparse or lies is None:
             raise NeedsValuesError(set().union(*(w.numbers for w in windows.values())))
         keys, spans, parts = list(node.schema.keys), [], []
         for n, w in sorted(windows.items()):
             key = keys[n]
-            w.within(self._parameters, key.lo, key.hi)
-            spans.append((n, self._parameters.scalar_name(w.text), w.extent))
+            w.within(self.parameters, key.lo, key.hi)
+            spans.append((n, self.parameters.scalar_name(w.text), w.extent))
             parts.append(f"{key.name} from {shown(w.start)} for {w.extent}")
             keys[n] = Key(key.name, 0, w.extent)
         bounds = tuple((k.lo, k.hi) for k in node.schema.keys)
         view = View(f"{node.name}({', '.join(parts)})", node.name, bounds, tuple(spans))
-        self.inputs.append(view)
-        self._parameters.inputs[view.name] = part_of(view, self._parameters.inputs)
+        self.parameters.views.append(view)
+        self.parameters.inputs[view.name] = part_of(view, self.parameters.inputs)
         return replace(lies, name=view.name, schema=Schema(tuple(keys), node.schema.fields))
 
     def _query(self, node: EinSum, windows: Mapping[int, Window]) -> EinSum:
@@ -202,7 +264,7 @@ class Views:
             labels: Free labels with their windows.
         """
         if not labels:
-            return self._parameters.lowered(node)
+            return self.parameters.lowered(node)
         axes: list[Axis] = []
         for a in node.axes:
             w = labels.get(a.label)
@@ -211,7 +273,7 @@ class Views:
                     continue  # operands use the label that it follows
                 raise NeedsValuesError(w.numbers)
             if w is not None:
-                w.within(self._parameters, a.lo, a.hi)
+                w.within(self.parameters, a.lo, a.hi)
                 a = replace(a, lo=0, hi=w.extent)
             axes.append(a)
         operands = tuple(self._operand(node, o, labels) for o in node.operands)
@@ -226,7 +288,7 @@ class Views:
             return w.value(Label(names.get(e.name) or e.name))
 
         bare = replace(node, axes=tuple(axes), operands=operands)
-        windowed = self._parameters.lowered(map_exprs(bare, lambda e: rewrite(e, visit)))
+        windowed = self.parameters.lowered(map_exprs(bare, lambda e: rewrite(e, visit)))
         self.note(windowed, {n: labels[k] for n, k in enumerate(node.keys) if k in labels})
         return windowed
 
@@ -254,18 +316,6 @@ class Views:
         names = {a.label: _base(node, a) for a in node.axes if a.define is not None}
         followed = tuple(names[x] or x if x in labels and x in names else x for x in o.labels)
         return Operand(self.through(o.source, windows), followed)
-
-
-def shifted(schema: Schema, ends: Sequence[object], inputs: Mapping[str, Any]) -> Schema:
-    """The schema of a result with the true values of keys that count from windows' starts."""
-    if not ends:
-        return schema
-    keys = list(schema.keys)
-    for e in ends:
-        if isinstance(e, Shift):
-            start, key = int(inputs[e.name][FIELD]), keys[e.axis]
-            keys[e.axis] = Key(key.name, key.lo + start, key.hi + start)
-    return Schema(tuple(keys), schema.fields)
 
 
 def _lying(node: Input, windows: Mapping[int, Window]) -> Input | None:
@@ -299,27 +349,5 @@ def _base(node: EinSum, axis: Axis) -> str | None:
     return define.name if isinstance(define, Label) and free else None
 
 
-def part_of(view: View, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of a view of an input, without a copy."""
-    fields = inputs[view.base]
-    at = [slice(None)] * len(view.bounds)
-    for n, name, extent in view.spans:
-        start = int(inputs[name][FIELD]) - view.bounds[n][0]
-        at[n] = slice(start, start + extent)
-    within = getattr(fields, "within", None)  # placed fields crop themselves
-    if within is not None:
-        part: Mapping[str, Any] = within(_box(view, at), [n for n, _, _ in view.spans])
-        return part
-    over = getattr(fields, "over", None)  # a payload file verifies only the part that is read
-    if over is not None:
-        fields = over(_box(view, at))
-    index = tuple(at)
-    return {name: array[index] for name, array in fields.items()}
-
-
-def _box(view: View, at: Sequence[slice]) -> npt.NDArray[np.int64]:
-    """The bounds of the part of a view's base that the slices select."""
-    box = np.array(view.bounds, np.int64)
-    for n, _, _ in view.spans:
-        box[n] = box[n, 0] + (at[n].start, at[n].stop)
-    return box
+def _wide(e: Expr) -> Expr:
+    return e if e.dtype is DType.BIGINT else call("cast", DType.BIGINT, e)

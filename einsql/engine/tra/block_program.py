@@ -1,0 +1,176 @@
+"""Programs of plans over tiles: on one site, on virtual sites, and at the sites of an MPI rank.
+
+At a rank blocks are numbered as tiles are. The inputs of scans are loaded as the stored tensors of
+a placed program are, and the results are kept under numbers and can be fetched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+
+import numpy as np
+
+from einsql.engine.exchange import Held
+from einsql.engine.spmd_executor import Loading
+from einsql.engine.step import Executor, Measure, Tick
+from einsql.engine.tra.block_kernels import kernel_runner
+from einsql.engine.tra.site_executor import gathered, run_sites
+from einsql.engine.tra.site_ops import counting, reading
+from einsql.engine.transport import LocalTransport, Transport
+from einsql.ir.einsum.graph import Input
+from einsql.ir.ia.plan import Node, Scan, walk
+from einsql.ir.ia.typing import PhysicalSchema
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import Load
+from einsql.ir.tra import plan as ra
+from einsql.ir.tra.block_schema import KeyTuple
+from einsql.ir.tra.kernels import VALUE
+from einsql.storage.block_relation import run_blocks
+from einsql.storage.relation import Fields
+
+BlockExecutor = Executor[Mapping[KeyTuple, np.ndarray]]
+"""An executor of a plan over tiles, whose result is one array for each key."""
+
+
+class LocalBlockProgram(BlockExecutor):
+    """A tensor-relational plan for one site."""
+
+    def __init__(self, root: ra.Node, jit: str) -> None:
+        self._root = root
+        self._jit = jit
+
+    def measured(
+        self, inputs: Mapping[str, Fields], tick: Tick
+    ) -> tuple[Mapping[KeyTuple, np.ndarray], Measure]:
+        """Runs the plan; see `Executor.measured`."""
+        arrays = ra.generated(self._root)
+        stored = (n.tensor for n in ra.walk(self._root) if isinstance(n, ra.Scan))
+        arrays |= _arrays((t for t in stored if t.name not in arrays), inputs)
+        flops = [0]
+        start = time.perf_counter()
+        run = counting(kernel_runner(self._jit, tick), flops, 0)
+        blocks = run_blocks(self._root, arrays, run)
+        seconds = [time.perf_counter() - start]
+        return blocks, Measure(seconds=seconds, flops=flops, sent=[0], received=[0])
+
+
+class BlockProgram(BlockExecutor):
+    """A plan of the implementation algebra; `run` uses virtual sites in this process.
+
+    Attributes:
+        sites: The number of sites.
+        loads: The inputs of the plan's scans, in the order of the plan.
+    """
+
+    def __init__(
+        self, root: Node, jit: str, generated: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        """Prepares a plan.
+
+        Args:
+            root: The relation that is wanted.
+            jit: When kernels are compiled.
+            generated: Arrays of scanned tensors that nobody stores, for `run` and `measured`.
+        """
+        self.sites = root.schema.sites
+        self.loads = loads_of(root)
+        self._root = root
+        self._scans = {id(scan): n for n, scan in enumerate(scans_of(root))}
+        self._numbers = {at: n for n, at in enumerate(numbered(root.schema))}
+        self._jit = jit
+        self._generated = {name: {VALUE: array} for name, array in (generated or {}).items()}
+
+    def measured(
+        self, inputs: Mapping[str, Fields], tick: Tick
+    ) -> tuple[Mapping[KeyTuple, np.ndarray], Measure]:
+        """Runs the plan on virtual sites and gathers the result; see `Executor.measured`."""
+        scans = (scan.tensor for scan in scans_of(self._root))
+        read = reading(_arrays(scans, {**inputs, **self._generated}))
+        run = kernel_runner(self._jit, tick)
+        by_site, measure = run_sites(self._root, read, run, LocalTransport(self.sites))
+        return gathered(self._root, by_site, run), measure
+
+    def execute(self, transport: Transport, load: Loading, tick: Tick) -> tuple[Held, Measure]:
+        """Runs the plan at the transport's own sites.
+
+        Args:
+            transport: Moves arrays between sites.
+            load: Gives the blocks of scans.
+            tick: Told that it goes on; raises to cancel.
+
+        Returns:
+            The blocks of the result at these sites by number, and the measures of the run.
+
+        Raises:
+            DataError: An element overflows, divides by zero or cannot be cast.
+        """
+        known: list[dict[KeyTuple, np.ndarray]] = []
+        for n, (scan, step) in enumerate(zip(scans_of(self._root), self.loads, strict=True)):
+            owned = np.flatnonzero(np.isin(step.tiles.sites, transport.owned)).tolist()
+            keys = list(scan.schema.held)
+            (field,) = scan.tensor.schema.fields
+            tiles = load(n, step, owned)
+            known.append({keys[t % step.tiles.once]: tiles[t][field.name] for t in owned})
+
+        def read(scan: Scan, key: KeyTuple) -> np.ndarray:
+            return known[self._scans[id(scan)]][key]
+
+        run = kernel_runner(self._jit, tick)
+        by_site, measure = run_sites(self._root, read, run, transport)
+        at_tiles: Held = {
+            self._numbers[key, n, site]: {VALUE: array}
+            for site, own in by_site.items()
+            for (key, n), array in own.items()
+        }
+        return at_tiles, measure
+
+
+def _arrays(tensors: Iterable[Input], inputs: Mapping[str, Fields]) -> dict[str, np.ndarray]:
+    """The array of each scanned tensor by its name."""
+    arrays: dict[str, np.ndarray] = {}
+    for tensor in tensors:
+        (field,) = tensor.schema.fields
+        if tensor.name not in arrays:
+            arrays[tensor.name] = inputs[tensor.name][field.name]
+    return arrays
+
+
+def scans_of(root: Node) -> list[Scan]:
+    """The scans of a plan, in its order."""
+    return [n for n in walk(root) if isinstance(n, Scan)]
+
+
+def loads_of(root: Node) -> tuple[Load, ...]:
+    """The inputs of a plan's scans, as the tiles of stored tensors."""
+    return tuple(Load(s.tensor, tiles_of(s.schema, s.cuts)) for s in scans_of(root))
+
+
+def numbered(schema: PhysicalSchema) -> list[tuple[KeyTuple, int, int]]:
+    """Every copy of every array: its key, part and site; first one copy of all of them."""
+    most = max((len(copies) for copies in chain.from_iterable(schema.held.values())), default=0)
+    return [
+        (key, n, copies[copy])
+        for copy in range(most)
+        for key, parts in schema.held.items()
+        for n, copies in enumerate(parts)
+        if copy < len(copies)
+    ]
+
+
+def tiles_of(schema: PhysicalSchema, cuts: Sequence[Sequence[int]]) -> Tiles:
+    """The blocks of a relation as tiles of a tensor, in the order of `numbered`.
+
+    Args:
+        schema: A relation of which every array is there as often as any other, without
+            parts that are yet to be merged; its key i cuts axis i.
+        cuts: Where the blocks begin along each axis.
+    """
+    at = numbered(schema)
+    boxes = [[(c[k], c[k + 1]) for k, c in zip(key, cuts, strict=True)] for key, _, _ in at]
+    return Tiles(
+        np.array([site for _, _, site in at], np.int64),
+        np.array(boxes, np.int64).reshape(len(at), len(cuts), 2),
+        len(at) // max(1, len(schema.held)),
+    )

@@ -1,0 +1,133 @@
+"""Dependencies of a plan: the inputs that it reads, and how they are read again."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from einsql.core.schema import Schema
+from einsql.storage.host_arrays import array_relation, file_relation
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import Fields, Relation
+
+if TYPE_CHECKING:
+    from einsql.planner.context import Context
+    from einsql.sql.scope.relation import Relation as Bound
+    from einsql.storage.duckdb.operands import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """An input that a plan was made for; the plan holds while its schema stays.
+
+    Attributes:
+        name: The name of the `Input` in the plan's graph.
+        schema: Its schema.
+    """
+
+    name: str
+    schema: Schema
+
+    def read(self, ctx: Context) -> Fields | None:
+        """The current fields, or None if there are none of the schema."""
+        relation = self.relation(ctx)
+        return None if relation is None or relation.schema != self.schema else relation.fields
+
+    def relation(self, ctx: Context) -> Relation | None:
+        """What the input is now, or None if it is gone."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDependency(Dependency):
+    """A stored tensor or a registered array."""
+
+    def read(self, ctx: Context) -> Fields | None:
+        """See `Dependency`; statements on tensors repeat this most often."""
+        store = ctx.store
+        tensor = store.objects.get(self.name)
+        if not isinstance(tensor, Tensor):
+            return None
+        schema = tensor.relation.schema
+        return store.lent(tensor) if schema is self.schema or schema == self.schema else None
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeDependency(Dependency):
+    """An array among the caller's variables.
+
+    Attributes:
+        variable: The name of the variable.
+    """
+
+    variable: str
+
+    def relation(self, ctx: Context) -> Relation | None:
+        """See `Dependency`."""
+        array = ctx.in_scope(self.variable)
+        return None if array is None else array_relation(array)
+
+
+@dataclass(frozen=True, slots=True)
+class FileDependency(Dependency):
+    """A tensor file, or one of the arrays in it.
+
+    Attributes:
+        path: The file.
+        member: The name of the array; None if the file needs none.
+    """
+
+    path: str
+    member: str | None
+
+    def relation(self, ctx: Context) -> Relation | None:
+        """See `Dependency`."""
+        if not os.path.exists(self.path):
+            return None
+        return file_relation(self.path, self.member, ctx.tick, ctx.store.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class TableDependency(Dependency):
+    """A table of DuckDB that is an operand.
+
+    Attributes:
+        table: The name of the table.
+        tables: Reads tables.
+    """
+
+    table: str
+    tables: Tables
+
+    def relation(self, ctx: Context) -> Relation | None:
+        """See `Dependency`."""
+        return self.tables.again(self.table, self.schema)
+
+
+@dataclass(slots=True, eq=False)
+class SharedQueries:
+    """Subqueries that several plans of a statement read, computed once for all of them.
+
+    Attributes:
+        relations: Their relations, by names in small letters, while the plans are made.
+        fields: Their fields, while the statement runs.
+    """
+
+    relations: dict[str, Bound] = field(default_factory=dict)
+    fields: dict[str, Fields] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDependency(Dependency):
+    """One of `SharedQueries`.
+
+    Attributes:
+        queries: All of them.
+    """
+
+    queries: SharedQueries
+
+    def read(self, ctx: Context) -> Fields | None:
+        """See `Dependency`; the plan of the subquery has checked the schema."""
+        return self.queries.fields[self.name]
