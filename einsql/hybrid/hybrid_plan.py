@@ -33,12 +33,12 @@ from einsql.sql.macros.substitution import expand
 from einsql.sql.parser.dialect import EinSQL
 from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation
-from einsql.storage.duckdb.failures import is_stopped, place, translate
+from einsql.storage.duckdb.failures import is_cancelled, position_in, translate
 from einsql.storage.duckdb.operands import Tables
 from einsql.storage.duckdb.streams import no_rows
 from einsql.storage.duckdb.table_result import TableResult
 from einsql.storage.files import READABLE, suffix_of
-from einsql.storage.objects import Damaged, Definition, damage
+from einsql.storage.objects import Damaged, Definition, damage_error
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -214,7 +214,7 @@ def _bind(
 def _kind(ctx: Context, name: str) -> str | None:
     existing = ctx.store.get(name)
     if isinstance(existing, Damaged):
-        raise damage(existing)
+        raise damage_error(existing)
     if isinstance(existing, Definition):
         return existing.kind
     if existing is not None or ctx.array_named(name) is not None:
@@ -358,7 +358,7 @@ def _table(
     there: list[str] = []
     try:
         if hybrid.needs_erf:
-            ctx.duck.give(ERF, SCALARS["erf"].numpy)
+            ctx.duck.register_function(ERF, SCALARS["erf"].numpy)
         for kind, name, definition in hybrid.defined:
             word = "TEMP VIEW" if kind == "VIEW" else "OR REPLACE TEMP MACRO"
             duck.execute(f"CREATE {word} {definition}").fetchall()
@@ -377,7 +377,7 @@ def _table(
         error.position = hybrid.text.origin(error.position or 0) if of_text else None
         raise
     except (duckdb.Error, RuntimeError, UnicodeDecodeError) as error:  # as for `translated`
-        if is_stopped(error):
+        if is_cancelled(error):
             raise
         failure = translate(error, "\n".join([text, *(d for _, _, d in hybrid.defined)]))
         unplaced = isinstance(error, duckdb.BinderException | duckdb.CatalogException)
@@ -430,7 +430,7 @@ def _place(duck: Any, text: str) -> int | None:
         duck.execute(f"EXPLAIN {text}")
         duck.abort()
     except duckdb.Error as again:
-        at = place(str(again), f"EXPLAIN {text}")
+        at = position_in(str(again), f"EXPLAIN {text}")
         return None if at is None else max(0, at - len("EXPLAIN "))
     return None
 

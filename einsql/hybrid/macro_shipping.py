@@ -18,7 +18,7 @@ from einsql.hybrid.split.split import Parts, Splitter
 from einsql.hybrid.split.statement import split_statement
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
-from einsql.storage.objects import Body, Damaged, Definition, damage, macro_key
+from einsql.storage.objects import Body, Damaged, Definition, damage_error, macro_key
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -83,7 +83,7 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
         if existing is None and (known := built_in(low)) is not None:
             existing = Definition(name, "macro", known.text, lambda: Body(known, 0))
         if isinstance(existing, Damaged):
-            raise damage(existing)
+            raise damage_error(existing)
         if isinstance(existing, Definition):
             definition = read(existing)
             _refuse_tables(definition.body.tree, text)

@@ -43,7 +43,7 @@ from einsql.storage.objects import (
     Definition,
     Tensor,
     bare_name,
-    damage,
+    damage_error,
     macro_key,
 )
 from einsql.storage.relation import Fields, lies
@@ -117,7 +117,7 @@ class BinderCatalog:
             return relation
         stored = self.store.get(name)
         if isinstance(stored, Damaged):
-            raise damage(stored)
+            raise damage_error(stored)
         if isinstance(stored, Tensor):
             tensor, fields = stored.relation, self.store.lent(stored)
             sites, sparse = lies(tensor.fields, self.sites), isinstance(tensor.fields, Sparse)
@@ -196,7 +196,7 @@ class BinderCatalog:
         """A macro; it lives under `name()` beside tensors of the same name."""
         definition = self.store.get(macro_key(name))
         if isinstance(definition, Damaged):
-            raise damage(definition)
+            raise damage_error(definition)
         if definition is None:
             return built_in(name)
         assert isinstance(definition, Definition)

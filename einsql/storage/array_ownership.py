@@ -1,7 +1,7 @@
 """Ownership of array memory, and private memory of stored tensors.
 
 Changes write private memory in place. All other stored arrays are immutable: a change
-puts a new array in its place.
+replaces them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _LINE = 64
 
 
 class Private(np.ndarray):
-    """The bytes of a stored array; the store has read-only views of them.
+    """The bytes of a stored array, of which the store has read-only views.
 
     Attributes:
-        since: The store's mark of the time it was made in; only until the next BEGIN nobody
-            may want the former state back.
-        shown: Whether somebody may hold a view for longer than a statement.
-        start: At which byte the elements begin.
+        since: The store's mark at the allocation. After the next BEGIN the previous state may be
+            restored, so the memory is no longer overwritten.
+        shown: Whether a view may exist for longer than a statement.
+        start: The offset of the elements in bytes.
     """
 
     since: object = None
@@ -30,7 +30,7 @@ class Private(np.ndarray):
 
 
 def allocate(shape: tuple[int, ...], dtype: np.dtype, since: object) -> np.ndarray:
-    """An uninitialised array in C order in private memory, which begins at a cache line."""
+    """An uninitialised array in C order in private memory, aligned to a cache line."""
     nbytes = prod(shape) * dtype.itemsize
     block = Private(nbytes + _LINE, np.uint8)
     block.since = since
@@ -39,7 +39,7 @@ def allocate(shape: tuple[int, ...], dtype: np.dtype, since: object) -> np.ndarr
 
 
 def behind(array: np.ndarray) -> Private | None:
-    """The private memory that an array shows, if it shows any."""
+    """The private memory that an array is a view of, or None."""
     base: object = array
     while base is not None:
         if type(base) is Private:
@@ -49,7 +49,7 @@ def behind(array: np.ndarray) -> Private | None:
 
 
 def show(arrays: Iterable[np.ndarray]) -> None:
-    """Marks arrays as visible outside the store; they are not changed any more."""
+    """Marks arrays as visible outside of the store, which no longer overwrites them."""
     for array in arrays:
         private = behind(array)
         if private is not None:
@@ -57,11 +57,11 @@ def show(arrays: Iterable[np.ndarray]) -> None:
 
 
 def writable(array: np.ndarray, since: object) -> np.ndarray | None:
-    """A writable view of the same elements, or None if they are visible elsewhere.
+    """A writable view of the same elements, or None if they may be visible elsewhere.
 
     Args:
-        array: A C-contiguous view of all elements that `allocate` gave.
-        since: The store's present mark.
+        array: A C-contiguous view of all elements of an array from `allocate`.
+        since: The store's current mark.
     """
     private = behind(array)
     if private is None or private.shown or private.since is not since:
@@ -76,26 +76,26 @@ def owner(array: np.ndarray) -> object:
     """The object that owns an array's memory."""
     base: object = array
     while getattr(base, "base", None) is not None:
-        base = base.base  # type: ignore[attr-defined]  # asked for in the line above
+        base = base.base  # type: ignore[attr-defined]  # checked by the condition
     return base
 
 
 def owned(array: np.ndarray, foreign: set[int]) -> np.ndarray:
-    """A contiguous, read-only array in memory of its own.
+    """A contiguous, read-only array whose memory einsql owns.
 
     Args:
         array: A result.
-        foreign: Ids of the owners of memory that is not ours, as `owner` finds them.
+        foreign: Ids of the owners, from `owner`, of memory that must be copied.
     """
     shared = id(owner(array)) in foreign or not array.flags.c_contiguous
-    kept = np.array(array, order="C", copy=True) if shared else array.view()
-    kept.flags.writeable = False
-    return kept
+    private = np.array(array, order="C", copy=True) if shared else array.view()
+    private.flags.writeable = False
+    return private
 
 
 def distinct(array: np.ndarray) -> np.ndarray:
-    """The elements of an array that are stored: axes it is repeated along have length 1.
+    """The stored elements of an array: axes of stride 0 get length 1.
 
-    A flag that is the same everywhere may stand for 2⁶² keys; this one is quick to read.
+    A constant flag may have 2⁶² keys; its distinct elements are quick to read.
     """
     return array[tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)]

@@ -1,4 +1,4 @@
-"""Runs a tensor-relational plan on one site; arrays go after their last use."""
+"""Runs a tensor-relational plan on one site; arrays are freed after their last use."""
 
 from __future__ import annotations
 
@@ -41,30 +41,29 @@ class PlacedBlocks(Mapping[KeyTuple, np.ndarray]):
 
     @abstractmethod
     def tensor(self, schema: Schema, cuts: Cuts) -> Fields | None:
-        """The tensor they are parts of, without a fetch; None if they must be gathered.
+        """The tensor assembled from the blocks without a fetch; None if they must be gathered.
 
         Args:
-            schema: Its keys and its one field; key i is cut along axis i.
-            cuts: Where blocks begin along each axis.
+            schema: The tensor's keys and single field; key i is cut along axis i.
+            cuts: The starts of the blocks along each axis.
         """
 
 
 Pairs = Iterable[tuple[KeyTuple, np.ndarray]]
 RunKernel = Callable[[EinSum, Sequence[np.ndarray]], np.ndarray]
-"""A function of the session, which runs a kernel's template on arrays of any shapes."""
+"""Runs a kernel's template on arrays of any shapes; provided by the session."""
 
 
 def run_blocks(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> Blocks:
     """Evaluates a plan.
 
     Args:
-        root: The relation that is wanted.
+        root: The root node of the plan.
         inputs: The array of every scanned tensor by its name.
         run: Runs kernels.
 
     Returns:
-        The root's arrays by key, in the order of keys; those that are parts of inputs
-        are read-only.
+        The root's arrays by key, in the order of keys; views of inputs are read-only.
 
     Raises:
         DataError: An element overflows, divides by zero or cannot be cast.
@@ -79,11 +78,12 @@ def run_blocks(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> 
             continue
         merges = isinstance(node, Aggregate) and id(node.source) in fused
         last = node.source if merges and isinstance(node, Aggregate) else node
-        maker = last
-        while isinstance(maker, Filter) and id(maker.source) in fused:
-            maker = maker.source
-        sources = children(maker)
-        blocks: Pairs = _pairs(maker, last.schema, [blocks_of[id(c)] for c in sources], inputs, run)
+        producer = last
+        while isinstance(producer, Filter) and id(producer.source) in fused:
+            producer = producer.source
+        sources = children(producer)
+        operands = [blocks_of[id(c)] for c in sources]
+        blocks: Pairs = _pairs(producer, last.schema, operands, inputs, run)
         if merges and isinstance(node, Aggregate):
             blocks = _aggregated(node, blocks, run)
         blocks_of[id(node)] = dict(blocks)
@@ -95,10 +95,10 @@ def run_blocks(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> 
 
 
 def _fused(nodes: Sequence[Node], readers: Mapping[int, int]) -> set[int]:
-    """Nodes that are made within their only reader, an aggregation or a filter.
+    """Nodes that are evaluated within their only reader, an aggregation or a filter.
 
-    Their pairs are merged or passed on as they are made, never held; those that a filter
-    drops are not made at all, and so cannot fail.
+    Their pairs are merged or passed on one by one and never stored. Pairs that a filter drops
+    are not computed, and so cannot fail.
     """
     inlined: set[int] = set()
     for node in nodes:
@@ -117,7 +117,7 @@ def _pairs(
     inputs: Mapping[str, np.ndarray],
     run: RunKernel,
 ) -> Iterator[tuple[KeyTuple, np.ndarray]]:
-    """The pairs of a relation as they are made, of a join or transform only the wanted ones."""
+    """Generates the pairs of a relation; of a join or transform, only those of `wanted`."""
     if isinstance(node, Scan):
         array = np.asarray(inputs[node.tensor.name]).view()
         array.flags.writeable = False
@@ -169,7 +169,7 @@ def merged(reduce: str, a: np.ndarray, b: np.ndarray, run: RunKernel) -> np.ndar
 
 
 def tiled(array: np.ndarray, dim: int, size: int) -> Iterator[np.ndarray]:
-    """Views of an array's tiles of `size` along an axis, the last maybe smaller."""
+    """Views of an array's tiles of `size` along an axis; the last one may be smaller."""
     for n in range(tiles_of(array.shape[dim], size)):
         yield array[(slice(None),) * dim + (slice(n * size, (n + 1) * size),)]
 
@@ -189,12 +189,12 @@ def _cut(array: np.ndarray, cuts: Cuts) -> Iterator[tuple[KeyTuple, np.ndarray]]
 
 def place_of(key: KeyTuple, cuts: Cuts) -> tuple[slice | EllipsisType, ...]:
     """The slices of a block in its array."""
-    # The dots keep an array of rank 0 an array.
+    # With the Ellipsis, an array of rank 0 stays an array.
     return (*(slice(c[k], c[k + 1]) for k, c in zip(key, cuts, strict=True)), ...)
 
 
 def assemble(node: Node, blocks: Mapping[KeyTuple, np.ndarray]) -> np.ndarray:
-    """The tensor a relation holds, where key i cuts axis i; a new array.
+    """Assembles the tensor of a relation whose key i cuts axis i, as a new array.
 
     Raises:
         IntegrityError: Keys are missing.

@@ -1,14 +1,14 @@
-"""The boundary of einsql: no exception of DuckDB's or Arrow's leaves a public method."""
+"""The error boundary of public methods: translates exceptions of DuckDB and Arrow."""
 
 from __future__ import annotations
 
 from einsql.errors import Error
-from einsql.storage.duckdb.failures import foreign
+from einsql.storage.duckdb.failures import translation
 from einsql.storage.out_of_memory import enough_memory
 
 
 class _Boundary:
-    """A context without state, for it is entered by every statement and fetch."""
+    """A context without state, as every statement and fetch enters it."""
 
     __slots__ = ()
 
@@ -21,10 +21,10 @@ class _Boundary:
         if error is None or isinstance(error, Error):
             return
         enough_memory.__exit__(kind, error, trace)
-        translation = foreign(error)
-        if translation is not None:
-            raise translation from error
+        translated = translation(error)
+        if translated is not None:
+            raise translated from error
 
 
 boundary = _Boundary()
-"""Turns exceptions of DuckDB and Arrow, and a lack of memory, into errors of einsql."""
+"""Translates exceptions of DuckDB and Arrow, and lack of memory, into einsql's errors."""

@@ -1,4 +1,4 @@
-"""Results on their way into files: arrays by boxes and rows by batches, never all at once."""
+"""Exports results to files in pieces: arrays by boxes and rows by batches."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Tick = Callable[[float], None]
-"""Told the fraction done; raises to cancel."""
+"""Callback with the completed fraction, 0 to 1; raises to cancel."""
 
 
 def columns(result: Result, names: tuple[str, ...], named: bool, tick: Tick) -> tuple[Column, ...]:
     """The value columns as arrays with an axis for each key, in SELECT's order.
 
     Args:
-        result: What is to be written.
-        names: Of the arrays.
-        named: Whether the user gave them.
-        tick: Told the fraction done.
+        result: The result to write.
+        names: The names of the arrays.
+        named: Whether the user has set the names.
+        tick: Callback with the completed fraction, 0 to 1; raises to cancel.
 
     Raises:
-        DataError: A key is hidden, selected twice, absent or NULL, or there is no value.
+        DataError: A key is hidden, selected twice, absent or NULL, or no value is selected.
     """
     if result.hidden:
         raise DataError(
@@ -51,7 +51,7 @@ def columns(result: Result, names: tuple[str, ...], named: bool, tick: Tick) -> 
         if not result.dense(c):
             raise DataError(
                 f"Keys of {c.name} are absent or NULL, and an array has every element",
-                hint="COALESCE(…, 0) gives NULLs a value; a .csv or .parquet file holds rows.",
+                hint="COALESCE(…, 0) replaces NULLs; a .csv or .parquet file contains rows.",
             )
     share = 1 / len(values)
     return tuple(
@@ -63,13 +63,13 @@ def columns(result: Result, names: tuple[str, ...], named: bool, tick: Tick) -> 
 
 
 def shape(result: Result) -> tuple[int, ...]:
-    """Extents of the arrays of `columns`."""
+    """The shape of the arrays of `columns`."""
     extents = {k.name: k.extent for k in result.schema.keys}
     return tuple(extents[c.key] for c in result.columns if c.key is not None)
 
 
 def batches(result: Result, tick: Tick) -> Iterator[pa.RecordBatch]:
-    """The rows that exist, ordered by key, in SELECT's columns."""
+    """The present rows in batches, ordered by key, with SELECT's columns."""
     done = 0
     for piece in result.pieces():
         yield from piece.batches()
@@ -78,17 +78,17 @@ def batches(result: Result, tick: Tick) -> Iterator[pa.RecordBatch]:
 
 
 def matrix(result: Result) -> Result:
-    """The result with its keys first."""
+    """The result with the key columns first."""
     return replace(result, columns=tuple(sorted(result.columns, key=lambda c: c.key is None)))
 
 
 def columnwise(result: Result, tick: Tick) -> Iterator[pa.RecordBatch]:
-    """The elements of a matrix that has every key, column by column."""
-    import pyarrow as pa  # 60 ms, and only files need it
+    """The elements of a dense matrix, column by column."""
+    import pyarrow as pa  # takes 60 ms, and few callers need it
 
     *keys, value = result.columns
-    turned = replace(result, columns=(*keys[::-1], value))
-    (column,) = columns(turned, (value.name,), False, tick)
+    transposed = replace(result, columns=(*keys[::-1], value))
+    (column,) = columns(transposed, (value.name,), False, tick)
     for _, array in column.bytewise():
         flat = loaded(np.ascontiguousarray(array).reshape(-1), value.dtype)
         yield pa.record_batch([pa.array(flat)], [value.name])
@@ -101,16 +101,16 @@ def _shared(tick: Tick, start: float, share: float) -> Tick:
 def _pieces(
     result: Result, column: ResultColumn, axes: tuple[int, ...], tick: Tick, most: int
 ) -> Pieces:
-    """The elements of a column by boxes in the order of the file's axes."""
+    """The elements of a column by boxes, with the axes in the file's order."""
     assert column.field is not None
     origin = result.bounds[:, :1]
     extents = np.array(shape(result), np.int64)
     bounds = np.stack([np.zeros_like(extents), extents], axis=-1).reshape(-1, 2)
     done, size = 0, max(1, result.schema.size)
     for box in boxes.runs(bounds, most):
-        there = np.empty_like(box)
-        there[list(axes)] = box
-        part = result.part(there + origin, [column.field])
+        keys = np.empty_like(box)
+        keys[list(axes)] = box
+        part = result.part(keys + origin, [column.field])
         array = part.fields[column.field].view(column.dtype.numpy).transpose(axes)
         yield box, array
         done += array.size

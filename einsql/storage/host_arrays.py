@@ -1,4 +1,4 @@
-"""Arrays of the caller, which FROM may name and Python functions take."""
+"""Arrays of the caller, in FROM and as arguments of Python functions."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ else:  # loaded for files of rows, and for sparse arrays
 def array_relation(
     array: object, dims: tuple[str, ...] | None = None, fill: int | None = None
 ) -> Stored:
-    """A relation over an array-like, without a copy where its memory allows.
+    """A relation over an array-like, without a copy if possible.
 
     Args:
-        array: NumPy, anything with DLPack, SciPy sparse or an Arrow tensor; a relation as it is.
-        dims: One key name per axis; `d0`, `d1`, … without.
-        fill: 0 if elements that a SciPy sparse array does not store are zeros; without it
-            they are absent keys.
+        array: A NumPy array, an object with DLPack, a SciPy sparse array or an Arrow tensor; a
+            relation is returned unchanged.
+        dims: One key name per axis; None for `d0`, `d1`, ….
+        fill: 0 to read unstored elements of a SciPy sparse array as zeros; None to read them as
+            absent keys.
 
     Raises:
-        InterfaceError: It is no array, its dtype is no tensor type, or a sparse one stores
-            an element twice.
+        InterfaceError: The object is no array, its dtype is no tensor type, or a sparse array
+            stores an element twice.
     """
     if isinstance(array, Stored):
         return array
@@ -45,23 +46,23 @@ def array_relation(
         return scipy_arrays.sparse_relation(array, dims, fill)
     if fill is not None:
         raise InterfaceError(
-            f"A {type(array).__name__} has a value everywhere, so there is nothing to fill",
+            f"A {type(array).__name__} has no absent elements to fill",
             hint="fill=0 is for SciPy's sparse arrays.",
         )
     dense = as_numpy(array)
-    return from_array(dense, default_names(dense.ndim) if dims is None else dims)
+    return from_array(dense, tuple(f"d{n}" for n in range(dense.ndim)) if dims is None else dims)
 
 
-def shown_columns(held: Stored) -> tuple[str, ...]:
-    """The columns that SQL shows of an array: keys, then values."""
-    return (*(k.name for k in held.schema.keys), *(f.name for f in held.schema.values))
+def shown_columns(relation: Stored) -> tuple[str, ...]:
+    """The columns of an array in SQL: keys, then values."""
+    return (*(k.name for k in relation.schema.keys), *(f.name for f in relation.schema.values))
 
 
 def check_names(name: object, dims: object) -> None:
-    """Requires a tensor's name, and keys' names or none.
+    """Checks a tensor's name and the names of its keys.
 
     Raises:
-        InterfaceError: They are none.
+        InterfaceError: The name is no string or is empty, or the key names are no sequence.
     """
     if not isinstance(name, str) or not name or name.endswith("()"):
         raise InterfaceError(f"A tensor cannot be named {name!r}")
@@ -70,18 +71,13 @@ def check_names(name: object, dims: object) -> None:
 
 
 def is_table(value: object) -> bool:
-    """True for tables of Python's: DataFrames of pandas and polars, and Arrow tables."""
+    """True for tables of Python: DataFrames of pandas and polars, and Arrow tables."""
     kind = type(value)
     known = ("DataFrame", "LazyFrame", "Table", "RecordBatch", "RecordBatchReader")
     return kind.__name__ in known and kind.__module__.partition(".")[0] in _TABLES_OF
 
 
 _TABLES_OF = ("pandas", "polars", "pyarrow")
-
-
-def default_names(rank: int) -> tuple[str, ...]:
-    """The default names of keys."""
-    return tuple(f"d{n}" for n in range(rank))
 
 
 def is_sparse(value: Any) -> bool:
@@ -95,17 +91,17 @@ def file_relation(
 ) -> Stored:
     """A relation over a tensor in a file, or over the element rows of files.
 
-    A tensor's elements are read when they are asked for, rows at once.
+    The elements of a tensor are read on access, rows immediately.
 
     Args:
-        path: A file, or a pattern that names files of rows.
-        member: Which array, in files of arrays.
-        tick: Told the fraction of the rows that is read; raises to cancel.
-        memory: What may be taken for elements that are decompressed; None for all there is.
+        path: A file, or a pattern of files of rows.
+        member: The name of the array, in files of arrays.
+        tick: Callback with the fraction of the rows read, 0 to 1; raises to cancel.
+        memory: The memory budget for decompressed elements; None for no limit.
 
     Raises:
         OperationalError: As `files.open_data`.
-        DataError: Rows have no keys, or one twice.
+        DataError: Rows have no keys, or a duplicate key.
     """
     file = files.open_data(path, member, memory=memory)
     if not isinstance(file, files.FileTensor):
@@ -116,7 +112,7 @@ def file_relation(
 
 
 def is_array(value: object) -> bool:
-    """True for what may be named in FROM: NumPy, DLPack, SciPy sparse and Arrow tensors."""
+    """True for arrays that FROM may name: NumPy, DLPack, SciPy sparse and Arrow tensors."""
     if isinstance(value, np.ndarray):
         return True
     module = type(value).__module__.partition(".")[0]
@@ -125,11 +121,11 @@ def is_array(value: object) -> bool:
     )
 
 
-def as_numpy(value: object) -> np.ndarray:
+def as_numpy(value: Any) -> np.ndarray:
     """The NumPy view of an array-like.
 
     Raises:
-        InterfaceError: It is none.
+        InterfaceError: The object cannot be converted to an array.
     """
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise InterfaceError(
@@ -137,16 +133,17 @@ def as_numpy(value: object) -> np.ndarray:
             hint="Fill them, as with array.filled(0).",
         )
     if isinstance(value, np.ndarray):
-        return np.asarray(value)  # a matrix or memory map would behave in its own way
+        return np.asarray(value)  # subclasses such as np.matrix have other semantics
     try:
-        if hasattr(value, "toarray"):  # SciPy sparse, where no relation is made of it
+        if hasattr(value, "toarray"):  # SciPy sparse
             return np.asarray(value.toarray())
         if hasattr(value, "to_numpy_ndarray"):
             return np.asarray(value.to_numpy_ndarray())
-        if hasattr(value, "detach"):  # a torch tensor that may ask for gradients
+        if hasattr(value, "detach"):  # a torch tensor, which may require gradients
             value = value.detach().cpu()
             if str(getattr(value, "dtype", "")) == "torch.bfloat16":
-                return _bits(value)
+                bits = value.view(sys.modules["torch"].int16)  # NumPy lacks DLPack's type
+                return np.from_dlpack(bits).view(DType.BFLOAT16.numpy)
         if hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)
         if isinstance(value, list | tuple | int | float | np.generic):
@@ -157,21 +154,16 @@ def as_numpy(value: object) -> np.ndarray:
         raise InterfaceError(f"This {type(value).__name__} is no dense tensor: {error}") from error
     raise InterfaceError(
         f"A {type(value).__name__} is no tensor",
-        hint="Give a NumPy array, or anything with DLPack.",
+        hint="Pass a NumPy array, or an object with DLPack.",
     )
 
 
-def _bits(tensor: Any) -> np.ndarray:
-    """A torch.bfloat16 tensor as einsql stores the type, which DLPack has and NumPy does not."""
-    return np.from_dlpack(tensor.view(sys.modules["torch"].int16)).view(DType.BFLOAT16.numpy)
-
-
 def array_in_scope(frame: FrameType | None, name: str) -> object | None:
-    """An array of that name among the locals and globals of the code that called einsql.
+    """An array of a name in the locals and globals of the code that called einsql.
 
     Args:
-        frame: Where the search starts; einsql's own frames are passed over.
-        name: As written in FROM.
+        frame: The start of the search; frames of einsql are skipped.
+        name: The name as written in FROM.
     """
     while frame is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == "einsql":
         frame = frame.f_back

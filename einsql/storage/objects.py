@@ -16,14 +16,16 @@ class Tensor:
     """A stored tensor, or a registered array.
 
     Attributes:
+        name: The name as written.
+        relation: The schema and the arrays.
         columns: Column names in declared order; keys and values of the relation.
-        partition: Into how many parts each key is cut over the sites, all 1 for a copy at
+        partition: The number of parts of each key over the sites, all 1 for a copy at
             every site; None if nothing is declared.
-        order: Positions of the keys as they were declared: the blocks are numbered so, the
+        order: Positions of the keys in declared order, in which blocks are numbered with the
             last key fastest.
         default: The value of keys that were never set, or None.
         borrowed: True for a registered array, which its owner may change at any time.
-        temporary: True for a TEMP tensor, which is its session's alone and never written.
+        temporary: True for a TEMP tensor, which only its session sees and which is never written.
     """
 
     name: str
@@ -40,8 +42,8 @@ class Tensor:
         """The arrays that the database owns; none of a registered array."""
         return {} if self.borrowed else self.relation.fields
 
-    def holding(self, relation: Relation) -> Tensor:
-        """The tensor with another relation; `replace` takes four times as long."""
+    def with_relation(self, relation: Relation) -> Tensor:
+        """The tensor with another relation; `dataclasses.replace` takes four times as long."""
         return Tensor(
             name=self.name,
             relation=relation,
@@ -59,8 +61,8 @@ class Body:
     """The parsed text of a definition.
 
     Attributes:
-        tree: The syntax tree, opaque here; None for a view that DuckDB alone can read.
-        depth: How deep the text nests.
+        tree: The syntax tree, opaque to this module; None for a view that only DuckDB can parse.
+        depth: The nesting depth of the text.
     """
 
     tree: Any
@@ -68,14 +70,14 @@ class Body:
 
 
 class Definition:
-    """A view or macro: a text, which is parsed when the definition is first used.
+    """A view or macro: a text that is parsed on first use.
 
     Attributes:
-        name: As it was written; macros end in `()`.
+        name: The name as written; macros end in `()`.
         kind: "view" or "macro".
         text: The CREATE statement.
-        temporary: True if it is its session's alone and never written.
-        fault: Why the text cannot be used; empty if it can, or nobody has tried.
+        temporary: True for a TEMP definition, which only its session sees.
+        fault: The reason why the text cannot be parsed; empty if it can, or was not parsed yet.
     """
 
     __slots__ = ("_body", "_read", "fault", "kind", "name", "temporary", "text")
@@ -83,14 +85,14 @@ class Definition:
     def __init__(
         self, name: str, kind: str, text: str, read: Callable[[], Body], temporary: bool = False
     ) -> None:
-        """Remembers the text.
+        """Creates a definition without parsing its text.
 
         Args:
-            name: As it was written; macros end in `()`.
+            name: The name as written; macros end in `()`.
             kind: "view" or "macro".
             text: The CREATE statement.
             read: Parses the text.
-            temporary: Whether it is its session's alone and never written.
+            temporary: Whether the definition is a TEMP one.
         """
         self.name = name
         self.kind = kind
@@ -110,22 +112,19 @@ class Definition:
         """The parsed text.
 
         Raises:
-            OperationalError: It cannot be read.
+            OperationalError: The text cannot be parsed.
         """
         if self._body is None:
-            self._body = self._parsed()
+            if self.fault:
+                raise damage_error(self)
+            try:
+                self._body = self._read()
+            except (InterruptedError, MemoryError, RuntimeError):  # independent of the text
+                raise
+            except Exception as error:
+                self.fault = error.reason if isinstance(error, Error) else repr(error)
+                raise damage_error(self) from error
         return self._body
-
-    def _parsed(self) -> Body:
-        if self.fault:
-            raise damage(self)
-        try:
-            return self._read()
-        except (InterruptedError, MemoryError, RuntimeError):  # not the text's fault
-            raise
-        except Exception as error:
-            self.fault = error.reason if isinstance(error, Error) else repr(error)
-            raise damage(self) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +132,11 @@ class Damaged:
     """An object whose row in the catalog cannot be read.
 
     Attributes:
-        name: As the row has it, in small letters; made up if the row has none.
-        kind: "tensor", "view" or "macro"; "object" if the row does not say.
-        fault: Why it cannot be read.
-        payloads: The files that the row names, which stay; None if it may name any file.
+        name: The lower-case name in the row; generated if the row has none.
+        kind: "tensor", "view" or "macro"; "object" if the row has no kind.
+        fault: The reason why the row cannot be read.
+        payloads: The files in the row, which are not removed; None if they are unknown.
+        temporary: False; a row is never of a TEMP object.
     """
 
     name: str
@@ -151,8 +151,8 @@ class Damaged:
         return {}
 
 
-def damage(item: Definition | Damaged) -> OperationalError:
-    """Why an object of the database cannot be used."""
+def damage_error(item: Definition | Damaged) -> OperationalError:
+    """The error for an object that is damaged in the database file."""
     name = bare_name(item)
     kind = "VIEW" if item.kind == "object" else item.kind.upper()
     return OperationalError(
@@ -176,17 +176,22 @@ def bare_name(item: Object) -> str:
 
 
 def kind_of(item: Object) -> str:
-    """The kind of an object, as DROP names it; "object" if its row has none."""
+    """The kind of an object in DROP; "object" if its row has none."""
     return "tensor" if isinstance(item, Tensor) else item.kind
 
 
 def is_local(item: Object) -> bool:
-    """True for what one session has for itself: registered arrays and what is TEMP."""
+    """True for objects of one session: registered arrays and TEMP objects."""
     return item.temporary or (isinstance(item, Tensor) and item.borrowed)
 
 
-def _is_changed_in_place(old: Tensor, new: Tensor) -> bool:
-    """True for what most changes make of a tensor: other arrays, and all else as it was."""
+def same_form(old: Object | None, new: Object | None) -> bool:
+    """True if plans for one object are valid for the other."""
+    if old is new:
+        return True
+    if not (isinstance(old, Tensor) and isinstance(new, Tensor)):
+        return False
+    # The common case of new arrays and nothing else is decided by identity.
     return (
         old.relation.schema is new.relation.schema
         and type(old.relation.fields) is dict
@@ -194,23 +199,12 @@ def _is_changed_in_place(old: Tensor, new: Tensor) -> bool:
         and old.columns is new.columns
         and old.partition is new.partition
         and old.order is new.order
-    )
-
-
-def same_form(old: Object | None, new: Object | None) -> bool:
-    """True if plans that were made for one object hold for the other."""
-    if old is new:
-        return True
-    if isinstance(old, Tensor) and isinstance(new, Tensor) and _is_changed_in_place(old, new):
-        return True
-    return (
-        isinstance(old, Tensor)
-        and isinstance(new, Tensor)
-        and old.relation.schema == new.relation.schema
+    ) or (
+        old.relation.schema == new.relation.schema
         and old.columns == new.columns
         and (old.partition, old.order) == (new.partition, new.order)
         and lie_alike(old.relation.fields, new.relation.fields)
-        # What is read from a file box by box was planned for that.
+        # Plans read stored fields box by box.
         and isinstance(old.relation.fields, StoredFields)
         == isinstance(new.relation.fields, StoredFields)
     )

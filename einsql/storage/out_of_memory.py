@@ -1,4 +1,4 @@
-"""Raises einsql's error when memory runs out, predicted or reported by NumPy."""
+"""Raises einsql's error if memory is predicted or reported to be insufficient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOO_LARGE = re.compile(r"too big|too large|[Mm]aximum (allowed|supported) dimen
 
 
 class _EnoughMemory:
-    """A context without state, for it is entered by every statement."""
+    """A context without state, as every statement enters it."""
 
     __slots__ = ()
 
@@ -37,11 +37,11 @@ class _EnoughMemory:
 
 
 enough_memory = _EnoughMemory()
-"""Turns a lack of memory, or a shape beyond NumPy's index type, into an OperationalError."""
+"""Translates lack of memory, or a shape beyond NumPy's index type, into an OperationalError."""
 
 
 class Room(Protocol):
-    """The memory budget of a session, as readers of files need it."""
+    """The interface of a session's memory budget for readers of files."""
 
     @property
     def room(self) -> int:
@@ -49,21 +49,21 @@ class Room(Protocol):
 
     @property
     def sure(self) -> int:
-        """Bytes that a statement may take without asking."""
+        """Bytes that a statement may take without a check."""
 
     def allows(self, nbytes: int) -> bool:
-        """True if a statement may take so many bytes."""
+        """True if a statement may take this number of bytes."""
 
     def lending(self) -> AbstractContextManager[None]:
         """A context in which new large arrays go to files if they do not fit."""
 
 
 NOTICED = 2**30
-"""Results of fewer bytes are made without asking how much memory is free."""
+"""Results of fewer bytes are created without a check of the free memory."""
 
 
 def available() -> int | None:
-    """Bytes of memory that can be used without swapping, if the system tells."""
+    """Bytes of memory that are available without swapping; None if they are unknown."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:
@@ -75,7 +75,7 @@ def available() -> int | None:
 
 
 def require(nbytes: int) -> None:
-    """Refuses a result that does not fit into memory; the system would kill the process.
+    """Refuses a result that does not fit into memory, as the system would kill the process.
 
     Raises:
         OperationalError: Fewer bytes than needed are available.

@@ -1,4 +1,4 @@
-"""Files of element rows as relations, with key columns and their bounds inferred."""
+"""Files of element rows as relations, with inferred key columns and bounds."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from einsql.storage.relation import Relation as Stored
 from einsql.storage.scipy_arrays import sparse_relation
 
 MOST_KEYS, MOST_A_ROW = 2**24, 1000
-"""Keys that bounds found in files may span: so many, or so many for each row."""
+"""Greatest extent of inferred bounds: a number of keys, or a number of keys per row."""
 MOST_BIGINT = 2**63 - 1
 SPARSE = 4
-"""A matrix with one key value in so many becomes sparse."""
+"""A matrix with fewer than 1/4 of its elements becomes sparse."""
 
 
 def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> Stored:
     """A relation over the rows of files.
 
-    The leading columns of integers are keys, at least the last column is a value, and a Matrix
-    Market file says itself what its columns are. Bounds reach from 0, or from the least key if
-    that is negative, to the greatest key; those of a Matrix Market file are its own. The file
-    is read twice, so that beside the relation a batch of rows is in memory.
+    The leading columns of integers are keys, and at least the last column is a value; a Matrix
+    Market file has two keys and a value. Bounds are from 0, or from the least key if it is
+    negative, to the greatest key; a Matrix Market file declares them. The file is read twice, so
+    only one batch of rows is in memory in addition to the relation.
 
     Args:
         source: The rows.
-        path: What the user called them.
-        member: The one value column that is wanted, or None for all.
-        tick: Told the fraction done; raises to cancel.
+        path: The path as written by the user.
+        member: The name of a single value column, or None for all.
+        tick: Callback with the completed fraction, 0 to 1; raises to cancel.
 
     Raises:
-        NotSupportedError: A column holds text.
-        DataError: There are no values, a column holds NULL, or a key is there twice.
+        NotSupportedError: A column contains text.
+        DataError: There are no values, a column contains NULL, or a key is duplicate.
         OperationalError: The file is damaged, or does not fit into memory.
     """
     keys, values = _kinds(source, path, member)
@@ -52,11 +52,11 @@ def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> St
         some = len(next(iter(batch.values())))
         if some:
             lo = np.minimum(lo, [c.min() for c in columns])
-            # The greatest BIGINT has no successor; bounds that reach it are refused below.
+            # The greatest BIGINT has no successor; such bounds are refused below.
             hi = np.maximum(hi, [min(int(c.max()), MOST_BIGINT - 1) + 1 for c in columns])
         count += some
-        if count > prod((hi - lo).tolist()):  # more rows than keys between the bounds so far
-            raise _twice(path)
+        if count > prod((hi - lo).tolist()):  # more rows than keys within the bounds
+            raise _duplicate(path)
     if source.extents is not None:
         hi = np.array(source.extents, np.int64)
     bounds = tuple(
@@ -64,32 +64,32 @@ def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> St
     )
     fields = tuple(Field(n, t) for n, t in values.items())
     schema = Schema(bounds, fields)
-    few = len(keys) == 2 and len(fields) == 1 and not lo.any() and count * SPARSE < schema.size
+    is_thin = len(keys) == 2 and len(fields) == 1 and not lo.any() and count * SPARSE < schema.size
 
     def later(fraction: float) -> None:
         tick((1 + fraction) / 2)
 
-    sparse = few or (isinstance(source, Matrix) and source.sparse)
-    # A sparse matrix takes memory along its axes, another tensor for every key.
+    sparse = is_thin or (isinstance(source, Matrix) and source.sparse)
+    # A sparse matrix takes memory for each row or column, a dense tensor for each key.
     spanned = max(schema.shape) if sparse else schema.size
     if spanned > max(MOST_KEYS, MOST_A_ROW * count):
         raise DataError(
             f"'{path}' has {count} rows, and their keys span "
             f"{spanned if spanned < MOST_BIGINT else 'over 2^63'} values",
-            hint="COPY into a tensor, whose bounds are declared, or number the keys densely.",
+            hint="COPY into a tensor with declared bounds, or number the keys densely.",
         )
     with refusing(path):
         return (_sparse if sparse else _dense)(source, types, schema, count, path, later)
 
 
 def _kinds(source: Rows, path: str, member: str | None) -> tuple[list[str], dict[str, DType]]:
-    """The names of keys, and values with their types."""
+    """The names of the keys, and the values with their types."""
     names = list(source.columns)
     texts = [name for name, kind in source.columns.items() if kind is None]
     if texts:
-        raise NotSupportedError(  # DuckDB reads it as a table
-            f"'{path}' holds what is no number in {texts[0]}",
-            hint="A tensor's values are numbers and truth values.",
+        raise NotSupportedError(  # DuckDB reads the file as a table
+            f"'{path}' has values in {texts[0]} that are no numbers",
+            hint="A tensor's values are numbers and BOOLEANs.",
         )
     kinds = {name: kind for name, kind in source.columns.items() if kind is not None}
     if len({name.lower() for name in names}) < len(names) or not all(names):
@@ -99,7 +99,7 @@ def _kinds(source: Rows, path: str, member: str | None) -> tuple[list[str], dict
     if len(keys) > MAX_AXES:
         raise DataError(
             f"'{path}' has {len(keys)} columns of keys, more than {MAX_AXES}",
-            hint=f"FROM '{path}' reads it as a table, where Parquet or CSV holds it.",
+            hint=f"FROM '{path}' reads it as a table, if it is a Parquet or CSV file.",
         )
     values = {name: kinds[name] for name in names[len(keys) :]}
     if member is not None:
@@ -113,24 +113,23 @@ def _kinds(source: Rows, path: str, member: str | None) -> tuple[list[str], dict
     return keys, values
 
 
-def _twice(path: str) -> DataError:
+def _duplicate(path: str) -> DataError:
     return DataError(
-        f"'{path}' has a key twice, and a tensor has each key once",
-        hint="The leading columns of integers are keys; COPY into a tensor says which one.",
+        f"'{path}' has a duplicate key, and a tensor has each key once",
+        hint="The leading columns of integers are keys; COPY into a tensor names the duplicate.",
     )
 
 
 def _dense(
     source: Rows, types: dict[str, DType], schema: Schema, count: int, path: str, tick: Tick
 ) -> Stored:
-    """All keys within the bounds, with a flag if some are absent."""
     if count > schema.size:
-        raise _twice(path)
+        raise _duplicate(path)
     nbytes = schema.size * (1 + sum(f.dtype.numpy.itemsize for f in schema.fields))
     require(nbytes)
     with source.file.lending(nbytes):
         fields = {f.name: _zeros(schema.shape, f.dtype.numpy) for f in schema.fields}
-        there = _zeros(schema.shape, np.dtype(np.bool_))
+        present = _zeros(schema.shape, np.dtype(np.bool_))
     for batch in source.batches(types, tick):
         at = np.zeros(len(next(iter(batch.values()))), np.int64)
         for key in schema.keys:
@@ -138,13 +137,13 @@ def _dense(
             if not inside.all():
                 raise source.file.refusal("has changed while it was read", "Run it again.")
             at = at * key.extent + (batch[key.name] - key.lo)
-        there.reshape(-1)[at] = True
+        present.reshape(-1)[at] = True
         for f in schema.fields:
             fields[f.name].reshape(-1)[at] = batch[f.name]
-    if int(np.count_nonzero(there)) != count:
-        raise _twice(path)
+    if int(np.count_nonzero(present)) != count:
+        raise _duplicate(path)
     if count < schema.size:
-        fields[PRESENT] = there
+        fields[PRESENT] = present
         schema = Schema(schema.keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
     return Stored(schema, fields)
 
@@ -158,8 +157,7 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 def _sparse(
     source: Rows, types: dict[str, DType], schema: Schema, count: int, path: str, tick: Tick
 ) -> Stored:
-    """A matrix of which few elements exist."""
-    from scipy import sparse  # 100 ms, and only such matrices need it
+    from scipy import sparse  # takes 100 ms, and few files need it
 
     (value,) = schema.fields
     require(count * (16 + value.dtype.numpy.itemsize))
@@ -179,4 +177,4 @@ def _sparse(
     try:
         return sparse_relation(matrix, (names[0], names[1]), name=value.name)
     except InterfaceError:
-        raise _twice(path) from None
+        raise _duplicate(path) from None

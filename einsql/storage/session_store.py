@@ -1,14 +1,13 @@
-"""A session's view of its database: a snapshot, overlaid by its own changes and arrays.
+"""A session's view of its database: a snapshot with the session's changes and arrays over it.
 
-Outside of a transaction every statement sees the newest commit; within one, what was
-committed when it began. What somebody else may see is never changed in place, so a snapshot is
-a mapping.
+Outside of a transaction every statement sees the newest commit, within one the commit at its
+begin. Objects that other sessions may see are never changed in place, so a snapshot is a mapping.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from weakref import ReferenceType, ref
 
@@ -19,29 +18,37 @@ from einsql.errors import OperationalError, ProgrammingError, suggest
 from einsql.storage import array_ownership
 from einsql.storage.database.memory import Database, State
 from einsql.storage.duckdb.connection import Duck
-from einsql.storage.objects import Damaged, Object, Tensor, damage, is_local, kind_of, same_form
+from einsql.storage.objects import (
+    Damaged,
+    Object,
+    Tensor,
+    damage_error,
+    is_local,
+    kind_of,
+    same_form,
+)
 from einsql.storage.out_of_memory import Room
 from einsql.storage.relation import Fields, PlacedFields
 from einsql.storage.undo_log import Index, Overwritten
 
 _INSTEAD = (
-    "CREATE TEMP TENSOR makes a tensor of this session alone; connect without read_only=True to "
+    "CREATE TEMP TENSOR creates a tensor for this session only; connect without read_only=True to "
     "write."
 )
 
 
 class Store:
-    """Names to objects, as one session sees them; names are found in any letter case.
+    """The objects of one session by name, in any letter case.
 
     Attributes:
-        database: What all its sessions share.
+        database: The database, shared by all its sessions.
         duck: This session's DuckDB connection.
-        objects: What names in small letters mean now.
-        version: Grows when what a name means changes its form; plans depend on it.
-        seen: The commit that this session looks at.
-        memory: What the session may take of memory; None for all there is.
-        settle: Puts fields where they are to stay, which may be files.
-        lent: The fields of a tensor as plans read them.
+        objects: The current objects by lower-case name.
+        version: Incremented when the form of a name's object changes; plans depend on it.
+        seen: The commit of this session's snapshot.
+        memory: The session's memory budget; None for no limit.
+        settle: Moves fields to be stored to files if they do not fit in memory.
+        lent: Returns the fields of a tensor for plans.
     """
 
     def __init__(
@@ -57,7 +64,7 @@ class Store:
             self.database.root,
             self.database.access,
             self.database.persist,
-            self.database.lose,
+            self.database.invalidate,
         )
         self.version = 0
         self.seen = self.database.state
@@ -74,18 +81,18 @@ class Store:
         self.lent: Callable[[Tensor], Fields] = lambda tensor: tensor.relation.fields
         self.database.join(self)
         if self.database.path is not None:
-            _ = self.duck.con  # its tables are there already
+            _ = self.duck.con  # the file may have tables
 
     # ---- names
 
     def get(self, name: str) -> Object | None:
-        """The object of a name, or None."""
+        """The object with a name, or None."""
         return self.objects.get(name.lower())
 
     def lasts(self, name: str, fields: Fields) -> bool:
-        """True if a stored tensor has these very fields, which hold the same for ever.
+        """True if the fields are those of a stored tensor, so that they never change.
 
-        A change in place puts others, over the same memory, in their place.
+        A change in place replaces the fields by new ones over the same memory.
         """
         stored = self.get(name)
         if not isinstance(stored, Tensor) or stored.borrowed:
@@ -93,10 +100,11 @@ class Store:
         return stored.relation.fields is fields
 
     def writable(self, name: str) -> Tensor:
-        """The tensor of a name, for changing.
+        """The tensor with a name, to be changed.
 
         Raises:
-            ProgrammingError: There is none, or it is a registered array or a view.
+            ProgrammingError: There is no such tensor, or the name is of a registered array or a
+                view.
             OperationalError: The database is open for reading only.
         """
         stored = self.get(name)
@@ -105,7 +113,7 @@ class Store:
                 self._refuse_reader()
             return stored
         if isinstance(stored, Damaged):
-            raise damage(stored)
+            raise damage_error(stored)
         if stored is None:
             known = [o.name for o in self.objects.values() if isinstance(o, Tensor)]
             raise ProgrammingError(
@@ -117,10 +125,11 @@ class Store:
         )
 
     def put(self, item: Object) -> None:
-        """Stores an object under its name, replacing what was there.
+        """Stores an object under its name, replacing an earlier one.
 
         Raises:
-            OperationalError: It is to last, and the database is open for reading only.
+            OperationalError: The object is not local to the session, and the database is open for
+                reading only.
         """
         low = item.name.lower()
         if isinstance(item, Tensor) and not item.borrowed:
@@ -129,15 +138,15 @@ class Store:
                 item = replace(item, relation=replace(item.relation, fields=fields))
         if not is_local(item):
             self._refuse_reader()
-        self._changes += 1  # before there is any: a statement that is interrupted undoes it
+        self._changes += 1  # before the change, so that an interrupted statement is rolled back
         if not is_local(item):
             self._written[low] = item
-        self._mean(low, item)
+        self._bind(low, item)
 
-    # ---- changes in place
+        self._bind(low, item)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """An uninitialised array for a tensor, which later changes may overwrite."""
+        """An uninitialised array of a tensor, which later changes may overwrite."""
         return array_ownership.allocate(shape, dtype, self._since)
 
     def overwritable(self, array: np.ndarray) -> np.ndarray | None:
@@ -145,7 +154,7 @@ class Store:
         return array_ownership.writable(array, self._since)
 
     def overwrite(self, array: np.ndarray, at: Index, values: np.ndarray | np.bool_) -> None:
-        """Writes what `overwritable` gave; the running statement takes it back if it fails."""
+        """Writes into an array from `overwritable`; undone if the running statement fails."""
         before = array, at, np.array(array[at])
         self._undo.append(before)
         for savepoint in self._savepoints:
@@ -158,9 +167,9 @@ class Store:
         """Replaces the arrays of a stored tensor by the same elements on sites.
 
         Args:
-            name: The tensor, in small letters.
-            before: Its fields when they were brought there.
-            now: The same fields there.
+            name: The tensor's lower-case name.
+            before: The fields from which the elements were placed; a changed tensor is kept.
+            now: The placed fields.
         """
         stored = self.objects.get(name)
         if isinstance(stored, Tensor) and not stored.borrowed and stored.relation.fields is before:
@@ -168,10 +177,11 @@ class Store:
             self.objects[name] = replace(stored, relation=relation)
 
     def remove(self, name: str) -> None:
-        """Forgets a name; what a TEMP tensor or a registered array has hidden is seen again.
+        """Removes a name; an object that a TEMP tensor or a registered array has hidden reappears.
 
         Raises:
-            OperationalError: It is to last, and the database is open for reading only.
+            OperationalError: The object is not local to the session, and the database is open for
+                reading only.
         """
         low = name.lower()
         hidden = None
@@ -183,9 +193,9 @@ class Store:
         self._changes += 1  # as in `put`
         if not local:
             self._written[low] = None
-        self._mean(low, hidden)
+        self._bind(low, hidden)
 
-    def _mean(self, low: str, item: Object | None) -> None:
+    def _bind(self, low: str, item: Object | None) -> None:
         if not same_form(self.objects.get(low), item):
             self.version += 1
         if item is None:
@@ -197,14 +207,13 @@ class Store:
         if self.database.read_only:
             raise OperationalError(f"'{self.database.path}' is open for reading only", hint=hint)
 
-    # ---- registered arrays, which are outside of transactions
+    # ---- registered arrays, which are independent of transactions
 
     def register(self, item: Tensor) -> None:
-        """Gives a registered array its name, whatever becomes of a running transaction.
+        """Registers an array under its name, independent of a running transaction.
 
         Raises:
-            ProgrammingError: A tensor or view has the name, or would have it again after
-                a ROLLBACK.
+            ProgrammingError: A tensor or view has the name, or would have it after a ROLLBACK.
         """
         self.refresh()
         low = item.name.lower()
@@ -215,15 +224,15 @@ class Store:
                     f'There is a {kind_of(stored)} "{stored.name}" already',
                     hint="DROP it and COMMIT, or register the array under another name.",
                 )
-        self._mean(low, item)
+        self._bind(low, item)
         if self._saved is not None:
             self._saved[low] = item
 
     def unregister(self, name: str) -> None:
-        """Forgets a registered array, whatever becomes of a running transaction.
+        """Removes a registered array, independent of a running transaction.
 
         Raises:
-            ProgrammingError: No array is registered under the name.
+            ProgrammingError: No registered array has the name.
         """
         stored = self.get(name)
         if not isinstance(stored, Tensor) or not stored.borrowed:
@@ -233,59 +242,53 @@ class Store:
             self._saved.pop(name.lower(), None)
 
     def states(self) -> list[dict[str, Object]]:
-        """The objects by name now, and those after a ROLLBACK."""
+        """The current objects by name, and the objects after a ROLLBACK."""
         return [self.objects] if self._saved is None else [self.objects, self._saved]
 
     # ---- snapshots and transactions
 
     def refresh(self) -> None:
-        """Outside of a transaction, sees the newest commit from now on.
+        """Outside of a transaction, updates the snapshot to the newest commit.
 
         Raises:
-            OperationalError: The file was closed after a failure of its disk.
+            OperationalError: The file was closed after a failure of the disk.
         """
-        if self.database.lost is not None:
+        if self.database.failure is not None:
             self.duck.close()
             self.database.leave(self)
-            self.database.refuse_lost()
+            self.database.refuse_invalidated()
         state = self.database.state
         if self.seen is not state and self._saved is None and not self._pinned:
             self._show(state)
 
     def _show(self, state: State) -> None:
         old, new = self.seen.objects, state.objects
-        # This session may have placed unchanged tensors on its sites meanwhile.
+        # Unchanged objects are kept, as this session may have placed them on its sites.
         differ = [low for low, item in new.items() if old.get(low) is not item]
         differ += [low for low in old if low not in new]
         for low in differ:
             present = self.objects.get(low)
             if present is None or not is_local(present):
-                self._mean(low, new.get(low))
+                self._bind(low, new.get(low))
         self.seen = state
 
-    def statement(
-        self, tables: bool = False, makes_tables: bool = False
-    ) -> AbstractContextManager[None]:
-        """A statement that may write: whole or not at all, and a transaction if none runs.
+    @contextmanager
+    def statement(self, tables: bool = False, makes_tables: bool = False) -> Iterator[None]:
+        """Runs a statement that may write, atomically and in a transaction of its own if none runs.
 
         Args:
-            tables: Whether it may read tables as well, which are to be of the same commit as
+            tables: Whether the statement may read tables, which must be of the same commit as
                 the tensors that it reads.
-            makes_tables: Whether it may make tables as well, which are to be committed with them.
+            makes_tables: Whether the statement may create tables, which must be committed with
+                the tensors that it creates.
         """
         pins = makes_tables or (tables and self.database.path is not None)
-        if not pins or self._saved is not None or self._pinned:
-            return self._whole()
-        return self._pinning()
-
-    @contextmanager
-    def _pinning(self) -> Iterator[None]:
-        self.database.prepare()
-        with self._one_commit(), self._whole():
+        pins = pins and self._saved is None and not self._pinned
+        with self.newest() if pins else nullcontext(), self._atomic():
             yield
 
     @contextmanager
-    def _whole(self) -> Iterator[None]:
+    def _atomic(self) -> Iterator[None]:
         self.refresh()
         before, written, changes = dict(self.objects), dict(self._written), self._changes
         state = self.database.state
@@ -296,10 +299,10 @@ class Store:
                 self._commit()
         except BaseException:
             if self.database.path is None and self.database.state is not state:
-                self._written = {}  # committed: no other session commits there
+                self._written = {}  # committed, as no other session commits in memory
                 self._show(self.database.state)
             else:
-                self._undo.take_back()
+                self._undo.undo()
                 if self._changes != changes:
                     self._restore(before, written)
             raise
@@ -307,49 +310,49 @@ class Store:
             self._undo.clear()
 
     def savepoint(self) -> Callable[[], None]:
-        """Remembers what names mean now; what it gives makes them mean that again."""
+        """Records the current objects, and returns a function that restores them."""
         objects, written, changes = dict(self.objects), dict(self._written), self._changes
         overwritten = Overwritten()
-        # For as long as somebody may go back: one within another is another's own.
+        # Weak references: a log is needed until its function is dropped. Savepoints may nest.
         self._savepoints = [r for r in self._savepoints if r() is not None]
         self._savepoints.append(ref(overwritten))
 
-        def back() -> None:
-            overwritten.take_back()
+        def restore() -> None:
+            overwritten.undo()
             if self._changes != changes:
                 self._restore(dict(objects), dict(written))
 
-        return back
+        return restore
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """A statement whose changes are undone in any case."""
+        """Runs a statement and always undoes its changes."""
         self.refresh()
         before, written = dict(self.objects), dict(self._written)
         self._undo.clear()
         try:
             yield
         finally:
-            self._undo.take_back()
+            self._undo.undo()
             self._restore(before, written)
 
     @contextmanager
     def snapshot(self, makes_tables: bool = False) -> Iterator[None]:
-        """A statement over tables and tensors sees both as of one commit.
+        """Runs a statement over tables and tensors in a snapshot of one commit.
 
-        What it does to tables is committed when the block ends, unless a transaction runs.
+        Changes of tables are committed when the block ends, unless a transaction runs.
 
         Args:
-            makes_tables: Whether it may make tables, whose names are to be looked at.
+            makes_tables: Whether the statement may create tables, so that names are checked.
 
         Raises:
-            OperationalError: It has given a table the name of something else.
+            OperationalError: The statement has created a table with the name of another object.
         """
         if self._saved is not None or self._pinned:
             self.duck.names_changed |= makes_tables
             yield
             return
-        if self.database.path is None and not makes_tables:  # no other session commits there
+        if self.database.path is None and not makes_tables:  # no other session commits in memory
             self.refresh()
             yield
             return
@@ -361,12 +364,12 @@ class Store:
 
     @contextmanager
     def _one_commit(self) -> Iterator[None]:
-        """Meanwhile DuckDB sees the tables of the commit whose tensors are seen here."""
+        """Makes DuckDB see the tables of the commit whose tensors the session sees."""
         try:
             self._begin_duck()
             self._pinned = True
             yield
-            if self.duck.in_transaction:  # what it read is read, and what it did is done
+            if self.duck.in_transaction:
                 self.duck.commit()
         except BaseException:
             self._roll_back_duck()
@@ -376,7 +379,7 @@ class Store:
 
     @contextmanager
     def newest(self) -> Iterator[State]:
-        """The newest commit; meanwhile DuckDB sees its tables. No transaction may be running."""
+        """Pins the newest commit, whose tables DuckDB then sees; no transaction may run."""
         self.database.prepare()
         with self._one_commit():
             yield self.seen
@@ -385,12 +388,12 @@ class Store:
         with self.database.lock:
             self.refresh()
             self.duck.begin()
-            # DuckDB takes its snapshot when a transaction first looks at the database.
+            # DuckDB takes its snapshot at the transaction's first access to the database.
             self.database.touch(self.duck)
 
     def _roll_back_duck(self) -> None:
         if self.duck.in_transaction:
-            with suppress(Exception):  # a commit that failed has undone it already
+            with suppress(Exception):  # a failed commit has rolled it back already
                 self.duck.rollback()
 
     def _restore(self, objects: dict[str, Object], written: dict[str, Object | None]) -> None:
@@ -418,7 +421,7 @@ class Store:
             with self.database.lock:
                 self.database.prepare()
                 self._begin_duck()
-            self._since = object()  # before it is true: what is there now may be wanted back
+            self._since = object()  # from here on ROLLBACK may restore the present arrays
             self._saved = dict(self.objects)
         except BaseException:
             if self._saved is None:
@@ -426,11 +429,11 @@ class Store:
             raise
 
     def commit(self) -> None:
-        """Keeps what the transaction did, or nothing of it.
+        """Commits the transaction atomically.
 
         Raises:
-            OperationalError: None is running, another connection has changed the same objects
-                first, or what it did cannot be written; it is rolled back then.
+            OperationalError: No transaction is running; or another connection has changed the
+                same objects first, or the changes cannot be written: then it is rolled back.
         """
         if self._saved is None:
             raise OperationalError("No transaction is running", hint="Start one with BEGIN.")
@@ -440,7 +443,7 @@ class Store:
             self._saved = None
         except BaseException:
             if self._saved is not None:
-                self.seen = seen  # that of what is restored
+                self.seen = seen  # the commit of the restored objects
                 self.rollback()
             raise
         self.database.tables = object()
@@ -451,10 +454,10 @@ class Store:
         self._show(state)
 
     def rollback(self) -> None:
-        """Undoes what the transaction did.
+        """Rolls the transaction back.
 
         Raises:
-            OperationalError: None is running.
+            OperationalError: No transaction is running.
         """
         if self._saved is None:
             raise OperationalError("No transaction is running", hint="Start one with BEGIN.")
@@ -462,14 +465,14 @@ class Store:
         self._roll_back_duck()
         self.database.tables = object()
         self._saved = None  # last, so that an interrupted rollback can be repeated
-        if self.database.lost is None:
+        if self.database.failure is None:
             self.refresh()
 
     def vacuum(self) -> None:
         """Frees unused files and space.
 
         Raises:
-            OperationalError: A transaction is running, or nothing may be written.
+            OperationalError: A transaction is running, or the database is open for reading only.
         """
         if self._saved is not None:
             raise OperationalError(
@@ -479,7 +482,7 @@ class Store:
         self.database.vacuum()
 
     def close(self) -> None:
-        """Undoes a running transaction and lets the database go."""
+        """Rolls a running transaction back and leaves the database."""
         try:
             if self._saved is not None:
                 self.rollback()

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 Index = Any
-"""An index as NumPy takes it between brackets."""
+"""An index of a NumPy array."""
 
 
 class Overwritten(list[tuple[np.ndarray, Index, np.ndarray]]):
-    """An overwrite in place: the array, the cells, and their former values."""
+    """Overwrites in place: array, index and previous values."""
 
     __slots__ = ("__weakref__",)
 
-    def take_back(self) -> None:
-        """Writes it again, the latest first."""
+    def undo(self) -> None:
+        """Restores the previous values, the latest overwrite first."""
         while self:
             array, at, values = self[-1]
             array[at] = values

@@ -106,11 +106,11 @@ def test_a_cap_and_a_missing_place_are_said_to_be_so(tmp_path: Path) -> None:
     with pytest.raises(einsql.OperationalError, match="max_temp_directory_size is 100,000 B"):
         con.execute(PRODUCT)
     con.execute("SET max_temp_directory_size = 'none'; SET temp_directory = ''")
-    with pytest.raises(einsql.OperationalError, match="temp_directory names no place"):
+    with pytest.raises(einsql.OperationalError, match="temp_directory names no directory"):
         con.execute(PRODUCT)
     (tmp_path / "file").touch()
     con.execute(f"SET temp_directory = '{tmp_path / 'file' / 'below'}'")
-    with pytest.raises(einsql.OperationalError, match="No temporary file can be made"):
+    with pytest.raises(einsql.OperationalError, match="No temporary file can be created"):
         con.execute(PRODUCT)
     assert con.memory.space.used == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]

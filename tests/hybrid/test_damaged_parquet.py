@@ -36,7 +36,7 @@ def test_a_file_that_duckdb_gives_up_at_is_refused_before(damaged: str) -> None:
         con.execute("CREATE TABLE t AS SELECT 1 AS a; CREATE TENSOR r (i DIM(100), val FLOAT)")
         for sql in (f"SELECT * FROM '{damaged}'", "SELECT 'a' || i FROM '*.parquet'"):
             with pytest.raises(
-                einsql.OperationalError, match=r"f\.parquet' is damaged: i lies bey"
+                einsql.OperationalError, match=r"f\.parquet' is damaged: i is beyond"
             ):
                 con.execute(sql)
 
@@ -91,7 +91,7 @@ def test_tensors_in_memory_outlive_an_error_inside_duckdb(damaged: str) -> None:
         with pytest.raises(einsql.OperationalError, match=r"f\.parquet' cannot be read") as caught:
             con.execute(f"SELECT * FROM read_parquet('{damaged}')")
         assert "Stack" not in str(caught.value)
-        with pytest.raises(einsql.OperationalError, match="given this database up") as lost:
+        with pytest.raises(einsql.OperationalError, match="invalidated this database") as lost:
             con.execute("SELECT a FROM t ORDER BY a")
         assert "COPY can still write the tensors" in lost.value.hint
         con.execute("COPY w TO 'w.npy'")
@@ -107,7 +107,7 @@ def test_a_file_is_there_again_when_it_is_opened_again(damaged: str, tmp_path: P
         with pytest.raises(einsql.OperationalError, match=r"f\.parquet' cannot be read"):
             con.execute(f"SELECT * FROM read_parquet('{damaged}')")
         con.rollback()
-        with pytest.raises(einsql.OperationalError, match="given this database up") as caught:
+        with pytest.raises(einsql.OperationalError, match="invalidated this database") as caught:
             con.execute("SELECT a FROM t ORDER BY a")
         assert "open it again" in caught.value.hint
     with einsql.connect(path) as con:

@@ -216,7 +216,7 @@ def test_a_refusal_says_why_and_where(served: Served) -> None:
         served.con.execute(f"SELECT 'ä', size FROM read_blob('{name}')")
     assert "enable_external_access is off" in str(caught.value)
     assert caught.value.position == len("SELECT 'ä', size FROM read_blob(")
-    with pytest.raises(einsql.OperationalError, match="has to be a text in quotes"):
+    with pytest.raises(einsql.OperationalError, match="must be a string in quotes"):
         served.con.execute("FROM read_blob(concat('a', 'b'))")
 
 

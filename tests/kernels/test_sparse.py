@@ -395,7 +395,7 @@ def test_wrong_arrays_are_refused() -> None:
         con.register("m", matrix(), dims=("i", "j", "k"))
     with pytest.raises(einsql.InterfaceError, match="cannot be filled with 1"):
         con.register("m", matrix(), fill=1)
-    with pytest.raises(einsql.InterfaceError, match="nothing to fill"):
+    with pytest.raises(einsql.InterfaceError, match="no absent elements to fill"):
         con.register("m", np.ones(2), fill=0)
 
 

@@ -76,7 +76,7 @@ def test_windows_are_cut_by_every_label() -> None:
 
 @pytest.mark.parametrize("sites", [2, 3, 4])
 def test_random_statements_give_what_literals_give_at_one_site(sites: int) -> None:
-    found = parameter_campaign(12, 20 + sites, sites=sites)
+    found = parameter_campaign(12, 30 + sites, sites=sites)
     assert not found.differences, "\n\n".join(found.differences)
     assert found.shared
 

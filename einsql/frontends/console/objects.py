@@ -8,7 +8,7 @@ import einsql
 from einsql.core.quoting import in_quotes
 from einsql.frontends.console.values import format_value
 from einsql.sql.parser.create_headers import Head, head_of
-from einsql.storage.objects import Damaged, Definition, Tensor, bare_name, damage, macro_key
+from einsql.storage.objects import Damaged, Definition, Tensor, bare_name, damage_error, macro_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def definition(connection: einsql.Connection, entry: Entry) -> str:
     if isinstance(stored, Definition):
         return f"{stored.text};"
     if isinstance(stored, Damaged):
-        return f"-- {damage(stored).reason}"
+        return f"-- {damage_error(stored).reason}"
     parts = [
         quoted(c.name) + (f" DIM({c.bounds.rpartition('..')[2]})" if c.bounds else f" {c.type}")
         for c in columns(connection, entry.name)

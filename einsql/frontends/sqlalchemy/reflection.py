@@ -13,7 +13,15 @@ from einsql.core.quoting import in_quotes
 from einsql.errors import Error
 from einsql.frontends.sqlalchemy.types import DIM, named_type
 from einsql.session.connection import Connection
-from einsql.storage.objects import Damaged, Definition, Object, Tensor, bare_name, damage, kind_of
+from einsql.storage.objects import (
+    Damaged,
+    Definition,
+    Object,
+    Tensor,
+    bare_name,
+    damage_error,
+    kind_of,
+)
 from einsql.storage.session_store import Store
 
 MAIN = "main"
@@ -211,7 +219,7 @@ class Reflection(Dialect):
         if isinstance(stored, Definition):
             return _view_columns(_session(connection), stored)
         if isinstance(stored, Damaged):
-            raise exc.UnreflectableTableError(damage(stored).reason)
+            raise exc.UnreflectableTableError(damage_error(stored).reason)
         columns = _rows(
             connection,
             "SELECT column_name, data_type, is_nullable, column_default, c.comment, sql "

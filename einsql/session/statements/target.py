@@ -54,7 +54,7 @@ def changed(tensor: Tensor, fields: dict[str, np.ndarray], mask: np.ndarray | No
     if mask is None and not schema.has(PRESENT):
         for array in fields.values():
             array.flags.writeable = False
-        return tensor.holding(Relation(schema, fields))
+        return tensor.with_relation(Relation(schema, fields))
     kept = [f for f in schema.fields if f.name != PRESENT]
     if mask is not None and not distinct(mask).all():
         kept.append(Field(PRESENT, DType.BOOLEAN))
@@ -63,7 +63,7 @@ def changed(tensor: Tensor, fields: dict[str, np.ndarray], mask: np.ndarray | No
         array.flags.writeable = False
     if tuple(kept) != schema.fields:
         schema = Schema(schema.keys, tuple(kept))
-    return tensor.holding(Relation(schema, fields))
+    return tensor.with_relation(Relation(schema, fields))
 
 
 def rows(fields: Fields, schema: Schema) -> int:

@@ -20,21 +20,21 @@ from einsql.storage.duckdb.connection import Duck
 from einsql.storage.duckdb.copy_database import copy_database
 from einsql.storage.duckdb.failures import translated
 from einsql.storage.files.drafts import part_name, synchronise, writing
-from einsql.storage.objects import Damaged, Object, Tensor, damage
+from einsql.storage.objects import Damaged, Object, Tensor, damage_error
 from einsql.storage.relation import DistantFields
 
 Tick = Callable[[float], None]
-"""Called with the fraction done; raises to cancel."""
+"""Callback with the completed fraction, 0 to 1; raises to cancel."""
 _LOGS = (".wal", ".wal.checkpoint", ".wal.recovery")
-"""Files that DuckDB reads beside a database file when it opens it."""
+"""Suffixes of the log files that DuckDB reads when it opens a database file."""
 
 
 @dataclass
 class _Progress:
-    """How much of a copy is done.
+    """The progress of a copy.
 
     Attributes:
-        tick: Called with the fraction.
+        tick: Callback with the completed fraction, 0 to 1.
         total: Bytes to write, estimated for tables.
         done: Bytes written.
     """
@@ -44,7 +44,7 @@ class _Progress:
     done: int = 0
 
     def add(self, nbytes: int) -> None:
-        """Some bytes more are written."""
+        """Adds written bytes."""
         self.done += nbytes
         self.tick(min(1.0, self.done / max(1, self.total)))
 
@@ -58,23 +58,23 @@ def back_up(
 ) -> None:
     """Writes a database's newest commit to a new file and its payload directory.
 
-    Both are written under other names. The directory is renamed first and the file last, each
-    rename forced to the disk before the next: a crash leaves no file under the target's name, or
-    the whole backup. Without its file the directory cannot be opened.
+    Both are written under temporary names. The directory is renamed first and the file last, each
+    rename synced before the next: after a crash the target's name has no file, or
+    the complete backup. Without its file the directory cannot be opened.
 
-    The state keeps every payload of the commit: `FileDatabase` sweeps no payload whose fields
-    are referenced and not mapped, and what is mapped is read from the mapping.
+    The state keeps every payload of the commit. `FileDatabase` removes no payload whose fields
+    are referenced but not mapped, and a mapped payload is read from the mapping.
 
     Args:
         source: The database.
         duck: A session's DuckDB connection to it, in no transaction.
-        one_commit: Has `duck` see the tables of the commit whose state it gives.
-        path: The file to make.
-        tick: Called with the fraction done; what it raises cancels the backup.
+        one_commit: Context in which `duck` sees the tables of one commit; yields its state.
+        path: The target file.
+        tick: Callback with the completed fraction, 0 to 1; an exception cancels the backup.
 
     Raises:
-        OperationalError: Something of the target's name exists, an object or its payload is
-            damaged, or the target cannot be written. Nothing of the backup is left then.
+        OperationalError: The target exists, an object or its payload is
+            damaged, or the target cannot be written. The partial backup is removed.
     """
     target = _free_target(path)
     part = part_name(target)
@@ -87,7 +87,7 @@ def back_up(
             for item in state.objects.values():
                 layout = None
                 if isinstance(item, Damaged):
-                    raise damage(item)
+                    raise damage_error(item)
                 if isinstance(item, Tensor):
                     layout = directory.store(item, state.generation, progress.add)
                 if source.path is None:  # DuckDB has copied the rows of a file's catalog
@@ -102,10 +102,10 @@ def back_up(
 
 
 def _free_target(path: str) -> str:
-    """The real path of a file that is to be made.
+    """The resolved path of a new file.
 
     Raises:
-        OperationalError: There is something of its name, or no directory to hold it.
+        OperationalError: The path exists, or its directory does not.
     """
     with writing(path):
         target = os.path.realpath(path)
@@ -115,8 +115,7 @@ def _free_target(path: str) -> str:
         if os.path.lexists(name):
             raise OperationalError(
                 f"'{name}' exists already",
-                hint="BACKUP TO makes a new database: give another name, or move away what is "
-                "there.",
+                hint="BACKUP TO creates a new database: choose another name, or move the file.",
             )
     folder = os.path.dirname(target)
     if not os.path.isdir(folder):
@@ -126,7 +125,7 @@ def _free_target(path: str) -> str:
 
 @contextmanager
 def _attached(source: Database, duck: Duck, part: str) -> Iterator[str]:
-    """Meanwhile DuckDB has a new file under a name that no session sees in lists."""
+    """Attaches a new file to DuckDB under a name that sessions do not list."""
     attached = f"einsql_backup_{os.urandom(8).hex()}"
     options = ["TYPE duckdb", "HIDDEN", "READ_WRITE", *_storage(source, duck)]
     try:
@@ -140,7 +139,7 @@ def _attached(source: Database, duck: Duck, part: str) -> Iterator[str]:
 
 
 def _storage(source: Database, duck: Duck) -> list[str]:
-    """Options of ATTACH with which a new file has the format of the source's."""
+    """Options of ATTACH that give a new file the source's storage format."""
     if source.path is None:
         return []
     ((version, block),) = duck.execute(
@@ -163,10 +162,10 @@ def _copy_tables(
     part: str,
     tick: Tick,
 ) -> tuple[State, str, _Progress]:
-    """Copies DuckDB's objects, and gives the copy's catalog an identity of its own.
+    """Copies DuckDB's objects and gives the copy's catalog a new identity.
 
     Returns:
-        What the commit holds, the identity, and how much is done.
+        The committed state, the new identity and the progress.
     """
     with one_commit() as state:
         tables = _size_on_disk(source.path)
@@ -184,18 +183,18 @@ def _copy_tables(
 
 
 def _checkpoint(duck: Duck, attached: str, path: str) -> None:
-    """Has DuckDB write its log into the file.
+    """Makes DuckDB write its log into the file.
 
     Raises:
-        Error: It cannot.
+        Error: The checkpoint fails.
     """
-    import duckdb  # it is open
+    import duckdb  # already loaded, as the database is open
 
     with translated(""):
         try:
             duck.con.execute(f"CHECKPOINT {in_quotes(attached)}").fetchall()
         except duckdb.IOException as error:
-            # DuckDB says that "the database" is invalid, and means the new one.
+            # DuckDB's message says that "the database" is invalid; it means the new one.
             reason = str(error).split("Original error: ")[-1]
             raise OperationalError(f"'{path}' cannot be written: {reason}") from None
 
@@ -211,7 +210,7 @@ def _size_on_disk(path: str | None) -> int:
 
 
 def _payload_size(item: Object) -> int:
-    """Bytes of a tensor's elements as a payload has them."""
+    """The size of a tensor's payload in bytes, without its header."""
     if not isinstance(item, Tensor):
         return 0
     fields = item.relation.fields
@@ -223,15 +222,15 @@ def _payload_size(item: Object) -> int:
 
 
 def _publish(part: str, target: str, owned: set[tuple[int, int]]) -> None:
-    """Gives the directory and the file their names; both are on the disk afterwards.
+    """Renames the directory and the file to their final names and syncs both.
 
     Args:
-        part: The file's name so far.
-        target: The file's name from now on.
-        owned: Gets the devices and inodes of both.
+        part: The file's temporary name.
+        target: The file's final name.
+        owned: Receives the devices and inodes of both.
 
     Raises:
-        OperationalError: Something has got the name meanwhile, or the disk fails.
+        OperationalError: Another process has created the target, or a sync fails.
     """
     folder = os.path.dirname(target)
     with writing(target):
@@ -251,7 +250,7 @@ def _publish(part: str, target: str, owned: set[tuple[int, int]]) -> None:
 
 
 def _discard(part: str, target: str, owned: set[tuple[int, int]]) -> None:
-    """Removes a backup that has failed; the file goes before its directory."""
+    """Removes a failed backup, the file before its directory."""
     for file in (target, part, *(part + log for log in _LOGS)):
         with suppress(OSError):
             if file != target or _inode(target) in owned:

@@ -18,24 +18,24 @@ from einsql.storage.objects import Damaged, Definition, Object, Tensor
 from einsql.storage.relation import Relation
 
 Define = Callable[[str, str, str], Definition]
-"""Makes a view or macro of its kind, name and text; only the session's layer reads SQL."""
+"""Creates a view or macro from its kind, name and text; the session supplies the SQL parser."""
 
 _PAYLOAD = re.compile(r'"([^"/\\]+\.\d+\.[0-9a-f]{32}\.arrow)"')
 _KINDS = ("tensor", "view", "macro")
 _MOST = 2**62
-"""Keys, sizes and offsets are smaller."""
+"""Exclusive upper bound of keys, sizes and offsets."""
 _LARGEST = 2**58
-"""Elements: NumPy describes no larger array, even where one stored element is repeated."""
+"""Greatest number of elements: NumPy describes no larger array, even one of stride 0."""
 
 
 def object_of(row: Row, directory: Directory, define: Define) -> Object:
-    """The object of a row; no payload is touched, and no definition is parsed."""
+    """The object of a row, without reading its payload or parsing its definition."""
     try:
         if row.fault:
             raise ValueError(row.fault)
         if row.kind not in _KINDS:
             raise ValueError(f"its kind is {row.kind!r}, which this einsql does not know")
-        description = _of(dict, json.loads(row.told))
+        description = _of(dict, json.loads(row.description))
         if row.kind == "tensor":
             stored: Object = _tensor(description, directory)
         else:
@@ -52,14 +52,14 @@ def object_of(row: Row, directory: Directory, define: Define) -> Object:
 
 
 def _damaged(row: Row, fault: str) -> Damaged:
-    named = frozenset(_PAYLOAD.findall(row.told))
+    named = frozenset(_PAYLOAD.findall(row.description))
     needs_none = row.kind in ("view", "macro")
     kind = row.kind if row.kind in _KINDS else "object"
     return Damaged(row.name, kind, fault, named if named or needs_none else None)
 
 
 def payloads_of(item: Object) -> frozenset[str] | None:
-    """The files that a committed object needs; None if they may be any."""
+    """The payload files of a committed object; None if they are unknown."""
     if isinstance(item, Damaged):
         return item.payloads
     file = payload_of(item)
@@ -70,10 +70,10 @@ def payloads_of(item: Object) -> frozenset[str] | None:
 
 
 def _of(kind: type[Any], value: object) -> Any:
-    """A value of the kind that it has to be.
+    """Checks that a value has a type, and returns it.
 
     Raises:
-        TypeError: It is of another one.
+        TypeError: It has another type.
     """
     if type(value) is not kind:
         raise TypeError(f"its row has {value!r:.60} where {kind.__name__} belongs")
@@ -142,10 +142,10 @@ def _layout(description: Mapping[str, Any]) -> Layout:
 
 
 def _check(layout: Layout, schema: Schema) -> None:
-    """Refuses what would read beyond a payload, or another file.
+    """Refuses a layout whose offsets leave the payload, or whose name leaves the directory.
 
     Raises:
-        ValueError: It would.
+        ValueError: The layout does so.
     """
     if not is_payload(layout.file):
         raise ValueError(f"{layout.file!r} is no payload's name")

@@ -11,38 +11,38 @@ from math import prod
 import numpy as np
 
 CHUNK = 2**20
-"""Bytes under one checksum: what the first touch of an element reads."""
+"""Bytes per checksum. The first access to an element reads and verifies one chunk."""
 _FEW = 4
-"""Chunks that are not worth other threads."""
+"""Up to this number of chunks one thread computes all checksums."""
 
 
 def checksums(chunks: Sequence[memoryview]) -> list[int]:
-    """The CRC-32 of each chunk; zlib lets other threads run meanwhile."""
+    """The CRC-32 of each chunk, on several threads: zlib releases the interpreter lock."""
     threads = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         threads = len(os.sched_getaffinity(0))
     if len(chunks) <= _FEW or threads == 1:
         return [zlib.crc32(c) for c in chunks]
-    from concurrent.futures import ThreadPoolExecutor  # few statements need it
+    from concurrent.futures import ThreadPoolExecutor  # imported when used: few statements need it
 
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(zlib.crc32, chunks, chunksize=max(1, len(chunks) // (4 * threads))))
 
 
-class Sums:
-    """Checksums of bytes that come piece by piece.
+class ChunkChecksums:
+    """Computes checksums of bytes that arrive in pieces.
 
     Attributes:
-        found: One for each chunk so far.
+        checksums: One checksum for each completed chunk.
     """
 
     def __init__(self) -> None:
-        self.found: list[int] = []
+        self.checksums: list[int] = []
         self._open = 0
         self._length = 0
 
     def feed(self, data: memoryview) -> None:
-        """Goes on by some bytes."""
+        """Adds the next bytes."""
         if self._length:
             rest = data[: CHUNK - self._length]
             self._open = zlib.crc32(rest, self._open)
@@ -51,27 +51,27 @@ class Sums:
             if self._length == CHUNK:
                 self.finish()
         full_chunks = len(data) // CHUNK * CHUNK
-        self.found += checksums([data[n : n + CHUNK] for n in range(0, full_chunks, CHUNK)])
+        self.checksums += checksums([data[n : n + CHUNK] for n in range(0, full_chunks, CHUNK)])
         if full_chunks < len(data):
             self._open, self._length = zlib.crc32(data[full_chunks:]), len(data) - full_chunks
 
     def finish(self) -> None:
-        """The bytes end here."""
+        """Completes the last chunk."""
         if self._length:
-            self.found.append(self._open)
+            self.checksums.append(self._open)
             self._open = self._length = 0
 
 
 def chunks_of(shape: Sequence[int], itemsize: int, box: np.ndarray) -> np.ndarray:
-    """Numbers of the chunks that hold a box of an array in C order.
+    """Numbers of the chunks that contain a box of an array in C order.
 
     Args:
-        shape: Of the array.
-        itemsize: Bytes of an element.
+        shape: The array's shape.
+        itemsize: Size of an element in bytes.
         box: int64 (axes, 2), within the shape.
 
     Returns:
-        int64, increasing; perhaps some more where a chunk holds several rows.
+        int64, increasing; may include further chunks where a chunk contains several rows.
     """
     if not prod(int(hi) - int(lo) for lo, hi in box):
         return np.zeros(0, np.int64)

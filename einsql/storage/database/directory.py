@@ -17,14 +17,14 @@ from einsql.storage.files.regular_files import open_regular
 from einsql.storage.objects import Tensor
 
 MARKER = "einsql"
-"""The file that says whose directory it is."""
+"""The file that contains the identity of the directory's database."""
 _OURS = re.compile(r".+\.\d+\.[0-9a-f]{32}\.arrow(\.part)?|einsql\.part")
 _LONGEST = 80
-"""Bytes of a tensor's name in the name of a file, and of what the marker says."""
+"""Longest part of a tensor's name in a file name, and longest identity read, in bytes."""
 
 
 class Directory:
-    """The directory beside a database file.
+    """The payload directory of a database file.
 
     Attributes:
         path: Its path.
@@ -35,21 +35,21 @@ class Directory:
         self._database = database
         self._abandoned = False
         self._new = False
-        """Whether its own name may not be on the disk yet."""
+        """Whether the directory's own entry may not be synced yet."""
 
     def abandon(self) -> None:
-        """Removes no file from now on: they belong to the process that this one was forked from."""
+        """Removes no more files: after a fork they belong to the parent process."""
         self._abandoned = True
 
     def check(self, identity: str, needed: bool) -> None:
-        """Refuses a directory that is not this database's.
+        """Refuses a directory that belongs to another database.
 
         Args:
-            identity: What the catalog is called.
-            needed: Whether the catalog names payloads.
+            identity: The identity in the catalog.
+            needed: Whether the catalog refers to payloads.
 
         Raises:
-            OperationalError: It is missing, or another database's.
+            OperationalError: The directory is missing, or belongs to another database.
         """
         hint = f"'{self._database}' and '{self.path}' belong together: move and copy both."
         if not os.path.isdir(self.path):
@@ -76,10 +76,10 @@ class Directory:
             )
 
     def make(self, identity: str) -> None:
-        """Makes the directory with its marker where it is not there yet; `sync` comes later.
+        """Creates the directory and its marker if necessary; `sync` makes them durable.
 
         Raises:
-            OperationalError: It is another database's, or cannot be made.
+            OperationalError: It belongs to another database, or cannot be created.
         """
         self.check(identity, False)
         marker = os.path.join(self.path, MARKER)
@@ -96,12 +96,12 @@ class Directory:
             os.replace(part, marker)
 
     def store(self, tensor: Tensor, version: int, tick: Progress) -> Layout:
-        """Copies a tensor's payload, or writes one, where no other connection writes or sweeps.
+        """Copies or writes a tensor's payload into a directory that no other connection uses.
 
         Args:
             tensor: What to write.
-            version: Part of the name of a file that is written.
-            tick: Called with the number of bytes after each piece; what it raises ends it.
+            version: Part of the file name of a new payload.
+            tick: Callback with the number of bytes after each piece; raises to cancel.
 
         Raises:
             OperationalError: The payload is damaged, or cannot be written.
@@ -118,16 +118,16 @@ class Directory:
     def write(
         self, tensor: Tensor, version: int, pending: set[str], tick: Progress = ignore
     ) -> Layout:
-        """Writes a tensor's payload; it is on the disk once the directory is synced, too.
+        """Writes and syncs a tensor's payload; `sync` makes its name durable.
 
         Args:
             tensor: What to write.
             version: Part of the file's name.
-            pending: Gets the names under which it is written, which no sweep may take.
+            pending: Receives the file names in use, which `sweep` must keep.
             tick: As in `store`.
 
         Raises:
-            OperationalError: It cannot be written; nothing of it is left then.
+            OperationalError: It cannot be written; the partial file is removed.
         """
         title = quote(tensor.name.lower(), safe="")[:_LONGEST]
         name = f"{title}.{version}.{os.urandom(16).hex()}.arrow"
@@ -150,14 +150,14 @@ class Directory:
         return layout
 
     def fields(self, layout: Layout, schema: Schema, title: str) -> StoredFields:
-        """The fields in a payload of a tensor, called by its name in messages."""
+        """The fields of a tensor's payload; messages use the title."""
         return StoredFields(os.path.join(self.path, layout.file), layout, schema, title)
 
     def sync(self) -> None:
-        """Forces the names of files, and its own if it is new, to the disk.
+        """Syncs the directory's entries, and its own entry if it is new.
 
         Raises:
-            OperationalError: The disk fails.
+            OperationalError: The sync fails.
         """
         with writing(self.path):
             synchronise(self.path)
@@ -166,20 +166,20 @@ class Directory:
                 self._new = False
 
     def remove(self, names: Collection[str]) -> None:
-        """Removes payloads; what is gone already is no matter."""
+        """Removes payloads; missing files are ignored."""
         for name in () if self._abandoned else names:
             with suppress(OSError):
                 os.unlink(os.path.join(self.path, name))
 
     def sweep(self, kept: Callable[[], Collection[str] | None]) -> None:
-        """Removes every payload and every unfinished file but those that are kept.
+        """Removes every payload and every unfinished file except those in use.
 
-        Files that einsql has not made stay, so does what cannot be removed.
+        Foreign files, and files that cannot be removed, stay.
 
         Args:
             kept: Gives their names, or None if all stay. It is asked once the directory has been
                 listed: what others begin to write meanwhile is not in the list then, or among
-                the names.
+            kept: Returns the names in use, or None to keep all files. It is called after the
         """
         with suppress(OSError):
             present = [n for n in self._names() if _OURS.fullmatch(n)]
@@ -190,11 +190,11 @@ class Directory:
     def strays(
         self, kept: Callable[[], Collection[str] | None], leaving: Collection[str]
     ) -> list[str]:
-        """Paths of the files that `sweep` would remove, but those that wait for the next one.
+        """Paths of the files that `sweep` would remove, without those in `leaving`.
 
         Args:
             kept: As in `sweep`.
-            leaving: Names of the files that wait.
+            leaving: Names of files that the next sweep removes.
         """
         present = (
             [n for n in self._names() if _OURS.fullmatch(n)] if os.path.isdir(self.path) else []
@@ -203,20 +203,22 @@ class Directory:
         if names is None:
             return []
         paths = [os.path.join(self.path, n) for n in sorted({*present} - {*names} - {*leaving})]
-        return [path for path in paths if os.path.lexists(path)]  # others finish theirs meanwhile
+        return [
+            path for path in paths if os.path.lexists(path)
+        ]  # another connection may have renamed its own
 
     def _names(self) -> list[str]:
         return os.listdir(self.path)
 
 
 def is_payload(name: str) -> bool:
-    """True if a file that holds a tensor may be called so, in the directory itself."""
+    """True if the name is that of a payload file, without a directory part."""
     return name.endswith(".arrow") and "/" not in name and _OURS.fullmatch(name) is not None
 
 
 @contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Makes OperationalErrors of what the system says."""
+    """Translates OSError to OperationalError."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
 """Syncs the directory entries of DuckDB's files where DuckDB itself does not.
 
-DuckDB forces what its files hold to the disk, and not the directory that has their names. After
-a power loss a log that it has made may be nameless, and one that it has removed may be back.
+DuckDB syncs the content of its files, but not their directory. After a power loss a new log may
+have lost its name, and a removed log may be back.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from einsql.storage.files.drafts import synchronise
+from einsql.storage.memory.spill_files import is_running
 
 _PASSING = (".wal.checkpoint", ".wal.recovery")
-"""Files that DuckDB has only while it writes its log into its file."""
+"""Suffixes of files that exist only during a checkpoint."""
 _PIN = getattr(os, "O_PATH", None)
-"""Opens a file so that closing it releases no lock of the process; Linux has it."""
+"""Flag of Linux: closing such a descriptor releases no lock of the process."""
 
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -36,17 +37,17 @@ class Names:
         self._log = f"{path}.wal"
         self._passing = tuple(f"{path}{ending}" for ending in _PASSING)
         self._durable = -1
-        """Inode of the log whose name is durable; 0 if there is durably none."""
+        """Inode of the log whose name is durable; 0 if its absence is durable."""
         self._pin: int | None = None
         self._lock = threading.Lock()
 
     def persist(self) -> None:
-        """Forces the names to the disk if one has come, gone or changed since the last time.
+        """Syncs the directory if a name was added, removed or replaced since the last call.
 
-        If none has, that is three system calls, of 1 or 2 µs each.
+        Without a change this takes three system calls of 1 to 2 µs each.
 
         Raises:
-            OSError: The disk fails.
+            OSError: The sync fails.
         """
         if self._inode() != self._durable or any(os.access(p, os.F_OK) for p in self._passing):
             with self._lock:
@@ -56,11 +57,11 @@ class Names:
         before, self._pin = self._pin, None
         if _PIN is not None:
             with suppress(OSError):
-                # While it is pinned, no other log gets its inode.
+                # While the file is pinned, no other log can reuse its inode.
                 self._pin = os.open(self._log, _PIN | os.O_CLOEXEC)
         if before is not None:
             os.close(before)
-        # In this order: what changes meanwhile is seen the next time.
+        # In this order: the next call detects a change made meanwhile.
         inode = self._inode()
         self._durable = -1
         synchronise(self._folder)
@@ -74,7 +75,7 @@ class Names:
             return 0
 
     def close(self) -> None:
-        """Lets the log go."""
+        """Releases the pinned log."""
         with self._lock:
             self._durable = -1
             if self._pin is not None:
@@ -83,16 +84,16 @@ class Names:
 
 
 def create(path: str, make: Callable[[str], None]) -> None:
-    """Makes a file that is there whole or not at all; one that is there already stays.
+    """Creates a file atomically; an existing file stays.
 
-    Nothing is made where the file system has no hard links.
+    Does nothing on a file system without hard links.
 
     Args:
         path: The file, absolute.
-        make: Makes it under another name.
+        make: Writes the file under a temporary name.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The file cannot be created.
     """
     folder, title = os.path.split(path)
     _remove_left(folder, title)
@@ -101,7 +102,7 @@ def create(path: str, make: Callable[[str], None]) -> None:
         make(part)
         with open(part, "r+b") as file:
             os.fsync(file.fileno())
-        with suppress(FileExistsError):  # another process was first
+        with suppress(FileExistsError):  # another process has created it
             os.link(part, path)
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -113,21 +114,11 @@ def create(path: str, make: Callable[[str], None]) -> None:
 
 
 def _remove_left(folder: str, title: str) -> None:
-    """Removes what processes of this machine that were killed have left of a file to be made."""
+    """Removes partial files of killed processes of this machine."""
     parts = re.compile(re.escape(title) + r"\.part-(\d+)-[0-9a-f]{8}(\.wal)?")
     with suppress(OSError):
         for name in os.listdir(folder):
             left = parts.fullmatch(name)
-            if left is not None and not _runs(int(left[1])):
+            if left is not None and not is_running(int(left[1])):
                 with suppress(OSError):
                     os.unlink(os.path.join(folder, name))
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

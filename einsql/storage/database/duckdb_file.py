@@ -12,7 +12,7 @@ from einsql.core import forks
 from einsql.errors import OperationalError
 from einsql.storage.database.directory import writing
 from einsql.storage.database.directory_sync import create
-from einsql.storage.duckdb.failures import is_stopped
+from einsql.storage.duckdb.failures import is_cancelled
 from einsql.storage.files.mapped import refusing
 from einsql.storage.files.regular_files import check_regular
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def is_there(path: str) -> bool:
-    """True if there is a file that holds something."""
+    """True if the file exists and is not empty."""
     try:
         return os.stat(path).st_size > 0
     except OSError:
@@ -29,14 +29,14 @@ def is_there(path: str) -> bool:
 
 
 def make_empty(path: str, real: str) -> None:
-    """Makes a DuckDB file that holds nothing: a process that is killed leaves none in part.
+    """Creates an empty DuckDB file atomically: a killed process leaves no partial file.
 
     Raises:
-        OperationalError: The disk fails.
+        OperationalError: The file cannot be written.
     """
     import duckdb  # as below
 
-    with writing(path), suppress(duckdb.Error):  # opening it says what is wrong, and where
+    with writing(path), suppress(duckdb.Error):  # opening the file reports the error with its place
         create(real, lambda part: duckdb.connect(part).close())
 
 
@@ -45,7 +45,7 @@ _BESIDE = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
 
 
 def check_kinds(path: str, real: str) -> None:
-    """Refuses a FIFO or device under a name that DuckDB opens: opening one may wait for ever.
+    """Refuses a FIFO or device under a name that DuckDB opens: opening a FIFO may block for ever.
 
     Raises:
         OperationalError: One of them is no regular file.
@@ -61,14 +61,14 @@ def open_duckdb(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnect
     """Opens a file with DuckDB.
 
     Raises:
-        OperationalError: Another process has it, or DuckDB cannot open it.
+        OperationalError: Another process has opened it, or DuckDB cannot open it.
     """
     import duckdb  # needed for database files and tables only
 
     try:
         return duckdb.connect(_spelled(real), read_only=read_only)
     except Exception as error:  # DuckDB's own errors of several kinds
-        if is_stopped(error):
+        if is_cancelled(error):
             raise
         text = reason_of(error)
         if forks.depth() and "Unique file handle conflict" in text:
@@ -90,7 +90,7 @@ def open_duckdb(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnect
 
 
 def _spelled(real: str) -> str:
-    """The path of a file as DuckDB gets it.
+    """The spelling of a path that is passed to DuckDB.
 
     DuckDB has one instance for each spelling of a path, and a child of a fork inherits those of
     its parent: another spelling gives it one of its own, which needs the lock on the file.
@@ -102,7 +102,7 @@ def _spelled(real: str) -> str:
 
 @contextmanager
 def translating(path: str, what: str) -> Iterator[None]:
-    """Makes OperationalErrors of DuckDB's."""
+    """Translates DuckDB's errors to OperationalError."""
     import duckdb  # it is open
 
     try:

@@ -24,14 +24,14 @@ from einsql.storage.database.directory import Directory
 from einsql.storage.database.payload import Progress
 from einsql.storage.database.rows import Row
 from einsql.storage.files.drafts import part_file, writing
-from einsql.storage.objects import Damaged, Definition, Object, Tensor, damage
+from einsql.storage.objects import Damaged, Definition, Object, Tensor, damage_error
 
 MANIFEST = "einsql.json"
 """The file that lists the objects."""
 _TENSORS = "einsql"
-"""The directory with their elements is called after it."""
+"""The name of the subdirectory with the elements."""
 _VERSION = 0
-"""The commit that an exported object is of; none."""
+"""The commit number of an exported object: it belongs to no commit."""
 
 
 def manifest_of(folder: str) -> str:
@@ -44,7 +44,7 @@ def write_objects(folder: str, objects: Iterable[Object], tick: Progress) -> Non
 
     Args:
         folder: The directory.
-        objects: What to write.
+        objects: The objects to write.
         tick: Called with the number of bytes after each piece of a tensor.
 
     Raises:
@@ -54,14 +54,16 @@ def write_objects(folder: str, objects: Iterable[Object], tick: Progress) -> Non
     listed = list[dict[str, Any]]()
     for item in objects:
         if isinstance(item, Damaged):
-            raise damage(item)
+            raise damage_error(item)
         layout = None
         if isinstance(item, Tensor):
             with writing(directory.path):
                 os.makedirs(directory.path, exist_ok=True)
             layout = directory.store(item, _VERSION, tick)
         row = rows.row_of(item, _VERSION, layout)
-        listed.append({"name": row.name, "kind": row.kind, "definition": json.loads(row.told)})
+        listed.append(
+            {"name": row.name, "kind": row.kind, "definition": json.loads(row.description)}
+        )
     if os.path.isdir(directory.path):
         directory.sync()
     lines = ",\n".join(map(json.dumps, listed))
@@ -74,7 +76,7 @@ def read_objects(folder: str, define: Define) -> list[Object]:
 
     Args:
         folder: The directory, with a manifest.
-        define: Makes definitions of their texts.
+        define: Creates a definition from its kind, name and text.
 
     Raises:
         OperationalError: The manifest is damaged, or of a newer format.
@@ -90,7 +92,7 @@ def read_objects(folder: str, define: Define) -> list[Object]:
                 name=str(o["name"]),
                 version=_VERSION,
                 kind=str(o["kind"]),
-                told=json.dumps(o["definition"]),
+                description=json.dumps(o["definition"]),
             )
             for o in (manifest["objects"] if version == rows.FORMAT else ())
         ]
@@ -128,10 +130,10 @@ def _checked(item: Object, path: str) -> Object:
 
 
 def in_memory(tensor: Tensor, copied: Callable[[np.ndarray], np.ndarray]) -> Tensor:
-    """A tensor of an export with its elements, all of them verified.
+    """A tensor of an export with its elements in memory, all of them verified.
 
     Args:
-        tensor: As `read_objects` gives it.
+        tensor: A tensor that `read_objects` returned.
         copied: Copies an array.
 
     Raises:

@@ -1,7 +1,7 @@
-"""A database in a file: DuckDB's with tables and the catalog, payloads of tensors beside it.
+"""A database in a file: a DuckDB file with tables and the catalog, and a payload directory.
 
-DuckDB's commit is the commit. Before it, payloads are on the disk under their final names;
-after it, the state in memory follows, and payloads that nobody can ask for any more go.
+DuckDB's commit is the commit. Before it, payloads are synced under their final names. After it,
+the state in memory is replaced, and payloads that no snapshot can read any more are removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from einsql.storage.database.payload import Layout
 from einsql.storage.database.rows import Row
 from einsql.storage.database.stored import StoredFields
 from einsql.storage.duckdb.connection import names
-from einsql.storage.duckdb.failures import is_stopped
+from einsql.storage.duckdb.failures import is_cancelled
 from einsql.storage.objects import Damaged, Object, Tensor
 
 if TYPE_CHECKING:
@@ -45,16 +45,16 @@ class FileDatabase(Database):
     """An open database file, shared by every session of the process that uses it."""
 
     def __init__(self, path: str, read_only: bool, define: Define) -> None:
-        """Opens a file, or makes it.
+        """Opens a file, or creates it.
 
         Args:
-            path: As the user named it.
-            read_only: Whether other processes may read it too, and none may write.
-            define: Makes definitions of their texts, which need not be parsed for that.
+            path: The path as the user wrote it.
+            read_only: Opens the file for reading only, as several processes may at once.
+            define: Creates a definition from its kind, name and unparsed text.
 
         Raises:
-            OperationalError: Another process has it, it is no database, it has a newer format,
-                or its payload directory is missing or another one's.
+            OperationalError: Another process has opened it, it is no database, its format is newer,
+                or its payload directory is missing or belongs to another database.
         """
         super().__init__()
         self.path: str = path
@@ -67,14 +67,14 @@ class FileDatabase(Database):
         self._held: WeakValueDictionary[int, StoredFields] = WeakValueDictionary()
         self._rows: dict[str, Row] = {}
         self._leaving: set[str] = set()
-        """Payloads of earlier commits that a snapshot kept when the directory was swept last."""
+        """Payloads of earlier commits that a snapshot still used at the last sweep."""
         self._doubtful = False
-        """Whether the state may be another one than the file's newest commit."""
+        """Whether the state in memory may differ from the file's newest commit."""
         self._names = Names(self.real)
         check_kinds(path, self.real)
         fresh = not read_only and not is_there(self.real)
         if fresh:
-            self._directory.check("", False)  # before there is a file for the next opening
+            self._directory.check("", False)  # before the file exists
             make_empty(path, self.real)
         self._root = open_duckdb(path, self.real, read_only)
         try:
@@ -105,13 +105,13 @@ class FileDatabase(Database):
     # ---- sessions
 
     def join(self, session: object) -> None:
-        """A session uses the database from now on."""
+        """Registers a session."""
         with self.lock:
             self._opened()
             self._sessions.add(session)
 
     def leave(self, session: object) -> None:
-        """A session is closed; the last one closes the file, which is free for others then."""
+        """Unregisters a session; the last one closes the file and releases its lock."""
         with self.lock:
             self._sessions.discard(session)
             self._limits.pop(session, None)
@@ -120,11 +120,11 @@ class FileDatabase(Database):
                 self._names.close()
 
     def joined(self, session: object) -> bool:
-        """As `join`; False if the last session is closed already."""
+        """Registers a session; returns False if the last session has closed the file."""
         with self.lock:
             if self._root is None:
                 return False
-            self.refuse_lost()
+            self.refuse_invalidated()
             self._sessions.add(session)
             return True
 
@@ -138,64 +138,64 @@ class FileDatabase(Database):
         return cursor
 
     def forked(self, refusal: forks.Refusal) -> None:
-        """As in memory; removes no payload, and writes none."""
+        """See `Database.forked`; the child writes and removes no payload."""
         super().forked(refusal)
         self._doubtful = True
         self._directory.abandon()
 
     def _opened(self) -> duckdb.DuckDBPyConnection:
         self.refuse_inherited()
-        self.refuse_lost()
+        self.refuse_invalidated()
         if self._root is None:
             raise OperationalError(f"'{self.path}' is closed")
         return self._root
 
     def touch(self, duck: Duck) -> None:
-        """Has DuckDB take a transaction's snapshot of this database, whatever USE says."""
+        """Makes DuckDB take a transaction's snapshot of this database, independent of USE."""
         known = self._identity is not None
         duck.execute(f"FROM {self._home}.format LIMIT 0" if known else "FROM duckdb_schemas()")
 
     # ---- commits
 
     def persist(self) -> None:
-        """Forces the names of DuckDB's files to the disk; see `Database.persist`."""
-        if self.lost is not None:
+        """Syncs the directory entries of DuckDB's files; see `Database.persist`."""
+        if self.failure is not None:
             return
         try:
             if not self.read_only:
                 self._names.persist()
             super().persist()
         except OSError as error:
-            self.lose(f"its directory cannot be written: {error.strerror}")
+            self.invalidate(f"its directory cannot be written: {error.strerror}")
         except OperationalError as error:  # an attached file's
-            self.lose(error.reason)
+            self.invalidate(error.reason)
 
-    def lose(self, reason: str) -> None:
-        """After a failed fsync the system may have dropped unwritten pages.
+    def invalidate(self, reason: str) -> None:
+        """Closes the file for use: after a failed fsync the system may have dropped pages.
 
-        So the file is not used any more: what it holds is known once it is opened again.
+        Its content is known again once it has been reopened.
 
         Raises:
             OperationalError: Always.
         """
         with self.lock:
-            if self.lost is None:
-                self.lost = reason
-                # Who has seen the newest state looks again.
+            if self.failure is None:
+                self.failure = reason
+                # A new state object invalidates plans of the newest state.
                 self.state = State(self.state.objects, self.state.generation + 1)
-        self.refuse_lost()
+        self.refuse_invalidated()
 
-    def refuse_lost(self) -> None:
-        """See `Database.refuse_lost`."""
-        if self.lost is not None:
+    def refuse_invalidated(self) -> None:
+        """See `Database.refuse_invalidated`."""
+        if self.failure is not None:
             raise OperationalError(
-                f"'{self.path}' was closed: {self.lost}",
+                f"'{self.path}' was closed: {self.failure}",
                 hint="Whether the commit that failed is kept is not known. Close every connection "
                 "to the file and open it again: it holds that commit or the one before, whole.",
             )
 
     def prepare(self) -> None:
-        """Adds the catalog to a DuckDB file of others, which no running transaction would see.
+        """Adds the catalog to a foreign DuckDB file, before a transaction takes its snapshot.
 
         Raises:
             OperationalError: DuckDB's file cannot be written.
@@ -235,7 +235,7 @@ class FileDatabase(Database):
                     self._sweep()
 
     def _write(self, written: Written, layouts: dict[str, Layout]) -> None:
-        """Writes payloads; other sessions need not wait for it."""
+        """Writes payloads without blocking other sessions."""
         if not written:
             return
         with self.lock:
@@ -249,24 +249,22 @@ class FileDatabase(Database):
                 continue
             fields = item.relation.fields
             if isinstance(fields, StoredFields):
-                layouts[low] = fields.layout  # something else of the tensor has changed
+                layouts[low] = fields.layout  # only its description has changed
                 continue
             layouts[low] = self._directory.write(item, version, self._pending)
         if layouts:
             try:
                 self._directory.sync()
             except OperationalError as error:
-                self.lose(error.reason)
+                self.invalidate(error.reason)
 
     def _tables(self, duck: Duck) -> set[str]:
-        """Names of tables that are committed."""
         with self._cursor() as con:
             return names(con, duck.database)
 
     def _commit(
         self, base: State, written: Written, layouts: dict[str, Layout], duck: Duck
     ) -> None:
-        """Commits rows and tables in one transaction of DuckDB."""
         new_rows: dict[str, Row] = {}
         version = self.state.generation + 1
         try:
@@ -308,10 +306,9 @@ class FileDatabase(Database):
             self._reread()
             self._doubtful = False
         except Exception as error:
-            self.lose(reason_of(error))
+            self.invalidate(reason_of(error))
 
     def _reread(self) -> None:
-        """Reads the newest commit from the file."""
         with self._cursor() as con:
             stored_rows = rows.read(con, self._home)
         if stored_rows != self._rows or not self.state.generation:
@@ -336,14 +333,14 @@ class FileDatabase(Database):
     # ---- unused files
 
     def _sweep(self) -> None:
-        """Removes what is in no newest catalog and not still to be opened by a snapshot.
+        """Removes payloads that neither the newest catalog nor a snapshot refers to.
 
         Nothing is removed while a damaged row may name any payload.
 
-        What a cursor or a snapshot has opened stays readable until it lets go, for a file
-        without a name lives on while it is mapped.
+        A payload that a cursor or a snapshot has mapped stays readable until it is released:
+        an unlinked file exists while it is mapped.
         """
-        if self._doubtful or self.lost is not None:
+        if self._doubtful or self.failure is not None:
             return
         self.persist()  # else an older catalog may come back after a power loss
         self._directory.sweep(self._kept)
@@ -365,10 +362,10 @@ class FileDatabase(Database):
     def inspect(self, tick: Callable[[float], None]) -> list[Finding]:
         """Verifies the newest commit on the disk, with every payload.
 
-        Others may commit meanwhile, and nothing is changed.
+        Other sessions may commit meanwhile. Nothing is changed.
 
         Args:
-            tick: Told the fraction done; raises to cancel.
+            tick: Callback with the completed fraction, 0 to 1; raises to cancel.
         """
         try:
             with self.lock:
@@ -378,7 +375,11 @@ class FileDatabase(Database):
             return [
                 integrity_check.Finding(self.path, f"cannot be read: {reason_of(error)}", remedy)
             ]
-        findings = list(integrity_check.findings(objects, self._is_current, tick))
+        findings = list(
+            integrity_check.findings(
+                objects, lambda low, item: self.state.objects.get(low) is item, tick
+            )
+        )
         with self.lock:
             strays = self._directory.strays(self._kept, self._leaving)
         return [*findings, *map(integrity_check.stray, strays)]
@@ -397,13 +398,10 @@ class FileDatabase(Database):
             for low, row in stored.items()
         }
 
-    def _is_current(self, low: str, item: Object) -> bool:
-        return self.state.objects.get(low) is item
-
     def vacuum(self) -> None:
-        """Removes unused payload files, and makes DuckDB reclaim space in its own file.
+        """Removes unused payload files and makes DuckDB reclaim space in its own file.
 
-        DuckDB's part is left to its own time while transactions of other connections run.
+        DuckDB's checkpoint is postponed while transactions of other connections run.
 
         Raises:
             OperationalError: DuckDB cannot write.
@@ -418,10 +416,10 @@ class FileDatabase(Database):
                 with self._cursor() as con:
                     con.execute("CHECKPOINT " + self._home.removesuffix(".__einsql"))
             except Exception as error:
-                if is_stopped(error):
+                if is_cancelled(error):
                     raise
                 if isinstance(error, duckdb.FatalException):
-                    self.lose(reason_of(error))
+                    self.invalidate(reason_of(error))
                 if "Cannot CHECKPOINT" not in str(error):
                     raise OperationalError(f"'{self.path}': {reason_of(error)}") from error
             self.persist()

@@ -18,19 +18,19 @@ from einsql.storage.database.stored import StoredFields
 from einsql.storage.objects import Damaged, Definition, Object, Tensor, bare_name, kind_of
 
 _AT_ONCE = 16
-"""Checksums whose bytes are read together: 16 MiB, which several threads compare."""
+"""Chunks per read: 16 MiB, which several threads verify."""
 _PARSING = 2**12
-"""Bytes of a payload that are read in the time in which one character is parsed."""
+"""Bytes of a payload that are read in the time of parsing one character; weighs progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong with a database.
+    """A fault of a database.
 
     Attributes:
-        name: The object, or the file, that it is wrong with.
-        problem: What is wrong.
-        remedy: What the user can do.
+        name: The affected object or file.
+        problem: The fault.
+        remedy: The user's way out.
     """
 
     name: str
@@ -46,9 +46,9 @@ def findings(
     """Checks the objects of a commit: rows, definitions and payloads.
 
     Args:
-        objects: By their names in small letters.
-        is_current: Whether a name still means an object: later commits remove payloads.
-        tick: Told the fraction done; raises to cancel.
+        objects: The objects by lower-case name.
+        is_current: Whether a name still refers to the object: later commits remove payloads.
+        tick: Callback with the completed fraction, 0 to 1; raises to cancel.
     """
     total = 1 + sum(map(_work, objects.values()))
     done = 0
@@ -61,7 +61,8 @@ def findings(
     tick(0.0)
     for low, item in sorted(objects.items()):
         if isinstance(item, Damaged):
-            yield _of_row(item)
+            problem = f"its row in the catalog is damaged: {item.fault}"
+            yield Finding(item.name, problem, _remedy(item))
         elif isinstance(item, Definition):
             yield from _of_definition(item)
             step(_work(item))
@@ -72,14 +73,14 @@ def findings(
 
 
 def stray(path: str) -> Finding:
-    """A file of einsql's that belongs to no object."""
+    """The finding for an einsql file that belongs to no object."""
     part = path.endswith(".part")
     problem = "an unfinished file is left over" if part else "the file belongs to no tensor"
     return Finding(path, problem, "VACUUM removes it; so does opening the database for writing.")
 
 
 def _work(item: Object) -> int:
-    """How much there is to do, in bytes of payloads."""
+    """The work for an object, in bytes of payloads."""
     if isinstance(item, Definition):
         return _PARSING * len(item.text)
     if isinstance(item, Tensor) and isinstance(item.relation.fields, StoredFields):
@@ -91,10 +92,6 @@ def _remedy(item: Object) -> str:
     kind = kind_of(item).upper().replace("OBJECT", "VIEW")
     name = bare_name(item)
     return f'Restore the database from a copy, or DROP {kind} "{name}" and make it again.'
-
-
-def _of_row(item: Damaged) -> Finding:
-    return Finding(item.name, f"its row in the catalog is damaged: {item.fault}", _remedy(item))
 
 
 def _of_definition(item: Definition) -> Iterator[Finding]:
@@ -159,7 +156,7 @@ def _of_bytes(
 def _wrong_tiles(
     handle: int, part: Part, schema: Schema, sums: np.ndarray, step: Callable[[int], None]
 ) -> list[int]:
-    """Numbers of the tiles of a field that are not what their checksums say."""
+    """Numbers of the chunks of a field whose checksums differ."""
     wrong: list[int] = []
     nbytes = _nbytes(part, schema)
     for start in range(0, nbytes, _AT_ONCE * CHUNK):
@@ -179,7 +176,7 @@ def _nbytes(part: Part, schema: Schema) -> int:
 
 
 def _read(handle: int, lo: int, hi: int) -> bytes:
-    """Bytes of a file; what is missing at its end is left out."""
+    """Bytes of a file from `lo` to `hi`, or to its end."""
     pieces = []
     while lo < hi:
         piece = os.pread(handle, hi - lo, lo)

@@ -1,4 +1,4 @@
-"""The committed objects of a database, shared by its sessions; here one in memory."""
+"""The committed objects of a database, shared by its sessions; this one is in memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class State:
     """The content of a database after a commit.
 
     Attributes:
-        objects: By their names in small letters; never changed.
+        objects: The objects by lower-case name; immutable.
         generation: Number of the commit.
     """
 
@@ -42,27 +42,27 @@ Written = Mapping[str, Object | None]
 
 
 class Database:
-    """The committed state, and how a transaction changes it.
+    """The committed state of a database and its changes by transactions.
 
     Attributes:
-        path: Its file as the user named it, or None in memory.
+        path: The file's path as the user wrote it, or None in memory.
         read_only: Whether nothing can be committed.
-        state: The newest commit; replaced as a whole, so any thread may read it.
-        tables: Another object whenever the tables there are, or their columns, may have changed.
-        scratch: What a directory is called that is DuckDB's alone.
-        access: Whether SQL may reach files.
-        lost: Why the file cannot be used until it is opened again, or None.
+        state: The newest commit; replaced atomically, so that any thread may read it.
+        tables: A token that is replaced when the tables or their columns may have changed.
+        scratch: The name of DuckDB's own temporary directory.
+        access: Whether SQL may access files.
+        failure: The reason why the file must be reopened before it is used, or None.
         lock: Held while a transaction commits, and while one takes its snapshot of tensors
             and tables.
     """
 
     path: str | None = None
     read_only = False
-    lost: str | None = None
+    failure: str | None = None
 
     @property
     def catalogued(self) -> bool:
-        """True if DuckDB's part has the catalog; none in memory has."""
+        """True if the DuckDB file contains the catalog; False in memory."""
         return False
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Database:
         forks.register(self)
 
     def forked(self, refusal: forks.Refusal) -> None:
-        """In a child of its process: leaves DuckDB's database alone and opens no other."""
+        """Disables the database in a forked child, which must not use DuckDB's instance."""
         self._refusal = refusal
         if self._root is not None:
             forks.never_destroy(self._root)
@@ -86,10 +86,10 @@ class Database:
         self.lock = threading.RLock()
 
     def refuse_inherited(self) -> None:
-        """Refuses to read or write what belongs to a parent process.
+        """Refuses to use a database that belongs to a parent process.
 
         Raises:
-            OperationalError: It does.
+            OperationalError: The database belongs to a parent process.
         """
         if self._refusal is not None:
             raise self._refusal()
@@ -101,23 +101,23 @@ class Database:
             if self._root is None:
                 import duckdb  # loaded for databases with tables only
 
-                # Its own default is the working directory.
+                # DuckDB's default is the working directory.
                 where = os.path.join(default_directory(None), self.scratch)
                 # That errors inside it end no database would let those of users end no transaction.
                 self._root = duckdb.connect(":memory:", config={"temp_directory": where})
             return self._root.cursor()
 
     def root(self) -> duckdb.DuckDBPyConnection:
-        """The connection that is there until the database is closed."""
+        """The connection that stays open until the database is closed."""
         assert self._root is not None
         return self._root
 
     def least(self, session: object, limit: int | None) -> int | None:
-        """The least memory limit of all sessions, which share what DuckDB takes.
+        """The least memory limit of all sessions, which share one DuckDB instance.
 
         Args:
-            session: Whose limit is told.
-            limit: Bytes; None for any number.
+            session: The session that sets its limit.
+            limit: Bytes; None for no limit.
         """
         with self.lock:
             self._limits.pop(session, None)
@@ -128,30 +128,30 @@ class Database:
     def touch(self, duck: Duck) -> None:
         """Makes DuckDB take its snapshot now; in memory no other session commits."""
 
-    def lose(self, reason: str) -> None:
-        """Gives the database up, as the outcome of the last write is unknown.
+    def invalidate(self, reason: str) -> None:
+        """Disables the database, as the outcome of the last write is unknown.
 
         Raises:
             OperationalError: The database is in a file, and is closed.
         """
 
-    def refuse_lost(self) -> None:
-        """Refuses to use a database that is lost.
+    def refuse_invalidated(self) -> None:
+        """Refuses to use a database that `invalidate` has disabled.
 
         Raises:
-            OperationalError: It is.
+            OperationalError: It is disabled.
         """
 
     def persist(self) -> None:
-        """Makes sure that what DuckDB has committed outlasts a power loss.
+        """Makes DuckDB's commits durable against a power loss.
 
         Raises:
-            OperationalError: The disk fails.
+            OperationalError: The sync fails.
         """
         for path, names in tuple(self._attached.items()):
             try:
                 names.persist()
-            except FileNotFoundError:  # its directory is gone
+            except FileNotFoundError:  # its directory was removed
                 self._attached.pop(path, None)
             except OSError as error:
                 raise OperationalError(
@@ -161,10 +161,10 @@ class Database:
                 ) from error
 
     def attached(self, paths: Collection[str]) -> None:
-        """DuckDB has other files open for writing; their names are forced to the disk, too.
+        """Registers attached files that DuckDB may write; `persist` syncs their entries, too.
 
         Args:
-            paths: Of all of them.
+            paths: The paths of all attached files.
         """
         with self.lock:
             before = self._attached
@@ -174,15 +174,15 @@ class Database:
         self.persist()
 
     def prepare(self) -> None:
-        """Makes room for what a transaction may commit, before its snapshot is taken."""
+        """Prepares storage for a transaction's commit, before its snapshot is taken."""
 
     def commit(self, base: State, written: Written, duck: Duck) -> State:
-        """Makes what a transaction did the newest state, in tables and tensors alike.
+        """Commits a transaction's changes of tables and tensors.
 
         Args:
-            base: What the transaction started from.
-            written: Its changes of objects that last.
-            duck: The session's DuckDB connection, perhaps in a transaction.
+            base: The state in which the transaction began.
+            written: Its changes of persistent objects.
+            duck: The session's DuckDB connection, which may be in a transaction.
 
         Raises:
             OperationalError: Another transaction changed the same objects first.
@@ -196,10 +196,10 @@ class Database:
             return self._follow(written)
 
     def refuse_conflicts(self, base: State, written: Written) -> None:
-        """Refuses to replace what others have committed since.
+        """Refuses to replace objects that other sessions have committed since `base`.
 
         Raises:
-            OperationalError: They have.
+            OperationalError: Another session has committed one of them.
         """
         now = self.state.objects
         for low in written:
@@ -210,10 +210,10 @@ class Database:
                 )
 
     def refuse_clashes(self, base: State, written: Written, duck: Duck) -> None:
-        """Refuses to give a table and an object the same name; under the lock.
+        """Refuses to give a table and an object the same name; the caller has the lock.
 
         Raises:
-            OperationalError: They would have it.
+            OperationalError: A name would be used twice.
         """
         created = {k for k, item in written.items() if item is not None and k not in base.objects}
         if not created and not duck.names_changed:
@@ -233,7 +233,6 @@ class Database:
         return set()
 
     def _follow(self, written: Written) -> State:
-        """The next state."""
         if not written:
             return self.state
         objects = {**self.state.objects}
@@ -246,21 +245,21 @@ class Database:
         return self.state
 
     def inspect(self, tick: Callable[[float], None]) -> list[Finding]:
-        """Reads all that is stored and says what is wrong; in memory nothing is stored.
+        """Verifies everything stored and returns the faults; none in memory.
 
         Args:
-            tick: Told the fraction done; raises to cancel.
+            tick: Callback with the completed fraction, 0 to 1; raises to cancel.
         """
         return []
 
     def vacuum(self) -> None:
-        """Frees unused storage; nothing to do in memory."""
+        """Frees unused storage; does nothing in memory."""
 
     def join(self, session: object) -> None:
-        """A session uses the database from now on."""
+        """Registers a session."""
 
     def leave(self, session: object) -> None:
-        """A session is closed; the last one closes the database."""
+        """Unregisters a session; the last one closes the database."""
         self._limits.pop(session, None)
         self.state = State({}, self.state.generation + 1)
         if self._root is not None:

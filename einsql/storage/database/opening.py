@@ -1,4 +1,4 @@
-"""Opening database files; the connections of one process to a file share what is open."""
+"""Opening database files; connections of one process to one file share its database."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def open_database(path: str, read_only: bool, define: Define) -> tuple[FileDatab
     """The database of a file; connections of one process share it.
 
     Args:
-        path: The file; it is made if it is not there.
+        path: The file; it is created if it does not exist.
         read_only: Whether nothing may be written.
-        define: Makes a view or macro of its kind and text.
+        define: Creates a view or macro from its kind, name and text.
 
     Returns:
-        The database, and what keeps it open until a session has joined: the session that was
-        its last one may be closed in another thread meanwhile.
+        The database, and a token that keeps it open until a session has joined: another thread
+        may close its last session meanwhile.
 
     Raises:
-        OperationalError: As `FileDatabase`, or this process has it open in the other way.
+        OperationalError: As `FileDatabase`, or this process has it open in the other mode.
     """
     try:
         real = os.path.realpath(path)
@@ -54,11 +54,11 @@ def open_database(path: str, read_only: bool, define: Define) -> tuple[FileDatab
 
 
 class _Ticket:
-    """Stands for a session that is about to join."""
+    """Reserves the place of a session that is about to join."""
 
 
 def _forget() -> None:
-    """A child of a fork has none of its parent's files open."""
+    """Forgets the parent's open databases in a forked child."""
     global _lock
     _files.clear()
     _lock = threading.RLock()

@@ -1,8 +1,8 @@
-"""Writing a payload: one version of a tensor as an Arrow IPC file that is never changed.
+"""Writing a payload: one version of a tensor as an immutable Arrow IPC file.
 
 The file has one record batch with one row. A field is a column: a fixed-shape tensor, or a
 list where Arrow has no tensor of that many elements. The last column holds the checksums.
-Where a field's elements lie is also told by the catalog, so that reading needs no Arrow.
+The catalog contains the offsets of the elements, so that reading needs no Arrow.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import Schema
 from einsql.storage.array_ownership import distinct
-from einsql.storage.database.checks import CHUNK, Sums
+from einsql.storage.database.checks import CHUNK, ChunkChecksums
 from einsql.storage.files.drafts import write_all
 from einsql.storage.files.holes import Holes, room
 from einsql.storage.relation import Fields, PlacedFields, arrow_metadata
@@ -32,12 +32,12 @@ else:  # loaded with the first payload
     arrow = LazyModule("einsql.storage.files.arrow")
 
 SLAB = 2**26
-"""Bytes that are brought into order, or here from elsewhere, at once."""
+"""Bytes that are reordered, or fetched from other sites, at once."""
 SUMS = ".checksums"
-"""The column of the checksums; no field is called so."""
+"""The column of the checksums; not a valid field name."""
 
 Progress = Callable[[int], None]
-"""Called with the number of bytes after each piece; what it raises ends the work."""
+"""Callback with the number of bytes after each piece; raises to cancel."""
 
 
 def ignore(nbytes: int) -> None:
@@ -50,9 +50,9 @@ class Part:
 
     Attributes:
         name: The field.
-        offset: Of the first byte in the file.
-        shape: What is stored: an axis along which everything is the same has extent 1.
-        first: Number of its first checksum.
+        offset: The offset of the first byte in the file.
+        shape: The stored shape: an axis along which all elements are equal has extent 1.
+        first: The number of its first checksum.
     """
 
     name: str
@@ -67,11 +67,11 @@ class Layout:
 
     Attributes:
         file: Its name in the payload directory.
-        size: Bytes.
+        size: The size of the file in bytes.
         parts: One for each field.
-        sums: Where the checksums lie, uint32.
-        count: How many there are.
-        frame: CRC-32 of all bytes that are no field's elements, the checksums among them.
+        sums: The offset of the checksums, uint32.
+        count: The number of checksums.
+        frame: CRC-32 of all bytes outside of the fields' elements, checksums included.
     """
 
     file: str
@@ -81,23 +81,19 @@ class Layout:
     count: int
     frame: int
 
-    def told(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self)
-
     @classmethod
     def read(cls, description: Mapping[str, Any]) -> Layout:
-        """From JSON."""
+        """The layout from JSON values."""
         parts = tuple(Part(**{**p, "shape": tuple(p["shape"])}) for p in description["parts"])
         return cls(**{**description, "parts": parts})
 
 
 def tile_text(part: Part, schema: Schema, chunk: int) -> str:
-    """The keys under a checksum, as `from i = 0, j = 0 to i = 3, j = 7`.
+    """The keys of a chunk, as `from i = 0, j = 0 to i = 3, j = 7`.
 
     Args:
         part: The field.
-        schema: Its keys and type.
+        schema: The tensor's keys and fields.
         chunk: The checksum's number within the field.
     """
     itemsize = schema.dtype(part.name).numpy.itemsize
@@ -115,11 +111,11 @@ def write_payload(
     """Writes a tensor's fields.
 
     Args:
-        file: Empty, for writing and reading.
-        name: What it will be called.
+        file: An empty file, open for writing and reading.
+        name: Its final name.
         schema: Keys and fields.
-        fields: In memory, or at sites: then they are fetched piece by piece.
-        tick: Called after each piece.
+        fields: The fields, in memory or on sites. Remote fields are fetched piece by piece.
+        tick: Callback with the number of bytes after each piece.
 
     Raises:
         OSError: The disk is full, or the file cannot be written.
@@ -132,7 +128,7 @@ def write_payload(
             arrays[f.name] = distinct(fields[f.name])
             shapes[f.name] = arrays[f.name].shape
     starts, at = _begin(file, schema, shapes)
-    sums = {name: Sums() for name in shapes}
+    sums = {name: ChunkChecksums() for name in shapes}
     ends = dict(starts)
     for slabs in _fetched(schema, fields) if isinstance(fields, PlacedFields) else [arrays]:
         for field, array in slabs.items():
@@ -145,7 +141,7 @@ def write_payload(
     for field, shape in shapes.items():
         sums[field].finish()
         parts.append(Part(field, starts[field], shape, len(checks)))
-        checks += sums[field].found
+        checks += sums[field].checksums
     write_all(file.fileno(), np.array(checks, "<u4").view(np.uint8).data, at)
     size = os.fstat(file.fileno()).st_size
     layout = Layout(file=name, size=size, parts=tuple(parts), sums=at, count=len(checks), frame=0)
@@ -154,12 +150,12 @@ def write_payload(
 
 
 def frame_of(layout: Layout, schema: Schema, read: Any) -> int:
-    """CRC-32 of what is no field's elements.
+    """The CRC-32 of all bytes outside of the fields' elements.
 
     Args:
-        layout: Where those lie.
-        schema: Their types.
-        read: Gives the bytes from one place to another.
+        layout: The offsets of the elements.
+        schema: The types of the fields.
+        read: Returns the bytes between two offsets.
     """
     crc, end = 0, 0
     for part in sorted(layout.parts, key=lambda p: p.offset):
@@ -173,8 +169,8 @@ def frame_of(layout: Layout, schema: Schema, read: Any) -> int:
 def _begin(
     file: IO[bytes], schema: Schema, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[dict[str, int], int]:
-    """Writes everything but the elements and checksums; says where those begin."""
-    import pyarrow as pa  # 60 ms, and only writing needs it
+    """Writes everything except elements and checksums; returns the offsets of both."""
+    import pyarrow as pa  # imported when used: takes 60 ms, and only writing needs it
 
     sizes = {f.name: prod(shapes[f.name]) * f.dtype.numpy.itemsize for f in schema.fields}
     many = sum(-(-size // CHUNK) for size in sizes.values())
@@ -199,7 +195,6 @@ def _begin(
 
 
 def _column(element: pa.DataType, shape: tuple[int, ...], body: pa.Buffer) -> pa.Array:
-    """One row over a buffer."""
     import pyarrow as pa  # as above
 
     size = prod(shape)

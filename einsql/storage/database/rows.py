@@ -1,4 +1,4 @@
-"""The catalog: rows about tensors, views and macros in a schema of the DuckDB file."""
+"""The catalog: rows that describe tensors, views and macros, in a schema of the DuckDB file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import uuid
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from einsql.core.quoting import in_quotes
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     import duckdb
 
 FORMAT = 1
-"""Of the catalog and of payloads; a new one needs its migration."""
+"""Format number of the catalog and of payloads; a new number needs a migration."""
 MIGRATIONS: Mapping[int, Callable[[duckdb.DuckDBPyConnection], None]] = {}
-"""By the format they start from: each makes the next one, in a transaction that is running."""
+"""Migrations by the format they start from. Each one runs inside the caller's transaction."""
 
 Stored = tuple[object, object, object, object]
-"""Name, version, kind and the rest, as a row has them."""
+"""The columns of a row: name, version, kind and description."""
 _NEWEST = 2**62
-"""Commits have numbers below this one."""
+"""Upper bound of commit numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,34 +34,34 @@ class Row:
     """One object in the catalog.
 
     Attributes:
-        name: In small letters; macros end in `()`. One is made up for a row without a name.
-        version: The commit that put it there.
-        kind: "tensor", or that of a definition.
-        told: The rest as JSON: all that a tensor is but its elements; the text of a definition.
-        fault: What is wrong with it before anybody looks at the rest; empty if nothing is.
-        stored: The rows as they are stored, if there is a fault.
+        name: The lower-case name; macros end in `()`. A row without a name gets a generated one.
+        version: The number of the commit that wrote it.
+        kind: "tensor", or the kind of a definition.
+        description: JSON for a tensor, without its elements; the text of a definition.
+        fault: The fault of a damaged row, known before the description is parsed; else empty.
+        stored: The stored rows of a damaged object.
     """
 
     name: str
     version: int
     kind: str
-    told: str
+    description: str
     fault: str = ""
     stored: tuple[Stored, ...] = ()
 
 
 def home(con: duckdb.DuckDBPyConnection) -> str:
-    """The catalog's full name in SQL, which means the same wherever USE has led a session.
+    """The catalog's qualified name in SQL, independent of USE.
 
     Args:
-        con: A connection that is still where it was opened.
+        con: A connection on which USE has not run.
     """
     ((name,),) = con.execute("SELECT current_database()").fetchall()
     return f"{in_quotes(str(name))}.__einsql"
 
 
 def create(con: duckdb.DuckDBPyConnection, home: str) -> str:
-    """Adds the schema to a DuckDB file; returns the identity that it gets."""
+    """Adds the schema to a DuckDB file; returns its new identity."""
     con.execute("BEGIN TRANSACTION")
     identity = fill(con.execute, home)
     con.execute("COMMIT")
@@ -69,11 +69,11 @@ def create(con: duckdb.DuckDBPyConnection, home: str) -> str:
 
 
 Execute = Callable[[str, list[object]], object]
-"""Runs a statement of DuckDB with parameters."""
+"""Runs a DuckDB statement with parameters."""
 
 
 def fill(execute: Execute, home: str) -> str:
-    """Makes the schema and its tables in the running transaction; returns the identity."""
+    """Creates the schema and its tables in the running transaction; returns the identity."""
     identity = uuid.uuid4().hex
     execute(f"CREATE SCHEMA {home}", [])
     execute(f"CREATE TABLE {home}.format (version INTEGER, identity VARCHAR)", [])
@@ -86,7 +86,7 @@ def fill(execute: Execute, home: str) -> str:
 
 
 def renew(execute: Execute, home: str) -> str:
-    """Gives a copy of a catalog an identity of its own; returns it."""
+    """Gives the copy of a catalog a new identity and returns it."""
     identity = uuid.uuid4().hex
     execute(f"UPDATE {home}.format SET identity = ?", [identity])
     return identity
@@ -94,20 +94,20 @@ def renew(execute: Execute, home: str) -> str:
 
 def insert(execute: Execute, home: str, row: Row) -> None:
     """Adds an object."""
-    values: list[object] = [row.name, row.version, row.kind, row.told]
+    values: list[object] = [row.name, row.version, row.kind, row.description]
     execute(f"INSERT INTO {home}.objects VALUES (?, ?, ?, ?)", values)
 
 
 def identity_of(
     con: duckdb.DuckDBPyConnection, home: str, path: str, read_only: bool
 ) -> str | None:
-    """Whose catalog a file has, None if it has none; an older format is made a new one.
+    """The identity of a file's catalog, or None without a catalog; migrates older formats.
 
     Every result is read to its end: until then DuckDB keeps the transaction of a SELECT open, and
     the undo of each later UPDATE with it, which makes CHECKPOINT fail on every connection.
 
     Raises:
-        OperationalError: The format is newer, or has to be written to be read.
+        OperationalError: The format is newer, or needs a migration in a read-only file.
     """
     tables = con.execute(
         "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database() "
@@ -148,7 +148,7 @@ def _migrate(
 
 
 def read(con: duckdb.DuckDBPyConnection, home: str) -> dict[str, Row]:
-    """Every row by its name; damaged ones as well."""
+    """All rows by name, damaged ones included."""
     stored = con.execute(f"SELECT name, version, kind, told FROM {home}.objects").fetchall()
     groups: dict[str, list[Stored]] = {}
     for row in stored:
@@ -157,7 +157,7 @@ def read(con: duckdb.DuckDBPyConnection, home: str) -> dict[str, Row]:
 
 
 def _name(stored: Stored) -> str:
-    """The name of an object, which DROP can use whatever the row contains."""
+    """The name of an object; DROP accepts it even if the row is damaged."""
     name = stored[0]
     if isinstance(name, str) and name not in ("", "()"):
         return name.lower()
@@ -165,7 +165,6 @@ def _name(stored: Stored) -> str:
 
 
 def _row(name: str, group: list[Stored]) -> Row:
-    """The row of a name."""
     called, version, kind, description = group[0]
     if len(group) > 1:
         fault = f"the catalog has {len(group)} rows of this name"
@@ -176,7 +175,7 @@ def _row(name: str, group: list[Stored]) -> Row:
     elif not isinstance(description, str):
         fault = "its row does not say what it is"
     elif isinstance(version, int | None) and 0 <= (version or 0) < _NEWEST:
-        return Row(name=name, version=version or 0, kind=kind, told=description)
+        return Row(name=name, version=version or 0, kind=kind, description=description)
     else:
         fault = f"its row has the version {version}"
     kinds = {str(row[2] or "") for row in group}
@@ -185,7 +184,7 @@ def _row(name: str, group: list[Stored]) -> Row:
         name=name,
         version=0,
         kind=kinds.pop() if len(kinds) == 1 else "",
-        told=rest,
+        description=rest,
         fault=fault,
         stored=tuple(group),
     )
@@ -194,12 +193,12 @@ def _row(name: str, group: list[Stored]) -> Row:
 def delete(
     execute: Callable[[str, list[Any]], object], home: str, name: str, row: Row | None
 ) -> None:
-    """Removes the row of a name, or what is stored under it.
+    """Removes the row of a name, or all rows stored under it.
 
     Args:
         execute: Runs a statement with parameters.
-        home: The catalog's full name.
-        name: In small letters.
+        home: The catalog's qualified name.
+        name: The lower-case name.
         row: The row, if it is known.
     """
     where = f"DELETE FROM {home}.objects WHERE name"
@@ -218,7 +217,7 @@ def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Ro
     name = item.name.lower()
     if isinstance(item, Definition):
         description: dict[str, Any] = {"text": item.text}
-        return Row(name=name, version=version, kind=item.kind, told=json.dumps(description))
+        return Row(name=name, version=version, kind=item.kind, description=json.dumps(description))
     assert layout is not None
     schema = item.relation.schema
     default = item.default
@@ -232,13 +231,13 @@ def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Ro
         "default": default
         if default is None or isinstance(default, bool | int)
         else float(default).hex(),
-        "payload": layout.told(),
+        "payload": asdict(layout),
     }
-    return Row(name=name, version=version, kind="tensor", told=json.dumps(description))
+    return Row(name=name, version=version, kind="tensor", description=json.dumps(description))
 
 
 def payload_of(item: Object | None) -> str | None:
-    """The file of a committed tensor."""
+    """The payload file of a committed tensor, or None."""
     if isinstance(item, Tensor) and isinstance(item.relation.fields, StoredFields):
         return item.relation.fields.layout.file
     return None

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from einsql.core import forks
 from einsql.core.settings import Settings
 from einsql.errors import Error, OperationalError, ProgrammingError
-from einsql.storage.duckdb.failures import is_given_up, translate, translated
-from einsql.storage.duckdb.forwarded_settings import SETTINGS, passed_on
-from einsql.storage.duckdb.guarded_connection import Access, Checked
+from einsql.storage.duckdb.failures import is_invalidated, translate, translated
+from einsql.storage.duckdb.forwarded_settings import SETTINGS, forwarded
+from einsql.storage.duckdb.guarded_connection import Access, GuardedConnection
 from einsql.storage.duckdb.profiling import Profiling
 
 if TYPE_CHECKING:
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POLL = 0.05
-"""Seconds between two looks at whether the session was interrupted."""
+"""Seconds between two checks for cancellation."""
 
-_REACHED = (
+_IN_SEARCH_PATH = (
     "(database_name, schema_name) IN ((?, 'main'), ('temp', 'main'), "
     "(current_database(), current_schema()))"
 )
-"""Of tables that a name without a schema may mean."""
+"""Condition on the schemas in which DuckDB resolves an unqualified table name."""
 
 
 def names(con: duckdb.DuckDBPyConnection, database: str) -> set[str]:
-    """Names, in small letters, of the tables and views in a database's main schema.
+    """The lower-case names of the tables and views in a database's main schema.
 
     Raises:
-        Error: DuckDB cannot say.
+        Error: DuckDB's catalog cannot be queried.
     """
     with translated(""):
         query = con.execute(
@@ -50,26 +50,26 @@ def names(con: duckdb.DuckDBPyConnection, database: str) -> set[str]:
 
 
 class Duck:
-    """A session's own connection to DuckDB, opened when something needs it.
+    """A session's connection to DuckDB, opened on first use.
 
     Args:
-        open_: Gives the connection.
-        settings: The session's, as they are at the moment.
-        empty: Whether its database holds nothing before it is opened.
-        least: Gives the least of the memory limits of all sessions of its database.
-        scratch: The name of the directory for its temporary files.
-        root: Gives the connection that lives as long as the database.
-        access: Whether SQL may reach files, which all sessions of the database share.
-        persist: Called when DuckDB may have committed something, before anybody is told.
-        lose: Called with the reason when DuckDB has given its database up; may raise.
+        open_: Opens the connection.
+        settings: Returns the session's current settings.
+        empty: Whether the database is empty when it is opened.
+        least: Returns the least memory limit of all sessions of the database.
+        scratch: The name of the directory for DuckDB's temporary files.
+        root: Returns the connection that stays open as long as the database.
+        access: Access of SQL to files, shared by all sessions of the database.
+        persist: Callback after DuckDB may have committed, before the commit is reported.
+        on_invalidated: Callback with the reason after DuckDB has invalidated its database.
 
     Attributes:
-        aborted: Whether a statement has failed so that the transaction can only be undone.
-        names_changed: Whether the transaction may have made tables.
-        dropped: Names of tables that it has dropped, perhaps, in small letters.
-        registered: Names, in small letters, of temporary tables of rows that the session was given.
-        asked: Whether DuckDB has run a statement of the user's since a loop last began to count.
-        profiling: Whether the user's statements are profiled.
+        aborted: Whether a failed statement has aborted the transaction.
+        names_changed: Whether the transaction may have created tables.
+        dropped: Lower-case names of the tables that the transaction may have dropped.
+        registered: Lower-case names of temporary tables created from rows of Python.
+        asked: Whether DuckDB has run a statement of the user since a loop last reset the flag.
+        profiling: The profiling of the user's statements.
     """
 
     def __init__(
@@ -82,22 +82,22 @@ class Duck:
         root: Callable[[], duckdb.DuckDBPyConnection] | None = None,
         access: Access | None = None,
         persist: Callable[[], None] = lambda: None,
-        lose: Callable[[str], None] = lambda reason: None,
+        on_invalidated: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._persist = persist
-        self._lose = lose
+        self._on_invalidated = on_invalidated
         self._root = root or (lambda: self.con)
         self._open = open_
         self._settings = settings
         self._empty = empty
         self._least = least
         self._scratch = scratch
-        self._told: set[str] = set()
+        self._applied: set[str] = set()
         self._con: duckdb.DuckDBPyConnection | None = None
         self._access = access or Access()
-        self._checked: Checked | None = None
+        self._guarded: GuardedConnection | None = None
         self._begun = False
-        self._given: set[str] = set()
+        self._functions: set[str] = set()
         self._name = ""
         self.aborted = self.names_changed = self.asked = False
         self.registered: set[str] = set()
@@ -106,24 +106,24 @@ class Duck:
         forks.register(self)
 
     def forked(self, refusal: forks.Refusal) -> None:
-        """In a child of its process: leaves DuckDB's connection alone and opens no other."""
+        """After a fork, in the child: drops the connection without closing it."""
         forks.never_destroy(self._con)
-        self._con, self._checked, self._empty = None, None, False
+        self._con, self._guarded, self._empty = None, None, False
         self._open = self._root = refusal.refuse
 
     @property
     def database(self) -> str:
-        """DuckDB's name for the session's own database, whatever USE selects."""
+        """DuckDB's name for the session's database, independent of USE."""
         _ = self.con
         return self._name
 
     @property
-    def _holds_nothing(self) -> bool:
+    def _is_empty(self) -> bool:
         return self._empty and self._con is None
 
     @property
     def con(self) -> duckdb.DuckDBPyConnection:
-        """DuckDB's own connection; while external access is off, one that checks texts."""
+        """DuckDB's connection, or one that checks statements while external access is off."""
         if self._con is None:
             con = self._open()
             self._name = str(con.execute("SELECT current_database()").fetchall()[0][0])
@@ -134,29 +134,29 @@ class Duck:
             self._con = con
             self.apply()
         if self._access.off:
-            if self._checked is None:
-                self._checked = Checked(self._con, self._access)
-            return cast("duckdb.DuckDBPyConnection", self._checked)
+            if self._guarded is None:
+                self._guarded = GuardedConnection(self._con, self._access)
+            return cast("duckdb.DuckDBPyConnection", self._guarded)
         return self._con
 
     def apply(self) -> None:
-        """Brings the session's settings to the connection, if it is open.
+        """Forwards the session's settings to the connection, if it is open.
 
         Raises:
-            Error: DuckDB cannot follow, as to another directory once it has used one.
+            Error: DuckDB refuses a setting, such as a new temporary directory while one is in use.
         """
         if self._con is None:
             return
         settings = self._settings()
-        wanted = passed_on(settings, self._least(settings.memory_limit), self._scratch)
+        statements = forwarded(settings, self._least(settings.memory_limit), self._scratch)
         if settings.temp_directory:
-            with suppress(OSError):  # DuckDB says so when it needs the directory
+            with suppress(OSError):  # DuckDB reports it when it needs the directory
                 os.makedirs(settings.temp_directory, exist_ok=True)
-        for statement in wanted:
-            if statement not in self._told:  # some cannot be said again
+        for statement in statements:
+            if statement not in self._applied:  # DuckDB refuses to set some of them again
                 with translated(statement):
                     self._con.execute(statement)
-        self._told = set(wanted)
+        self._applied = set(statements)
         self._access.off |= not settings.enable_external_access
 
     # ---- transactions
@@ -167,14 +167,14 @@ class Duck:
         return self._begun
 
     def begin(self) -> None:
-        """Begins a transaction; one that needs DuckDB later begins there then.
+        """Begins a transaction; if the connection is not open yet, DuckDB begins it on opening.
 
-        Whoever is interrupted here calls `rollback`.
+        The caller calls `rollback` after an interrupt.
 
         Raises:
-            Error: DuckDB cannot.
+            Error: DuckDB fails.
         """
-        self._begun = True  # before it is true: an interrupt must not leave DuckDB in one
+        self._begun = True  # set first: after an interrupt `rollback` must end DuckDB's transaction
         if self._con is not None:
             with translated(""):
                 self._con.begin()
@@ -183,31 +183,31 @@ class Duck:
         """Commits the transaction.
 
         Raises:
-            Error: DuckDB cannot; the transaction is over.
+            Error: DuckDB fails; the transaction has ended.
         """
         self._end("commit")
 
     def rollback(self) -> None:
-        """Undoes the transaction."""
+        """Rolls the transaction back."""
         self._end("rollback")
 
     def _end(self, how: str) -> None:
         if self._begun and self._con is not None:
             with translated(""):
                 try:
-                    if how == "commit":  # DuckDB's own hides that nothing is kept
-                        self._refuse_lost()
+                    if how == "commit":  # DuckDB's COMMIT would hide that it rolls back
+                        self._refuse_aborted_commit()
                     getattr(self._con, how)()
                     self._persist()
                 except Exception as error:
-                    self._over()
-                    with suppress(Exception):  # there is none any more
+                    self._reset()
+                    with suppress(Exception):  # the transaction has ended already
                         self._con.rollback()
                     self.failed(error)
                     raise
-        self._over()  # after it is true, as in `begin`
+        self._reset()  # last, for the reason given in `begin`
 
-    def _refuse_lost(self) -> None:
+    def _refuse_aborted_commit(self) -> None:
         self.failed()
         if self.aborted:
             raise OperationalError(
@@ -215,7 +215,7 @@ class Duck:
                 hint="BEGIN it anew.",
             )
 
-    def _over(self) -> None:
+    def _reset(self) -> None:
         self.aborted = self.names_changed = False
         self.dropped = set()
         self._begun = False
@@ -223,10 +223,10 @@ class Duck:
     # ---- statements
 
     def execute(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Runs a statement and gives its rows.
+        """Runs a statement and returns its rows.
 
         Raises:
-            Error: DuckDB refuses it, or fails.
+            Error: DuckDB refuses the statement, or fails.
         """
         con = self.con
         with translated(sql):
@@ -238,49 +238,49 @@ class Duck:
                 raise
 
     def _abort(self) -> None:
-        """Gives up a result of which not all is fetched; DuckDB runs nothing else beside it."""
-        import duckdb  # it is open
+        """Closes a partly fetched result, which blocks other statements of the connection."""
+        import duckdb  # already loaded, as the connection is open
 
         with suppress(duckdb.Error):
             self.con.abort()
 
     def failed(self, error: Exception | None = None) -> None:
-        """A statement has failed: finds out whether the transaction is lost, or the database.
+        """Detects whether a failure has aborted the transaction or invalidated the database.
 
         Args:
-            error: What DuckDB said.
+            error: DuckDB's exception.
 
         Raises:
-            OperationalError: DuckDB could not write the file of the database, and gave it up.
+            OperationalError: DuckDB could not write the database file and has invalidated it.
         """
-        import duckdb  # it is open
+        import duckdb  # already loaded, as the connection is open
 
         if self._begun and self._con is not None:
             try:
                 self._con.execute("SELECT 1").fetchall()
             except duckdb.Error:
                 self.aborted = True
-        if isinstance(error, duckdb.FatalException) and not is_given_up(error):
-            self._lose(translate(error, "").reason)
+        if isinstance(error, duckdb.FatalException) and not is_invalidated(error):
+            self._on_invalidated(translate(error, "").reason)
 
     def refuse_aborted(self) -> None:
-        """Refuses to go on in a transaction that can only be undone.
+        """Refuses a statement in an aborted transaction.
 
         Raises:
-            OperationalError: It is one.
+            OperationalError: The transaction is aborted.
         """
         if self.aborted:
             raise OperationalError(
                 "The transaction is aborted: a statement has failed in DuckDB",
-                hint="ROLLBACK it; COMMIT would keep nothing of it.",
+                hint="ROLLBACK it; COMMIT would roll it back, too.",
             )
 
-    def give(self, name: str, function: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Gives DuckDB a function of a DOUBLE, once."""
-        if name in self._given:
+    def register_function(self, name: str, function: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Registers a function of a DOUBLE in DuckDB, once."""
+        if name in self._functions:
             return
-        import pyarrow as pa  # only boundaries need it
-        from duckdb.func import ARROW  # as `in_memory`
+        import duckdb.func
+        import pyarrow as pa  # imported when used, as `duckdb`
 
         def over_arrow(values: Any) -> Any:
             column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
@@ -288,18 +288,20 @@ class Duck:
             computed = function(column.fill_null(0.0).to_numpy(zero_copy_only=False))
             return pa.array(computed, type=pa.float64(), mask=mask)
 
-        import duckdb  # it is open
-
         _ = self.con
-        # Beside the transaction that may be running: what it made would go with a ROLLBACK.
-        # DuckDB has the function for as long as the connection that gave it.
-        with suppress(duckdb.CatalogException, duckdb.NotImplementedException):  # it is there
-            self._root().create_function(name, over_arrow, ["double"], "double", type=ARROW)
-        self._given.add(name)
+        # Outside the running transaction, whose ROLLBACK would remove the function. DuckDB keeps
+        # it until the registering connection is closed.
+        with suppress(
+            duckdb.CatalogException, duckdb.NotImplementedException
+        ):  # already registered
+            self._root().create_function(
+                name, over_arrow, ["double"], "double", type=duckdb.func.ARROW
+            )
+        self._functions.add(name)
 
     def tables(self) -> list[tuple[str, str]]:
-        """Names of tables, and their columns with types."""
-        if self._holds_nothing:
+        """The names of the tables, and their columns with types."""
+        if self._is_empty:
             return []
         return self.execute(
             "SELECT table_name, string_agg(column_name || ' ' || data_type, ', ' ORDER BY "
@@ -308,12 +310,12 @@ class Duck:
         )
 
     def names(self) -> set[str]:
-        """Names, in small letters, of the tables and views in the session's own database."""
-        return set() if self._holds_nothing else names(self.con, self.database)
+        """The lower-case names of the tables and views in the session's database."""
+        return set() if self._is_empty else names(self.con, self.database)
 
     def definitions(self) -> list[tuple[str, str, str]]:
-        """Names of tables and views, which of both they are, and what makes them."""
-        if self._holds_nothing:
+        """Name, kind and CREATE statement of each table and view."""
+        if self._is_empty:
             return []
         return self.execute(
             "SELECT table_name, 'table', sql FROM duckdb_tables() WHERE NOT internal "
@@ -323,28 +325,29 @@ class Duck:
         )
 
     def has(self, name: str) -> bool:
-        """True if a table or view of DuckDB has the name."""
-        if self._holds_nothing:
+        """True if DuckDB has a table or view of the name."""
+        if self._is_empty:
             return False
         matches = self.execute(
-            f"SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = lower(?) AND {_REACHED} "
-            "UNION ALL SELECT 1 FROM duckdb_views() WHERE lower(view_name) = lower(?) "
-            f"AND {_REACHED} AND NOT internal",
+            "SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = lower(?) "
+            f"AND {_IN_SEARCH_PATH} UNION ALL "
+            "SELECT 1 FROM duckdb_views() WHERE lower(view_name) = lower(?) "
+            f"AND {_IN_SEARCH_PATH} AND NOT internal",
             [name, self.database, name, self.database],
         )
         return bool(matches)
 
     def is_registered(self, name: str) -> bool:
-        """True if a temporary table of the name was made of rows of Python's."""
+        """True if the name is of a temporary table created from rows of Python."""
         query = "SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = ? AND temporary"
         low = name.lower()
         return low in self.registered and bool(self.execute(query, [low]))
 
     def columns(self, name: str) -> list[tuple[str, str]]:
-        """The columns of a table with their types, as DuckDB writes these.
+        """The columns of a table with DuckDB's names of their types.
 
         Raises:
-            Error: There is no such table.
+            Error: The table does not exist.
         """
         with translated(""):
             quoted = name.replace('"', '""')
@@ -352,15 +355,15 @@ class Duck:
             return [(c, str(t)) for c, t in zip(relation.columns, relation.types, strict=True)]
 
     def rows(self, name: str) -> int:
-        """How many rows a table has."""
+        """The number of rows of a table."""
         quoted = name.replace('"', '""')
         return int(self.execute(f'SELECT count(*) FROM "{quoted}"')[0][0])
 
     def arrays(self, sql: str) -> list[np.ndarray]:
-        """The columns that a query gives, in order; masked where there are NULLs.
+        """The columns of a query's result in order, masked arrays where there are NULLs.
 
         Raises:
-            Error: DuckDB refuses it, or fails.
+            Error: DuckDB refuses the statement, or fails.
         """
         try:
             with translated(sql):
@@ -371,7 +374,7 @@ class Duck:
 
     @cached_property
     def aggregates(self) -> frozenset[str]:
-        """Names of DuckDB's aggregates, in small letters."""
+        """The lower-case names of DuckDB's aggregates."""
         rows = self.execute(
             "SELECT DISTINCT lower(function_name) FROM duckdb_functions() "
             "WHERE function_type = 'aggregate'"
@@ -379,7 +382,7 @@ class Duck:
         return frozenset(row[0] for row in rows)
 
     def holds_catalog(self, database: str) -> bool:
-        """True if another database that is attached holds objects of einsql's."""
+        """True if an attached database has objects of einsql."""
         return bool(
             self.execute(
                 "SELECT 1 FROM duckdb_tables() WHERE lower(database_name) = lower(?) "
@@ -389,7 +392,7 @@ class Duck:
         )
 
     def attached(self) -> list[str]:
-        """Paths of the other files that are open for writing."""
+        """The paths of the attached database files that are writable."""
         rows = self.execute(
             "SELECT path FROM duckdb_databases() "
             "WHERE path IS NOT NULL AND NOT readonly AND NOT internal AND database_name <> ?",
@@ -398,10 +401,10 @@ class Duck:
         return [str(path) for (path,) in rows]
 
     def leave_catalog(self) -> None:
-        """Refuses a search path that leads into the catalog, and gives it up.
+        """Refuses a search path with einsql's catalog, and resets it.
 
         Raises:
-            ProgrammingError: It did.
+            ProgrammingError: The search path contains the catalog's schema.
         """
         if self.execute("SELECT 1 WHERE list_contains(current_schemas(false), '__einsql')"):
             name = self.database.replace('"', '""')
@@ -413,10 +416,10 @@ class Duck:
         return bool(self.execute("SELECT 1 FROM duckdb_settings() WHERE name = lower(?)", [name]))
 
     def refuse(self, name: str) -> None:
-        """Refuses to give an object of einsql's the name of a table.
+        """Refuses the name of a table for an object of einsql.
 
         Raises:
-            ProgrammingError: There is one.
+            ProgrammingError: A table has the name.
         """
         if self.has(name):
             raise ProgrammingError(
@@ -426,7 +429,7 @@ class Duck:
 
     @contextmanager
     def showing(self, relations: Mapping[str, object]) -> Iterator[None]:
-        """Meanwhile DuckDB knows Arrow streams under their names."""
+        """Registers Arrow streams as views within the context."""
         shown = []
         try:
             for name, stream in relations.items():
@@ -434,28 +437,30 @@ class Duck:
                 shown.append(name)
             yield
         finally:
-            import duckdb  # it is open
+            import duckdb  # already loaded, as the connection is open
 
             for name in shown:
-                with suppress(duckdb.Error):  # a transaction that failed has dropped it
+                with suppress(duckdb.Error):  # an aborted transaction has dropped it
                     self.con.unregister(name)
 
     def run(self, work: Callable[[], T], tick: Callable[[float], None]) -> T:
-        """Does work on the connection in a thread, and asks `tick` meanwhile.
+        """Runs work on the connection in a thread, calling `tick` every `POLL` seconds.
 
-        `tick` is told how far DuckDB is; what it raises stops DuckDB and is raised here.
+        Args:
+            work: A function that uses the connection.
+            tick: Callback with DuckDB's completed fraction, 0 to 1; raises to cancel.
 
         Raises:
-            Error: DuckDB fails, or is stopped.
+            Error: DuckDB fails, or is interrupted.
         """
         con, begun, done = self.con, threading.Event(), threading.Event()
-        given_up, gate = threading.Event(), threading.Lock()
+        cancelled, gate = threading.Event(), threading.Lock()
         returned: list[T] = []
         failed: list[BaseException] = []
 
         def worker() -> None:
             with gate:
-                if given_up.is_set():
+                if cancelled.is_set():
                     return
                 begun.set()
             try:
@@ -471,8 +476,8 @@ class Duck:
                 tick(max(0.0, con.query_progress() / 100))
         except BaseException:
             with gate:
-                given_up.set()
-            # A child that `tick` has forked has no such thread.
+                cancelled.set()
+            # The thread does not exist in a child process that `tick` has forked.
             while begun.is_set() and self._con is con and not done.wait(POLL):
                 con.interrupt()
             raise
@@ -485,4 +490,4 @@ class Duck:
         """Closes the connection."""
         if self._con is not None:
             self._con.close()
-            self._con = self._checked = None
+            self._con = self._guarded = None

@@ -1,4 +1,4 @@
-"""Copies DuckDB's objects in one database to another, which is attached and empty."""
+"""Copies DuckDB's objects from a database to an empty attached one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from einsql.storage.duckdb.connection import Duck
 
 Name = tuple[str, str]
-"""A schema and a table."""
+"""The names of a schema and a table."""
 Reference = tuple[str, tuple[str, ...], tuple[str, ...]]
-"""Of a foreign key: the table it names, in the same schema, its columns there, and its own."""
+"""A foreign key: the referenced table of the same schema, its columns, the referring columns."""
 
 
 def copy_database(duck: Duck, source: str, target: str) -> None:
@@ -23,22 +23,25 @@ def copy_database(duck: Duck, source: str, target: str) -> None:
 
     Args:
         duck: A connection in a transaction.
-        source: What DuckDB calls the database.
-        target: What DuckDB calls the other one.
+        source: DuckDB's name of the source database.
+        target: DuckDB's name of the target database.
 
     Raises:
-        Error: DuckDB cannot.
+        Error: DuckDB fails.
     """
     copy = f"COPY FROM DATABASE {in_quotes(source)} TO {in_quotes(target)}"
     references = _references(duck, source)
     if all(table != other for (_, table), many in references.items() for other, _, _ in many):
         duck.execute(copy)
         return
-    # DuckDB looks for the row that a row refers to before it has added the rows of the same
-    # statement, so it cannot copy a table that refers to itself at once.
+    # DuckDB looks for a referenced row before it has added the rows of the same
+    # statement, so one statement cannot copy a table that refers to itself.
     duck.execute(f"{copy} (SCHEMA)")
-    for name in _ordered(_tables(duck, source), references):
-        schema, table = name
+    tables = duck.execute(
+        "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ?", [source]
+    )
+    for schema, table in _ordered(tables, references):
+        name = schema, table
         columns = ", ".join(map(in_quotes, _columns(duck, source, name)))
         ends = [f"{in_quotes(d)}.{in_quotes(schema)}.{in_quotes(table)}" for d in (source, target)]
         insert = f"INSERT INTO {ends[1]} ({columns}) SELECT {columns} FROM {ends[0]}"
@@ -61,18 +64,7 @@ def _references(duck: Duck, database: str) -> dict[Name, list[Reference]]:
     return references
 
 
-def _tables(duck: Duck, database: str) -> list[Name]:
-    return [
-        (schema, table)
-        for schema, table in duck.execute(
-            "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ?",
-            [database],
-        )
-    ]
-
-
 def _columns(duck: Duck, database: str, name: Name) -> list[str]:
-    """The columns that are stored."""
     columns = duck.execute(
         "SELECT column_name FROM duckdb_columns() WHERE database_name = ? AND schema_name = ? "
         "AND table_name = ? AND NOT is_generated ORDER BY column_index",
@@ -81,8 +73,8 @@ def _columns(duck: Duck, database: str, name: Name) -> list[str]:
     return [column for (column,) in columns]
 
 
-def _ordered(names: Iterable[Name], references: dict[Name, list[Reference]]) -> Iterator[Name]:
-    """Tables behind those that they refer to."""
+def _ordered(names: Iterable[Any], references: dict[Name, list[Reference]]) -> Iterator[Name]:
+    """The tables in an order that puts referenced tables first."""
     left = set(names)
     while left:
         ready = {
@@ -90,16 +82,16 @@ def _ordered(names: Iterable[Name], references: dict[Name, list[Reference]]) -> 
             for schema, table in left
             if all(o == table or (schema, o) not in left for o, _, _ in references[schema, table])
         }
-        assert ready, "DuckDB has no foreign keys in a circle of tables"
+        assert ready, "DuckDB has no foreign keys in a cycle of tables"
         left -= ready
         yield from sorted(ready)
 
 
 def _levels(duck: Duck, table: str, references: list[Reference]) -> Iterator[list[int]]:
-    """The rows of a table that refers to itself: first those that refer to none, and so on.
+    """The rows of a table that refers to itself, each level after the rows that it refers to.
 
     Raises:
-        NotSupportedError: Rows refer to each other in a circle.
+        NotSupportedError: Rows refer to each other in a cycle.
     """
     listed = sorted({c for _, named, own in references for c in (*named, *own)})
     at = {column: n + 1 for n, column in enumerate(listed)}
@@ -127,6 +119,6 @@ def _levels(duck: Duck, table: str, references: list[Reference]) -> Iterator[lis
         level = behind
     if done < len(rows):
         raise NotSupportedError(
-            f"Rows of {table} refer to each other in a circle, which DuckDB cannot copy",
+            f"Rows of {table} refer to each other in a cycle, which DuckDB cannot copy",
             hint="Close every connection, then copy the file together with its directory.",
         )

@@ -17,16 +17,16 @@ _NAME = re.compile(r"[^\W\d][\w$]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Lexeme:
+class Token:
     """A token.
 
     Attributes:
-        text: As it is written.
-        start: Its offset in characters.
-        word: In capital letters if it is a name or keyword without quotes, else "".
-        name: In small letters if it is a name, quoted or not, else "".
-        string: What it stands for if it is a text, else None; also None for escapes and bytes.
-        is_string: Whether it is a text or bytes.
+        text: The text as written.
+        start: The offset in characters.
+        word: Upper-case text of an unquoted name or keyword, else "".
+        name: Lower-case name, quoted or not, else "".
+        string: The value of a string literal, else None; also None for escapes and bytes.
+        is_string: Whether it is a literal of a string or of bytes.
     """
 
     text: str
@@ -37,50 +37,49 @@ class Lexeme:
     is_string: bool
 
 
-def statements(sql: str) -> list[list[Lexeme]]:
+def statements(sql: str) -> list[list[Token]]:
     """The tokens of each statement of a text, without comments.
 
     Raises:
-        OperationalError: The text has a character that DuckDB may read as a blank and its
-            tokenizer does not.
+        OperationalError: The text has a character that DuckDB's parser may read as white space
+            and its tokenizer does not.
     """
-    import duckdb  # loaded already: the caller has a connection
+    import duckdb  # already loaded, as the caller has a connection
 
     encoded = sql.encode()
     marks = duckdb.tokenize(sql)
     ends = [offset for offset, _ in marks[1:]] + [len(encoded)]
-    split: list[list[Lexeme]] = [[]]
+    split: list[list[Token]] = [[]]
     for (offset, kind), end in zip(marks, ends, strict=True):
         if kind == duckdb.token_type.comment:
             continue
         start = len(encoded[:offset].decode()) if len(encoded) != len(sql) else offset
-        lexeme = _lexeme(encoded[offset:end].decode().strip(), start)
-        if lexeme.text == ";":
+        token = _token(encoded[offset:end].decode().strip(), start)
+        if token.text == ";":
             split.append([])
-        elif lexeme.text:
-            split[-1].append(lexeme)
+        elif token.text:
+            split[-1].append(token)
     return [tokens for tokens in split if tokens]
 
 
-def _lexeme(text: str, start: int) -> Lexeme:
+def _token(text: str, start: int) -> Token:
     last = text[-1:]
     if last == "'" or (last == "$" and len(text) > 1):
-        return Lexeme(text, start, "", "", _string(text), True)
+        return Token(text, start, "", "", _string(text), True)
     quoted = _QUOTED.fullmatch(text)
     if quoted is not None:
-        return Lexeme(text, start, "", quoted[1].replace('""', '"').lower(), None, False)
+        return Token(text, start, "", quoted[1].replace('""', '"').lower(), None, False)
     for n, character in enumerate(text):
         if character == "\0" or (
             not character.isascii() and unicodedata.category(character)[0] in "ZC"
         ):
             raise OperationalError(
-                f"U+{ord(character):04X} stands outside of quotes, and enable_external_access "
-                "is off",
-                hint="Write plain blanks.",
+                f"U+{ord(character):04X} is outside of quotes, and enable_external_access is off",
+                hint="Use ASCII spaces.",
                 position=start + n,
             )
     is_name = _NAME.fullmatch(text) is not None
-    return Lexeme(
+    return Token(
         text, start, text.upper() if is_name else "", text.lower() if is_name else "", None, False
     )
 
@@ -93,8 +92,8 @@ def _string(text: str) -> str | None:
     return None if dollar is None else dollar[2]
 
 
-def pairs(tokens: Sequence[Lexeme]) -> dict[int, int]:
-    """The position of the closing parenthesis, bracket or brace by that of the opening one."""
+def pairs(tokens: Sequence[Token]) -> dict[int, int]:
+    """Positions of closing parentheses, brackets and braces by those of the opening ones."""
     closing: dict[int, int] = {}
     open_: list[int] = []
     for n, token in enumerate(tokens):

@@ -1,4 +1,4 @@
-"""DuckDB's errors as einsql's."""
+"""Translates errors of DuckDB and Arrow into einsql's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from einsql import errors
 _LINE = re.compile(r"\n*LINE (\d+): (.*)\n( *)\^.*", re.DOTALL)
 _HEAD = re.compile(r"^(?:[A-Z][\w ]*?)(?: Error)?: ")
 _READING = re.compile(r"\n*^ *file = ([^\n]*)\n.*", re.DOTALL | re.MULTILINE)
-"""DuckDB's message about an unreadable CSV file: its name and every option."""
+"""The part of DuckDB's message on an unreadable CSV file with its name and all options."""
 _ADVICE = re.compile(r"\n(?:Possible (?:fixes|solutions)|The search space used was):.*", re.DOTALL)
 _LITERAL = re.compile(r"'((?:[^']++|'')*+)'")
 _FILE = re.compile(r"(?i)\.(csv|tsv|txt|parquet|json|jsonl|ndjson|xlsx|db|duckdb)(\.(gz|zst))?$")
@@ -23,18 +23,18 @@ _STACK = re.compile(r"\n+(?:Stack Trace:|This error signals an assertion failure
 _INVALID = "database has been invalidated"
 """DuckDB's reply to every statement after a fatal internal error."""
 _IN_CALLBACK = re.compile(r"(?:failed: |^)KeyboardInterrupt:?\s*$", re.MULTILINE)
-"""The end of DuckDB's message about Ctrl-C in a Python function that it called."""
+"""The end of DuckDB's message on Ctrl-C in a Python function."""
 _SHOWN = 300
-"""Characters of a line of a message: DuckDB repeats what a file holds."""
+"""Greatest number of characters in a line of a message: DuckDB quotes the content of files."""
 
 
 @contextmanager
 def translated(sql: str) -> Iterator[None]:
-    """Errors of DuckDB inside become einsql's, with the position in DuckDB's text."""
+    """Translates errors of DuckDB inside, with their position in DuckDB's text."""
     try:
         yield
     except Exception as error:
-        ours = foreign(error, sql)
+        ours = translation(error, sql)
         if ours is None and type(error) is RuntimeError:  # DuckDB has no class for some errors
             ours = translate(error, sql)
         if ours is None:
@@ -42,18 +42,22 @@ def translated(sql: str) -> Iterator[None]:
         raise ours from None
 
 
-def foreign(error: BaseException, sql: str = "") -> BaseException | None:
-    """Translates an exception of DuckDB or Arrow; None for any other one.
+def translation(error: BaseException, sql: str = "") -> BaseException | None:
+    """The translation of an exception of DuckDB or Arrow; None for any other exception.
 
     Args:
         error: The exception.
         sql: The text that DuckDB ran.
     """
     duckdb, arrow = sys.modules.get("duckdb"), sys.modules.get("pyarrow")
-    if duckdb is not None and isinstance(error, duckdb.Error | RuntimeError) and is_stopped(error):
+    if (
+        duckdb is not None
+        and isinstance(error, duckdb.Error | RuntimeError)
+        and is_cancelled(error)
+    ):
         return _stopped()
     if duckdb is not None and isinstance(error, duckdb.Error | UnicodeDecodeError):
-        return translate(error, sql)  # DuckDB says what files hold, which may be no UTF-8
+        return translate(error, sql)  # a quoted file's content may not be UTF-8
     if arrow is None or not isinstance(error, arrow.ArrowException):
         return None
     if isinstance(error, arrow.ArrowCancelled):
@@ -67,8 +71,8 @@ def foreign(error: BaseException, sql: str = "") -> BaseException | None:
     return (error_class or errors.OperationalError)(_shortened(lines[0]))
 
 
-def is_stopped(error: BaseException) -> bool:
-    """True for what DuckDB raises in the place of what the handler of a signal raised."""
+def is_cancelled(error: BaseException) -> bool:
+    """True for DuckDB's exception in place of one that a signal handler has raised."""
     text = str(error)
     if type(error) is RuntimeError:
         return text == "Query interrupted"
@@ -76,18 +80,19 @@ def is_stopped(error: BaseException) -> bool:
 
 
 def _stopped() -> BaseException:
-    """The exception of the default SIGINT handler; a user's own handler is not known."""
+    """The default SIGINT handler's exception, or a general one if the user has set a handler."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         return KeyboardInterrupt()
     return errors.InterruptedError("The statement was cancelled")
 
 
 def translate(error: Any, sql: str) -> errors.Error:
-    """Einsql's error for one of DuckDB's.
+    """Translates an error of DuckDB.
 
-    One about a file names it and, if DuckDB says no position, has that of its name.
+    An error about a file names the file. Without a position from DuckDB, it has the position of
+    the file's name in the text.
     """
-    import duckdb  # as above
+    import duckdb  # already loaded, as it has raised
 
     kinds = (
         (duckdb.InterruptException, errors.InterruptedError),
@@ -107,9 +112,9 @@ def translate(error: Any, sql: str) -> errors.Error:
     message = str(error)
     if isinstance(error, UnicodeDecodeError):
         message = error.object.decode(errors="replace")
-    elif "nanobind::str()" in message:  # how DuckDB's Python package says the same
+    elif "nanobind::str()" in message:  # the same error from DuckDB's Python package
         message = "Text is not in UTF-8"
-    position = place(message, sql)
+    position = position_in(message, sql)
     message = _HEAD.sub("", _LINE.sub("", _STACK.sub("", message)).strip())
     reading = _READING.search(message)
     message = _READING.sub("", message)
@@ -120,52 +125,7 @@ def translate(error: Any, sql: str) -> errors.Error:
     if isinstance(error, duckdb.PermissionException) and "disabled by configuration" in reason:
         hint = "enable_external_access is off, and stays off in this session."
     named = None
-    if not isinstance(error, _unrelated()):
-        text, path_read = f"{reason} {hint}", reading[1] if reading else None
-        surely = type(error) in _sure() or _OF_FILES.search(text) is not None
-        named = _file(text, sql, path_read, surely)
-    if named is not None:
-        name, at = named
-        position = at if position is None else position
-        if name not in reason:
-            reason = f"'{name}' cannot be read: {reason}"
-        if error_class in (None, errors.ProgrammingError, errors.InternalError):
-            error_class = errors.OperationalError  # what a file holds is no mistake in the text
-    if _INVALID in reason:
-        error_class, reason = (
-            errors.OperationalError,
-            "DuckDB has given this database up after an error",
-        )
-        hint = (
-            "Close every connection to it and open it again: a file holds its last commit. In "
-            "memory its tables are lost; COPY can still write the tensors to files."
-        )
-    return (error_class or errors.DatabaseError)(reason, hint=hint, position=position)
-
-
-def is_given_up(error: Exception) -> bool:
-    """True if DuckDB says that an earlier error has ended the database."""
-    return _INVALID in str(error)
-
-
-def _sure() -> tuple[type, ...]:
-    """Errors that are about a file if a statement has one, whatever they say."""
-    import duckdb  # as above
-
-    return (
-        duckdb.Error,
-        duckdb.IOException,
-        duckdb.InternalException,
-        RuntimeError,
-        UnicodeDecodeError,
-    )
-
-
-def _unrelated() -> tuple[type, ...]:
-    """Errors that are never about a file."""
-    import duckdb  # as above
-
-    return (
+    never_about_files = (
         duckdb.InterruptException,
         duckdb.CatalogException,
         duckdb.BinderException,
@@ -173,6 +133,38 @@ def _unrelated() -> tuple[type, ...]:
         duckdb.ConstraintException,
         duckdb.TransactionException,
     )
+    if not isinstance(error, never_about_files):
+        text, path_read = f"{reason} {hint}", reading[1] if reading else None
+        about_file = _OF_FILES.search(text) is not None or type(error) in (
+            duckdb.Error,
+            duckdb.IOException,
+            duckdb.InternalException,
+            RuntimeError,
+            UnicodeDecodeError,
+        )
+        named = _file(text, sql, path_read, about_file)
+    if named is not None:
+        name, at = named
+        position = at if position is None else position
+        if name not in reason:
+            reason = f"'{name}' cannot be read: {reason}"
+        if error_class in (None, errors.ProgrammingError, errors.InternalError):
+            error_class = errors.OperationalError  # the file is wrong, not the statement
+    if _INVALID in reason:
+        error_class, reason = (
+            errors.OperationalError,
+            "DuckDB has invalidated this database after an error",
+        )
+        hint = (
+            "Close every connection to it and open it again: a file has its last commit. Tables "
+            "in memory are lost; COPY can still write the tensors to files."
+        )
+    return (error_class or errors.DatabaseError)(reason, hint=hint, position=position)
+
+
+def is_invalidated(error: Exception) -> bool:
+    """True if DuckDB has invalidated the database after an earlier error."""
+    return _INVALID in str(error)
 
 
 def _shortened(line: str) -> str:
@@ -180,15 +172,15 @@ def _shortened(line: str) -> str:
 
 
 def _file(
-    message: str, sql: str, path_read: str | None, surely: bool
+    message: str, sql: str, path_read: str | None, about_file: bool
 ) -> tuple[str, int | None] | None:
-    """The file that a message is about, and where its name, or a pattern, is in the text.
+    """The file of a message, and the offset of its name, or of a pattern, in the text.
 
     Args:
-        message: What DuckDB says.
-        sql: The text that it ran.
-        path_read: Which one DuckDB says it is.
-        surely: Whether the message is about a file, if there is one.
+        message: DuckDB's message.
+        sql: The text that DuckDB ran.
+        path_read: The path in DuckDB's message, if it has one.
+        about_file: Whether the message is about a file if the text names one.
     """
     written = {
         m[1].replace("''", "'"): m.start()
@@ -201,13 +193,13 @@ def _file(
     first = next(iter(written.values()), None)
     if path_read is not None:
         return path_read, first
-    if written and surely:
+    if written and about_file:
         return "' or '".join(written), first
     return None
 
 
-def place(message: str, sql: str) -> int | None:
-    """The offset in a text that DuckDB points at."""
+def position_in(message: str, sql: str) -> int | None:
+    """The offset in the text of the place in DuckDB's message."""
     match = _LINE.search(message)
     if match is None:
         return None

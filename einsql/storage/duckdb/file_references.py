@@ -1,7 +1,7 @@
-"""The files that a DuckDB statement would read or write, found in its tokens.
+"""Detects the files that a DuckDB statement reads or writes, from its tokens.
 
-Whatever is not known to be harmless counts as a file's name: functions that are not listed, texts
-where a relation may stand, names with a dot that may be a file's.
+Everything that is not listed as harmless counts as a reference to a file: unlisted functions,
+string literals in the place of a relation, and names with a dot.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from einsql.errors import OperationalError
-from einsql.storage.duckdb.duckdb_tokens import Lexeme, pairs
+from einsql.storage.duckdb.duckdb_tokens import Token, pairs
 
 OFF = "enable_external_access is off"
 
@@ -32,13 +32,13 @@ _HARMLESS = frozenset(
         "summary", "test_all_types", "test_vector_types", "pg_timezone_names",
         "icu_calendar_names", "checkpoint", "force_checkpoint", "disable_logging",
         "disable_profiling", "truncate_duckdb_logs",
-        "python_arrow_scan", "pandas_scan",  # what is registered, in views; no text can name it
+        "python_arrow_scan", "pandas_scan",  # in views of registered objects only
     }
 )  # fmt: skip
 _HARMLESS_KINDS = ("duckdb_", "pragma_")
-"""How the names of table functions begin that show the catalog or the session."""
+"""Prefixes of the names of table functions that show the catalog or the session."""
 _OF_TABLES = ("histogram", "histogram_values")
-"""Table macros of DuckDB's that take a table's name as text; aggregates have the same names."""
+"""DuckDB's table macros that take a table's name as a string; aggregates share their names."""
 
 _HEADS = frozenset(
     {
@@ -49,17 +49,17 @@ _HEADS = frozenset(
         "COPY", "ATTACH", "EXPORT", "SET", "RESET", "PRAGMA", "EXPLAIN", "PREPARE",
     }
 )  # fmt: skip
-"""How statements begin that may run."""
+"""First words of the statements that may run."""
 _QUERIES = frozenset(
     {
         "SELECT", "FROM", "WITH", "VALUES", "TABLE", "PIVOT", "UNPIVOT", "DESCRIBE", "DESC",
         "SUMMARIZE", "SHOW",
     }
 )  # fmt: skip
-_UNREAD = (["DROP", "VIEW"], ["DROP", "MACRO"], ["DROP", "FUNCTION"], ["ALTER", "VIEW"])
-"""How statements begin that name a definition and do not use it."""
+_WITHOUT_USE = (["DROP", "VIEW"], ["DROP", "MACRO"], ["DROP", "FUNCTION"], ["ALTER", "VIEW"])
+"""First words of statements that name a definition without using it."""
 _NAMING_FILES = ("FILENAME_PATTERN", "FILE_EXTENSION", "HIVE_FILE_PATTERN")
-"""Options of COPY TO that choose names of files in a directory."""
+"""Options of COPY TO that set the names of files in a directory."""
 _PRAGMAS = frozenset(
     {
         "version", "database_size", "database_list", "show", "show_tables", "show_tables_expanded",
@@ -91,7 +91,7 @@ _SETTINGS = frozenset(
         "default_transaction_invalidation_policy",
     }
 )  # fmt: skip
-"""Settings that SET may change, in addition to numeric ones."""
+"""Settings other than numbers that SET may change."""
 _OPENERS = frozenset(
     {
         "FROM", "JOIN", "VALUES", "AS", "ON", "USING", "SELECT", "WHERE", "AND", "OR", "NOT",
@@ -100,7 +100,7 @@ _OPENERS = frozenset(
         "DESCRIBE", "SUMMARIZE", "PIVOT", "UNPIVOT", "INTO", "UPDATE", "SHOW", "DESC", "COPY",
     }
 )  # fmt: skip
-"""Words before a parenthesis that are no function's name."""
+"""Words before a parenthesis that are not the name of a function."""
 _BEFORE_RELATIONS = frozenset(
     {
         "FROM", "JOIN", "TABLE", "DESCRIBE", "DESC", "SUMMARIZE", "SHOW", "PIVOT", "UNPIVOT",
@@ -108,18 +108,18 @@ _BEFORE_RELATIONS = frozenset(
     }
 )  # fmt: skip
 _BEFORE_VALUES = frozenset({"SELECT", "WHERE", "HAVING"})
-"""Reserved words: none of them can be the name of a relation."""
+"""Reserved words, which cannot be names of relations."""
 
 
 @dataclass
 class Targets:
-    """The names and paths in a statement.
+    """The references in a statement.
 
     Attributes:
-        paths: Paths and patterns, each with its offset.
-        names: Names and texts in it, in small letters: it may use views, macros and prepared
-            statements of these names.
-        queries: Texts that it runs as queries, each with its offset.
+        paths: Paths and patterns with their offsets.
+        names: Lower-case names and strings, which may refer to views, macros and prepared
+            statements.
+        queries: Strings that the statement runs as queries, with their offsets.
     """
 
     paths: list[tuple[str, int]] = field(default_factory=list)
@@ -128,35 +128,36 @@ class Targets:
 
 
 def targets(
-    tokens: Sequence[Lexeme],
+    tokens: Sequence[Token],
     functions: AbstractSet[str],
     numbers: AbstractSet[str],
-    whole: bool = True,
+    is_statement: bool = True,
 ) -> Targets:
     """The references of a statement, or of the body of a macro.
 
     Args:
-        tokens: Its tokens.
-        functions: Names of all table functions, in small letters.
-        numbers: Names of all settings that are numbers, in small letters.
-        whole: Whether it is a statement.
+        tokens: The tokens.
+        functions: Lower-case names of all table functions.
+        numbers: Lower-case names of all numeric settings.
+        is_statement: Whether the tokens are a statement, not the body of a macro.
 
     Raises:
-        OperationalError: It does what is off, or a path in it is no constant.
+        OperationalError: The statement is refused while external access is off, or a path in it
+            is no constant.
     """
     references = Targets()
-    if not whole or [t.word for t in tokens[:2]] not in _UNREAD:
+    if not is_statement or [t.word for t in tokens[:2]] not in _WITHOUT_USE:
         references.names = {
             name for t in tokens for name in (t.name, (t.string or "").lower()) if name
         }
-    if whole:
+    if is_statement:
         _Head(tokens, references, numbers).read(0)
     _Body(tokens, references, functions).read()
     return references
 
 
 def refused(what: str, at: int | None, hint: str = "") -> OperationalError:
-    """The error for what is off."""
+    """The error for a statement that needs external access while it is off."""
     return OperationalError(
         f"{what}, and {OFF}", hint=hint or "It stays off until the database is closed.", position=at
     )
@@ -164,10 +165,10 @@ def refused(what: str, at: int | None, hint: str = "") -> OperationalError:
 
 @dataclass
 class _Head:
-    """Reads how a statement begins, and the paths of those that are no queries."""
+    """Checks the first words of a statement, and collects the paths of statements such as COPY."""
 
-    tokens: Sequence[Lexeme]
-    found: Targets
+    tokens: Sequence[Token]
+    targets: Targets
     numbers: AbstractSet[str]
 
     def word(self, at: int) -> str:
@@ -216,7 +217,7 @@ class _Head:
         return self.tokens[min(at, len(self.tokens) - 1)].start
 
     def _explained(self, at: int) -> int:
-        """Where the statement begins that is explained."""
+        """The position of the statement after EXPLAIN and its options."""
         while self.word(at) in ("ANALYZE", "VERBOSE"):
             at += 1
         closes = pairs(self.tokens)
@@ -239,12 +240,11 @@ class _Head:
                 raise refused(f"{token.name.upper()} may name any file", token.start)
 
     def _path(self, at: int) -> None:
-        """A path that has to stand at a token."""
         path, last = _text(self.tokens, at)
         follows = self.tokens[last].text if last < len(self.tokens) else ""
         if path is None or not (follows in ("", "(", ")") or follows[0].isalpha()):
             raise not_constant(self.start(at))
-        self.found.paths.append((path, self.tokens[at].start))
+        self.targets.paths.append((path, self.tokens[at].start))
 
     def _setting(self, at: int) -> None:
         name = self.tokens[at].name if at < len(self.tokens) else ""
@@ -253,14 +253,16 @@ class _Head:
 
 
 def not_constant(at: int | None) -> OperationalError:
-    """The error for a path that is not written out."""
+    """The error for a path that is not a string literal."""
     return refused(
-        "A path has to be a text in quotes", at, "No expression, parameter or variable is read."
+        "A path must be a string in quotes",
+        at,
+        "Expressions, parameters and variables are refused.",
     )
 
 
-def _text(tokens: Sequence[Lexeme], at: int) -> tuple[str | None, int]:
-    """The text that stands at a token, which may be in parts, and what follows it."""
+def _text(tokens: Sequence[Token], at: int) -> tuple[str | None, int]:
+    """The string at a token, which may be in several literals, and the position after it."""
     parts = []
     while at < len(tokens) and tokens[at].is_string:
         parts.append(tokens[at].string)
@@ -271,10 +273,10 @@ def _text(tokens: Sequence[Lexeme], at: int) -> tuple[str | None, int]:
 
 @dataclass
 class _Body:
-    """Reads calls and the places where relations may stand."""
+    """Collects paths in calls and in the places of relations."""
 
-    tokens: Sequence[Lexeme]
-    found: Targets
+    tokens: Sequence[Token]
+    targets: Targets
     functions: AbstractSet[str]
 
     def read(self) -> None:
@@ -288,14 +290,14 @@ class _Body:
                 self._reference(n)
 
     def _is_operand(self, at: int) -> bool:
-        """True if what is before a token makes it a value, or a part of a longer name."""
+        """True if the preceding token makes a token a value or a part of a longer name."""
         before = self.tokens[at - 1] if at else None
         if before is None or before.word or before.name or before.is_string:
             return before is not None and before.is_string
         return before.text not in (",", "(", ":", ")", "]")
 
     def _places(self) -> list[bool]:
-        """For each token whether a relation may stand there."""
+        """For each token, whether a relation may be there."""
         allowed: list[bool] = []
         frames = [True]
         change, from_seen = "", False
@@ -320,28 +322,29 @@ class _Body:
                 frames.pop()
         return allowed
 
-    def _inherits(self, before: Lexeme | None) -> bool:
-        """True if relations may stand in a parenthesis where they may before it."""
+    def _inherits(self, before: Token | None) -> bool:
+        """True if a parenthesis allows relations wherever the text before it does."""
         if before is None or before.word in _OPENERS:
             return True
         is_value = bool(before.name) or before.is_string or before.word == "IN"
         return not is_value and before.text in (",", "(", ":")
 
     def _reference(self, at: int) -> None:
-        """A relation's name, which may be a path."""
+        """Collects a relation's name if it may be a path."""
         parts = [_spelled(self.tokens[at])]
         last = at
         while last + 1 < len(self.tokens) and self.tokens[last + 1].text.startswith("."):
             last += 1
             parts.append(self.tokens[last].text)
-            if last + 1 < len(self.tokens) and _is_part(self.tokens[last + 1]):
+            following = self.tokens[last + 1 : last + 2]
+            if any(t.name or t.is_string or t.text[:1].isdigit() for t in following):
                 last += 1
                 parts.append(_spelled(self.tokens[last]))
         text = "".join(parts)
         if last == at and self.tokens[at].is_string:
             text = _text(self.tokens, at)[0] or text
         if "." in text or "/" in text:
-            self.found.paths.append((text, self.tokens[at].start))
+            self.targets.paths.append((text, self.tokens[at].start))
 
     # ---- calls
 
@@ -354,19 +357,19 @@ class _Body:
         elif name in READERS:
             self._constants(first, start)
             named = (t for part in rest for t in part if t.string)
-            self.found.paths += ((t.string or "", t.start) for t in named)
+            self.targets.paths += ((t.string or "", t.start) for t in named)
         elif name == "query":
             text, last = _text(first, 0)
             if text is None or last != len(first):
                 raise not_constant(start)
-            self.found.queries.append((text, start))
+            self.targets.queries.append((text, start))
         elif name == "query_table":
             self._constants(first, start)
         elif name not in _HARMLESS and not name.startswith(_HARMLESS_KINDS):
             raise refused(f"{name}() may reach files", start)
 
-    def _arguments(self, first: int, close: int) -> tuple[Sequence[Lexeme], list[Sequence[Lexeme]]]:
-        """The first argument of a call, and the others that have names."""
+    def _arguments(self, first: int, close: int) -> tuple[Sequence[Token], list[Sequence[Token]]]:
+        """The first positional argument of a call, and its named arguments."""
         parts, start, depth = [], first, 0
         for n in range(first, close):
             depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(self.tokens[n].text, 0)
@@ -378,8 +381,8 @@ class _Body:
         positional = [p for p in parts if p not in named]
         return (positional[0] if positional else ()), [p[2:3] for p in named if len(p) == 3]
 
-    def _constants(self, part: Sequence[Lexeme], start: int) -> None:
-        """Paths that have to be texts: one, or a list of them."""
+    def _constants(self, part: Sequence[Token], start: int) -> None:
+        """Collects an argument that must be a string literal, or a list of them."""
         items = list(_listed(part))
         if not items:
             raise not_constant(start)
@@ -387,18 +390,17 @@ class _Body:
             text, last = _text(item, 0)
             if text is None or last != len(item):
                 raise not_constant(start)
-            self.found.paths.append((text, item[0].start))
+            self.targets.paths.append((text, item[0].start))
 
-    def _tables(self, part: Sequence[Lexeme], start: int) -> None:
-        """The name of a table, as a text or without quotes."""
+    def _tables(self, part: Sequence[Token], start: int) -> None:
+        """Collects the name of a table, which may be a string or unquoted."""
         if not all(t.is_string or t.name or t.text.startswith(".") for t in part):
             raise not_constant(start)
         text = "".join(map(_spelled, part))
-        self.found.paths.append((text, start))
+        self.targets.paths.append((text, start))
 
 
-def _listed(part: Sequence[Lexeme]) -> Iterator[Sequence[Lexeme]]:
-    """The entries of a list literal, or a single argument."""
+def _listed(part: Sequence[Token]) -> Iterator[Sequence[Token]]:
     if part and part[0].word == "ARRAY":
         part = part[1:]
     if not part or part[0].text != "[":
@@ -414,12 +416,8 @@ def _listed(part: Sequence[Lexeme]) -> Iterator[Sequence[Lexeme]]:
             start = n + 1
 
 
-def _is_part(token: Lexeme) -> bool:
-    return bool(token.name) or token.is_string or token.text[:1].isdigit()
-
-
-def _spelled(token: Lexeme) -> str:
-    """A name or text without its quotes, letters as they are written."""
+def _spelled(token: Token) -> str:
+    """A name or string without quotes, in the written letter case."""
     if token.string is not None:
         return token.string
     if token.text.startswith('"'):

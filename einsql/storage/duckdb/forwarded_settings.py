@@ -1,4 +1,4 @@
-"""Settings of a session that DuckDB follows, too."""
+"""Settings of a session that are forwarded to DuckDB."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from einsql.core.quoting import literal
 from einsql.core.settings import Settings
 
 LEAST = 2**25
-"""Bytes that DuckDB gets of any memory limit; it does little with fewer."""
+"""Least memory limit of DuckDB in bytes; with less, few of its queries run."""
 
 SETTINGS = (
     "SET python_enable_replacements = false",
@@ -17,14 +17,14 @@ SETTINGS = (
 """Settings of every new connection, in addition to those that the session forwards."""
 
 
-def passed_on(settings: Settings, limit: int | None, scratch: str = "duckdb") -> list[str]:
-    """Statements that bring the session's settings to DuckDB.
+def forwarded(settings: Settings, limit: int | None, scratch: str = "duckdb") -> list[str]:
+    """The statements that forward the session's settings to DuckDB.
 
     Args:
-        settings: The session's.
-        limit: The least memory limit of the sessions that share its database.
-        scratch: The directory in the temporary one that is DuckDB's alone: where it may write
-            temporary files, statements may write as well, whatever else they may not.
+        settings: The session's settings.
+        limit: The least memory limit in bytes of the sessions that share the database.
+        scratch: A directory for DuckDB alone, in the temporary directory. Statements may write
+            to DuckDB's temporary directory even if external access is off.
     """
     statements = []
     if limit is not None:

@@ -1,7 +1,7 @@
-"""A DuckDB connection that reaches no file of the database's own while external access is off.
+"""A DuckDB connection that refuses statements on the database's files while external access is off.
 
-DuckDB itself lets SQL open the files of the databases that are attached, and its directory for
-temporary files: it opens them itself under the same rule. So the texts are checked.
+DuckDB's own rule must permit the files of attached databases and the directory for temporary
+files, as it applies to DuckDB's own accesses, too. So the texts of statements are checked.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ else:  # loaded for SQL that DuckDB runs without external access
 
 T = TypeVar("T")
 
-_KEPT = 1024
-"""Texts that are remembered as harmless; einsql itself has fewer than a hundred."""
+_MOST_CACHED = 1024
+"""Size of the cache of permitted texts; einsql itself has fewer than a hundred."""
 _DEEPEST = 32
-"""How deep texts that run texts, views that read views and the like may nest."""
+"""Greatest nesting of queries in strings, views that use views, and similar references."""
 
 _DEFINED = (
     "SELECT lower(view_name), sql FROM duckdb_views() WHERE NOT internal "
@@ -53,25 +53,25 @@ _ATTACHED = "SELECT path FROM duckdb_databases() WHERE path IS NOT NULL"
 
 
 _CHANGING = frozenset({"ATTACH", "ALTER", "DATABASE"})
-"""Words of statements that may put definitions under names that have not been checked there.
+"""Words of statements that may bind names to definitions without a check.
 
-CREATE is none of them: what it defines is checked before.
+CREATE is not included, as the definition in it is checked.
 """
 
 Texts = dict[str, set[str]]
-"""Texts of definitions by their names in small letters."""
+"""Texts of definitions by their lower-case names."""
 
 
 _Used: TypeAlias = tuple[str, int | None, str, bool]
-"""A text inside another, its place, what to say before a refusal, whether it is statements."""
+"""A nested text, its offset, a prefix for errors, and whether it is a list of statements."""
 
 
 class Access:
-    """Whether SQL may reach files, for all sessions of a database.
+    """Whether SQL may access files, for all sessions of a database.
 
     Attributes:
-        off: Whether it may not. DuckDB does not turn it on again.
-        changes: How many statements have run that `_CHANGING` tells of.
+        off: Whether access is off. DuckDB does not turn it on again.
+        changes: The number of executed statements with a word of `_CHANGING`.
     """
 
     def __init__(self) -> None:
@@ -79,37 +79,37 @@ class Access:
         self.changes = 0
 
 
-class Checked:
-    """Stands for a connection; a text is checked when it is first run.
+class GuardedConnection:
+    """Wraps a connection and checks each text before its first execution.
 
     Args:
         con: The connection.
-        access: What its database's sessions share.
+        access: The access to files, shared by the sessions of the database.
     """
 
     def __init__(self, con: duckdb.DuckDBPyConnection, access: Access) -> None:
         self._con = con
         self._access = access
         self._changes = -1
-        self._harmless: dict[str, bool] = {}
-        """Texts that may run, and whether they may change what others mean."""
+        self._permitted: dict[str, bool] = {}
+        """Permitted texts, and whether they may change the meaning of other texts."""
         self._defined: Texts = {}
-        """Every text that a name has had: one that is gone may come back by ROLLBACK."""
+        """All texts that a name has had, as a ROLLBACK may restore an earlier one."""
         self._own = OwnFiles((), ())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._con, name)
 
     def execute(self, text: str, parameters: object = None) -> duckdb.DuckDBPyConnection:
-        """As the connection's own.
+        """Checks and executes a text.
 
         Raises:
-            OperationalError: The text would reach one of the database's own files.
+            OperationalError: The text refers to a file of the database.
         """
         return self._run(text, lambda: self._con.execute(text, parameters))
 
     def sql(self, text: str, params: object = None) -> duckdb.DuckDBPyRelation:
-        """As the connection's own.
+        """Checks a query and returns its relation.
 
         Raises:
             OperationalError: As `execute`.
@@ -125,35 +125,35 @@ class Checked:
             self._access.changes += 1
 
     def _check(self, text: str) -> bool:
-        """Refuses a text that would reach one of the database's own files.
+        """Refuses a text that refers to a file of the database.
 
         Returns:
-            Whether it may change what other texts mean.
+            Whether the text may change the meaning of other texts.
 
         Raises:
-            OperationalError: It would, or it does what is off, or a path in it is no constant.
+            OperationalError: The text refers to such a file, is not permitted while external
+                access is off, or has a path that is not a constant.
         """
         changes = self._access.changes
         if changes != self._changes:
-            self._look_again()
+            self._reload()
             self._changes = changes
-        known = self._harmless.get(text)
+        known = self._permitted.get(text)
         if known is not None:
             return known
         try:
             changing = self._refuse(text, set(), 0, self._defined)
         except OperationalError:
             self._refuse(text, set(), 0, {})
-            # A definition may be another one now; but ROLLBACK may bring the old one back.
+            # A definition may have changed, but ROLLBACK may restore the earlier one.
             return self._refuse(text, set(), 0, self._texts(_DEFINED))
-        if len(self._harmless) >= _KEPT:
-            self._harmless.clear()
-        self._harmless[text] = changing
+        if len(self._permitted) >= _MOST_CACHED:
+            self._permitted.clear()
+        self._permitted[text] = changing
         return changing
 
-    def _look_again(self) -> None:
-        """Reads which definitions and files there are now."""
-        self._harmless.clear()
+    def _reload(self) -> None:
+        self._permitted.clear()
         for name, texts in self._texts(_DEFINED).items():
             self._defined.setdefault(name, set()).update(texts)
         ((temporary, search, home, allowed),) = self._con.execute(_PLACES).fetchall()
@@ -168,12 +168,10 @@ class Checked:
 
     @cached_property
     def _functions(self) -> frozenset[str]:
-        """Names of table functions."""
         return self._names(_FUNCTIONS)
 
     @cached_property
     def _numbers(self) -> frozenset[str]:
-        """Names of settings that are numbers."""
         return self._names(_NUMBERS)
 
     def _names(self, query: str) -> frozenset[str]:
@@ -186,29 +184,31 @@ class Checked:
         return texts
 
     def _refuse(
-        self, text: str, seen: set[str], depth: int, defined: Texts, whole: bool = True
+        self, text: str, seen: set[str], depth: int, defined: Texts, is_statement: bool = True
     ) -> bool:
-        """Refuses a text, or what it uses.
+        """Refuses a text that refers to a file of the database, directly or by its definitions.
 
         Args:
             text: Statements, or the body of a macro.
-            seen: Names of definitions that have been read; those that are read now are added.
-            depth: How deep the text is inside others.
+            seen: Names of the definitions that have been checked; receives further ones.
+            depth: The nesting depth of the text.
             defined: Texts of views, macros and triggers.
-            whole: Whether it is statements.
+            is_statement: Whether the text is a list of statements.
 
         Returns:
-            Whether it may change what other texts mean.
+            Whether the text may change the meaning of other texts.
         """
         changing = False
         if depth > _DEEPEST:
             raise file_references.refused(f"Definitions nest deeper than {_DEEPEST}", None)
         for tokens in duckdb_tokens.statements(text):
-            references = file_references.targets(tokens, self._functions, self._numbers, whole)
+            references = file_references.targets(
+                tokens, self._functions, self._numbers, is_statement
+            )
             changing |= any(token.word in _CHANGING for token in tokens)
             for path, at in references.paths:
                 if not self._own.may_search(path):
-                    what = f"'{path}' is in no directory that is allowed"
+                    what = f"'{path}' is outside of the allowed directories"
                     raise file_references.refused(what, at)
                 if self._own.reached(path):
                     raise file_references.refused(f"'{path}' reaches the database's own files", at)
@@ -216,17 +216,18 @@ class Checked:
             used += _used(defined, references.names, seen, False)
             if any(token.word == "EXECUTE" for token in tokens):
                 used += _used(self._texts(_PREPARED), references.names, seen, True)
-            for inner, place, where, is_whole in used:
+            for inner, place, where, is_inner_statement in used:
                 try:
-                    changing |= self._refuse(inner, seen, depth + 1, defined, is_whole)
+                    changing |= self._refuse(inner, seen, depth + 1, defined, is_inner_statement)
                 except OperationalError as error:
                     reason = where + error.reason
                     raise OperationalError(reason, hint=error.hint, position=place) from None
         return changing
 
 
-def _used(texts: Texts, names: set[str], seen: set[str], whole: bool) -> list[_Used]:
-    """The texts of names that have not been read."""
+def _used(texts: Texts, names: set[str], seen: set[str], is_statement: bool) -> list[_Used]:
     new = sorted(names & texts.keys() - seen)
     seen.update(new)
-    return [(text, None, f'"{name}": ', whole) for name in new for text in sorted(texts[name])]
+    return [
+        (text, None, f'"{name}": ', is_statement) for name in new for text in sorted(texts[name])
+    ]

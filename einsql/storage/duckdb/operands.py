@@ -1,4 +1,4 @@
-"""DuckDB's tables as tensors over the number of the row, one value for each column."""
+"""DuckDB's tables as tensors, with the row number as key and the columns as values."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from einsql.storage.duckdb.connection import Duck
 
 ROW = ".row"
-"""The key, which no column shows; no column of DuckDB's is found under it."""
+"""The name of the key, which no column shows and no column of DuckDB has."""
 
 MOST = 2**28
-"""The most rows of a table read as a tensor; DuckDB streams longer ones."""
+"""The greatest number of rows of a table read as a tensor; DuckDB streams longer tables."""
 
 _TYPES = {d.value: d for d in DType if not d.is_short}
 
@@ -30,9 +30,9 @@ class Named:
     """The names that a query uses.
 
     Attributes:
-        all: Every name, in small letters.
-        bare: Those of columns that stand alone, in small letters.
-        starred: Whether it may read columns that it does not name.
+        all: All names, in lower case.
+        bare: The names of columns without a qualifier, in lower case.
+        starred: Whether the query may read columns that it does not name.
     """
 
     all: frozenset[str]
@@ -45,11 +45,11 @@ class Tables:
     """Reads tables for one statement.
 
     Attributes:
-        duck: The session's connection; it sees one snapshot meanwhile.
-        tick: Told the fraction done of reading a table; raises to cancel.
-        named: What the query uses that is being bound.
-        outside: Columns of types that tensors lack, which queries may have named.
-        keeps: Whether `again` reads a table once until `forget`, for several plans.
+        duck: The session's connection, in one snapshot for the whole statement.
+        tick: Callback with the completed fraction of reading a table, 0 to 1; raises to cancel.
+        named: The names in the query that is being bound.
+        outside: Columns with types that tensors lack and names that queries may use.
+        keeps: Whether the relations of `again` are cached until `forget`, for several plans.
     """
 
     duck: Duck
@@ -60,14 +60,14 @@ class Tables:
     _read: dict[tuple[str, tuple[tuple[str, DType], ...]], Relation] = field(default_factory=dict)
 
     def relation(self, name: str) -> Relation | None:
-        """A table, or None if there is none, or if no tensor can take its place."""
+        """A table as a relation; None if it does not exist or no tensor can replace it."""
         if not self.duck.has(name):
             return None
         columns = self.duck.columns(name)
-        others = {c.lower() for c, kind in columns if kind not in _TYPES}
-        unsupported = self.named.all & others or (others if self.named.starred else set())
-        self.outside |= {f"{name}.{c}" for c in unsupported}
-        if others and (self.named.starred or others & self.named.bare):
+        unsupported = {c.lower() for c, kind in columns if kind not in _TYPES}
+        reported = self.named.all & unsupported or (unsupported if self.named.starred else set())
+        self.outside |= {f"{name}.{c}" for c in reported}
+        if unsupported and (self.named.starred or unsupported & self.named.bare):
             return None
         wanted = {
             c: _TYPES[kind]
@@ -93,25 +93,25 @@ class Tables:
         return self._read[known]
 
     def mismatch(self, at: int | None) -> NotSupportedError:
-        """The error for the columns of types that tensors lack."""
+        """The error for columns of types that tensors lack."""
         shown = ", ".join(sorted(self.outside))
         return NotSupportedError(f"no tensor has the type of {shown}", hint=OF_A_TABLE, position=at)
 
     def forget(self) -> None:
-        """Lets go of what has been read."""
+        """Releases the cached relations."""
         self._read.clear()
 
 
 def read(
     duck: Duck, name: str, wanted: dict[str, DType], tick: Callable[[float], None]
 ) -> Relation:
-    """Reads columns of a table; one with NULLs has a flag beside it.
+    """Reads columns of a table; a column with NULLs gets a flag.
 
     Args:
         duck: The connection.
-        name: The table.
-        wanted: The types of the columns.
-        tick: Told the fraction done; raises to cancel.
+        name: The table's name.
+        wanted: The types of the columns by their names.
+        tick: Callback with the completed fraction, 0 to 1; raises to cancel.
     """
     columns = ", ".join(in_quotes(c) for c in wanted)
     sql = f"SELECT {columns} FROM {in_quotes(name)}"

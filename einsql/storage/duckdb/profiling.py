@@ -19,16 +19,16 @@ _OFF = {"result": "disabled"}
 
 
 class Profiling:
-    """Whether the user has asked for profiles; DuckDB makes them for the user's statements alone.
+    """Turns DuckDB's profiling on for the user's statements only, if the user has enabled it.
 
-    DuckDB keeps the format and the file of the profiles while it makes none.
+    DuckDB keeps the format and the file of the profiles while profiling is off.
     """
 
     def __init__(self) -> None:
         self._on = False
 
-    def look(self, con: duckdb.DuckDBPyConnection) -> None:
-        """Finds out whether profiling is on now, and lets it rest until a statement is run.
+    def suspend(self, con: duckdb.DuckDBPyConnection) -> None:
+        """Records whether profiling is on, and turns it off until the next statement.
 
         Args:
             con: The session's connection, on which a statement may have changed the setting.
@@ -39,11 +39,11 @@ class Profiling:
 
     @contextmanager
     def of(self, con: duckdb.DuckDBPyConnection, may_change: bool) -> Iterator[None]:
-        """Meanwhile DuckDB profiles what it runs, if the user has asked for that.
+        """Profiles DuckDB's statements within the context, if the user has enabled profiling.
 
         Args:
             con: The session's connection.
-            may_change: Whether what it runs may change the setting.
+            may_change: Whether the statements may change the setting.
         """
         if self._on:
             con.enable_profiling()
@@ -51,4 +51,4 @@ class Profiling:
             yield
         finally:
             if self._on or may_change:
-                self.look(con)
+                self.suspend(con)

@@ -1,4 +1,4 @@
-"""The files of a database that SQL must not reach as files, and whether a path reaches one."""
+"""Detects whether a path reaches a file of a database, which SQL must not access as a file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from functools import cached_property
 from urllib.parse import unquote
 
 _FOLDERS = (".tmp", ".tensors")
-"""Suffixes of the directories of a database."""
+"""Suffixes of a database's directories."""
 _LOG = ".wal"
-"""The suffix of DuckDB's log; those of its checkpoint and recovery files begin with it."""
+"""The suffix of DuckDB's log, and the prefix of the suffixes of checkpoint and recovery files."""
 _BESIDE = (_LOG, f"{_LOG}.checkpoint", f"{_LOG}.recovery", *_FOLDERS)
-"""Suffixes that DuckDB appends to the name of a database that it attaches."""
+"""Suffixes of the files and directories of an attached database."""
 _DRAFT = "tmp_"
 """The prefix of incomplete files of COPY TO."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://localhost(?=/)|//)?")
@@ -26,16 +26,16 @@ Identity = tuple[int, int]
 
 @dataclass
 class OwnFiles:
-    """Files of databases, with what DuckDB and einsql put beside them.
+    """The files of databases, and the files and directories that DuckDB and einsql add to them.
 
-    A file counts under every name that the system has for it: relative, through links, under
-    `/proc`, in other letters.
+    A file is detected under every name that the system has for it: relative, through links, under
+    `/proc`, in another letter case.
 
     Attributes:
         databases: Paths of database files.
-        folders: Directories that are their own, such as that of temporary files.
-        search: Directories in which relative paths are looked for besides the current one.
-        home: What `~` stands for.
+        folders: Further directories of the databases, such as that of temporary files.
+        search: Directories for relative paths in addition to the working directory.
+        home: The meaning of `~`.
         allowed: Directories that a pattern may search.
     """
 
@@ -48,21 +48,23 @@ class OwnFiles:
     def reached(self, path: str) -> bool:
         """True if a path is one of the files, or inside or above one of their directories.
 
-        So is one whose drafts, logs or matches would be, if it is a pattern.
+        The drafts and logs of a path count, too, and so do the matches of a pattern.
         """
         if "\0" in path:
             return True
         return any(
-            self._is_own(spelled) or self._is_above(spelled) or self._matches(spelled)
+            self._is_own(spelled)
+            or (os.path.isdir(spelled) and _identity(spelled) in self._above)
+            or self._matches(spelled)
             for spelled in self._spellings(path)
         )
 
     def may_search(self, path: str) -> bool:
-        """True if a path is no pattern, or one of files in a directory that is allowed."""
+        """True if a path is no pattern, or a pattern within an allowed directory."""
         return not _MAGIC.search(path) or any(map(self._is_allowed, self._spellings(path)))
 
     def _spellings(self, path: str) -> Iterator[str]:
-        """The paths a text may denote: without its scheme, in the home directory, and so on."""
+        """The paths that a text may denote, without its scheme or in the home directory."""
         plain = {path, unquote(path), path.replace("\\", "/")}
         plain |= {_SCHEME.sub("", p, count=1) for p in plain}
         for spelled in plain:
@@ -81,7 +83,7 @@ class OwnFiles:
         return any(self._named(p) for p in (path, drafts, *(path + b for b in _BESIDE)))
 
     def _named(self, path: str) -> bool:
-        """True if a path is one of the files, existing or not, or inside their directories."""
+        """True if a path is one of the files, existing or not, or inside one of the directories."""
         identity = _identity(path)
         if identity is not None and identity in self._identities:
             return True
@@ -94,7 +96,6 @@ class OwnFiles:
         return False
 
     def _has_name(self, folder: Identity | None, name: str) -> bool:
-        """True if a file of the name in a directory is one of them."""
         if folder is None or folder not in self._names:
             return False
         low = name.casefold()
@@ -103,12 +104,9 @@ class OwnFiles:
             for own in self._names[folder]
         )
 
-    def _is_above(self, path: str) -> bool:
-        return os.path.isdir(path) and _identity(path) in self._above
-
     @cached_property
     def _names(self) -> dict[Identity | None, set[str]]:
-        """The names of the files and directories in each directory, in small letters."""
+        """The case-folded names of the databases' files and directories by parent directory."""
         names: dict[Identity | None, set[str]] = {}
         for path in (*self.databases, *self.folders):
             parent, name = os.path.split(os.path.realpath(path))
@@ -117,18 +115,17 @@ class OwnFiles:
 
     @cached_property
     def _identities(self) -> set[Identity]:
-        """Of the files and directories that are there."""
         paths = [*self.folders, *(d + b for d in self.databases for b in ("", *_BESIDE))]
         return {identity for identity in map(_identity, paths) if identity is not None}
 
     @cached_property
     def _above(self) -> set[Identity | None]:
-        """The directories that the files are in, up to the root."""
+        """The identities of the directories above the files, up to the root."""
         paths = (*self.databases, *self.folders)
         return {_identity(a) for p in paths for a in _upwards(os.path.dirname(p) or ".")} - {None}
 
     def _inside(self) -> set[Identity | None]:
-        """Files in the directories, which may have other names elsewhere."""
+        """The identities of the files in the directories, to detect hard links elsewhere."""
         folders = [*self.folders, *(d + f for d in self.databases for f in _FOLDERS)]
         return {
             _identity(os.path.join(place, name))
@@ -140,7 +137,7 @@ class OwnFiles:
     # ---- patterns
 
     def _matches(self, pattern: str) -> bool:
-        """True if a pattern may match one of the files; more may match here than in DuckDB."""
+        """True if a pattern may match one of the files; it may match fewer in DuckDB."""
         if not _MAGIC.search(pattern) or not self._is_allowed(pattern):
             return False
         start, parts = _static(pattern)
@@ -151,7 +148,7 @@ class OwnFiles:
         return not allowed.isdisjoint(map(_identity, _upwards(_static(pattern)[0])))
 
     def _match(self, folder: str, parts: Sequence[str], seen: set[object]) -> bool:
-        """True if what is in a directory matches the parts and is one of the files."""
+        """True if an entry of a directory matches the parts and is one of the files."""
         visit = _identity(folder), tuple(parts)
         if visit in seen:
             return False
@@ -177,7 +174,7 @@ class OwnFiles:
 
 
 def _static(pattern: str) -> tuple[str, list[str]]:
-    """The directory before the first part of a pattern that may match several names; the rest."""
+    """The directory before the first wild card of a pattern, and the parts after it."""
     parts = pattern.split("/")
     first = next((n for n, part in enumerate(parts) if _MAGIC.search(part)), len(parts))
     start = "/".join(parts[:first]) or ("/" if pattern.startswith("/") else ".")
@@ -185,7 +182,7 @@ def _static(pattern: str) -> tuple[str, list[str]]:
 
 
 def _expression(part: str) -> str:
-    """A regular expression for a part of a pattern, in small letters; a set is any character."""
+    """A lower-case regular expression for a part of a pattern; a set matches any character."""
     pattern, at = "", 0
     while at < len(part):
         character = part[at]
@@ -209,7 +206,7 @@ def _identity(path: str) -> Identity | None:
 
 
 def _upwards(path: str) -> Iterator[str]:
-    """A path without links, and the directories above it."""
+    """A path with links resolved, and the directories above it."""
     real = os.path.realpath(path)
     while True:
         yield real

@@ -1,4 +1,4 @@
-"""Conditions that DuckDB hands to a scan, as boxes of keys."""
+"""Filters that DuckDB pushes down to a scan, as boxes of keys."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _REST = re.compile(r"(?:[A() ]|and)*")
 
 @dataclass(frozen=True)
 class Condition:
-    """The bounds that follow from a condition on rows.
+    """The bounds of keys implied by a filter on rows.
 
     Attributes:
-        box: int64 (keys, 2), keys outside of which do not meet it.
-        exact: Whether all keys inside meet it.
-        columns: Names of the columns that it reads, or None if that is not known.
+        box: int64 (keys, 2); keys outside it do not satisfy the filter.
+        exact: Whether all keys inside the box satisfy the filter.
+        columns: The names of the columns that the filter reads; None if they are unknown.
     """
 
     box: np.ndarray
@@ -35,13 +35,13 @@ class Condition:
 def understood(
     where: ds.Expression | None, box: np.ndarray, keys: Mapping[str, int], names: Sequence[str]
 ) -> Condition:
-    """Reads a condition as far as it is a conjunction of comparisons with numbers.
+    """Converts a filter to bounds, as far as it is a conjunction of comparisons with numbers.
 
     Args:
-        where: The condition; pyarrow gives no access to its parts but its text.
-        box: int64 (keys, 2), all keys there are.
-        keys: Positions in the box, by the columns that show keys.
-        names: All columns.
+        where: The filter; pyarrow gives access to its text only.
+        box: int64 (keys, 2), the bounds of all keys.
+        keys: Positions in the box by the names of the key columns.
+        names: The names of all columns.
     """
     if where is None:
         return Condition(box, True, frozenset())

@@ -1,4 +1,4 @@
-"""Relations as DuckDB sees them: rows of keys and values in Arrow batches, made when read."""
+"""Relations for DuckDB: rows of keys and values in Arrow batches, created when they are read."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from einsql.core.boxes import runs
 from einsql.core.schema import PRESENT, DType, valid
 from einsql.storage.duckdb.pushdown import understood
 from einsql.storage.relation import PlacedFields
-from einsql.storage.results.result import Result, ResultColumn, arrow_type
+from einsql.storage.results.result import Result, arrow_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
 ROWS = 2**17
-"""Rows of a batch, at most."""
+"""Greatest number of rows of a batch."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A result's rows; HALF and BFLOAT16 are shown as FLOAT.
+    """A result's rows, with HALF and BFLOAT16 as FLOAT.
 
     Attributes:
-        names: What the columns are called.
+        result: The result.
     """
 
     result: Result
@@ -46,11 +46,11 @@ class Rows:
     def reader(
         self, columns: Sequence[str] | None = None, where: ds.Expression | None = None
     ) -> pa.RecordBatchReader:
-        """The rows from the first one on.
+        """A reader of all rows.
 
         Args:
-            columns: The columns that are wanted; all without.
-            where: A condition on the rows that are wanted.
+            columns: The names of the columns; None for all.
+            where: A filter on the rows; None for all.
         """
         import pyarrow as pa  # as above
 
@@ -68,14 +68,14 @@ class Rows:
         read_names = wanted
         if not condition.exact:
             known = condition.columns
-            others = [n for n in self.names if n not in wanted]
-            read_names = wanted + [n for n in others if known is None or n in known]
+            unread = [n for n in self.names if n not in wanted]
+            read_names = wanted + [n for n in unread if known is None or n in known]
         batches = self._batches([schema.get_field_index(n) for n in read_names], condition.box)
         if not condition.exact:
             tables = (pa.Table.from_batches([b]).filter(where) for b in batches)
             batches = (b for t in tables for b in t.select(wanted).to_batches())
-        own = pa.schema([schema.field(n) for n in wanted])
-        return pa.RecordBatchReader.from_batches(own, batches)
+        projected = pa.schema([schema.field(n) for n in wanted])
+        return pa.RecordBatchReader.from_batches(projected, batches)
 
     def _batches(self, numbers: Sequence[int], box: np.ndarray) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa  # as above
@@ -84,8 +84,8 @@ class Rows:
         chosen = [self.result.columns[n] for n in numbers]
         keys = self.result.schema.keys
         fields = self.result.fields
-        flags = {n: fields[n] for n in _flags(chosen) if n in fields}
         values = {c.field: fields[c.field] for c in chosen if c.field is not None}
+        flags = {n: fields[n] for n in (PRESENT, *map(valid, values)) if n in fields}
         for here in runs(box, ROWS):
             at = tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in zip(here, keys, strict=True))
             present = flags[PRESENT][at].reshape(-1) if PRESENT in flags else None
@@ -112,13 +112,9 @@ class Rows:
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _flags(columns: Sequence[ResultColumn]) -> list[str]:
-    return [PRESENT, *(valid(c.field) for c in columns if c.field is not None)]
-
-
 @dataclass(frozen=True)
 class Scan:
-    """Rows that DuckDB asked for, as it wants to be given them."""
+    """A scan of DuckDB with its columns and filter, as the interface of pyarrow's scanners."""
 
     rows: Rows
     columns: Sequence[str] | None
@@ -139,10 +135,10 @@ def _source() -> type[Any]:
     import pyarrow.dataset as ds  # only DuckDB needs it
 
     class Source(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
-        """Rows as the data set that DuckDB hands its columns and conditions to."""
+        """Rows as a data set, which receives DuckDB's columns and filters."""
 
         def __init__(self, rows: Rows) -> None:
-            # Without pyarrow's own __init__, which is for data sets in files.
+            # pyarrow's __init__ is for data sets in files, so it is not called.
             self.rows = rows
 
         @property
@@ -152,7 +148,7 @@ def _source() -> type[Any]:
         def scanner(
             self,
             columns: Sequence[str] | None = None,
-            filter: ds.Expression | None = None,  # DuckDB's name for it
+            filter: ds.Expression | None = None,  # the name that DuckDB passes
             **_: object,
         ) -> Scan:
             return Scan(self.rows, columns, filter)
@@ -161,32 +157,27 @@ def _source() -> type[Any]:
 
 
 def stream(result: Result, names: tuple[str, ...]) -> object:
-    """The object through which DuckDB scans a result.
+    """The object by which DuckDB scans a result.
 
-    Remote fields are fetched first: DuckDB must not wait for ranks.
+    Remote fields are fetched first, because DuckDB must not wait for ranks.
     """
     if isinstance(result.fields, PlacedFields):
-        return _table(result).rename_columns(list(names))
+        import pyarrow as pa  # as above
+
+        columns = [
+            column.cast(arrow_type(_shown(c.dtype)))
+            for column, c in zip(result.arrow().columns, result.columns, strict=True)
+        ]
+        return pa.table(columns, names=list(names))
     return _source()(Rows(result, names))
 
 
 def no_rows(names: Sequence[str], dtypes: Sequence[DType]) -> pa.Table:
-    """A relation of such columns without a row."""
+    """An empty table with columns of these names and types."""
     import pyarrow as pa  # as above
 
     types = [arrow_type(_shown(t)) for t in dtypes]
     return pa.schema(list(zip(names, types, strict=True))).empty_table()
-
-
-def _table(result: Result) -> pa.Table:
-    import pyarrow as pa  # as above
-
-    table = result.arrow()
-    types = [arrow_type(_shown(c.dtype)) for c in result.columns]
-    return pa.table(
-        [a.cast(t) for a, t in zip(table.columns, types, strict=True)],
-        names=[f"c{n}" for n in range(len(types))],
-    )
 
 
 def _shown(dtype: DType) -> DType:

@@ -1,4 +1,4 @@
-"""Results of DuckDB: rows in its order, of any of its types."""
+"""Results of DuckDB: rows in DuckDB's order, of any of DuckDB's types."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class TableResult(Keyless):
-    """Rows that DuckDB gave and keeps.
+    """The rows of a DuckDB relation.
 
     Attributes:
-        relation: DuckDB's relation over them.
-        names: The columns.
-        types: Their types, as DuckDB writes them.
-        lock: Held while DuckDB gives rows; its connection is for one thread at a time.
-        text: What DuckDB ran, for errors: it names files.
+        relation: DuckDB's relation.
+        names: The column names.
+        types: DuckDB's names of the column types.
+        lock: The lock of DuckDB's connection, which one thread may use at a time.
+        text: The text that DuckDB ran, for the names of files in errors.
     """
 
     relation: Any
@@ -41,11 +41,11 @@ class TableResult(Keyless):
     _no_keys = ("A table has no keys", "CREATE TENSOR … AS makes it a tensor.")
 
     def __post_init__(self) -> None:
-        self._count = len(self.relation)  # a cursor tells it after its connection is closed, too
+        self._count = len(self.relation)  # a cursor reports it after its connection is closed, too
         forks.register(self)
 
     def forked(self, refusal: forks.Refusal) -> None:
-        """In a child of its process: keeps rows that were fetched, leaves DuckDB's alone."""
+        """After a fork, in the child: keeps the fetched rows and drops DuckDB's relation."""
         forks.never_destroy(self.relation)
         self.relation = _Inherited(refusal)
         self.lock = nullcontext()
@@ -55,7 +55,7 @@ class TableResult(Keyless):
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Errors of DuckDB become einsql's; the text has positions of its own."""
+        """Translates errors of DuckDB, without their positions: they are not the user's."""
         try:
             with translated(self.text):
                 yield
@@ -67,7 +67,7 @@ class TableResult(Keyless):
         """The rows in DuckDB's order, as its Python values.
 
         Raises:
-            OperationalError: The transaction is aborted, and DuckDB gives none until ROLLBACK.
+            OperationalError: The transaction is aborted; DuckDB returns no rows until ROLLBACK.
         """
         with self.lock, self._translated():
             if self._rows is None:
@@ -84,10 +84,10 @@ class TableResult(Keyless):
             return self.relation.to_arrow_table().rename_columns(list(self.names))
 
     def numpy(self, fill: Any = None) -> dict[str, np.ndarray]:
-        """One array of rank 1 per column; masked where there are NULLs, without a `fill`.
+        """One array of rank 1 per column; masked if there are NULLs and no `fill`.
 
         Raises:
-            InterfaceError: Two columns have the same name, or one cannot hold the fill.
+            InterfaceError: Two columns have the same name, or a column cannot hold the fill.
             OperationalError: As `rows`.
         """
         import pyarrow as pa  # only boundaries need it
@@ -102,7 +102,8 @@ class TableResult(Keyless):
                 except (pa.ArrowException, OverflowError):
                     raise InterfaceError(f"{name} is {kind}, which cannot hold {fill!r}") from None
             mask = values.is_null().to_numpy(zero_copy_only=False)
-            if mask.any() and _plain(values):
+            is_number = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
+            if mask.any() and is_number:
                 array = values.fill_null(0).to_numpy(zero_copy_only=False)
             else:
                 array = values.to_numpy(zero_copy_only=False)
@@ -112,15 +113,7 @@ class TableResult(Keyless):
 
 @dataclass(frozen=True)
 class _Inherited:
-    """Stands in for a relation of the parent process."""
-
     refusal: forks.Refusal
 
     def __getattr__(self, name: str) -> Any:
         raise self.refusal()
-
-
-def _plain(values: Any) -> bool:
-    import pyarrow as pa  # only boundaries need it
-
-    return bool(pa.types.is_integer(values.type) or pa.types.is_floating(values.type))

@@ -20,8 +20,8 @@ from einsql.core.schema import DType
 from einsql.errors import OperationalError
 from einsql.storage.files.drafts import Begin, Draft, abandon, commit, drafted, write_box
 from einsql.storage.files.fields import FileFields, FilePart
-from einsql.storage.files.mapped import Found, Mapped, refusing
-from einsql.storage.files.rows import Rows, Several
+from einsql.storage.files.mapped import Mapped, RegularFile, refusing
+from einsql.storage.files.rows import ConcatenatedRows, Rows
 from einsql.storage.files.tensor import Content, Description, FileTensor, Pieces, whole
 from einsql.storage.files.writing import Column, write_in_place, write_npz
 from einsql.storage.out_of_memory import Room
@@ -145,12 +145,12 @@ def open_tensor(
 
 def _content(
     path: str, member: str | None, kind: str, memory: Room | None
-) -> tuple[Found, Content]:
+) -> tuple[RegularFile, Content]:
     """The file of an array, and the array in it."""
     if kind == ".zarr":
         return _zarr.find(path, member, memory)
     if kind == ".parquet":
-        file = Found(path, memory=memory)
+        file = RegularFile(path, memory=memory)
         return file, _parquet.find(file, _parquet.opened(file), member)
     mapped = Mapped(path, memory)
     return mapped, _MAPPED[kind].find(mapped, member)
@@ -183,7 +183,7 @@ def open_data(
                 f"'{path}' is a pattern, and it matches files of arrays",
                 hint="A pattern names files of element rows, as .csv and .parquet hold.",
             )
-        return Several(row_sources)
+        return ConcatenatedRows(row_sources)
 
 
 def _rows(path: str, kind: str, form: Form, memory: Room | None) -> Rows | None:
@@ -194,7 +194,7 @@ def _rows(path: str, kind: str, form: Form, memory: Room | None) -> Rows | None:
         return _delimited.Delimited(path, form.delimiter or _TEXTS[kind], form.header)
     if kind == ".mtx":
         return _matrix_market.Matrix(path)
-    return _parquet.rows_of(Found(path, memory=memory), is_parquet=kind == ".parquet")
+    return _parquet.rows_of(RegularFile(path, memory=memory), is_parquet=kind == ".parquet")
 
 
 def reopen(description: Description) -> FileTensor:

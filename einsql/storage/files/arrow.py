@@ -2,9 +2,9 @@
 
 https://arrow.apache.org/docs/format/CanonicalExtensions.html#fixed-shape-tensor
 
-Tiles are what `relation.to_batches` makes of equal cuts: int64 columns with the tile's number
+Tiles are as from `relation.to_batches` with equal cuts: int64 columns with the tile's number
 along each axis, then the tensor columns; a file has one schema, so all tiles have one shape.
-pyarrow reads the metadata; elements are seen through this process's own mapping of the file.
+pyarrow reads the metadata; elements are views of einsql's own mapping of the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from einsql.core.schema import DType, is_flag
 from einsql.errors import Error, NotSupportedError, OperationalError, ProgrammingError
 from einsql.storage.files.blocks import check_blocks
 from einsql.storage.files.holes import Holes, room
-from einsql.storage.files.mapped import Found, Mapped, pick
+from einsql.storage.files.mapped import Mapped, RegularFile, pick
 from einsql.storage.files.tensor import Content, single
 from einsql.storage.relation import arrow_metadata
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MAGIC = b"ARROW1"
 MOST = 2**31 - 1
-"""Elements in one row: Arrow counts them in 32 bits."""
+"""Greatest number of elements in a row, as Arrow uses signed 32-bit offsets."""
 _TYPES = {
     "int8": DType.TINYINT,
     "int32": DType.INTEGER,
@@ -38,7 +38,7 @@ _TYPES = {
     "double": DType.DOUBLE,
 }
 _STAND_INS = {DType.BOOLEAN: "uint8", DType.BFLOAT16: "uint16"}
-"""Arrow types of columns whose metadata name the element type."""
+"""Arrow types of columns whose metadata contain the element type."""
 _HINT = (
     "It reads columns of fixed-shape tensors: one row, or tiles with their numbers in int64 "
     "columns. pyarrow.FixedShapeTensorArray.from_numpy_ndarray(array[None]) makes one row."
@@ -49,13 +49,13 @@ Tile = tuple[tuple[int, ...], np.ndarray]
 
 
 def find(file: Mapped, member: str | None) -> Content:
-    """Finds a column of an .arrow file; a compressed one is read as a whole.
+    """Finds a tensor column of an .arrow file; a compressed column is decompressed completely.
 
     Raises:
         OperationalError: The file is damaged, has no such column, is a table without
             tensors, or its tiles do not make one tensor.
     """
-    import pyarrow as pa  # 60 ms, and only this format needs it
+    import pyarrow as pa  # takes 60 ms, and few formats need it
 
     if file.memory[: len(MAGIC)] != MAGIC:
         raise file.refusal("is no .arrow file: its first bytes are wrong")
@@ -72,7 +72,7 @@ def find(file: Mapped, member: str | None) -> Content:
             batch.validate()
             places = numbers_of(file, batch, numbers)
             if (tiles and not numbers) or not seen.isdisjoint(places):
-                raise _no_tensor(file)  # there may be any number of them
+                raise _no_tensor(file)  # before more tiles are stored
             seen.update(places)
             tiles += zip(places, _arrays(file, memory, batch.column(name), dtype), strict=True)
     except (Error, MemoryError):
@@ -88,11 +88,11 @@ def find(file: Mapped, member: str | None) -> Content:
     )
 
 
-def columns(file: Found, schema: pa.Schema, member: str | None) -> tuple[str, list[str]]:
-    """The tensor's column, and those with the numbers of its tiles.
+def columns(file: RegularFile, schema: pa.Schema, member: str | None) -> tuple[str, list[str]]:
+    """The names of the tensor's column and of the columns with the numbers of its tiles.
 
     Raises:
-        OperationalError: There is no such column, or the file is a table.
+        OperationalError: The column does not exist, or the file is a table.
     """
     import pyarrow as pa  # as above
 
@@ -107,23 +107,25 @@ def columns(file: Found, schema: pa.Schema, member: str | None) -> tuple[str, li
     return pick(file, tensors, member), [f.name for f in others]
 
 
-def dtype_of(file: Found, field: pa.Field) -> DType:
+def dtype_of(file: RegularFile, field: pa.Field) -> DType:
     """The type of a tensor column's elements.
 
     Raises:
-        OperationalError: It is no tensor type.
+        OperationalError: Tensors lack the type.
     """
     kind = str(field.type.value_type)
     metadata = (field.metadata or {}).items()
-    for dtype, stands in _STAND_INS.items():
-        if kind == stands and (arrow_metadata(dtype) or {}).items() <= metadata:
+    for dtype, stored_kind in _STAND_INS.items():
+        if kind == stored_kind and (arrow_metadata(dtype) or {}).items() <= metadata:
             return dtype
     if kind not in _TYPES:
         raise file.no_type(f"Arrow's {kind}")
     return _TYPES[kind]
 
 
-def numbers_of(file: Found, batch: pa.RecordBatch, names: Sequence[str]) -> list[tuple[int, ...]]:
+def numbers_of(
+    file: RegularFile, batch: pa.RecordBatch, names: Sequence[str]
+) -> list[tuple[int, ...]]:
     """The number of each row's tile along each axis."""
     if any(batch.column(n).null_count for n in names):
         raise file.refusal("holds a tile without a number")
@@ -134,7 +136,6 @@ def numbers_of(file: Found, batch: pa.RecordBatch, names: Sequence[str]) -> list
 def _arrays(
     file: Mapped, memory: pa.Buffer, column: pa.Array, dtype: DType
 ) -> Iterator[np.ndarray]:
-    """The elements of each row, where the mapping has them if they are in it."""
     shape, order = tuple(column.type.shape), column.type.permutation
     file.check_shape(shape)
     permuted(file, column.type)
@@ -156,8 +157,8 @@ def _arrays(
         yield array if order is None else array.transpose(order)
 
 
-def permuted(file: Found, kind: pa.FixedShapeTensorType) -> tuple[int, ...]:
-    """Extents of a tile, its axes in the order that the column's type says."""
+def permuted(file: RegularFile, kind: pa.FixedShapeTensorType) -> tuple[int, ...]:
+    """The shape of a tile, with its axes in the order of the column's type."""
     shape, order = tuple(kind.shape), kind.permutation
     if order is None:
         return shape
@@ -166,23 +167,23 @@ def permuted(file: Found, kind: pa.FixedShapeTensorType) -> tuple[int, ...]:
     return tuple(shape[axis] for axis in order)
 
 
-def _no_tensor(file: Found) -> OperationalError:
+def _no_tensor(file: RegularFile) -> OperationalError:
     return file.refusal("has tiles that do not make one tensor", _HINT)
 
 
 def boxes_of(
-    file: Found, places: Sequence[tuple[int, ...]], extents: tuple[int, ...]
+    file: RegularFile, places: Sequence[tuple[int, ...]], extents: tuple[int, ...]
 ) -> tuple[np.ndarray, tuple[int, ...]]:
-    """The box of each tile, int64 (tiles, axes, 2), and the shape they make together.
+    """The box of each tile, int64 (tiles, axes, 2), and the shape of the tensor.
 
     Args:
-        file: For messages.
+        file: The file, for messages.
         places: Each tile's number along each axis.
-        extents: Of each tile.
+        extents: The shape of each tile.
     """
     wrong = _no_tensor(file)
     if not places or not places[0] or len(places[0]) != len(extents):
-        raise wrong  # no row, several rows without numbers, or numbers of other axes
+        raise wrong  # no row, several rows without numbers, or numbers for other axes
     numbers = np.array(places, np.int64)
     counts = [int(most) + 1 for most in numbers.max(axis=0)]
     distinct = len(np.unique(numbers, axis=0)) == len(places)
@@ -197,14 +198,14 @@ def boxes_of(
 def begin(
     file: IO[bytes], arrays: Sequence[tuple[str, DType]], shape: tuple[int, ...]
 ) -> list[int]:
-    """Writes a file with a single row but for its elements, and leaves room for them.
+    """Writes a file with a single row, with holes in place of the elements.
 
     Returns:
-        Where they begin.
+        The offsets of the elements.
 
     Raises:
-        NotSupportedError: Arrow has no row of that many elements.
-        ProgrammingError: Columns of that name are flags.
+        NotSupportedError: Arrow cannot store so many elements in a row.
+        ProgrammingError: The name is reserved for flags.
     """
     import pyarrow as pa  # as above
 
@@ -214,14 +215,14 @@ def begin(
     sink = Holes(file, rooms)
     with pa.ipc.new_file(pa.PythonFile(sink, "w"), pa.schema(fields)) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
-    return [sink.starts.get(r.address, 0) for r in rooms]  # nothing is written of none
+    return [sink.starts.get(r.address, 0) for r in rooms]  # empty buffers have no hole
 
 
 def check_size(size: int) -> None:
-    """Refuses a tensor that has too many elements for a row.
+    """Refuses a tensor with too many elements for a row.
 
     Raises:
-        NotSupportedError: Arrow has no such row.
+        NotSupportedError: Arrow cannot store so many elements in a row.
     """
     if size > MOST:
         raise NotSupportedError(
@@ -233,32 +234,32 @@ def check_size(size: int) -> None:
 def cell(
     name: str, dtype: DType, shape: tuple[int, ...], elements: pa.Buffer
 ) -> tuple[pa.Field, pa.Array]:
-    """A column whose one row is a tensor.
+    """A column with one row, the tensor.
 
     Raises:
-        NotSupportedError: Arrow has no row of that many elements.
-        ProgrammingError: Columns of that name are flags.
+        NotSupportedError: Arrow cannot store so many elements in a row.
+        ProgrammingError: The name is reserved for flags.
     """
     import pyarrow as pa  # as above
 
     check_size(prod(shape))
     if is_flag(name):
         raise ProgrammingError(
-            f"An .arrow file cannot name a tensor {name}", hint="(TENSOR 'name') gives another."
+            f"An .arrow file cannot name a tensor {name}", hint="(TENSOR 'name') sets another name."
         )
     column = tensor_row(element_type(dtype), shape, elements)
     return pa.field(name, column.type, metadata=arrow_metadata(dtype)), column
 
 
 def element_type(dtype: DType) -> pa.DataType:
-    """The Arrow type whose bytes are a tensor's elements; BOOLEAN has a byte for each."""
+    """The Arrow type with the bytes of a tensor's elements; a BOOLEAN is one byte."""
     import pyarrow as pa  # as above
 
     return pa.uint8() if dtype is DType.BOOLEAN else pa.from_numpy_dtype(dtype.numpy)
 
 
 def tensor_row(element: pa.DataType, shape: tuple[int, ...], elements: pa.Buffer) -> pa.Array:
-    """One row that is a fixed-shape tensor over a buffer, of at most `MOST` elements."""
+    """A fixed-shape tensor over a buffer, with one row of at most `MOST` elements."""
     import pyarrow as pa  # as above
 
     values = pa.Array.from_buffers(element, prod(shape), [None, elements])

@@ -1,8 +1,8 @@
 """Checks the batches of an Arrow file: their offsets and decompressed sizes.
 
-pyarrow reads a batch as often as the footer says, and allocates what a compressed buffer says
-of its own size. https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format; tables of
-FlatBuffers begin with the distance to what says where their fields are.
+pyarrow trusts the number of batches in the footer and the declared sizes of compressed buffers.
+https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format; a table of FlatBuffers begins
+with the distance to its vtable, which has the offsets of the fields.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from typing import IO
 
 import numpy as np
 
-from einsql.storage.files.mapped import Found
+from einsql.storage.files.mapped import RegularFile
 
 LONGEST = 2**27
-"""Bytes of a footer."""
+"""Greatest size of a footer in bytes."""
 _END = 10
-"""Bytes behind the footer: its length, and the format's name."""
+"""Bytes after the footer: its length and the format's name."""
 _DICTIONARIES, _BATCHES = 2, 3
-"""Fields of the footer."""
+"""Numbers of fields of the footer."""
 _PREFIX = 8
-"""Bytes of a compressed buffer that say its size; -1 there says that it is not compressed."""
+"""Bytes of a compressed buffer with its decompressed size; -1 if it is not compressed."""
 _HEADER_TYPE, _HEADER = 1, 2
-"""Fields of a message."""
+"""Numbers of fields of a message."""
 _DICTIONARY_BATCH, _DATA = 2, 1
-"""A type of header, and the field of such a header that is a record batch."""
+"""A type of header, and the number of its field with a record batch."""
 _BUFFERS, _COMPRESSION = 2, 3
-"""Fields of a record batch."""
+"""Numbers of fields of a record batch."""
 _BUFFER = np.dtype([("offset", "<i8"), ("length", "<i8")])
 _BLOCK = np.dtype([("start", "<i8"), ("metadata", "<i4"), ("", "<i4"), ("body", "<i8")])
 
 
-def check_blocks(file: Found, data: IO[bytes] | mmap.mmap) -> list[int]:
-    """Refuses a file whose batches overlap, which could be any number of them.
+def check_blocks(file: RegularFile, data: IO[bytes] | mmap.mmap) -> list[int]:
+    """Refuses a file whose batches overlap, as a small file could then have any number of them.
 
     Args:
-        file: For messages.
-        data: Its bytes.
+        file: The file, for messages.
+        data: The bytes of the file.
 
     Returns:
-        For each batch and dictionary that is compressed, its bytes once it is decompressed.
+        The decompressed size in bytes of each compressed batch and dictionary.
 
     Raises:
-        OperationalError: It is damaged.
+        OperationalError: The file is damaged.
     """
     try:
         data.seek(max(0, file.size - _END))
@@ -61,7 +61,7 @@ def check_blocks(file: Found, data: IO[bytes] | mmap.mmap) -> list[int]:
             least = min(blocks["metadata"].min(initial=0), blocks["body"].min(initial=0))
             inside = least >= 0 and ends.max(initial=0) <= start
             if not inside or (blocks["start"][1:] < ends[:-1]).any():
-                raise ValueError("its batches overlap, or lie beyond it")
+                raise ValueError("its batches overlap, or are beyond its end")
             for begin, metadata, _, body in blocks.tolist():
                 size = _inflated(data, begin, metadata, body)
                 sizes += [] if size is None else [size]
@@ -71,19 +71,19 @@ def check_blocks(file: Found, data: IO[bytes] | mmap.mmap) -> list[int]:
 
 
 def _inflated(data: IO[bytes] | mmap.mmap, start: int, metadata: int, body: int) -> int | None:
-    """Bytes of a batch once it is decompressed; None if it is not compressed.
+    """The decompressed size of a batch in bytes; None if it is not compressed.
 
     Args:
-        data: The file's bytes.
-        start: Where the batch begins.
-        metadata: Bytes of its message.
-        body: Bytes of its buffers, which follow.
+        data: The bytes of the file.
+        start: The offset of the batch.
+        metadata: The size of the batch's message in bytes.
+        body: The size in bytes of the buffers after the message.
     """
     if metadata > LONGEST:
         raise ValueError(f"the message of a batch cannot have {metadata} bytes")
     data.seek(start)
     text = data.read(metadata)
-    # Old files have no mark before the size.
+    # In old files there is no mark before the size.
     at = 8 if text[:4] == b"\xff\xff\xff\xff" else 4
     (table,) = struct.unpack_from("<I", text, at)
     message = at + table
@@ -97,7 +97,7 @@ def _inflated(data: IO[bytes] | mmap.mmap, start: int, metadata: int, body: int)
         if length == 0:
             continue
         if not (0 <= offset <= body - length and length >= _PREFIX):
-            raise ValueError("a buffer lies beyond its batch")
+            raise ValueError("a buffer is beyond its batch")
         data.seek(start + metadata + offset)
         (size,) = struct.unpack("<q", data.read(_PREFIX))
         if size < -1:
@@ -107,7 +107,6 @@ def _inflated(data: IO[bytes] | mmap.mmap, start: int, metadata: int, body: int)
 
 
 def _blocks(footer: bytes, number: int) -> np.ndarray:
-    """The blocks in a field of the footer."""
     (table,) = struct.unpack_from("<I", footer, 0)
     return _vector(footer, table, number, _BLOCK)
 
@@ -125,7 +124,6 @@ def _field(text: bytes, table: int, number: int) -> int:
 
 
 def _table(text: bytes, table: int, number: int) -> int:
-    """The offset of the table in a field."""
     field = _field(text, table, number)
     if not field:
         raise ValueError("its metadata are wrong")
@@ -134,7 +132,6 @@ def _table(text: bytes, table: int, number: int) -> int:
 
 
 def _vector(text: bytes, table: int, number: int, dtype: np.dtype) -> np.ndarray:
-    """The elements of the vector in a field."""
     if not _field(text, table, number):
         return np.empty(0, dtype)
     vector = _table(text, table, number)

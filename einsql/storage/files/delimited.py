@@ -1,4 +1,4 @@
-"""CSV: a line of names, then a line for each row; by pyarrow, a block at a time."""
+"""CSV files of element rows, read and written by pyarrow in blocks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.storage.files.drafts import part_file
-from einsql.storage.files.mapped import Found, refusing
+from einsql.storage.files.mapped import RegularFile, refusing
 from einsql.storage.files.rows import Rows, columns_of, damaged
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 BLOCK = 2**20
-"""Bytes that are read at once; no line is longer."""
+"""Bytes per read, and greatest size of a line."""
 COLUMNS = 2**13
-"""The most columns: time grows with their square, DuckDB's more than Arrow's."""
+"""Greatest number of columns, as the time grows with its square, in DuckDB more than in Arrow."""
 _END = re.compile(rb"[\r\n]")
 _INVALID = re.compile(
     r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to [^:]*: (.*)", re.DOTALL
@@ -33,23 +33,22 @@ class Delimited(Rows):
         """Opens the file and reads its names.
 
         Args:
-            path: Of the file.
+            path: The file's path.
             delimiter: One character.
-            header: Whether the first line has names; without, columns go by their order.
+            header: Whether the first line has names; else columns are matched by position.
         """
         with refusing(path):
-            super().__init__(Found(path))
+            super().__init__(RegularFile(path))
             self._delimiter = delimiter
             self._header = header
             self.positional = not header
             with damaged(self.file):
                 if not self.file.size:
-                    raise self.file.refusal("is empty: a .csv file begins with names of columns")
-                self._readable()
+                    raise self.file.refusal("is empty: a .csv file begins with the column names")
+                self._check_first_line()
                 self.columns = columns_of(self.file, self._open({}).schema)
 
-    def _readable(self) -> None:
-        """Refuses a first line longer than a block, or of too many columns, which it names."""
+    def _check_first_line(self) -> None:
         with self.file.open() as file:
             start = file.read(BLOCK)
         if b"\n" not in start and len(start) < self.file.size and b"\r" not in start:
@@ -59,7 +58,7 @@ class Delimited(Rows):
             raise self.file.refusal(f"has {columns} columns, more than {COLUMNS}")
 
     def _open(self, types: Mapping[str, pa.DataType]) -> Any:
-        from pyarrow import csv  # 60 ms, and only files need it
+        from pyarrow import csv  # takes 60 ms, and few formats need it
 
         return csv.open_csv(
             self.file.path,
@@ -78,7 +77,7 @@ class Delimited(Rows):
     def _batches(self, wanted: Mapping[str, DType]) -> Iterator[tuple[float, pa.RecordBatch]]:
         import pyarrow as pa  # as above
 
-        # HALF and BFLOAT16 are rounded from the exact text by way of DOUBLE.
+        # HALF and BFLOAT16 are rounded from DOUBLE.
         types = {
             n: pa.float64() if t.is_short else pa.from_numpy_dtype(t.numpy)
             for n, t in wanted.items()
@@ -90,10 +89,9 @@ class Delimited(Rows):
                     read += BLOCK
                     yield read / self.file.size, batch
         except pa.ArrowInvalid as error:
-            raise self._told(error, wanted) from None
+            raise self._translated(error, wanted) from None
 
-    def _told(self, error: Exception, wanted: Mapping[str, DType]) -> Exception:
-        """Translates pyarrow's error of a value that does not fit its column."""
+    def _translated(self, error: Exception, wanted: Mapping[str, DType]) -> Exception:
         match = _INVALID.match(str(error))
         if match is None:
             return error
@@ -101,7 +99,7 @@ class Delimited(Rows):
         kind = wanted[name].value if name in wanted else "number"
         row = f" in its row {int(match[2]) - self._header}" if match[2] else ""
         return DataError(
-            f"'{self.file.path}' has what is no {kind} for {name},{row}: {match[3][:300]}",
+            f"'{self.file.path}' has a value that is no {kind} for {name},{row}: {match[3][:300]}",
             hint=f"FROM '{self.file.path}' reads it as a table, and CAST converts.",
         )
 
@@ -109,15 +107,15 @@ class Delimited(Rows):
 def write_rows(
     path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], delimiter: str, header: bool
 ) -> int:
-    """Writes a CSV file and tells how many rows; every float's shortest exact decimals.
+    """Writes rows as CSV, floats as their shortest exact decimals, and returns their number.
 
     Raises:
-        OperationalError: It cannot be written.
+        OperationalError: The file cannot be written.
     """
     import pyarrow as pa  # as above
     from pyarrow import csv
 
-    # Arrow has no short floats in CSV; as FLOAT they are exact.
+    # Arrow cannot write 16-bit floats as CSV; they are exact as FLOAT.
     plain = pa.schema(
         [pa.field(f.name, pa.float32() if pa.types.is_float16(f.type) else f.type) for f in schema]
     )

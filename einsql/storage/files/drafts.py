@@ -1,7 +1,7 @@
-"""Files that are written whole or not at all, by one process or by several.
+"""Files that are written atomically, by one process or by several.
 
-A draft is a part file beside its target, at full size from the beginning. Processes write
-disjoint boxes of it with `pwrite`, so not even a page is shared on network file systems.
+A draft is a part file next to its target, created at full size. Processes write disjoint boxes
+of it with `pwrite`, so they share no pages on network file systems.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from einsql.errors import InterfaceError, OperationalError
 from einsql.storage.files.tensor import Box, box_of
 
 SLAB = 2**24
-"""Bytes that are brought into the file's order at once."""
+"""Bytes that are copied to the file's order of elements at once."""
 
 Begin = Callable[[IO[bytes], Sequence[tuple[str, DType]], tuple[int, ...]], list[int]]
-"""Writes everything but the elements of arrays of one shape, and says where each one's begin."""
+"""Writes a file of arrays of one shape without the elements, and returns their offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Draft:
     Attributes:
         path: The target, absolute.
         part: The part file, absolute.
-        dtype: Type of the elements.
-        shape: Extents of the whole tensor.
-        offset: Where the elements begin, in bytes; they lie in C order.
+        dtype: The type of the elements.
+        shape: The shape of the tensor.
+        offset: The offset in bytes of the elements, which are in C order.
     """
 
     path: str
@@ -51,13 +51,13 @@ class Draft:
 def drafted(
     path: str, arrays: Sequence[tuple[str, DType]], shape: tuple[int, ...], begin: Begin
 ) -> list[Draft]:
-    """Makes the part file of some arrays, their elements still zero.
+    """Creates the part file of arrays whose elements are zero.
 
     Returns:
-        A draft for each array; to commit or to abandon one of them is enough.
+        A draft for each array; `commit` or `abandon` of one of them applies to the file.
 
     Raises:
-        OperationalError: It cannot be made.
+        OperationalError: The file cannot be created.
     """
     target, part = _target(path)
     with writing(path, part), open(part, "xb") as file:
@@ -67,19 +67,19 @@ def drafted(
 
 
 def write_box(draft: Draft, box: Box, array: np.ndarray) -> None:
-    """Writes a box of a draft; boxes of several processes do not overlap.
+    """Writes a box of a draft; boxes of several processes must not overlap.
 
-    A box costs one system call for every run of elements that follow each other in the file:
-    whole rows are one run.
+    A box costs one system call for every run of consecutive elements in the file; adjacent
+    complete rows are one run.
 
     Args:
-        draft: As `create` made it, in any process.
+        draft: A draft from `create`, in any process.
         box: int64 (axes, 2), or a slice without a step for each axis.
-        array: The elements, of the box's shape and the draft's type.
+        array: The elements, with the box's shape and the draft's type.
 
     Raises:
-        OperationalError: The part file is gone, or the disk is full.
-        InterfaceError: Box, shape or dtype are wrong.
+        OperationalError: The part file does not exist, or the disk is full.
+        InterfaceError: The box, shape or dtype is wrong.
     """
     where = box_of(draft.shape, box)
     if array.shape != tuple(boxes.extents(where)) or DType.held(array.dtype) is not draft.dtype:
@@ -96,11 +96,11 @@ def write_box(draft: Draft, box: Box, array: np.ndarray) -> None:
 
 
 def _slabs(array: np.ndarray, at: int, steps: list[int]) -> Iterator[tuple[int, np.ndarray]]:
-    """Parts of an array that are copied at once, and where their first elements belong.
+    """Parts of an array that are copied at once, with the offsets of their first elements.
 
     Args:
         array: Any array.
-        at: Where its first element belongs, in bytes.
+        at: The offset of its first element in bytes.
         steps: Bytes in the file from one element to the next along each axis.
     """
     ready = array.flags.c_contiguous and not _leading(array, steps)
@@ -115,7 +115,7 @@ def _slabs(array: np.ndarray, at: int, steps: list[int]) -> Iterator[tuple[int, 
 
 
 def _leading(array: np.ndarray, steps: list[int]) -> int:
-    """How many axes lie apart in the file; elements along the others follow each other."""
+    """The number of leading axes that are not contiguous in the file."""
     size = array.itemsize
     for axis in range(array.ndim, 0, -1):
         if steps[axis - 1] != size and array.shape[axis - 1] != 1:
@@ -125,7 +125,6 @@ def _leading(array: np.ndarray, steps: list[int]) -> int:
 
 
 def _put(file: int, slab: np.ndarray, at: int, steps: list[int]) -> None:
-    """Writes a slab, run by run."""
     if not slab.size:
         return
     apart = _leading(slab, steps)
@@ -140,23 +139,23 @@ def _put(file: int, slab: np.ndarray, at: int, steps: list[int]) -> None:
 
 
 def write_all(file: int, data: memoryview, at: int) -> None:
-    """Writes bytes at a place of an open file, which stands where it stood.
+    """Writes bytes at an offset of an open file; the file's position does not change.
 
     Raises:
         OSError: The disk is full, or the file cannot be written.
     """
-    while data:  # the system may write less than it is asked to
+    while data:  # one call may write only a part
         written = os.pwrite(file, data, at)
         data, at = data[written:], at + written
 
 
 def commit(draft: Draft) -> None:
-    """Makes a draft the file; once every process has written its boxes, in one of them.
+    """Replaces the target by the draft; called by one process after all have written their boxes.
 
-    What other processes of this machine wrote is forced to the disk, too.
+    Writes of other processes of this machine are synced, too.
 
     Raises:
-        OperationalError: It cannot be done; the target is then what it was.
+        OperationalError: The commit fails; the target is then unchanged.
     """
     with writing(draft.path, draft.part):
         with open(draft.part, "r+b") as file:
@@ -166,17 +165,17 @@ def commit(draft: Draft) -> None:
 
 
 def abandon(draft: Draft) -> None:
-    """Removes a draft; nothing if it is gone already."""
+    """Removes a draft if it exists."""
     with suppress(OSError):
         os.unlink(draft.part)
 
 
 @contextmanager
 def part_file(path: str) -> Iterator[IO[bytes]]:
-    """A file to write that takes its place when the block ends, and is gone if it fails.
+    """A file to write that replaces the target when the block ends, and is removed if it fails.
 
     Raises:
-        OperationalError: It cannot be written.
+        OperationalError: The file cannot be written.
     """
     target, part = _target(path)
     with writing(path, part):
@@ -189,29 +188,29 @@ def part_file(path: str) -> Iterator[IO[bytes]]:
 
 
 def synchronise(folder: str) -> None:
-    """Forces the names of a folder's files to the disk, where the system can.
+    """Syncs the entries of a directory, if the system supports it.
 
     Raises:
-        OSError: The disk fails.
+        OSError: The sync fails.
     """
     try:
         opened = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     except PermissionError:
-        return  # one that may be written and not read; Windows opens none
+        return  # a directory without read permission, or any directory on Windows
     try:
         os.fsync(opened)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have no such thing
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not supported by the file system
             raise
     finally:
         os.close(opened)
 
 
 def _target(path: str) -> tuple[str, str]:
-    """The file that a path means, links followed, and the part file beside it.
+    """The resolved path of a file, and the path of its part file.
 
     Raises:
-        OperationalError: What is there is no file.
+        OperationalError: The path exists and is not a regular file.
     """
     with writing(path):
         target = os.path.realpath(path)
@@ -221,16 +220,16 @@ def _target(path: str) -> tuple[str, str]:
 
 
 def part_name(target: str) -> str:
-    """A name that no other process chooses, on whatever machine."""
+    """A name of a part file that is unique over all processes and machines."""
     return f"{target}.part-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 @contextmanager
 def writing(path: str, part: str = "") -> Iterator[None]:
-    """Makes OperationalErrors of what goes wrong, and then removes the part file.
+    """Removes the part file after an error, and translates errors of the system.
 
     Raises:
-        OperationalError: What the system refuses.
+        OperationalError: The system refuses the write.
     """
     try:
         yield

@@ -1,9 +1,9 @@
-"""GGUF: metadata, tensors' names and places, then their elements, often in quantised blocks.
+"""GGUF: metadata, names and offsets of tensors, then their elements, often in quantised blocks.
 
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
-Nothing of the header is believed: counts are compared with the bytes there are. The package
-`gguf` makes floats of quantised blocks; types that are tensor types are mapped without it.
+The header is not trusted: counts are compared with the size of the file. The package `gguf`
+decodes quantised blocks to floats; types that are tensor types are mapped without it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from einsql.storage.files.tensor import AT_ONCE, Content, Pieces, single, slices
 
 MAGIC = b"GGUF"
 MOST_VALUES = 2**21
-"""Texts in the metadata; vocabularies have a quarter of a million."""
+"""Greatest number of strings in the metadata; vocabularies have a quarter of a million."""
 MOST_TENSORS = 2**16
 LONGEST = 2**16
-"""Bytes of a name."""
+"""Greatest size of a name in bytes."""
 _SLOW = 32
-"""As how many texts a value counts that is not passed over in one go."""
+"""Weight, in strings, of a value that is skipped by itself."""
 _AXES = 4
 _NESTED = 4
 _STRING, _ARRAY = 8, 9
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of a metadata value by its type."""
+"""Size of a metadata value in bytes by its type."""
 _TYPES = {
     0: DType.FLOAT, 1: DType.HALF, 24: DType.TINYINT, 26: DType.INTEGER, 27: DType.BIGINT,
     28: DType.DOUBLE, 30: DType.BFLOAT16,
@@ -43,7 +43,7 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A tensor: its extents, the slowest first, ggml's number of its type, and its place."""
+    """A tensor: its shape in C order, ggml's number of its type, and its offset."""
 
     shape: tuple[int, ...]
     kind: int
@@ -54,7 +54,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class _Header:
-    """Reads a header from its beginning; every read is within the file."""
+    """Reads a header sequentially, and refuses reads beyond the file's end."""
 
     def __init__(self, file: Mapped) -> None:
         self._file = file
@@ -63,14 +63,11 @@ class _Header:
 
     def take(self, size: int) -> bytes:
         """The next bytes."""
-        if size > self._file.size - self.at:
-            raise self._file.refusal("is truncated or damaged: its header is not complete")
-        taken = self._file.memory[self.at : self.at + size]
-        self.at += size
-        return taken
+        self.past(size)
+        return self._file.memory[self.at - size : self.at]
 
     def number(self, kind: str = "Q") -> int:
-        """The next number, of a kind that `struct` knows."""
+        """The next number, with a format character of `struct`."""
         (number,) = struct.unpack(f"<{kind}", self.take(struct.calcsize(kind)))
         return int(number)
 
@@ -82,10 +79,10 @@ class _Header:
         try:
             return self.take(size).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise self._file.refusal(f"is damaged: a name is no text: {error}") from None
+            raise self._file.refusal(f"is damaged: a name is no UTF-8: {error}") from None
 
     def skip(self, kind: int, depth: int = 0) -> int | None:
-        """Skips a metadata value; returns it if it is a uint32."""
+        """Skips a metadata value, and returns it if it is a uint32."""
         if kind == _STRING:
             self.past(self.number())
         elif kind == _ARRAY and depth < _NESTED:
@@ -107,13 +104,13 @@ class _Header:
         return None
 
     def past(self, size: int) -> None:
-        """Passes over bytes."""
+        """Skips bytes."""
         if size > self._file.size - self.at:
             raise self._file.refusal("is truncated or damaged: its header is not complete")
         self.at += size
 
     def texts(self, count: int) -> None:
-        """Passes over texts, of which vocabularies have many."""
+        """Skips strings quickly, as vocabularies have many."""
         self.count(count, 1)
         at, size, memory = self.at, self._file.size, self._file.memory
         for _ in range(count):
@@ -126,7 +123,7 @@ class _Header:
         raise self._file.refusal("is truncated or damaged: its header is not complete")
 
     def count(self, values: int, weight: int = _SLOW) -> None:
-        """Refuses more values than any model has."""
+        """Counts values, and refuses more than any model has."""
         self._values += weight * values
         if self._values > MOST_VALUES:
             raise self._file.refusal("is damaged: it has more metadata values than any model")
@@ -146,7 +143,6 @@ def find(file: Mapped, member: str | None) -> Content:
 
 
 def _content(file: Mapped, name: str, entry: _Entry, start: int) -> Content:
-    """One of the tensors."""
     if entry.kind in _TYPES:
         dtype = _TYPES[entry.kind]
         stored = dtype.numpy.newbyteorder("<")
@@ -155,7 +151,7 @@ def _content(file: Mapped, name: str, entry: _Entry, start: int) -> Content:
 
 
 def _entries(file: Mapped) -> tuple[dict[str, _Entry], int]:
-    """The tensors by name, and where their elements begin."""
+    """The tensors by name, and the offset of the first element."""
     header = _Header(file)
     if file.memory[:4] != MAGIC:
         raise file.refusal("is no .gguf file: its first bytes are wrong")
@@ -164,7 +160,7 @@ def _entries(file: Mapped) -> tuple[dict[str, _Entry], int]:
     if version not in (2, 3):
         raise file.refusal(f"is of version {version} of GGUF, not 2 or 3")
     if tensors > MOST_TENSORS:
-        raise file.refusal(f"is damaged: it says that it has {tensors} tensors")
+        raise file.refusal(f"is damaged: it declares {tensors} tensors")
     header.count(values)
     alignment = 32
     for _ in range(values):
@@ -178,7 +174,7 @@ def _entries(file: Mapped) -> tuple[dict[str, _Entry], int]:
     for _ in range(tensors):
         name, axes = header.text(), header.number("I")
         if axes > _AXES or name in entries:
-            raise file.refusal(f"is damaged: '{name}' is there twice, or has {axes} axes")
+            raise file.refusal(f"is damaged: '{name}' is duplicate, or has {axes} axes")
         shape = tuple(header.number() for _ in range(axes))[::-1]
         file.check_shape(shape)
         entries[name] = _Entry(shape, header.number("I"), header.number())
@@ -186,15 +182,15 @@ def _entries(file: Mapped) -> tuple[dict[str, _Entry], int]:
 
 
 def _quantised(file: Mapped, name: str, entry: _Entry, start: int) -> Content:
-    """A tensor of quantised blocks along its last axis, as FLOAT."""
+    """A tensor of quantised blocks along its last axis, decoded to FLOAT."""
     block, size, dequantised = _dequantiser(file, entry.kind)
     if not entry.shape or entry.shape[-1] % block:
-        raise file.refusal(f"is damaged: rows of '{name}' are no whole blocks of {block}")
+        raise file.refusal(f"is damaged: rows of '{name}' are no multiple of {block} elements")
     *leading, last = entry.shape
     stored = file.view(start + entry.offset, np.dtype(np.uint8), (*leading, last // block * size))
 
     def parts(wanted: np.ndarray) -> Pieces:
-        # Whole blocks are unpacked, a few rows at a time.
+        # Complete blocks are decoded, a few rows at a time.
         lo, hi = wanted[-1].tolist()
         some = wanted.copy()
         some[-1] = lo // block, -(-hi // block)
@@ -211,7 +207,7 @@ def _quantised(file: Mapped, name: str, entry: _Entry, start: int) -> Content:
 
 
 def _dequantiser(file: Mapped, kind: int) -> tuple[int, int, Callable[[np.ndarray], Any]]:
-    """Elements and bytes of a block, and what makes floats of bytes (…, blocks × bytes)."""
+    """Elements and bytes of a block, and the decoder of bytes (…, blocks × bytes) to floats."""
     try:
         from gguf import quants  # an extra, which few sessions need
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType

@@ -1,4 +1,4 @@
-"""JSON in the headers of files, which is parsed only if it is as short as headers are."""
+"""Parses JSON in the headers of files, with a bound on its size."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import json
 from typing import Any
 
 MOST = 2**19
-"""Commas and brackets: a short text may describe lists that take gigabytes."""
+"""Greatest number of commas and opening brackets: a short text may describe gigabytes of lists."""
 
 
 def parsed(text: str, *, strict: bool = False) -> Any:
     """Parses a JSON text.
 
     Args:
-        text: JSON.
-        strict: Whether a name that is given twice, or NaN, is an error.
+        text: The JSON text.
+        strict: Whether duplicate names and NaN are errors.
 
     Raises:
-        ValueError: It is no JSON, or has too many values.
-        RecursionError: It nests too deeply.
+        ValueError: The text is no JSON, or has too many values.
+        RecursionError: The text nests too deeply.
     """
     marks = sum(text.count(mark) for mark in ",[{")
     if marks > MOST:
@@ -31,7 +31,7 @@ def parsed(text: str, *, strict: bool = False) -> Any:
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
-        raise ValueError("a name is given twice")
+        raise ValueError("a name is duplicate")
     return mapping
 
 

@@ -1,4 +1,4 @@
-"""A file whose bytes can be seen as arrays, every bound checked."""
+"""Files whose bytes can be viewed as arrays, with checks of all bounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import prod
-from typing import IO
+from typing import IO, Literal
 
 import numpy as np
 
@@ -19,26 +19,26 @@ from einsql.storage.out_of_memory import Room, require
 from einsql.storage.relation import MAX_AXES
 
 LARGEST = 2**63 - 1
-"""NumPy counts bytes and elements in 64 bits with a sign."""
+"""Greatest number of bytes or elements, as NumPy uses signed 64-bit integers."""
 
 
-class Found:
-    """A regular file that is there, and what is said of wrong ones.
+class RegularFile:
+    """An existing regular file, with its checks and errors.
 
     Attributes:
-        path: As given by the user, for messages.
-        absolute: The same, whatever the working directory becomes.
-        size: Bytes in the file when it was found.
-        mtime_ns: When it had last been changed then, in nanoseconds.
+        path: The path as written by the user, for messages.
+        absolute: The absolute path, independent of the working directory.
+        size: The size in bytes at the creation of this object.
+        mtime_ns: The time of the last change at that time, in nanoseconds.
     """
 
     def __init__(self, path: str, within: str = "", memory: Room | None = None) -> None:
-        """Finds a file.
+        """Checks that the file exists.
 
         Args:
-            path: What messages name.
-            within: The file's path in it, if it is a directory.
-            memory: What its reader may take; None for all there is.
+            path: The path in messages.
+            within: The file's path within `path`, if that is a directory.
+            memory: The memory budget of the reader; None for no limit.
         """
         self.path = path
         self.absolute = os.path.abspath(path)
@@ -61,14 +61,14 @@ class Found:
         return OperationalError(f"'{self.path}' {why}", hint=hint)
 
     def open(self) -> IO[bytes]:
-        """The file, for reading; raises OSError."""
+        """Opens the file for reading; raises OSError."""
         return open_regular(self.path)
 
     def require(self, nbytes: int) -> None:
-        """Refuses an array that does not fit into the memory that is free.
+        """Refuses an array that does not fit into the free memory, before it is allocated.
 
         Raises:
-            OperationalError: It does not; a header may say that without a file of it.
+            OperationalError: The array does not fit; a header may declare any size.
         """
         try:
             require(nbytes)
@@ -76,10 +76,10 @@ class Found:
             raise self.refusal(f"does not fit in memory: {error.reason}") from None
 
     def require_inflated(self, nbytes: int) -> None:
-        """Refuses what would take more memory than the session may, once it is decompressed.
+        """Refuses a decompressed size above the session's memory limit.
 
         Raises:
-            OperationalError: It would.
+            OperationalError: The decompressed data does not fit.
         """
         self.require(nbytes)
         memory = self._memory
@@ -87,12 +87,12 @@ class Found:
             raise self.refusal(
                 f"does not fit in memory: decompressed it has {data_size(nbytes)}, and "
                 f"memory_limit leaves {data_size(memory.room)}",
-                "SET memory_limit allows more. Arrays that are not compressed are mapped: .npy, "
+                "SET memory_limit allows more. Uncompressed arrays are mapped: .npy, "
                 ".safetensors, or an .npz of numpy.savez.",
             )
 
     def lending(self, nbytes: int) -> AbstractContextManager[None]:
-        """Meanwhile an array of so many bytes goes to a temporary file if it does not fit."""
+        """A context in which an array of this size goes to a temporary file if it does not fit."""
         memory = self._memory
         if memory is None or nbytes <= memory.sure or memory.allows(nbytes):
             return nullcontext()
@@ -102,7 +102,7 @@ class Found:
         """The tensor type of a NumPy dtype.
 
         Raises:
-            OperationalError: There is none.
+            OperationalError: No tensor type has the dtype.
         """
         tensor_dtype = DType.of(dtype)
         if tensor_dtype is None:
@@ -110,26 +110,26 @@ class Found:
         return tensor_dtype
 
     def no_type(self, name: str) -> OperationalError:
-        """An error saying that elements of this kind are no tensor's."""
+        """The error for elements of a type that tensors lack."""
         known = ", ".join(t.numpy_name for t in DType)
         return self.refusal(f"holds {name}, which is no tensor type", f"dtypes are {known}.")
 
     def check_shape(self, shape: Sequence[int]) -> None:
-        """Refuses a shape that no array has.
+        """Refuses a shape that no array can have.
 
         Raises:
-            OperationalError: With what is wrong.
+            OperationalError: The shape has too many axes or a wrong extent.
         """
         if len(shape) > MAX_AXES:
             raise self.refusal(f"holds an array with {len(shape)} axes, more than {MAX_AXES}")
         if any(n < 0 for n in shape) or prod(max(n, 1) for n in shape) > LARGEST // 16:
-            raise self.refusal(f"is damaged: it gives the shape {tuple(shape)}")
+            raise self.refusal(f"is damaged: it has the shape {tuple(shape)}")
 
     def check_current(self) -> None:
-        """Refuses a file that is no longer what it was when it was opened.
+        """Refuses a file that has changed since it was opened.
 
-        Who reads a mapped page beyond the end of a file is killed, and a changed file gives
-        a mixture of two tensors.
+        Reading a mapped page beyond the end of a file kills the process, and a changed file is a
+        mixture of two tensors.
 
         Raises:
             OperationalError: The file has changed.
@@ -137,16 +137,16 @@ class Found:
         try:
             status = os.stat(os.path.join(self.absolute, self._within).rstrip(os.sep))
         except OSError as error:
-            raise self.refusal(f"is gone: {error.strerror}") from None
+            raise self.refusal(f"cannot be read any more: {error.strerror}") from None
         if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
             raise self.refusal("has changed while it was read", "Run the statement again.")
 
 
-class Mapped(Found):
+class Mapped(RegularFile):
     """A regular file, mapped for reading.
 
     Attributes:
-        memory: The mapping; a page is read when it is first touched.
+        memory: The mapping; a page is read on its first access.
     """
 
     def __init__(self, path: str, memory: Room | None = None) -> None:
@@ -162,31 +162,30 @@ class Mapped(Found):
     def view(
         self, offset: int, dtype: np.dtype, shape: Sequence[int], columns_first: bool = False
     ) -> np.ndarray:
-        """Bytes of the file as a read-only array, perhaps not aligned; none is read.
+        """Bytes of the file as a read-only array that may be unaligned; no page is read.
 
         Args:
-            offset: Where the first element lies, in bytes.
-            dtype: Of the elements in the file, with their byte order.
+            offset: The offset of the first element in bytes.
+            dtype: The dtype of the elements in the file, with their byte order.
             shape: Non-negative extents.
-            columns_first: True for Fortran's order of the elements.
+            columns_first: True for Fortran order of the elements.
 
         Raises:
-            OperationalError: It would lie beyond the file, or has too many axes.
+            OperationalError: The array is beyond the file's end, or has too many axes.
         """
         self.check_shape(shape)
         end = offset + prod(shape) * dtype.itemsize
         if offset < 0 or end > self.size:
             raise self.refusal(f"is truncated: it has {self.size} bytes, and should have {end}")
-        if columns_first:
-            return np.ndarray(tuple(shape), dtype, self.memory, offset, order="F")
-        return np.ndarray(tuple(shape), dtype, self.memory, offset)
+        order: Literal["C", "F"] = "F" if columns_first else "C"
+        return np.ndarray(tuple(shape), dtype, self.memory, offset, order=order)
 
 
-def pick(file: Found, names: Sequence[str], member: str | None) -> str:
+def pick(file: RegularFile, names: Sequence[str], member: str | None) -> str:
     """The name of the array to read.
 
     Raises:
-        OperationalError: It is not there, or none is named and there are several.
+        OperationalError: The array does not exist, or none is named and the file has several.
     """
     if member is None and len(names) == 1:
         return names[0]
@@ -205,7 +204,7 @@ def pick(file: Found, names: Sequence[str], member: str | None) -> str:
 
 @contextmanager
 def refusing(path: str) -> Iterator[None]:
-    """Makes an OperationalError of whatever goes wrong with a file."""
+    """Translates errors of the system on a file into OperationalErrors."""
     try:
         yield
     except Error:

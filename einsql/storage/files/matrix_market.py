@@ -1,4 +1,4 @@
-"""Matrix Market: matrices as text, by their elements or whole; Arrow reads the numbers.
+"""Matrix Market: sparse or dense matrices as text; Arrow parses the numbers.
 
 https://math.nist.gov/MatrixMarket/formats.html
 """
@@ -14,9 +14,10 @@ import numpy as np
 
 from einsql.core.bfloat16 import stored
 from einsql.core.schema import DType
-from einsql.errors import DataError, NotSupportedError
+from einsql.errors import DataError, NotSupportedError, OperationalError
 from einsql.storage.files.drafts import part_file
-from einsql.storage.files.mapped import Found, refusing
+from einsql.storage.files.holes import Holes
+from einsql.storage.files.mapped import RegularFile, refusing
 from einsql.storage.files.rows import Batch, Rows, damaged
 from einsql.storage.files.tensor import Tick
 
@@ -24,22 +25,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BLOCK = 2**22
-"""Bytes of lines that are read at once."""
+"""Bytes per read."""
 LONGEST = 2**16
-"""Bytes of a line."""
+"""Greatest size of a line in bytes."""
 COMMENTS = 2**20
-"""Bytes of comments."""
+"""Greatest size of the comments in bytes."""
 _FIELDS = {"real": DType.DOUBLE, "double": DType.DOUBLE, "integer": DType.BIGINT}
 _Elements = tuple[int, np.ndarray, np.ndarray, np.ndarray]
-"""How far the file is read; rows, columns and values."""
+"""The offset that is read; rows, columns and values of elements."""
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric")
 
 
 class Matrix(Rows):
-    """A Matrix Market file: rows of two keys, which count from 0, and `val`.
+    """A Matrix Market file as rows of two keys, which count from 0, and `val`.
 
     Attributes:
-        sparse: Whether it lists elements; else it has every one.
+        sparse: Whether the file lists elements; else it has all of them.
     """
 
     positional = True
@@ -48,10 +49,10 @@ class Matrix(Rows):
         """Opens the file and reads its first lines.
 
         Args:
-            path: Of the file.
+            path: The file's path.
         """
         with refusing(path):
-            super().__init__(Found(path))
+            super().__init__(RegularFile(path))
             with self.file.open() as text:
                 words, size = self._first(text)
                 self._start = text.tell()
@@ -59,7 +60,7 @@ class Matrix(Rows):
         self.sparse = form == "coordinate"
         self.extents = size[0], size[1]
         self._entries = size[2] if self.sparse else size[0] * size[1]
-        # An entry has two bytes at least; half of a symmetric matrix is not written.
+        # An entry has at least two bytes; a symmetric matrix has half of its entries.
         room = self.file.size - self._start
         if self._entries > room and (self.sparse or self._entries > 2 * room + 2):
             raise self.file.refusal(
@@ -69,7 +70,7 @@ class Matrix(Rows):
         self.columns = {"d0": DType.BIGINT, "d1": DType.BIGINT, "val": kind}
 
     def _first(self, text: IO[bytes]) -> tuple[list[str], list[int]]:
-        """The last words of the first line, and the numbers of the line of sizes."""
+        """The last three words of the first line, and the numbers of the line of sizes."""
         words = text.readline(LONGEST).decode("latin1").lower().split()
         if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"]:
             raise self.file.refusal("is no Matrix Market file: its first line is wrong")
@@ -79,13 +80,13 @@ class Matrix(Rows):
         if not known:
             raise self.file.refusal(
                 f"holds a matrix that is {kind} {field} {symmetry}",
-                "It reads coordinate and array, real, integer and pattern, general, symmetric and "
-                "skew-symmetric.",
+                "Supported are coordinate and array, real, integer and pattern, general, "
+                "symmetric and skew-symmetric.",
             )
-        passed = 0
+        comments = 0
         while (line := text.readline(LONGEST)).startswith(b"%") or line.isspace():
-            passed += len(line)
-            if passed > COMMENTS:
+            comments += len(line)
+            if comments > COMMENTS:
                 raise self.file.refusal(
                     f"is damaged: it has more than {COMMENTS} bytes of comments"
                 )
@@ -101,11 +102,14 @@ class Matrix(Rows):
         return words[2:], size
 
     def _batches(self, wanted: Mapping[str, DType]) -> Iterator[tuple[float, pa.RecordBatch]]:
-        raise NotImplementedError  # `batches` has no need of Arrow
+        raise NotImplementedError  # `batches` does not use Arrow's batches
 
     def batches(self, wanted: Mapping[str, DType], tick: Tick) -> Iterator[Batch]:
-        """As of rows; the wanted ones are all three."""
-        self._check_type(wanted["val"])
+        """The rows in batches, with all three columns; as `Rows.batches`."""
+        if self.columns["val"] is not DType.BIGINT and not wanted["val"].is_float:
+            raise DataError(
+                f"'{self.file.path}' holds real numbers, but its value is {wanted['val'].value}"
+            )
         with refusing(self.file.path), damaged(self.file):
             self.file.check_current()
             parts = self._listed() if self.sparse else self._dense()
@@ -114,18 +118,11 @@ class Matrix(Rows):
                 tick(min(1.0, read / self.file.size))
             self.file.check_current()
 
-    def _check_type(self, wanted: DType) -> None:
-        integral = self.columns["val"] is DType.BIGINT
-        if not (wanted.is_float or integral):
-            raise DataError(
-                f"'{self.file.path}' holds real numbers, but its value is {wanted.value}"
-            )
-
     def _as(self, values: np.ndarray, wanted: DType) -> np.ndarray:
         if not wanted.is_float:
             lo, hi = (0, 1) if wanted is DType.BOOLEAN else wanted.range
             if len(values) and (values.min() < lo or values.max() > hi):
-                raise DataError(f"'{self.file.path}' holds numbers that are no {wanted.value}")
+                raise DataError(f"'{self.file.path}' has numbers that are no {wanted.value}")
             return values.astype(wanted.numpy)
         with np.errstate(over="ignore"):
             if wanted is DType.BFLOAT16:
@@ -133,13 +130,12 @@ class Matrix(Rows):
             return values.astype(wanted.numpy)
 
     def _listed(self) -> Iterator[_Elements]:
-        """Listed elements."""
         assert self.extents is not None
         most, left = np.array(self.extents)[:, None], self._entries
         for read, (rows, columns, *listed) in self._numbers():
             left -= len(rows)
             if left < 0:
-                raise self.file.refusal("is damaged: it has more elements than it says")
+                raise self._excess()
             at = np.stack([rows, columns])
             if (at < 1).any() or (at > most).any():
                 raise self.file.refusal("is damaged: it has an element outside of its shape")
@@ -149,14 +145,14 @@ class Matrix(Rows):
             raise self.file.refusal(f"is truncated: {left} of {self._entries} elements are missing")
 
     def _dense(self) -> Iterator[_Elements]:
-        """Every element of a matrix that is written column by column, or half of it."""
+        """The elements of a dense matrix; the file has half of a symmetric one."""
         assert self.extents is not None
         many, done = max(1, self.extents[0]), 0
-        if not self._entries:  # whatever the other extent is
+        if not self._entries:  # the other extent may be any number
             if any(len(values) for _, (values,) in self._numbers()):
-                raise self.file.refusal("is damaged: it has more elements than it says")
+                raise self._excess()
             return
-        # Where each column begins: whole ones, those from the diagonal on, or from below it.
+        # Columns are complete, or begin on the diagonal, or below it.
         lengths = np.full(self.extents[1], many)
         skipped = np.zeros_like(lengths)
         if self._symmetry != "general":
@@ -168,7 +164,7 @@ class Matrix(Rows):
             at = np.arange(done, done + len(values))
             done += len(values)
             if done > entries:
-                raise self.file.refusal("is damaged: it has more elements than it says")
+                raise self._excess()
             columns = np.searchsorted(ends, at, "right")
             rows = at - ends[columns] + lengths[columns] + skipped[columns]
             yield self._with_mirrored(read, rows, columns, values)
@@ -179,27 +175,29 @@ class Matrix(Rows):
             kind = self.columns["val"] or DType.DOUBLE
             yield self.file.size, diagonal, diagonal, np.zeros(many, kind.numpy)
 
+    def _excess(self) -> OperationalError:
+        return self.file.refusal("is damaged: it has more elements than it declares")
+
     def _with_mirrored(
         self, read: int, rows: np.ndarray, columns: np.ndarray, values: np.ndarray
     ) -> _Elements:
-        """Elements, and what a symmetric matrix has beyond its diagonal."""
         if self._symmetry == "general":
             return read, rows, columns, values
-        other = rows != columns
-        mirrored = -values[other] if self._symmetry == "skew-symmetric" else values[other]
+        outside = rows != columns
+        mirrored = -values[outside] if self._symmetry == "skew-symmetric" else values[outside]
         return (
             read,
-            np.concatenate([rows, columns[other]]),
-            np.concatenate([columns, rows[other]]),
+            np.concatenate([rows, columns[outside]]),
+            np.concatenate([columns, rows[outside]]),
             np.concatenate([values, mirrored]),
         )
 
     def _numbers(self) -> Iterator[tuple[int, list[np.ndarray]]]:
-        """The numbers of each line, a block of lines at a time, and how far it is read.
+        """The offset that is read, and the columns of numbers of a block of lines.
 
-        Arrow's reader of CSV takes them: SciPy's ends the process on some damaged files.
+        Arrow's CSV reader parses them, as SciPy's reader aborts the process on some damaged files.
         """
-        import pyarrow as pa  # 60 ms, and only files need it
+        import pyarrow as pa  # takes 60 ms, and few formats need it
         from pyarrow import csv
 
         kind = pa.int64() if self.columns["val"] is DType.BIGINT else pa.float64()
@@ -220,7 +218,7 @@ class Matrix(Rows):
 
 
 def _plain(block: bytes) -> bytes:
-    """Lines of numbers with one space between them, and no other one."""
+    """Lines of numbers, with single spaces between them only."""
     plain = block.replace(b"\t", b" ").replace(b"\r\n", b"\n")
     if b"  " in plain or b" \n" in plain or b"\n " in plain or plain[:1] == b" ":
         plain = re.sub(rb" +", b" ", plain).replace(b" \n", b"\n").replace(b"\n ", b"\n").strip()
@@ -234,18 +232,18 @@ def write_rows(
     listed: int | None,
     batches: Iterator[pa.RecordBatch],
 ) -> int:
-    """Writes a matrix and tells how many elements.
+    """Writes a matrix, and returns the number of its elements.
 
     Args:
-        path: Of the file.
-        dtype: Of its elements.
+        path: The file's path.
+        dtype: The type of the elements.
         shape: Two extents.
-        listed: How many elements there are, if keys are absent; None writes it whole.
-        batches: Two keys and the value; if it is written whole, column by column.
+        listed: The number of elements of a sparse matrix; None writes a dense one.
+        batches: The columns of two keys and the value; a dense matrix is in column order.
 
     Raises:
-        OperationalError: It cannot be written.
-        NotSupportedError: It is no matrix.
+        OperationalError: The file cannot be written.
+        NotSupportedError: The tensor is no matrix.
     """
     import pyarrow as pa  # as for CSV
     import pyarrow.compute as pc
@@ -254,7 +252,7 @@ def write_rows(
     if len(shape) != 2:
         raise NotSupportedError(
             f"A Matrix Market file holds a matrix, and this has {len(shape)} keys",
-            hint="A .csv or .parquet file holds rows of any keys.",
+            hint="A .csv or .parquet file holds rows with any number of keys.",
         )
     kind = "array" if listed is None else "coordinate"
     field = "real" if dtype.is_float else "integer"
@@ -263,36 +261,17 @@ def write_rows(
     options = csv.WriteOptions(include_header=False, delimiter=" ")
     value = pa.int64() if field == "integer" else pa.float64()
     if dtype in (DType.FLOAT, DType.HALF, DType.BFLOAT16):
-        value = pa.float32()  # its shortest decimals
+        value = pa.float32()  # written as its shortest decimals
     with part_file(path) as file:
         file.write(f"%%MatrixMarket matrix {kind} {field} general\n".encode())
         file.write((" ".join(map(str, size)) + "\n").encode())
         for batch in batches:
             *keys, values = batch.columns
             if values.null_count:
-                raise DataError("A Matrix Market file holds no NULL", hint="COALESCE(…, 0) …")
+                raise DataError("A Matrix Market file has no NULL", hint="COALESCE(…, 0) …")
             parts = [pc.add(k, 1) for k in keys] if listed is not None else []
             parts.append(values.cast(value))
             table = pa.table(parts, [f"c{n}" for n in range(len(parts))])
-            csv.write_csv(table, pa.PythonFile(_Kept(file), "w"), write_options=options)
+            csv.write_csv(table, pa.PythonFile(Holes(file), "w"), write_options=options)
             rows += batch.num_rows
     return rows
-
-
-class _Kept:
-    """A file that pyarrow writes to and does not close."""
-
-    closed = False
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def write(self, data: bytes | pa.Buffer) -> int:
-        """Writes."""
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Does nothing; the opener closes the file."""

@@ -20,7 +20,7 @@ from einsql.storage.files.tensor import Content, single
 
 MAGIC = b"\x93NUMPY"
 LONGEST = 10_000
-"""Bytes of a header; longer ones make Python's parser use much time and stack."""
+"""Greatest size of a header in bytes: Python's parser takes much time and stack for longer ones."""
 _LENGTHS = {b"\x01\x00": 2, b"\x02\x00": 4, b"\x03\x00": 4}
 
 
@@ -28,11 +28,11 @@ def header(file: Mapped, text: IO[bytes]) -> tuple[np.dtype, tuple[int, ...], bo
     """Reads a header: dtype, shape, and whether the elements are in Fortran's order.
 
     Args:
-        file: For messages.
-        text: At the first byte; it is left at the first element.
+        file: The file, for messages.
+        text: A stream at the first byte; afterwards it is at the first element.
 
     Raises:
-        OperationalError: It is none, damaged, truncated, or one of a pickle.
+        OperationalError: The header is missing, damaged, truncated, or of a pickle.
     """
     if text.read(len(MAGIC)) != MAGIC:
         raise file.refusal("is no .npy file: its first bytes are wrong")
@@ -50,7 +50,7 @@ def header(file: Mapped, text: IO[bytes]) -> tuple[np.dtype, tuple[int, ...], bo
         fields = ast.literal_eval(written.decode("utf-8" if version == b"\x03\x00" else "latin1"))
         kind, fortran, shape = fields["descr"], fields["fortran_order"], fields["shape"]
         known = len(fields) == 3
-    except Exception:  # Python evaluates the header, so a wrong one raises anything
+    except Exception:  # Python's parser may raise any exception
         known = False
     sound = (
         known
@@ -64,11 +64,11 @@ def header(file: Mapped, text: IO[bytes]) -> tuple[np.dtype, tuple[int, ...], bo
 
 
 def _dtype(file: Mapped, kind: object) -> np.dtype:
-    if not isinstance(kind, str):  # a list: the fields of records
+    if not isinstance(kind, str):  # a list of the fields of records
         raise file.no_type("records")
     try:
         dtype = np.dtype(kind)
-    except Exception:  # NumPy reads a small language here
+    except Exception:  # NumPy's parser of dtypes may raise any exception
         raise file.refusal(f"is damaged: {kind!r} is no dtype") from None
     if dtype.hasobject:
         raise file.refusal("is pickled, which could run code; einsql refuses it")
@@ -79,7 +79,7 @@ def find(file: Mapped, member: str | None) -> Content:
     """Finds the array of a .npy file.
 
     Raises:
-        OperationalError: It is damaged, or its array has no name but one is asked for.
+        OperationalError: The file is damaged, or `member` is set though its array has no name.
     """
     text = io.BytesIO(file.memory[: LONGEST + 16])
     dtype, shape, fortran = header(file, text)
@@ -91,10 +91,10 @@ def find(file: Mapped, member: str | None) -> Content:
 def placed(
     file: Mapped, start: int, end: int, dtype: np.dtype, shape: tuple[int, ...], fortran: bool
 ) -> tuple[DType, np.ndarray]:
-    """The array between two offsets, which it has to fill.
+    """The array between two offsets, whose size must fit.
 
     Raises:
-        OperationalError: It does not, or its dtype is no tensor type.
+        OperationalError: The size does not fit, or the dtype is no tensor type.
     """
     kind = file.tensor_type(dtype)
     file.check_shape(shape)
@@ -106,10 +106,10 @@ def placed(
 
 
 def check_type(dtype: DType) -> None:
-    """Refuses a type that the format, which is NumPy's, has no name for.
+    """Refuses a type that NumPy, and so the format, lacks.
 
     Raises:
-        NotSupportedError: It is BFLOAT16.
+        NotSupportedError: The type is BFLOAT16.
     """
     if dtype is DType.BFLOAT16:
         raise NotSupportedError(
@@ -133,13 +133,13 @@ def write_header(file: IO[bytes], dtype: DType, shape: tuple[int, ...]) -> None:
 def begin(
     file: IO[bytes], arrays: Sequence[tuple[str, DType]], shape: tuple[int, ...]
 ) -> list[int]:
-    """Writes a header, and makes room for the elements; the name is not used.
+    """Writes a header and reserves space for the elements; the name is ignored.
 
     Returns:
-        Where they begin.
+        The offset of the elements.
 
     Raises:
-        NotSupportedError: NumPy has no such type.
+        NotSupportedError: NumPy lacks the type.
         DataError: There are several arrays.
     """
     if len(arrays) > 1:

@@ -15,15 +15,15 @@ from einsql.storage.files.mapped import Mapped, pick
 from einsql.storage.files.tensor import AT_ONCE, Checksum, Content, Tick, single, unmapped
 
 MOST_DEFLATED = 1100
-"""Deflate makes 258 bytes of two bits at best; what says it makes more of a byte is wrong."""
+"""Bound of the ratio of deflate, which decodes two bits to at most 258 bytes."""
 LONGEST = 2**22
-"""Bytes of an archive's directory, which Python reads entry by entry."""
+"""Greatest size in bytes of an archive's directory, which Python reads entry by entry."""
 _LOCAL = 30
-"""Bytes of the fixed part of a member's own header; the lengths of what follows end it."""
+"""Bytes of the fixed part of a local header, which ends with the lengths of the other parts."""
 
 
 def find(file: Mapped, member: str | None) -> Content:
-    """Finds an array of an .npz archive; a compressed one is read as a whole.
+    """Finds an array of an .npz archive; a compressed array is decompressed completely.
 
     Raises:
         OperationalError: The archive is damaged or has no such member.
@@ -39,18 +39,18 @@ def find(file: Mapped, member: str | None) -> Content:
             return _member(file, archive, name, names[name])
     except (Error, MemoryError):
         raise
-    except Exception as error:  # zipfile raises anything where an archive is damaged
+    except Exception as error:  # zipfile may raise any exception on a damaged archive
         raise file.refusal(f"is no .npz archive, or a damaged one: {error}") from error
 
 
 class _Short(io.FileIO):
-    """A file of which an archive's directory is read only if it is not too long."""
+    """A file that refuses long reads, as of a directory with too many entries."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """As FileIO's.
+        """Reads as FileIO does.
 
         Raises:
-            ValueError: So many bytes are a directory of more arrays than an archive has.
+            ValueError: The size is that of a directory with too many entries.
         """
         if size is not None and size > LONGEST:
             raise ValueError(f"its directory has {size} bytes, more than {LONGEST}")
@@ -83,18 +83,18 @@ def _member(file: Mapped, archive: zipfile.ZipFile, name: str, info: zipfile.Zip
         array = np.ndarray(shape, dtype, elements, order="F" if fortran else "C")
         return array.astype(kind.numpy, copy=False)
 
-    return unmapped(name, kind, shape, whole=inflated)
+    return unmapped(name, kind, shape, decode=inflated)
 
 
 def _inflated(file: Mapped, info: zipfile.ZipInfo, head: int, size: int, tick: Tick) -> bytearray:
-    """A compressed member behind its header, never more than its declared size."""
+    """The elements of a compressed member, bounded by the declared size."""
     elements = bytearray(size)
     done = 0
     try:
         with zipfile.ZipFile(file.path) as archive, archive.open(info) as text:
             text.read(head)
             with memoryview(elements) as room:
-                while part := text.read(AT_ONCE):  # reading the end checks the checksum
+                while part := text.read(AT_ONCE):  # the last read verifies the checksum
                     if done + len(part) > size:
                         break
                     room[done : done + len(part)] = part
@@ -111,6 +111,6 @@ def _inflated(file: Mapped, info: zipfile.ZipInfo, head: int, size: int, tick: T
 
 
 def _data(file: Mapped, offset: int) -> int:
-    """The offset of a member's bytes, behind its local header, which zipfile has checked."""
+    """The offset of a member's bytes after its local header, which zipfile has checked."""
     lengths = file.memory[offset + _LOCAL - 4 : offset + _LOCAL]
     return offset + _LOCAL + sum(int.from_bytes(lengths[n : n + 2], "little") for n in (0, 2))

@@ -13,10 +13,10 @@ from einsql.core.schema import DType
 from einsql.storage.files import arrow
 from einsql.storage.files.blocks import LONGEST, check_blocks
 from einsql.storage.files.drafts import part_file
-from einsql.storage.files.mapped import Found, refusing
+from einsql.storage.files.mapped import RegularFile, refusing
 from einsql.storage.files.parquet_pages import check_pages, chunks
 from einsql.storage.files.rows import Rows, columns_of, damaged
-from einsql.storage.files.tensor import Content, Tick, unmapped
+from einsql.storage.files.tensor import Content, Tick, slices, unmapped
 from einsql.storage.files.writing import Column
 
 if TYPE_CHECKING:
@@ -25,62 +25,62 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 2**16
 MOST_TILES = 2**20
-"""Rows of a file of tensors: the numbers of its tiles are kept in memory."""
+"""Greatest number of rows of a file of tensors, whose tile numbers are in memory."""
 _GROUP = 2**20
-"""Rows of a row group that is written."""
+"""Rows of a written row group."""
 _STREAM = 2**20
-"""Bytes of a column that are read at once."""
+"""Bytes per read of a column."""
 _STRINGS, _CONTAINERS = 10**7, 10**6
-"""Longest text in a footer, and longest list: the library allocates what a footer says."""
+"""Longest string and list in a footer, as the library allocates the declared sizes."""
 
-_told: dict[tuple[str, int, int], bool] = {}
-"""Whether a file holds tensors, by its path, its bytes and when it was last changed."""
-_MOST_TOLD, _RECENT = 64, 2 * 10**9
-"""Files that are remembered, and nanoseconds for which one that was changed is not."""
+_holding_tensors: dict[tuple[str, int, int], bool] = {}
+"""Cache of whether a file holds tensors, by path, size and time of the last change."""
+_MOST_CACHED, _RECENT = 64, 2 * 10**9
+"""Size of the cache, and nanoseconds after a change for which a file is not cached."""
 
 
 def has_tensors(schema: pa.Schema) -> bool:
-    """Whether a file holds fixed-shape tensors; else it holds rows."""
-    import pyarrow as pa  # 60 ms, and only these formats need it
+    """True if a file has a column of fixed-shape tensors; else it has rows."""
+    import pyarrow as pa  # takes 60 ms, and few formats need it
 
     return any(isinstance(f.type, pa.FixedShapeTensorType) for f in schema)
 
 
-def holds_tensors(file: Found) -> bool:
-    """Whether a Parquet file holds fixed-shape tensors.
+def holds_tensors(file: RegularFile) -> bool:
+    """True if a Parquet file has a column of fixed-shape tensors.
 
-    A statement asks several times, and a footer of thousands of columns takes long to read.
+    Cached, as a statement calls it several times and long footers are slow to read.
 
     Raises:
-        OperationalError: It is none, or damaged.
+        OperationalError: The file is no Parquet file, or damaged.
     """
-    known = (file.absolute, file.size, file.mtime_ns)
-    answer = _told.get(known)
+    key = (file.absolute, file.size, file.mtime_ns)
+    answer = _holding_tensors.get(key)
     if answer is None:
         answer = _holds_tensors(file)
-        if time.time_ns() - file.mtime_ns > _RECENT:  # else one more change may have its time
-            if len(_told) >= _MOST_TOLD:
-                _told.clear()
-            _told[known] = answer
+        if time.time_ns() - file.mtime_ns > _RECENT:  # else the next change may have the same time
+            if len(_holding_tensors) >= _MOST_CACHED:
+                _holding_tensors.clear()
+            _holding_tensors[key] = answer
     return answer
 
 
-def _holds_tensors(file: Found) -> bool:
+def _holds_tensors(file: RegularFile) -> bool:
     reader = opened(file)
-    chunks(file)  # at pages beyond the file DuckDB may give up its whole database
-    if b"ARROW:schema" not in (reader.metadata.metadata or {}):  # only this says so
+    chunks(file)  # pages beyond the file's end may make DuckDB invalidate its database
+    if b"ARROW:schema" not in (reader.metadata.metadata or {}):  # needed for extension types
         return False
     with damaged(file):
         return has_tensors(reader.schema_arrow)
 
 
-def opened(file: Found) -> pq.ParquetFile:
-    """A Parquet file, its footer read.
+def opened(file: RegularFile) -> pq.ParquetFile:
+    """Opens a Parquet file and reads its footer.
 
     Raises:
-        OperationalError: It is none, or damaged.
+        OperationalError: The file is no Parquet file, or damaged.
     """
-    from pyarrow import parquet  # 30 ms more
+    from pyarrow import parquet  # takes 30 ms more than pyarrow
 
     with file.open() as start:
         if start.read(4) != b"PAR1":
@@ -100,11 +100,11 @@ def opened(file: Found) -> pq.ParquetFile:
         )
 
 
-def opened_arrow(file: Found) -> pa.ipc.RecordBatchFileReader:
-    """An Arrow IPC file, read and not mapped.
+def opened_arrow(file: RegularFile) -> pa.ipc.RecordBatchFileReader:
+    """Opens an Arrow IPC file without mapping it.
 
     Raises:
-        OperationalError: It is none, or damaged.
+        OperationalError: The file is no Arrow file, or damaged.
     """
     import pyarrow as pa  # as above
 
@@ -116,11 +116,11 @@ def opened_arrow(file: Found) -> pa.ipc.RecordBatchFileReader:
         return pa.ipc.open_file(pa.OSFile(file.path))
 
 
-def rows_of(file: Found, *, is_parquet: bool) -> ColumnRows | None:
-    """The rows of a Parquet or Arrow file; None if it holds tensors.
+def rows_of(file: RegularFile, *, is_parquet: bool) -> ColumnRows | None:
+    """The rows of a Parquet or Arrow file; None if it has tensors.
 
     Raises:
-        OperationalError: It is none, or damaged.
+        OperationalError: The file has another format, or is damaged.
     """
     reader = opened(file) if is_parquet else opened_arrow(file)
     with damaged(file):
@@ -132,7 +132,7 @@ def rows_of(file: Found, *, is_parquet: bool) -> ColumnRows | None:
 class ColumnRows(Rows):
     """Rows of a Parquet or Arrow file."""
 
-    def __init__(self, file: Found, reader: Any, is_parquet: bool) -> None:
+    def __init__(self, file: RegularFile, reader: Any, is_parquet: bool) -> None:
         super().__init__(file)
         self._reader, self._is_parquet = reader, is_parquet
         self.columns = columns_of(file, reader.schema_arrow if is_parquet else reader.schema)
@@ -154,11 +154,11 @@ class ColumnRows(Rows):
             yield done / rows, batch
 
 
-def find(file: Found, reader: pq.ParquetFile, member: str | None) -> Content:
-    """The tensor that a column of a Parquet file holds; it is read as a whole.
+def find(file: RegularFile, reader: pq.ParquetFile, member: str | None) -> Content:
+    """Finds the tensor in a column of a Parquet file; it is decoded completely.
 
     Raises:
-        OperationalError: It is damaged, has no such column, or its tiles make no tensor.
+        OperationalError: The file is damaged, has no such column, or its tiles make no tensor.
     """
     with refusing(file.path), damaged(file):
         schema = reader.schema_arrow
@@ -169,7 +169,7 @@ def find(file: Found, reader: pq.ParquetFile, member: str | None) -> Content:
         file.check_shape(extents)
         rows = reader.metadata.num_rows
         if rows > MOST_TILES or kind.storage_type.list_size != prod(extents):
-            raise file.refusal("is damaged: its rows or their shapes cannot be")
+            raise file.refusal("is damaged: its rows or their shapes are wrong")
         check_pages(file, [name, *numbers])
         places: list[tuple[int, ...]] = []
         for batch in reader.iter_batches(ROWS_AT_ONCE, columns=numbers) if numbers else ():
@@ -187,11 +187,11 @@ def find(file: Found, reader: pq.ParquetFile, member: str | None) -> Content:
         with damaged(file):
             return _whole(file, reader, name, dtype, shape, boxes, tick)
 
-    return unmapped(name, dtype, shape, whole=read)
+    return unmapped(name, dtype, shape, decode=read)
 
 
 def _whole(
-    file: Found,
+    file: RegularFile,
     reader: pq.ParquetFile,
     name: str,
     dtype: DType,
@@ -199,10 +199,9 @@ def _whole(
     boxes: np.ndarray | None,
     tick: Tick,
 ) -> np.ndarray:
-    """All tiles of a column, put together."""
     result, row = np.empty(shape, dtype.numpy), 0
     if not result.size:
-        return result  # pyarrow reads no lists of no elements
+        return result  # pyarrow cannot read empty lists
     for batch in reader.iter_batches(1, columns=[name], use_threads=False):
         (column,) = batch.columns
         column.validate(full=True)
@@ -210,11 +209,11 @@ def _whole(
             raise file.refusal("holds NULL, which is no element of a tensor")
         values = column.storage.flatten().to_numpy(zero_copy_only=True).view(dtype.numpy)
         for tile in values.reshape(batch.num_rows, *column.type.shape):
-            turned = tile.transpose(column.type.permutation or range(tile.ndim))
+            logical = tile.transpose(column.type.permutation or range(tile.ndim))
             if boxes is None:
-                result[...] = turned
+                result[...] = logical
             else:
-                result[tuple(slice(lo, hi) for lo, hi in boxes[row].tolist())] = turned
+                result[slices(boxes[row])] = logical
             row += 1
             tick(row / max(1, reader.metadata.num_rows))
     if row != reader.metadata.num_rows:
@@ -223,11 +222,11 @@ def _whole(
 
 
 def write_tensors(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> None:
-    """Writes a Parquet file whose one row has a tensor in each column.
+    """Writes a Parquet file of one row with a tensor in each column.
 
     Raises:
-        OperationalError: It cannot be written.
-        NotSupportedError: A row has no room for so many elements.
+        OperationalError: The file cannot be written.
+        NotSupportedError: Arrow cannot store so many elements in a row.
     """
     import pyarrow as pa  # as above
     from pyarrow import parquet
@@ -238,7 +237,7 @@ def write_tensors(path: str, shape: tuple[int, ...], columns: Sequence[Column]) 
         arrow.check_size(size)
         tensor = np.empty(shape, column.dtype.numpy)
         for box, array in column.bytewise():
-            tensor[tuple(slice(lo, hi) for lo, hi in box.tolist())] = array
+            tensor[slices(box)] = array
         cells.append(arrow.cell(column.name, column.dtype, shape, pa.py_buffer(tensor)))
     schema = pa.schema([f for f, _ in cells])
     with part_file(path) as file, parquet.ParquetWriter(file, schema, **_OPTIONS) as writer:
@@ -249,10 +248,10 @@ _OPTIONS: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
 
 
 def write_rows(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
-    """Writes rows as Parquet, in groups of a million, and tells how many.
+    """Writes rows as Parquet in groups of `_GROUP` rows, and returns their number.
 
     Raises:
-        OperationalError: It cannot be written.
+        OperationalError: The file cannot be written.
     """
     import pyarrow as pa  # as above
     from pyarrow import parquet
@@ -271,10 +270,10 @@ def write_rows(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) 
 
 
 def write_arrow_rows(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
-    """Writes rows as an Arrow IPC file, and tells how many.
+    """Writes rows as an Arrow IPC file, and returns their number.
 
     Raises:
-        OperationalError: It cannot be written.
+        OperationalError: The file cannot be written.
     """
     import pyarrow as pa  # as above
 

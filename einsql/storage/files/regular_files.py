@@ -1,4 +1,4 @@
-"""Opening regular files, and nothing else: opening a FIFO waits for its writer."""
+"""Opens regular files only, as opening a FIFO waits for its writer."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _KINDS = (
 
 
 class IrregularError(OSError):
-    """The file is no regular one; `strerror` says what it is."""
+    """The file is not regular; `strerror` names its kind."""
 
 
 def check_regular(mode: int, path: str) -> None:
-    """Refuses what is no regular file.
+    """Refuses a file that is not regular.
 
     Args:
-        mode: As `os.stat` gives it.
-        path: For the error.
+        mode: The mode from `os.stat`.
+        path: The path, for the error.
 
     Raises:
-        IrregularError: It is something else.
+        IrregularError: The file is not regular.
     """
     if not stat.S_ISREG(mode):
         kind = next((name for test, name in _KINDS if test(mode)), "special file")
@@ -36,18 +36,18 @@ def check_regular(mode: int, path: str) -> None:
 
 
 def open_regular(path: str) -> IO[bytes]:
-    """Opens a regular file for reading; it never waits.
+    """Opens a regular file for reading, without waiting.
 
     Raises:
-        IrregularError: It is something else.
-        OSError: It cannot be opened.
+        IrregularError: The file is not regular.
+        OSError: The file cannot be opened.
     """
-    # To open a device may move a tape, and a socket has no name in the error.
+    # Checked before opening: opening a device may have effects, and a socket's error has no path.
     check_regular(os.stat(path).st_mode, path)
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     file = os.fdopen(os.open(path, flags | getattr(os, "O_BINARY", 0)), "rb")
     try:
-        check_regular(os.fstat(file.fileno()).st_mode, path)  # it may be another one meanwhile
+        check_regular(os.fstat(file.fileno()).st_mode, path)  # the path may have been replaced
     except BaseException:
         file.close()
         raise

@@ -1,4 +1,4 @@
-"""Files of element rows: columns of keys and of values, read a batch at a time."""
+"""Files of element rows: columns of keys and values, read in batches."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from einsql.core.bfloat16 import narrow, widen
 from einsql.core.schema import DType
 from einsql.errors import DataError, Error
-from einsql.storage.files.mapped import Found, refusing
+from einsql.storage.files.mapped import RegularFile, refusing
 from einsql.storage.files.tensor import Tick
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Batch = dict[str, np.ndarray]
-"""Columns of equal length in the dtypes that store their types."""
+"""Columns of equal length by name, in the dtypes that store their types."""
 
 _INTEGERS = {
     "int8": DType.TINYINT, "int16": DType.INTEGER, "int32": DType.INTEGER, "int64": DType.BIGINT,
@@ -39,7 +39,7 @@ _WIDENED = {
     (DType.FLOAT, DType.BFLOAT16),
     (DType.HALF, DType.BFLOAT16),
 }
-"""From which type of float to which other one; BFLOAT16 takes what it holds exactly."""
+"""Conversions of floats that keep all values; those to BFLOAT16 are checked for exactness."""
 
 
 class Rows(ABC):
@@ -47,32 +47,32 @@ class Rows(ABC):
 
     Attributes:
         file: The file.
-        columns: What it holds, by name in its order; None for what is no number.
-        positional: Whether names mean nothing: columns are the tensor's in order.
-        extents: Bounds of the keys, if the format says them.
+        columns: The types of the columns by name, in the file's order; None for other types.
+        positional: Whether columns are matched with the tensor's by position, not by name.
+        extents: The bounds of the keys, if the format declares them.
     """
 
     positional = False
     extents: tuple[int, ...] | None = None
 
-    def __init__(self, file: Found) -> None:
+    def __init__(self, file: RegularFile) -> None:
         self.file = file
         self.columns: Mapping[str, DType | None] = {}
 
     @abstractmethod
     def _batches(self, wanted: Mapping[str, DType]) -> Iterator[tuple[float, pa.RecordBatch]]:
-        """The wanted columns a batch at a time, with the fraction of the file that is read."""
+        """The wanted columns in batches, with the fraction of the file that is read."""
 
     def batches(self, wanted: Mapping[str, DType], tick: Tick) -> Iterator[Batch]:
-        """The rows of some columns.
+        """The rows of some columns, in batches.
 
         Args:
-            wanted: Types by the file's names.
-            tick: Told the fraction done; raises to cancel.
+            wanted: The types of the columns by name.
+            tick: Callback with the completed fraction, 0 to 1; raises to cancel.
 
         Raises:
             OperationalError: The file is damaged or has changed.
-            DataError: A value is NULL or none of its column's type.
+            DataError: A value is NULL or does not fit the type of its column.
         """
         done = 0
         with refusing(self.file.path), damaged(self.file):
@@ -84,53 +84,53 @@ class Rows(ABC):
             self.file.check_current()
 
     def _values(self, column: pa.Array, name: str, wanted: DType, done: int) -> np.ndarray:
-        import pyarrow as pa  # 60 ms, and only these formats need it
+        import pyarrow as pa  # takes 60 ms, and few formats need it
 
         path = self.file.path
         if column.null_count:
             row = done + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))) + 1
             raise DataError(
                 f"'{path}' has NULL for {name}, in its row {row}",
-                hint="A tensor holds no NULL; leave the row out, or write a value.",
+                hint="A tensor has no NULL; omit the row, or write a value.",
             )
         stored = type_of(column.type)
         if not _fits(stored, wanted):
-            raise DataError(f"'{path}' holds {column.type} in {name}, but it is {wanted.value}")
+            raise DataError(f"'{path}' has {column.type} in {name}, but the tensor {wanted.value}")
         if wanted is DType.BFLOAT16 or (wanted is DType.HALF and stored is DType.DOUBLE):
             return self._rounded(column.to_numpy(zero_copy_only=False), name, wanted, stored)
         try:
             cast = column.cast(pa.from_numpy_dtype(wanted.numpy))
         except pa.ArrowInvalid as error:
             raise DataError(
-                f"'{path}' holds in {name} what {wanted.value} cannot: {error}"
+                f"'{path}' has a value in {name} that does not fit {wanted.value}: {error}"
             ) from None
         return np.asarray(cast.to_numpy(zero_copy_only=False))
 
     def _rounded(
         self, values: np.ndarray, name: str, wanted: DType, stored: DType | None
     ) -> np.ndarray:
-        """Short floats: of text, which is DOUBLE here, the nearest; else only what is exact."""
+        """Values as 16-bit floats: DOUBLE, also from text, is rounded; others must be exact."""
         if wanted is DType.HALF:
             with np.errstate(over="ignore"):
                 return values.astype(np.float16)
         bits = narrow(values)
         if stored is not DType.DOUBLE and not np.array_equal(widen(bits), values, equal_nan=True):
-            raise DataError(f"'{self.file.path}' holds in {name} what BFLOAT16 cannot hold exactly")
+            raise DataError(f"'{self.file.path}' has a value in {name} that is inexact in BFLOAT16")
         return bits
 
 
 def type_of(kind: pa.DataType) -> DType | None:
-    """The type of an Arrow column that holds numbers or truth values, or nothing yet."""
-    if str(kind) == "null":  # a CSV file without rows, or none with a value
+    """The type of an Arrow column of numbers or BOOLEANs, or of an empty one; else None."""
+    if str(kind) == "null":  # the column of a CSV file without a value
         return DType.BIGINT
     return _INTEGERS.get(str(kind)) or _OTHERS.get(str(kind))
 
 
-def columns_of(file: Found, schema: pa.Schema) -> dict[str, DType | None]:
-    """The columns of a file, which have distinct names.
+def columns_of(file: RegularFile, schema: pa.Schema) -> dict[str, DType | None]:
+    """The types of a file's columns by their distinct names.
 
     Raises:
-        OperationalError: Two have the same name.
+        OperationalError: Two columns have the same name.
     """
     if len(set(schema.names)) < len(schema.names):
         raise file.refusal("has two columns of the same name")
@@ -141,7 +141,7 @@ def _fits(stored: DType | None, wanted: DType) -> bool:
     if stored is None:
         return False
     if stored.is_integer and wanted.is_integer:
-        return True  # each value is looked at
+        return True  # each value is checked
     return (
         stored is wanted
         or (stored, wanted) in _WIDENED
@@ -150,9 +150,9 @@ def _fits(stored: DType | None, wanted: DType) -> bool:
 
 
 class damaged:  # noqa: N801 -- a context manager, read as a verb
-    """Makes OperationalErrors of what a format's library raises."""
+    """Translates exceptions of a format's library into OperationalErrors."""
 
-    def __init__(self, file: Found) -> None:
+    def __init__(self, file: RegularFile) -> None:
         self._file = file
 
     def __enter__(self) -> None:
@@ -162,31 +162,31 @@ class damaged:  # noqa: N801 -- a context manager, read as a verb
         if not isinstance(error, Exception) or isinstance(error, Error | MemoryError):
             return
         if isinstance(error, OSError) and error.errno is not None:
-            return  # the system's own; libraries say by others that a file is wrong
+            return  # an error of the system; libraries report damage by other ones
         why = (str(error).splitlines() or [repr(error)])[0]
         raise self._file.refusal(f"is truncated or damaged: {why[:300]}") from error
 
 
-class Several(Rows):
-    """The rows of several files together, in the order of their names."""
+class ConcatenatedRows(Rows):
+    """The rows of several files, in the order of their names."""
 
     def __init__(self, files: Sequence[Rows]) -> None:
         super().__init__(files[0].file)
         self._files = files
         self.columns = files[0].columns
         self.positional = files[0].positional
-        for other in files[1:]:
-            if list(other.columns) != list(self.columns):
+        for further in files[1:]:
+            if list(further.columns) != list(self.columns):
                 raise DataError(
-                    f"'{other.file.path}' has the columns {', '.join(other.columns)}",
+                    f"'{further.file.path}' has the columns {', '.join(further.columns)}",
                     hint=f"'{self.file.path}' has {', '.join(self.columns)}.",
                 )
 
     def _batches(self, wanted: Mapping[str, DType]) -> Iterator[tuple[float, pa.RecordBatch]]:
-        raise NotImplementedError  # each file has its own
+        raise NotImplementedError  # `batches` calls that of each file
 
     def batches(self, wanted: Mapping[str, DType], tick: Tick) -> Iterator[Batch]:
-        """As of one file."""
+        """The rows of one file after the other; as `Rows.batches`."""
         for n, rows in enumerate(self._files):
             yield from rows.batches(wanted, partial(self._tick, tick, n))
 

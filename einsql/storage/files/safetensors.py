@@ -1,4 +1,4 @@
-"""The .safetensors format: a length, a header in JSON, then every tensor's bytes.
+"""The .safetensors format: a length, a JSON header, then the bytes of every tensor.
 
 https://github.com/huggingface/safetensors#format
 """
@@ -19,7 +19,7 @@ from einsql.storage.files.stacks import picked
 from einsql.storage.files.tensor import Content, single
 
 LONGEST = 100_000_000
-"""Bytes of a header, by the format."""
+"""Greatest size of a header in bytes, by the format."""
 _METADATA = "__metadata__"
 _NAMES = {
     DType.BOOLEAN: "BOOL",
@@ -36,7 +36,7 @@ _TYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """The header entry of a tensor; offsets count from the header's end, in bytes."""
+    """The header entry of a tensor; offsets are in bytes from the header's end."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -52,7 +52,9 @@ def find(file: Mapped, member: str | None) -> Content:
             no tensor type.
     """
     header, start = _header(file)
-    _check_metadata(file, header.pop(_METADATA, {}))
+    metadata = header.pop(_METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(t, str) for t in metadata.values()):
+        raise file.refusal(f"is damaged: its {_METADATA} are no texts")
     entries = {name: _entry(file, name, description) for name, description in header.items()}
     _check_ranges(file, entries, start)
     return picked(
@@ -61,7 +63,6 @@ def find(file: Mapped, member: str | None) -> Content:
 
 
 def _content(file: Mapped, name: str, entry: _Entry, start: int) -> Content:
-    """One of the tensors."""
     dtype = _TYPES.get(entry.dtype)
     if dtype is None:
         raise file.refusal(
@@ -73,7 +74,7 @@ def _content(file: Mapped, name: str, entry: _Entry, start: int) -> Content:
 
 
 def _header(file: Mapped) -> tuple[dict[str, Any], int]:
-    """The header, and where it ends."""
+    """The header and the offset of its end."""
     length = int.from_bytes(file.memory[:8], "little")
     if length > LONGEST or file.memory[8:9] != b"{":
         raise file.refusal("is no .safetensors file: its first bytes are wrong")
@@ -81,18 +82,13 @@ def _header(file: Mapped) -> tuple[dict[str, Any], int]:
         raise file.refusal("is truncated: its header is not complete")
     try:
         header = parsed(file.memory[8 : 8 + length].decode("utf-8"), strict=True)
-    except Exception as error:  # any text stands where the header should be
+    except Exception as error:  # the parser may raise any exception
         raise file.refusal(f"is damaged: its header is wrong: {error}") from error
     return header, 8 + length
 
 
-def _check_metadata(file: Mapped, metadata: object) -> None:
-    if not isinstance(metadata, dict) or not all(isinstance(t, str) for t in metadata.values()):
-        raise file.refusal(f"is damaged: its {_METADATA} are no texts")
-
-
 def _entry(file: Mapped, name: str, description: object) -> _Entry:
-    """An entry of the header, its shape compared with its size."""
+    """Parses an entry of the header and checks its size."""
     match description:
         case {"dtype": str(kind), "shape": list(shape), "data_offsets": [lo, hi], **rest}:
             sound = not rest and all(type(n) is int for n in (*shape, lo, hi))
@@ -107,7 +103,7 @@ def _entry(file: Mapped, name: str, description: object) -> _Entry:
 
 
 def _check_ranges(file: Mapped, entries: Mapping[str, _Entry], start: int) -> None:
-    """The tensors' bytes follow each other and fill the file, by the format."""
+    """Checks that the tensors' bytes are adjacent and fill the file, as the format requires."""
     end = 0
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].lo, item[1].hi)):
         if entry.lo != end or entry.hi < end:
@@ -121,27 +117,27 @@ def _check_ranges(file: Mapped, entries: Mapping[str, _Entry], start: int) -> No
 def begin(
     file: IO[bytes], arrays: Sequence[tuple[str, DType]], shape: tuple[int, ...]
 ) -> list[int]:
-    """Writes the header of a file with tensors of one shape, and makes room for their elements.
+    """Writes the header of a file with tensors of one shape, and reserves space for the elements.
 
     Returns:
-        Where they begin.
+        The offsets of the elements.
 
     Raises:
-        ProgrammingError: The format keeps a name for itself.
+        ProgrammingError: The format reserves the name.
     """
     if any(name == _METADATA for name, _ in arrays):
         raise ProgrammingError(
             f"A .safetensors file cannot name a tensor {_METADATA}",
-            hint="(TENSOR 'name') gives another.",
+            hint="(TENSOR 'name') sets another name.",
         )
     entries: dict[str, dict[str, Any]] = {}
     end = 0
-    # The widest come first, so that each begins at a multiple of its elements' size.
+    # The widest types first, so that offsets are multiples of the elements' size.
     for name, dtype in sorted(arrays, key=lambda a: -a[1].numpy.itemsize):
         start, end = end, end + prod(shape) * dtype.numpy.itemsize
         entries[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the elements begin at a multiple of 8
+    text += b" " * (-len(text) % 8)  # aligns the elements to 8 bytes
     file.write(len(text).to_bytes(8, "little") + text)
     file.truncate(8 + len(text) + end)
     starts = [entries[name]["data_offsets"][0] for name, _ in arrays]

@@ -1,4 +1,4 @@
-"""Arrays of a file whose names differ in a number, as one array: the layers of a network."""
+"""Stacks arrays of a file whose names differ in a number, such as the layers of a network."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from einsql.core import boxes
-from einsql.storage.files.mapped import Found, pick
+from einsql.storage.files.mapped import RegularFile, pick
 from einsql.storage.files.tensor import AT_ONCE, Content, Pieces, slices, unmapped
 
 
 def picked(
-    file: Found, names: Sequence[str], member: str | None, content: Callable[[str], Content]
+    file: RegularFile, names: Sequence[str], member: str | None, content: Callable[[str], Content]
 ) -> Content:
-    """The array of a name, or all that 'layers.*.weight' names as one with an axis more.
+    """The array of a name, or the stack of all arrays that match a pattern 'layers.*.weight'.
 
-    The number that stands in the place of `*` is the first axis; it counts from 0.
+    The number in place of `*` becomes the first axis; it counts from 0.
 
     Args:
-        file: What is read.
-        names: Of its arrays.
+        file: The file.
+        names: The names of its arrays.
         member: A name or a pattern with one `*`; None for the only array.
-        content: The array of a name.
+        content: Returns the array of a name.
 
     Raises:
-        OperationalError: There are none, a number is missing, or they differ in shape or type.
+        OperationalError: No array matches, a number is missing, or shapes or types differ.
     """
     if member is None or member in names or member.count("*") != 1:
         return content(pick(file, names, member))
@@ -34,7 +34,7 @@ def picked(
     matches = (re.fullmatch(f"{before}(0|[1-9][0-9]*){after}", name) for name in names)
     by_layer = {int(m[1]): m[0] for m in matches if m is not None}
     if not by_layer:
-        return content(pick(file, names, member))  # which says what there is
+        return content(pick(file, names, member))  # raises an error with the known names
     missing = next((n for n in range(len(by_layer)) if n not in by_layer), None)
     if missing is not None:
         raise file.refusal(f"has no array '{member.replace('*', str(missing))}'")
@@ -42,8 +42,8 @@ def picked(
     kinds = {(c.dtype, c.shape) for c in layers}
     if len(kinds) > 1:
         raise file.refusal(
-            f"holds arrays '{member}' of several shapes or types",
-            "Only arrays of one shape and one type are read as one.",
+            f"has arrays '{member}' of several shapes or types",
+            "Arrays in a stack have one shape and one type.",
         )
     ((dtype, shape),) = kinds
     file.check_shape((len(layers), *shape))
@@ -51,14 +51,12 @@ def picked(
 
 
 def _parts(layers: Sequence[Content], wanted: np.ndarray) -> Pieces:
-    """The elements of a box, layer by layer."""
     for n in range(*wanted[0].tolist()):
         for box, values in _elements(layers[n], wanted[1:]):
             yield np.concatenate([[[n, n + 1]], box]), values[None]
 
 
 def _elements(layer: Content, wanted: np.ndarray) -> Pieces:
-    """Those of one array, from its tile or as its format makes them."""
     if layer.parts is not None:
         yield from layer.parts(wanted)
         return

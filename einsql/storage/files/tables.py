@@ -1,4 +1,4 @@
-"""Decides which files FROM reads as tables."""
+"""Detects the files that FROM reads as tables."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from einsql.errors import OperationalError
 from einsql.storage.files import parquet, suffix_of
 from einsql.storage.files.delimited import COLUMNS
 from einsql.storage.files.globs import named
-from einsql.storage.files.mapped import Found, refusing
+from einsql.storage.files.mapped import RegularFile, refusing
 
 _JSON = (".json", ".jsonl", ".ndjson")
 _AHEAD, _LINE = 2**22, 2_000_000
-"""Bytes of a CSV file that are looked at, and of a line: DuckDB's own limit."""
+"""Bytes of a CSV file that are checked, and greatest size of a line, which is DuckDB's limit."""
 _BETWEEN = (b",", b";", b"\t", b"|")
-"""Characters that delimit columns."""
+"""Delimiters of columns."""
 _TEXTS = (".csv", ".tsv", *_JSON)
-"""Formats of text with rows."""
+"""Text formats of rows."""
 _PACKED = (".gz", ".zst")
 
 
 def _check_text(path: str) -> None:
-    """Refuses what DuckDB would wait for, or take minutes and gigabytes to refuse itself.
+    """Refuses files on which DuckDB would wait, or take minutes and gigabytes.
 
     Raises:
-        OperationalError: It is no regular file, a line is too long or the first one has too
+        OperationalError: The file is not regular, a line is too long, or the first line has too
             many columns.
     """
     if not os.path.exists(path):
-        return  # DuckDB says so
+        return  # DuckDB reports it
     with refusing(path):
-        file = Found(path)
+        file = RegularFile(path)
         if path.lower().endswith(_JSON):
             return
         with file.open() as text:
@@ -48,25 +48,27 @@ def _check_text(path: str) -> None:
 
 
 def may_be_table(path: str) -> bool:
-    """True if the name of a file, which is not opened, is that of a table of DuckDB's."""
+    """True if DuckDB may read a file as a table, by its name; the file is not opened."""
+    return _unpacked(path).endswith((*_TEXTS, ".parquet"))
+
+
+def _unpacked(path: str) -> str:
     low = path.lower()
     for packed in _PACKED:
         low = low.removesuffix(packed)
-    return low.endswith((*_TEXTS, ".parquet"))
+    return low
 
 
 def is_table(path: str) -> bool:
-    """True if FROM reads a file, or the files of a pattern, as a table of DuckDB's.
+    """True if FROM reads a file, or the files of a pattern, as a table of DuckDB.
 
-    Text with rows is, and Parquet without columns of fixed-shape tensors; of a pattern the
-    first file tells.
+    These are text files of rows, and Parquet files without columns of fixed-shape tensors. The
+    first file decides for a pattern.
 
     Raises:
         OperationalError: A Parquet file is missing or damaged.
     """
-    low = path.lower()
-    for packed in _PACKED:
-        low = low.removesuffix(packed)
+    low = _unpacked(path)
     if low.endswith(_TEXTS):
         if low == path.lower() and "://" not in path:
             for name in named(path):
@@ -80,4 +82,4 @@ def is_table(path: str) -> bool:
         names = named(path)
         if not names:
             raise OperationalError(f"No file matches '{path}'")
-        return not parquet.holds_tensors(Found(names[0]))
+        return not parquet.holds_tensors(RegularFile(names[0]))

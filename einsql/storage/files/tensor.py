@@ -1,4 +1,4 @@
-"""A tensor in a file: what it is, and copies of its boxes."""
+"""Tensors in files: their type and shape, and copies of their boxes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from einsql.core import boxes
 from einsql.core.buffer_pool import empty
 from einsql.core.schema import DType
 from einsql.errors import InterfaceError
-from einsql.storage.files.mapped import Found, Mapped, refusing
+from einsql.storage.files.mapped import Mapped, RegularFile, refusing
 
 AT_ONCE = 2**24
-"""Bytes that are copied between two ticks."""
+"""Bytes that are copied between two calls of `tick`."""
 
 Tick = Callable[[float], None]
-"""Told the fraction that is done; raises to cancel."""
+"""Callback with the completed fraction, 0 to 1; raises to cancel."""
 
 Pieces = Iterator[tuple[np.ndarray, np.ndarray]]
-"""Boxes, int64 (axes, 2), and the elements in them."""
+"""Boxes, int64 (axes, 2), with their elements."""
 
 Box = np.ndarray | Sequence[slice]
 """int64 (axes, 2), an interval for each axis; or slices without a step."""
@@ -30,7 +30,7 @@ Box = np.ndarray | Sequence[slice]
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """The CRC-32 of a range of bytes, as the file gives it."""
+    """The CRC-32 of a range of bytes from the file's header."""
 
     offset: int
     size: int
@@ -39,19 +39,19 @@ class Checksum:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Content:
-    """The place of a tensor in a file.
+    """The type, shape and location of a tensor in a file.
 
     Attributes:
-        member: Its name, in formats that have names.
-        dtype: Type of its elements.
-        shape: Extents of the whole tensor.
-        boxes: int64 (tiles, axes, 2); they cover the tensor and no two of them overlap.
-        tiles: The array of each box, as it lies in the file: perhaps not aligned and in
-            another byte order; or in memory where it cannot be mapped.
-        checksum: What the format gives, else None.
-        whole: Makes the one array of a tensor that can only be read as a whole; there are
-            no tiles then.
-        parts: Makes the elements of a box, cut as it suits the format; no tiles either.
+        member: The tensor's name, in formats with names.
+        dtype: The type of the elements.
+        shape: The shape of the tensor.
+        boxes: int64 (tiles, axes, 2), disjoint boxes that cover the tensor.
+        tiles: The array of each box, mapped if possible: it may be unaligned and in another byte
+            order.
+        checksum: The checksum in the file, or None.
+        decode: Returns the array of a tensor that cannot be read in parts; then there are no
+            tiles.
+        parts: Returns the elements of a box in pieces of the format; then there are no tiles.
     """
 
     member: str | None
@@ -60,7 +60,7 @@ class Content:
     boxes: np.ndarray
     tiles: tuple[np.ndarray, ...]
     checksum: Checksum | None = None
-    whole: Callable[[Tick], np.ndarray] | None = None
+    decode: Callable[[Tick], np.ndarray] | None = None
     parts: Callable[[np.ndarray], Pieces] | None = None
 
 
@@ -69,17 +69,17 @@ def unmapped(
     dtype: DType,
     shape: tuple[int, ...],
     *,
-    whole: Callable[[Tick], np.ndarray] | None = None,
+    decode: Callable[[Tick], np.ndarray] | None = None,
     parts: Callable[[np.ndarray], Pieces] | None = None,
 ) -> Content:
-    """A tensor that cannot be mapped; `parts` or `whole` decodes its elements."""
+    """A tensor that cannot be mapped; `parts` or `decode` reads its elements."""
     return Content(
         member=member,
         dtype=dtype,
         shape=shape,
         boxes=np.empty((0, 0, 2)),
         tiles=(),
-        whole=whole,
+        decode=decode,
         parts=parts,
     )
 
@@ -91,7 +91,7 @@ def no_tick(fraction: float) -> None:
 def single(
     member: str | None, dtype: DType, array: np.ndarray, checksum: Checksum | None = None
 ) -> Content:
-    """A tensor that is one array."""
+    """A tensor in one mapped array."""
     return Content(
         member=member,
         dtype=dtype,
@@ -111,11 +111,11 @@ def box_of(shape: Sequence[int], wanted: Box) -> np.ndarray:
     """A box as int64 (axes, 2).
 
     Raises:
-        InterfaceError: It has other axes than the tensor, a step, or lies beyond it.
+        InterfaceError: The box has other axes than the tensor, a step, or wrong bounds.
     """
     if not isinstance(wanted, np.ndarray):
         if any(s.step not in (None, 1) for s in wanted) or len(wanted) != len(shape):
-            raise InterfaceError(f"No slices of a tensor of shape {tuple(shape)}: {wanted}")
+            raise InterfaceError(f"Slices do not fit the shape {tuple(shape)}: {wanted}")
         pairs = [s.indices(n)[:2] for s, n in zip(wanted, shape, strict=True)]
         wanted = np.array([(lo, max(lo, hi)) for lo, hi in pairs], np.int64).reshape(-1, 2)
     inside = wanted.shape == (len(shape), 2) and bool(
@@ -124,7 +124,7 @@ def box_of(shape: Sequence[int], wanted: Box) -> np.ndarray:
         and np.all(wanted[:, 1] <= np.array(shape, np.int64))
     )
     if not inside:
-        raise InterfaceError(f"No box of a tensor of shape {tuple(shape)}: {wanted.tolist()}")
+        raise InterfaceError(f"A box does not fit the shape {tuple(shape)}: {wanted.tolist()}")
     return wanted
 
 
@@ -138,13 +138,13 @@ class Description:
     """A description of a tensor in a file for other processes; `files.reopen` opens it.
 
     Attributes:
-        path: Absolute.
-        member: Name of the array, in formats that have names.
-        dtype: Type of its elements.
-        shape: Extents of the whole tensor.
-        size: Bytes in the file.
-        mtime_ns: When the file was last changed, in nanoseconds.
-        suffix: Of the format, as in ".npy".
+        path: The absolute path.
+        member: The name of the array, in formats with names.
+        dtype: The type of the elements.
+        shape: The shape of the tensor.
+        size: The file's size in bytes.
+        mtime_ns: The time of the file's last change in nanoseconds.
+        suffix: The suffix of the format, such as ".npy".
     """
 
     path: str
@@ -157,32 +157,25 @@ class Description:
 
 
 class FileTensor:
-    """A tensor in an open file."""
+    """A tensor in an open file.
 
-    def __init__(self, file: Found, content: Content, suffix: str) -> None:
+    Attributes:
+        dtype: The type of the elements.
+        shape: The shape of the tensor.
+        nbytes: The size of all elements in memory, in bytes.
+    """
+
+    def __init__(self, file: RegularFile, content: Content, suffix: str) -> None:
         self._file = file
         self._suffix = suffix
         self._content = content
-        self._made: np.ndarray | None = None
-
-    @property
-    def dtype(self) -> DType:
-        """Type of the elements."""
-        return self._content.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Extents of the whole tensor."""
-        return self._content.shape
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements in memory."""
-        return prod(self.shape) * self.dtype.numpy.itemsize
+        self._decoded: np.ndarray | None = None
+        self.dtype, self.shape = content.dtype, content.shape
+        self.nbytes = prod(content.shape) * content.dtype.numpy.itemsize
 
     @property
     def description(self) -> Description:
-        """The description by which another process opens the same tensor."""
+        """The description with which another process opens the same tensor."""
         content, file = self._content, self._file
         return Description(
             path=file.absolute,
@@ -197,17 +190,17 @@ class FileTensor:
     def read(self, box: Box, tick: Tick = no_tick) -> np.ndarray:
         """A copy of a box: aligned, contiguous, in the machine's byte order.
 
-        Only pages with elements of the box are read. What a format's checksum covers is
-        checked when everything is read.
+        Only pages with elements of the box are read. A checksum is verified if the box is the
+        whole tensor.
 
         Args:
             box: int64 (axes, 2), or a slice without a step for each axis.
-            tick: Told the fraction done; raises to cancel.
+            tick: Callback with the completed fraction, 0 to 1; raises to cancel.
 
         Raises:
-            OperationalError: The file has changed since it was opened, does not fit in
-                memory, or holds what is no value of the type.
-            InterfaceError: The tensor has no such box.
+            OperationalError: The file has changed since it was opened, does not fit in memory, or
+                has a wrong checksum or BOOLEAN.
+            InterfaceError: The box does not fit the tensor.
         """
         wanted = box_of(self.shape, box)
         with refusing(self._file.path):
@@ -227,49 +220,48 @@ class FileTensor:
         return result
 
     def _pieces(self, wanted: np.ndarray, tick: Tick) -> Pieces:
-        """The elements of a box, a part at a time."""
         content = self._content
         if content.parts is not None:
             yield from content.parts(wanted)
             return
         tiles, where = content.tiles, content.boxes
-        if content.whole is not None:
-            tiles, where = (self._whole(tick),), whole(self.shape)[None]
+        if content.decode is not None:
+            tiles, where = (self._decode(tick),), whole(self.shape)[None]
         most = max(1, AT_ONCE // self.dtype.numpy.itemsize)
         shared = boxes.common(where, wanted)
         for n in np.flatnonzero((shared[..., 0] < shared[..., 1]).all(axis=-1)):
-            turned = tiles[n].flags.f_contiguous  # Fortran order: copied by columns
-            for part in boxes.runs(shared[n][::-1] if turned else shared[n], most):
-                box = part[::-1] if turned else part
+            by_columns = tiles[n].flags.f_contiguous  # Fortran order
+            for part in boxes.runs(shared[n][::-1] if by_columns else shared[n], most):
+                box = part[::-1] if by_columns else part
                 yield box, tiles[n][slices(box - where[n][:, :1])]
 
-    def _whole(self, tick: Tick) -> np.ndarray:
-        """The array of a tensor that is read as a whole, made once."""
-        if self._made is None:
-            assert self._content.whole is not None
+    def _decode(self, tick: Tick) -> np.ndarray:
+        """Decodes the array of a tensor that cannot be read in parts, once."""
+        if self._decoded is None:
+            assert self._content.decode is not None
             self._file.require_inflated(self.nbytes)
-            self._made = self._content.whole(tick)
-        return self._made
+            self._decoded = self._content.decode(tick)
+        return self._decoded
 
     @property
     def array(self) -> np.ndarray:
-        """As `loaded`, without progress."""
+        """The tensor as from `loaded`, without progress."""
         return self.loaded(no_tick)
 
     def loaded(self, tick: Tick) -> np.ndarray:
         """The whole tensor, read-only; mapped if the file has its memory layout.
 
-        Whoever hands out what is computed from it copies what is still mapped: reading a
-        page that the file no longer has kills the process.
+        A mapped array must be copied before it is returned to the user: after a truncation of the
+        file, reading a missing page kills the process.
 
         Raises:
             OperationalError: As `read`.
         """
         content = self._content
-        if content.whole is not None:
+        if content.decode is not None:
             with refusing(self._file.path):
                 self._file.check_current()
-                array = self._whole(tick)
+                array = self._decode(tick)
                 self._check_booleans(array)
                 self._file.check_current()
             return array
@@ -297,6 +289,6 @@ class FileTensor:
             raise self._file.refusal("is damaged: its checksum is wrong")
 
     def _check_booleans(self, array: np.ndarray) -> None:
-        """Other bytes than 0 and 1 would be true at one place and false at another."""
+        """Refuses bytes other than 0 and 1, which NumPy treats inconsistently."""
         if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
             raise self._file.refusal("is damaged: a BOOLEAN is neither 0 nor 1")

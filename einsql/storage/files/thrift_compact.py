@@ -1,7 +1,7 @@
-"""Thrift's compact protocol, as far as Parquet's metadata need it.
+"""Parses Thrift's compact protocol, as far as Parquet's metadata use it.
 
-https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md. pyarrow ends
-the process at some damaged metadata when it is asked for a column's.
+https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md. pyarrow aborts
+the process on some damaged metadata of columns.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ _DEEPEST = 16
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 
 Wanted = Mapping[int, Any]
-"""The fields of a structure that are read, by their numbers: None for a number or bytes, and what
-is read of it for a structure, or for each structure in a list."""
+"""The fields of a structure to be read, by number: None for numbers and bytes, or the fields of a
+structure or of each structure in a list."""
 
 
 class Compact:
-    """Reads structures of the compact protocol; a read beyond the text raises IndexError.
+    """Reads structures of the compact protocol; a read beyond the end raises IndexError.
 
     Attributes:
-        at: Bytes that are read.
+        at: The offset of the next byte.
     """
 
     def __init__(self, text: bytes) -> None:
@@ -29,11 +29,11 @@ class Compact:
         self.at = 0
 
     def structure(self, wanted: Wanted, depth: int = 0) -> dict[int, Any]:
-        """The wanted fields of the structure that comes next, as far as it has them.
+        """The wanted fields of the next structure; absent ones are omitted.
 
         Raises:
             IndexError: The text ends before it.
-            ValueError: It is none.
+            ValueError: The structure is wrong.
         """
         if depth > _DEEPEST:
             raise ValueError("structures nest too deeply")
@@ -65,7 +65,7 @@ class Compact:
         raise ValueError(f"a field has the type {kind}")
 
     def _pass(self, kind: int, depth: int) -> None:
-        """Passes over a value, as elements of lists are written."""
+        """Skips a value in the encoding of list elements."""
         if kind in (_TRUE, _FALSE, _BYTE):
             self._past(1)
         elif kind in (_I16, _I32, _I64):
@@ -90,7 +90,6 @@ class Compact:
             raise ValueError(f"there is no type {kind}")
 
     def _list(self) -> tuple[int, int]:
-        """The type and the number of the elements that follow."""
         head = self._byte()
         return head & 15, self._varint() if head >> 4 == 15 else head >> 4
 
@@ -118,6 +117,5 @@ class Compact:
                 raise ValueError("a number is too long")
 
     def _number(self) -> int:
-        """The next number, which has a sign."""
         number = self._varint()
         return (number >> 1) ^ -(number & 1)

@@ -1,4 +1,4 @@
-"""Writes arrays to files of every array format; a failed write leaves no file."""
+"""Writes arrays to files; a failed write leaves no file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _RESERVED = ("file", "allow_pickle")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """An array that is to be written.
+    """An array to be written.
 
     Attributes:
-        name: Its name, in formats that have names.
-        dtype: Type of its elements.
-        pieces: Its elements by boxes of at most so many, in C order.
-        named: Whether the user gave the name.
+        name: The name, for formats with names.
+        dtype: The type of the elements.
+        pieces: Returns the elements in C order by boxes of at most a number of elements.
+        named: Whether the user has set the name.
     """
 
     name: str
@@ -35,17 +35,17 @@ class Column:
     named: bool = True
 
     def bytewise(self) -> Pieces:
-        """Pieces of a size that suits disks."""
+        """Pieces of at most `AT_ONCE` bytes."""
         return self.pieces(max(1, AT_ONCE // self.dtype.numpy.itemsize))
 
 
 def write_in_place(
     path: str, shape: tuple[int, ...], columns: Sequence[Column], begin: Begin
 ) -> None:
-    """Writes a file in which the offsets of elements are known beforehand.
+    """Writes a file of a format with known offsets of the elements.
 
     Raises:
-        OperationalError: It cannot be written.
+        OperationalError: The file cannot be written.
     """
     parts = drafted(path, [(c.name, c.dtype) for c in columns], shape, begin)
     try:
@@ -59,19 +59,19 @@ def write_in_place(
 
 
 def write_npz(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> None:
-    """Writes an .npz archive, not compressed, from beginning to end.
+    """Writes an uncompressed .npz archive sequentially.
 
     Raises:
-        OperationalError: It cannot be written.
+        OperationalError: The file cannot be written.
         NotSupportedError: NumPy has no such type.
-        ProgrammingError: NumPy cannot name an array so.
+        ProgrammingError: NumPy reserves the name of an array.
     """
     for column in columns:
         npy.check_type(column.dtype)
         if column.name in _RESERVED:
             raise ProgrammingError(
                 f"NumPy cannot name an array in a file {column.name}",
-                hint="(TENSOR 'name') gives another.",
+                hint="(TENSOR 'name') sets another name.",
             )
     with part_file(path) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
         for column in columns:

@@ -1,8 +1,8 @@
-"""Zarr's stores of version 3: folders of metadata and chunks, read and written by zarr.
+"""Zarr stores of version 3: directories of metadata and chunks, read and written by zarr.
 
 https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html
 
-The metadata are checked before zarr sees them: shapes, types and codecs that are known.
+The metadata are checked before zarr reads them: shapes, types and codecs must be supported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from einsql.core.schema import DType
 from einsql.errors import NotSupportedError, OperationalError
 from einsql.storage.files.drafts import part_name, synchronise, writing
 from einsql.storage.files.json_text import parsed
-from einsql.storage.files.mapped import Found, pick, refusing
+from einsql.storage.files.mapped import RegularFile, pick, refusing
 from einsql.storage.files.regular_files import open_regular
 from einsql.storage.files.rows import damaged
 from einsql.storage.files.tensor import AT_ONCE, Content, Pieces, slices, unmapped
@@ -30,53 +30,55 @@ from einsql.storage.out_of_memory import Room
 
 NODE = "zarr.json"
 LONGEST = 2**24
-"""Bytes of metadata."""
+"""Greatest size of metadata in bytes."""
 MOST_CHUNKS = 2**22
 AT_A_TIME = 2**12
-"""Chunks that are read together; if there are more, those that are there are looked for first."""
+"""Chunks that are read together. If an array has more, its existing chunks are listed first."""
 MOST_CODECS = 8
 MOST_IN_SHARD = 2**15
-"""Chunks within a shard."""
+"""Greatest number of chunks in a shard."""
 LEAST_CHUNK = 2**26
-"""Bytes that a chunk may have however small its array is."""
+"""Size of a chunk in bytes that is permitted for arrays of any size."""
 _DEPTH = 8
-"""Groups within groups."""
+"""Greatest nesting of groups."""
 _MOST_NODES = 2**16
 _TYPES = {d.numpy_name: d for d in DType if d is not DType.BFLOAT16}
 _CODECS = {"bytes", "endian", "transpose", "gzip", "zstd", "blosc", "crc32c", "sharding_indexed"}
 _NUMBER = re.compile(r"[0-9]+")
 _CHUNK = 2**22
-"""Bytes of a chunk that is written."""
+"""Size of a written chunk in bytes."""
 
 
-def find(path: str, member: str | None, memory: Room | None = None) -> tuple[Found, Content]:
-    """Finds an array of a store by its name; a store that is an array has no names.
+def find(path: str, member: str | None, memory: Room | None = None) -> tuple[RegularFile, Content]:
+    """Finds an array of a store by its name; a store of a single array has no names.
 
     Raises:
-        OperationalError: It is no store, damaged, has no such array, leads out of its folder,
-            or zarr is not installed.
+        OperationalError: The path is no store, the store is damaged, has no such array or links
+            out of its directory, or zarr is not installed.
     """
     with refusing(path):
         if os.path.exists(path) and not os.path.isfile(os.path.join(path, NODE)):
             raise OperationalError(
                 f"'{path}' is no Zarr store of version 3: it has no file {NODE}",
-                hint="Version 2 has other files; zarr's own command line migrates.",
+                hint="Version 2 has other files; zarr's command line migrates them.",
             )
-        file = Found(path, NODE, memory)
+        file = RegularFile(path, NODE, memory)
         _zarr(path)
         with damaged(file):
             node = _node(file, "")
             if node.get("node_type") == "array":
                 if member is not None:
-                    raise file.refusal(f"has no array '{member}'", "It is one, without a name.")
+                    raise file.refusal(
+                        f"has no array '{member}'", "It has one array without a name."
+                    )
                 return file, _content(file, None, node)
             names = dict(_arrays(file, ""))
             name = pick(file, list(names), member)
-            return Found(path, f"{name}/{NODE}", memory), _content(file, name, names[name])
+            return RegularFile(path, f"{name}/{NODE}", memory), _content(file, name, names[name])
 
 
 def _zarr(path: str) -> Any:
-    """The package, and what it reads through."""
+    """Imports zarr and einsql's stores and codecs for it."""
     try:
         import zarr  # an extra, which few sessions need
 
@@ -89,8 +91,7 @@ def _zarr(path: str) -> Any:
     return zarr, zarr_codecs
 
 
-def _node(file: Found, group: str) -> Mapping[str, Any]:
-    """The metadata of a group or an array."""
+def _node(file: RegularFile, group: str) -> Mapping[str, Any]:
     from einsql.storage.files.zarr_codecs import checked_file
 
     key = os.path.join(group, NODE)
@@ -101,14 +102,15 @@ def _node(file: Found, group: str) -> Mapping[str, Any]:
         raise file.refusal(f"is damaged: {key} has more than {LONGEST} bytes")
     metadata = parsed(written.decode("utf-8"))
     if not isinstance(metadata, dict) or metadata.get("zarr_format") != 3:
-        raise file.refusal(f"is damaged: {key} describes nothing of Zarr's version 3")
+        raise file.refusal(f"is damaged: {key} is no metadata of Zarr's version 3")
     return metadata
 
 
-def _arrays(file: Found, group: str, depth: int = 0) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The arrays of a group and its groups, by their paths."""
+def _arrays(
+    file: RegularFile, group: str, depth: int = 0
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if depth > _DEPTH:
-        raise file.refusal(f"has more than {_DEPTH} groups within each other")
+        raise file.refusal(f"has more than {_DEPTH} nested groups")
     entries = sorted(os.listdir(os.path.join(file.absolute, group)))
     if len(entries) > _MOST_NODES:
         raise file.refusal(f"has more than {_MOST_NODES} arrays in a group")
@@ -123,8 +125,8 @@ def _arrays(file: Found, group: str, depth: int = 0) -> Iterator[tuple[str, Mapp
             yield from _arrays(file, name, depth + 1)
 
 
-def _content(file: Found, name: str | None, node: Mapping[str, Any]) -> Content:
-    """An array that its metadata describe."""
+def _content(file: RegularFile, name: str | None, node: Mapping[str, Any]) -> Content:
+    """Opens an array after checks of its metadata."""
     shape, kind = node.get("shape"), node.get("data_type")
     grid = node.get("chunk_grid")
     chunks = grid.get("configuration", {}).get("chunk_shape") if isinstance(grid, dict) else None
@@ -138,7 +140,7 @@ def _content(file: Found, name: str | None, node: Mapping[str, Any]) -> Content:
         and grid.get("name") == "regular"
     )
     if not sound or not isinstance(shape, list) or not isinstance(chunks, list):
-        raise file.refusal("is damaged: its shape, or that of its chunks, is wrong")
+        raise file.refusal("is damaged: its shape, or the shape of its chunks, is wrong")
     file.check_shape(shape)
     if not isinstance(kind, str) or kind not in _TYPES:
         raise file.no_type(str(kind))
@@ -148,7 +150,7 @@ def _content(file: Found, name: str | None, node: Mapping[str, Any]) -> Content:
     chunk = prod(chunks) * dtype.numpy.itemsize
     many = prod(-(-n // c) for n, c in zip(shape, chunks, strict=True))
     if chunk > max(LEAST_CHUNK, 2 * size) or many > MOST_CHUNKS:
-        raise file.refusal(f"is damaged: it says that it has {many} chunks of {chunk} bytes")
+        raise file.refusal(f"is damaged: it declares {many} chunks of {chunk} bytes")
     array = _opened(file, name, chunk)
     if array.shape != tuple(shape) or np.dtype(array.dtype) != dtype.numpy:
         raise file.refusal("has changed while it was read", "Run the statement again.")
@@ -173,14 +175,14 @@ def _content(file: Found, name: str | None, node: Mapping[str, Any]) -> Content:
     return unmapped(name, dtype, tuple(shape), parts=parts)
 
 
-def _present(file: Found, name: str | None, axes: int) -> np.ndarray | None:
-    """Which chunks have a file, int64 (chunks, axes); None if a link makes that unsure."""
+def _present(file: RegularFile, name: str | None, axes: int) -> np.ndarray | None:
+    """Positions of the chunks with a file, int64 (chunks, axes); None if a link hides some."""
     root = os.path.join(file.absolute, name or "")
     positions: list[list[int]] = []
     for folder, folders, names in os.walk(root):
         if any(os.path.islink(os.path.join(folder, f)) for f in folders):
             return None
-        before = _NUMBER.findall(os.path.relpath(folder, root))  # c/0/1, c.0.1 and the like
+        before = _NUMBER.findall(os.path.relpath(folder, root))  # such as c/0/1 or c.0.1
         for entry in names:
             numbers = [*before, *_NUMBER.findall(entry)][-axes:]
             if len(numbers) == axes:
@@ -189,8 +191,8 @@ def _present(file: Found, name: str | None, axes: int) -> np.ndarray | None:
         return np.array(positions, np.int64).reshape(-1, axes)
 
 
-def _check_codecs(file: Found, codecs: object, chunks: Sequence[int], depth: int = 0) -> None:
-    """Refuses codecs that are not of the format's core; others could run code."""
+def _check_codecs(file: RegularFile, codecs: object, chunks: Sequence[int], depth: int = 0) -> None:
+    """Refuses codecs that are not in the format's core, as others could run code."""
     sound = isinstance(codecs, list) and depth < 3 and len(codecs) <= MOST_CODECS
     for codec in codecs if isinstance(codecs, list) else ():
         name = codec.get("name") if isinstance(codec, dict) else codec
@@ -204,16 +206,16 @@ def _check_codecs(file: Found, codecs: object, chunks: Sequence[int], depth: int
             if not isinstance(within, list) or not (
                 shaped and all(type(n) is int and n > 0 for n in within)
             ):
-                raise file.refusal("is damaged: the chunks in its shards have no shape")
+                raise file.refusal("is damaged: the chunks in its shards have a wrong shape")
             if prod(-(-n // c) for n, c in zip(chunks, within, strict=True)) > MOST_IN_SHARD:
-                raise file.refusal(f"has over {MOST_IN_SHARD} chunks in a shard")
+                raise file.refusal(f"has more than {MOST_IN_SHARD} chunks in a shard")
             _check_codecs(file, inner.get("codecs"), within, depth + 1)
             _check_codecs(file, inner.get("index_codecs"), (), depth + 1)
     if not sound:
         raise file.refusal("is damaged: its codecs are wrong")
 
 
-def _opened(file: Found, name: str | None, chunk: int) -> Any:
+def _opened(file: RegularFile, name: str | None, chunk: int) -> Any:
     zarr, codecs = _zarr(file.path)
     store = codecs.ConfinedStore(file.absolute, read_only=True)
     with zarr.config.set(codecs.CONFIG):
@@ -223,13 +225,13 @@ def _opened(file: Found, name: str | None, chunk: int) -> Any:
 
 
 def write(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> None:
-    """Writes a store: the one array `val`-like without a name, several as a group.
+    """Writes a store: a single array without a name set by the user, or a group of arrays.
 
     An existing store is replaced when the new one is complete.
 
     Raises:
-        OperationalError: It cannot be written, or something else is there.
-        NotSupportedError: Zarr has no such type.
+        OperationalError: The store cannot be written, or the path exists and is no store.
+        NotSupportedError: Zarr lacks the type.
     """
     zarr, _ = _zarr(path)
     if any(c.dtype is DType.BFLOAT16 for c in columns):
@@ -239,18 +241,16 @@ def write(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> None:
         )
     target = os.path.realpath(path)
     if os.path.lexists(target) and not os.path.isfile(os.path.join(target, NODE)):
-        raise OperationalError(
-            f"'{path}' cannot be written: something is there that is no Zarr store"
-        )
+        raise OperationalError(f"'{path}' cannot be written: it exists and is no Zarr store")
     part = part_name(target)
     with writing(path):
         try:
             os.mkdir(part)
-            alone = len(columns) == 1 and not columns[0].named
-            if not alone:
+            unnamed = len(columns) == 1 and not columns[0].named
+            if not unnamed:
                 zarr.create_group(part, zarr_format=3)
             for column in columns:
-                _write(zarr, part, None if alone else column.name, shape, column)
+                _write(zarr, part, None if unnamed else column.name, shape, column)
             _synchronise(part)
             _replace(part, target)
             synchronise(os.path.dirname(target))
@@ -271,12 +271,11 @@ def _write(zarr: Any, part: str, name: str | None, shape: tuple[int, ...], colum
         chunks=tuple(boxes.extents(first).tolist()),
         fill_value=0,
     )
-    for box, piece in column.pieces(most):  # each one is a chunk
+    for box, piece in column.pieces(most):  # each piece is a chunk
         array[slices(box)] = piece
 
 
 def _synchronise(part: str) -> None:
-    """Forces what is in a folder to the disk."""
     for folder, _, names in os.walk(part):
         for name in names:
             with open(os.path.join(folder, name), "rb") as file:
@@ -285,7 +284,7 @@ def _synchronise(part: str) -> None:
 
 
 def _replace(part: str, target: str) -> None:
-    """Puts a folder in another one's place; the old one comes back if that fails."""
+    """Replaces a directory by another one; the old one is restored if that fails."""
     if not os.path.lexists(target):
         os.rename(part, target)
         return

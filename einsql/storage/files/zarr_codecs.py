@@ -1,6 +1,6 @@
-"""Checked stores and codecs for zarr: files of one store, chunks of the declared size.
+"""Stores and codecs for zarr with checks of links and of the sizes of files and chunks.
 
-Imported only when a store is opened, for zarr is an extra.
+Imported only when a store is opened, as zarr is an optional dependency.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ CHECKED = ("gzip", "zstd", "blosc")
 
 
 class ConfinedStore(LocalStore):
-    """A folder store that refuses links leading out of it, irregular files and long ones."""
+    """A local store that refuses links out of its directory, irregular files and long files."""
 
     most = 2**24
-    """Bytes of a file that is read as a whole."""
+    """Greatest size in bytes of a file that is read completely."""
 
     async def get(
         self,
@@ -36,14 +36,14 @@ class ConfinedStore(LocalStore):
         prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """As LocalStore's."""
+        """Checks the file and reads it as LocalStore does."""
         self._check(key, byte_range)
         return await super().get(key, prototype, byte_range)
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
-        """As LocalStore's."""
+        """Checks the files and reads them as LocalStore does."""
         pairs = list(key_ranges)
         for key, byte_range in pairs:
             self._check(key, byte_range)
@@ -54,7 +54,7 @@ class ConfinedStore(LocalStore):
         try:
             size = os.stat(os.path.join(self.root, key)).st_size
         except OSError:
-            return  # a chunk that is not there has the fill value
+            return  # a missing chunk has the fill value
         if byte_range is None and size > self.most:
             raise ValueError(f"{key} has {size} bytes, more than a chunk")
         if isinstance(byte_range, RangeByteRequest) and not (
@@ -64,10 +64,10 @@ class ConfinedStore(LocalStore):
 
 
 def checked_file(root: str, key: str) -> None:
-    """Refuses what is no file of a store; what is not there is none.
+    """Refuses irregular files and links out of a store; missing files are permitted.
 
     Raises:
-        ValueError: It is a link that leads outside, or no regular file.
+        ValueError: The key is a link out of the store, or not a regular file.
     """
     store, path = os.path.realpath(root), os.path.realpath(os.path.join(root, key))
     if os.path.commonpath([store, path]) != store:
@@ -81,7 +81,7 @@ def checked_file(root: str, key: str) -> None:
 
 
 def _most(spec: ArraySpec) -> int:
-    """Bytes that a chunk may have after decompression; checksums take some, too."""
+    """Greatest decompressed size of a chunk in bytes, with its checksums."""
     size = prod(spec.shape) * int(spec.dtype.to_native_dtype().itemsize)
     return size + size // 8 + 2**16
 
@@ -95,14 +95,14 @@ def _bounded(stream: Any, spec: ArraySpec) -> Buffer:
 
 
 class CheckedGzip(GzipCodec):
-    """gzip that stops at the size of the chunk."""
+    """gzip with a bound on the size of the chunk."""
 
     def _decode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
         return _bounded(gzip.GzipFile(fileobj=io.BytesIO(chunk_bytes.to_bytes())), chunk_spec)
 
 
 class CheckedZstd(ZstdCodec):
-    """zstd that stops at the size of the chunk."""
+    """zstd with a bound on the size of the chunk."""
 
     def _decode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
         stream = pa.CompressedInputStream(pa.BufferReader(chunk_bytes.to_bytes()), "zstd")
@@ -110,13 +110,13 @@ class CheckedZstd(ZstdCodec):
 
 
 class CheckedBlosc(BloscCodec):
-    """Blosc that looks at the sizes in the header first."""
+    """Blosc with checks of the sizes in its header."""
 
     def _decode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
         packed = chunk_bytes.to_bytes()
         size, block, compressed = (int.from_bytes(packed[n : n + 4], "little") for n in (4, 8, 12))
         if len(packed) < 16 or compressed != len(packed):
-            raise ValueError("a chunk of Blosc is cut short, or damaged")
+            raise ValueError("a chunk of Blosc is truncated or damaged")
         if size > _most(chunk_spec) or block > max(size, 2**16):
             raise ValueError(f"a chunk inflates to {size} bytes")
         return super()._decode_sync(chunk_bytes, chunk_spec)
@@ -127,4 +127,4 @@ for _name, _class in _CLASSES.items():
     register_codec(_name, _class)
 
 CONFIG = {f"codecs.{name}": f"{c.__module__}.{c.__qualname__}" for name, c in _CLASSES.items()}
-"""zarr's configuration under which it takes these."""
+"""The configuration with which zarr uses these codecs."""

@@ -1,4 +1,4 @@
-"""The memory of a session: its budget, and the temporary files for the rest."""
+"""The memory of a session: its budget, and temporary files for arrays beyond it."""
 
 from einsql.storage.memory.budget import Memory
 from einsql.storage.memory.spill_files import sweep

@@ -1,6 +1,6 @@
 """The memory budget of a session: its limit, its use, and spilling to files.
 
-A statement that surely fits runs as if there were no limit; the others run by `within`.
+A statement that needs few bytes runs without a check of the limit.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from einsql.storage.out_of_memory import NOTICED, available
 Fields = Mapping[str, np.ndarray]
 
 SURE = 16
-"""A statement that takes less than this part of the limit is not asked what it takes."""
+"""A statement that needs less than 1/16 of the limit runs without an estimate of its memory."""
 REMEMBERED = 8
-"""The part of the limit that blocks for the next statement take at most."""
+"""Pooled blocks for the next statement take at most 1/8 of the limit."""
 WORKING = 2
-"""The part of the room that a kernel takes at a time, with its operands' copies."""
+"""A kernel, with copies of its operands, takes at most 1/2 of the available memory."""
 HELD = 4
-"""The part of the room that results between two steps take; the rest goes to files."""
+"""Intermediate results take at most 1/4 of the available memory; the rest goes to files."""
 LEAST = 4
-"""The part of the limit that a statement has in any case, whatever is stored."""
+"""A statement may use at least 1/4 of the limit, independent of the stored tensors."""
 
 States = Callable[[], Iterable[Mapping[str, Spillable]]]
-"""Gives the objects by name in every state of a database that a session may still read."""
+"""Returns the objects by name in every state of a database that a session may still read."""
 
 
 class Memory:
@@ -44,21 +44,21 @@ class Memory:
 
     Attributes:
         space: The temporary files.
-        limit: Bytes that its statements may take, with what is stored; None for all there is.
+        limit: Memory limit in bytes of statements and stored tensors; None for no limit.
     """
 
     def __init__(
         self, settings: Settings, states: States = lambda: (), database: str | None = None
     ) -> None:
-        """Nothing is taken yet.
+        """Creates an unused budget.
 
         Args:
-            settings: Which limits hold.
-            states: What is stored.
-            database: The path of the database's file; None for one in memory.
+            settings: The settings with the limits.
+            states: Returns the stored objects.
+            database: The path of the database file; None in memory.
         """
         self._states = states
-        # The working directory may become another one.
+        # The working directory may change.
         self._database = None if database is None else os.path.realpath(database)
         self._share = 0.0
         self.space = Space(lambda: None)
@@ -67,7 +67,7 @@ class Memory:
             sweep(default_directory(self._database))
 
     def change(self, settings: Settings) -> None:
-        """Goes on under other settings; files that are there stay."""
+        """Applies new settings; existing temporary files stay."""
         self.limit = settings.memory_limit
         where = settings.temp_directory
         database = self._database
@@ -77,18 +77,18 @@ class Memory:
         buffer_pool.bound(self, few if few is not None and few < buffer_pool.KEPT else None)
 
     def close(self) -> None:
-        """Forgets what is stored; arrays that show files keep them."""
+        """Releases the stored objects; arrays in temporary files keep their files."""
         self._states = lambda: ()
         buffer_pool.bound(self, None)
 
     def lend(self, share: float = 0.5) -> int | None:
-        """Leaves a part of the limit to DuckDB for as long as the session lasts.
+        """Reserves a part of the limit for DuckDB until the session is closed.
 
         Args:
-            share: Which part, from 0 to 1; another one replaces it.
+            share: The fraction of the limit, 0 to 1; replaces an earlier one.
 
         Returns:
-            The bytes that DuckDB may take; None for as many as it likes.
+            DuckDB's memory limit in bytes; None for no limit.
         """
         self._share = share
         return None if self.limit is None else self._lent
@@ -99,12 +99,12 @@ class Memory:
 
     @property
     def sure(self) -> int:
-        """Bytes that a statement may take without asking."""
+        """Bytes that a statement may take without a check."""
         return NOTICED if self.limit is None else min(NOTICED, self.limit // SURE)
 
     @property
     def stored(self) -> int:
-        """Bytes of stored tensors that are in memory and in no file."""
+        """Bytes of stored tensors that are in memory and not in files."""
         return anonymous(
             stored.owned_fields for objects in self._states() for stored in objects.values()
         )
@@ -119,30 +119,30 @@ class Memory:
         return most if free is None else max(1, min(most, free))
 
     def allows(self, nbytes: int) -> bool:
-        """True if a statement may take so many bytes; frees pooled blocks if need be."""
+        """True if a statement may take this number of bytes; frees pooled blocks if necessary."""
         if nbytes + buffer_pool.KEPT <= self.room:
             return True
         buffer_pool.release()
         return nbytes <= self.room
 
     def lending(self) -> AbstractContextManager[None]:
-        """Large arrays that are made meanwhile go to files where they do not fit."""
+        """A context in which new large arrays go to files if they do not fit."""
         return _lending(self.space, self.room // HELD)
 
     def keeps(self, nbytes: int) -> bool:
-        """True if so many bytes more may be stored in memory; else they go to files."""
+        """True if this number of further bytes may be stored in memory, not in files."""
         if self.limit is None or nbytes < self.limit // SURE:
             return True
         return self.stored + nbytes <= self.limit // WORKING
 
     def settled(self, fields: Fields) -> Fields:
-        """Fields that are to be stored: in files if they would take most of the limit."""
+        """Fields to be stored, moved to files if they would take most of the limit."""
         if self.limit is None or type(fields) is not dict or self.keeps(anonymous([fields])):
             return fields
         return {name: self.moved(array) for name, array in fields.items()}
 
     def moved(self, array: np.ndarray) -> np.ndarray:
-        """An array in a file, unless it is in one; where it repeats, it does so there."""
+        """An array moved to a file if it is not in one; axes of stride 0 are stored once."""
         if is_mapped(owner(array)):
             return array
         few = distinct(array)
@@ -174,16 +174,16 @@ def _lending(space: Space, most: int) -> Iterator[None]:
         yield
 
 
-def anonymous(several: Iterable[Any], foreign: Iterable[int] = ()) -> int:
-    """Bytes of what fields show that is in memory and in no file, each once.
+def anonymous(relations: Iterable[Any], excluded: Iterable[int] = ()) -> int:
+    """Bytes in memory and not in files that fields refer to, each counted once.
 
     Args:
-        several: Fields; those that are no arrays of this process take nothing.
-        foreign: Ids of owners of memory that are not counted.
+        relations: Fields of relations; those without arrays in this process count 0.
+        excluded: Ids of owners of memory that are not counted.
     """
-    skipped = set(foreign)
+    skipped = set(excluded)
     sizes: dict[int, int] = {}
-    for fields in several:
+    for fields in relations:
         if type(fields) is not dict:
             continue
         for array in fields.values():

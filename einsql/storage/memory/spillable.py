@@ -9,8 +9,8 @@ import numpy as np
 
 
 class Spillable(Protocol):
-    """An object of a database, as far as the memory budget needs to know it."""
+    """The interface of a database object for the memory budget."""
 
     @property
     def owned_fields(self) -> Mapping[str, np.ndarray]:
-        """Arrays of the database: they take memory, and may go to temporary files."""
+        """The arrays that the database owns, which take memory and may go to temporary files."""

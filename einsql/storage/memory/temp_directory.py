@@ -1,4 +1,4 @@
-"""The directory of temporary files, when temp_directory is not set."""
+"""The default directory of temporary files."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from functools import cache
 
 
 def default_directory(database: str | None) -> str:
-    """The default of temp_directory: beside the database, else the system's directory."""
+    """The default of temp_directory: next to the database file, or the system's directory."""
     return _system_directory() if database is None else f"{database}.tmp"
 
 
 @cache
 def _system_directory() -> str:
-    """The system's directory for temporary files, one on a disk where there is a choice."""
-    import tempfile  # finding the directory writes a file; few statements need it
+    """The system's directory for temporary files, on a disk if possible."""
+    import tempfile  # its search for the directory writes a file; few statements need it
 
     temp, other = tempfile.gettempdir(), "/var/tmp"
     chosen = any(name in os.environ for name in ("TMPDIR", "TEMP", "TMP"))
@@ -24,7 +24,7 @@ def _system_directory() -> str:
 
 
 def in_memory(directory: str) -> bool:
-    """True for a directory whose files are memory, as far as the system tells."""
+    """True if the files of a directory are in memory; False if the system does not report it."""
     path, mounts = os.path.realpath(directory), {}
     try:
         with open("/proc/mounts", encoding="utf-8", errors="replace") as file:

@@ -1,4 +1,4 @@
-"""Results: a relation with the columns SQL named, as rows, arrays and Arrow tables."""
+"""Results: a relation with the columns of a SELECT, as rows, arrays and Arrow tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 65536
 
 PIECE = 2**22
-"""Bytes that are fetched at once from a remote result."""
+"""Bytes per fetch of a remote result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,13 @@ class ResultColumn:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The relation a query gave.
+    """The relation that a query returns.
 
     Attributes:
-        schema: Keys and fields of the relation; a flag that is missing in `fields` is true.
-        hidden: Keys that no column shows.
+        schema: Keys and fields of the relation.
+        fields: The arrays of the relation; a missing flag is true everywhere.
+        columns: The columns in SELECT order.
+        hidden: The names of keys without a column.
     """
 
     schema: Schema
@@ -62,11 +64,11 @@ class Result:
         return tuple(c.name for c in self.columns if c.key is not None)
 
     def _flag(self, name: str) -> np.ndarray | None:
-        """A flag, if it is false anywhere."""
+        """A flag; None if it is true everywhere."""
         return None if self._count(name) == self.schema.size else self.fields[name]
 
     def _count(self, flag: str) -> int:
-        """How many keys have a true flag; all of them if the flag is missing."""
+        """The number of keys with a true flag; all keys if the flag is missing."""
         return count(self.fields, Term(flag)) if flag in self.fields else self.schema.size
 
     def __len__(self) -> int:
@@ -78,14 +80,14 @@ class Result:
         return all(self._count(f) == self.schema.size for f in (PRESENT, valid(column.field)))
 
     def _pieces(self) -> Iterator[Result]:
-        """The result in parts that are here, in key order: as it is, or fetched one by one."""
+        """The result in local parts in key order; a local result is one part."""
         if isinstance(self.fields, PlacedFields):
             yield from self.pieces()
         else:
             yield self
 
     def pieces(self) -> Iterator[Result]:
-        """The result in parts of few bytes that are here, in key order."""
+        """The result in local parts of about `PIECE` bytes, in key order."""
         wanted = [c.field for c in self.columns if c.field is not None]
         named = dict.fromkeys([PRESENT, *wanted, *map(valid, wanted)])
         width = sum(self.schema.dtype(n).numpy.itemsize for n in named if n in self.fields)
@@ -98,11 +100,11 @@ class Result:
         return np.array([(k.lo, k.hi) for k in self.schema.keys], np.int64).reshape(-1, 2)
 
     def part(self, box: np.ndarray, fields: Sequence[str]) -> Result:
-        """The result over a box of keys, here; nothing else of it is brought here.
+        """The local result over a box of keys; only the box is fetched.
 
         Args:
             box: int64 (keys, 2), within the bounds.
-            fields: The value fields that are wanted; what tells of holes comes with them.
+            fields: The names of the value fields; their flags are included.
         """
         wanted = [*dict.fromkeys([PRESENT, *fields, *map(valid, fields)])]
         names = [name for name in wanted if name in self.fields]
@@ -129,20 +131,19 @@ class Result:
     # ---- arrays
 
     def numpy(self, fill: Any = None, *, as_stored: bool = False) -> Any:
-        """The result as one array per value column over the static key bounds.
+        """The result as one array per value column over the bounds of the keys.
 
         Args:
-            fill: Value of absent keys and NULLs; without it they are an error.
-            as_stored: Whether BFLOAT16 is wanted as its bits; else it is float32.
+            fill: Value of absent keys and NULLs; None raises an error for them.
+            as_stored: Whether BFLOAT16 is returned as its bits, not as float32.
 
         Returns:
             An ndarray with one axis per key column in SELECT order, or a dict of them by
             column name if there are several value columns. Read-only if it shares storage.
 
         Raises:
-            InterfaceError: A key is absent or NULL and no fill is given, or one that the
-                column cannot hold; a key is hidden; there is no value column, or two have
-                the same name.
+            InterfaceError: A key is absent or NULL without a fill, the column cannot hold the
+                fill, a key is hidden, there is no value column, or two have the same name.
         """
         values = [c for c in self.columns if c.field is not None]
         if self.hidden:
@@ -196,13 +197,12 @@ class Result:
                     yield from zip(*columns, strict=True)
 
     def column_chunks(self) -> Iterator[list[list[Any]]]:
-        """The columns of some rows at a time, as Python values; None for NULL."""
+        """The columns of up to `ROWS_AT_ONCE` rows at a time as Python values, None for NULL."""
         for index in self._positions():
             columns = []
             for c in self.columns:
-                column: list[Any]
                 values, known = self._column(c, index)
-                column = values.tolist()
+                column: list[Any] = values.tolist()
                 if known is not None:
                     pairs = zip(column, known.tolist(), strict=True)
                     column = [v if k else None for v, k in pairs]
@@ -238,7 +238,7 @@ class Result:
         return values, None if flag is None else flag[index]
 
     def table(self) -> Iterator[tuple[DType, np.ndarray, np.ndarray | None]]:
-        """Type, values in its carrier and NULL-free mask of each column over all rows."""
+        """The type, values and validity mask of each column over all rows."""
         parts = list(self._positions())
         positions = (
             tuple(np.concatenate(p) for p in zip(*parts, strict=True))
@@ -252,13 +252,13 @@ class Result:
 
     def arrow(self) -> pa.Table:
         """The rows as an Arrow table, one column per SELECT item."""
-        import pyarrow as pa  # 60 ms, and only boundaries need it
+        import pyarrow as pa  # takes 60 ms, and few callers need it
 
         parts = [batch for piece in self._pieces() for batch in piece.batches()]
         return pa.Table.from_batches(parts, self.arrow_schema())
 
     def arrow_schema(self) -> pa.Schema:
-        """The columns of `arrow`."""
+        """The schema of `arrow`."""
         import pyarrow as pa  # as above
 
         return pa.schema([pa.field(c.name, arrow_type(c.dtype)) for c in self.columns])
@@ -278,7 +278,7 @@ class Result:
 
 
 def _filler(fill: Any, column: ResultColumn) -> np.ndarray:
-    """A fill value in a column's type; floats are rounded, nothing else is."""
+    """A fill value in a column's type; only floats are rounded."""
     filling = np.asarray(fill)
     if filling.ndim == 0 and filling.dtype.kind in "biuf":
         with np.errstate(all="ignore"):
@@ -292,7 +292,7 @@ def _filler(fill: Any, column: ResultColumn) -> np.ndarray:
 
 
 def arrow_type(dtype: DType) -> pa.DataType:
-    """The Arrow type of a value type; BFLOAT16, which Arrow lacks, is exact as its float."""
+    """The Arrow type of a value type; FLOAT for BFLOAT16, which Arrow lacks."""
     import pyarrow as pa  # as above
 
     return {

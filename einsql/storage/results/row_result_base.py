@@ -12,13 +12,13 @@ class Keyless:
 
     Attributes:
         names: The columns.
-        types: Their SQL types.
+        types: The SQL types of the columns.
     """
 
     names: tuple[str, ...]
     types: tuple[str, ...]
     _no_keys: ClassVar[tuple[str, str]]
-    """For errors: what the result has instead of keys, and a hint."""
+    """The reason and the hint of the error on a request for keys."""
 
     @property
     def description(self) -> tuple[tuple[Any, ...], ...]:
@@ -38,16 +38,16 @@ class Keyless:
 
     @property
     def key_names(self) -> tuple[str, ...]:
-        """There are no keys."""
+        """The names of the keys: none."""
         return ()
 
     @property
     def shape(self) -> None:
-        """There are no keys, and so no axes."""
+        """The extents of the keys: none."""
         return None
 
     def _check_names(self) -> None:
-        """Requires that each column has a name of its own.
+        """Refuses columns with the same name.
 
         Raises:
             InterfaceError: Two columns have the same name.

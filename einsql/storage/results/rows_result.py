@@ -1,4 +1,4 @@
-"""A result that is a list of rows with named and typed columns, as a loop gives it."""
+"""A result that is a list of rows with named and typed columns, such as that of a loop."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowsResult(Keyless):
-    """Rows in their order.
+    """A list of rows.
 
     Attributes:
         names: The columns.
-        types: Their SQL types.
+        types: The SQL types of the columns.
         content: The rows.
     """
 
@@ -28,7 +28,7 @@ class RowsResult(Keyless):
     types: tuple[str, ...]
     content: list[tuple[Any, ...]]
 
-    _no_keys = ("A list of rows has no keys", "fetch_numpy gives its columns.")
+    _no_keys = ("A list of rows has no keys", "fetch_numpy returns its columns.")
 
     def __len__(self) -> int:
         return len(self.content)
@@ -39,14 +39,14 @@ class RowsResult(Keyless):
 
     def arrow(self) -> pa.Table:
         """The rows as an Arrow table."""
-        import pyarrow as pa  # 60 ms, and only boundaries need it
+        import pyarrow as pa  # takes 60 ms, and few callers need it
 
         columns = list(zip(*self.content, strict=True)) or [()] * len(self.names)
         arrays = [pa.array(list(values)) for values in columns]
         return pa.Table.from_arrays(arrays, names=list(self.names))
 
     def numpy(self, fill: Any = None) -> dict[str, np.ndarray]:
-        """One array of rank 1 for each column; masked where there are NULLs, without a `fill`.
+        """One array of rank 1 for each column; masked if there are NULLs and no `fill`.
 
         Raises:
             InterfaceError: Two columns have the same name.
@@ -57,8 +57,8 @@ class RowsResult(Keyless):
             values = [row[n] for row in self.content]
             missing = np.array([v is None for v in values], np.bool_)
             if missing.any():
-                stand = 0 if fill is None else fill
-                array = np.array([stand if v is None else v for v in values])
+                filler = 0 if fill is None else fill
+                array = np.array([filler if v is None else v for v in values])
                 arrays[name] = array if fill is not None else np.ma.masked_array(array, missing)
             else:
                 arrays[name] = np.array(values)

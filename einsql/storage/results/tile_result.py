@@ -1,4 +1,4 @@
-"""Results of queries over tiles: rows of keys and an array, or one tensor put together."""
+"""Results of queries over tiles: rows of keys and an array, or one assembled tensor."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TileResult:
-    """The tensor relation a query gave.
+    """The tensor relation that a query returns.
 
     Attributes:
-        columns: Name of each column and which key it shows; None shows the arrays.
+        columns: The name of each column and the number of its key; None for the arrays.
     """
 
     node: Node
@@ -37,12 +37,12 @@ class TileResult:
 
     @property
     def origin(self) -> tuple[int, ...]:
-        """The least value of each key: blocks are counted from 0."""
+        """The least value of each key, 0 for block numbers."""
         return (0,) * len(self.node.schema.bounds)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many values each key takes, in SELECT order."""
+        """The number of values of each key, in SELECT order."""
         return tuple(self.node.schema.bounds[n] for _, n in self.columns if n is not None)
 
     @property
@@ -54,13 +54,13 @@ class TileResult:
         return len(self.blocks)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Rows in SELECT's column order, ordered by key; arrays are NumPy's."""
+        """Rows in SELECT's column order, ordered by key, with NumPy arrays."""
         for key, array in self.blocks.items():
             shown = loaded(array, self.node.schema.dtype)
             yield tuple(shown if n is None else key[n] for _, n in self.columns)
 
     def numpy(self, fill: Any = None) -> np.ndarray:
-        """The tensor the blocks are parts of, key i along axis i.
+        """The tensor assembled from the blocks, key i along axis i.
 
         Raises:
             InterfaceError: The keys do not cut the axes, or some are missing.
@@ -80,7 +80,7 @@ class TileResult:
         return loaded(tensor, self.node.schema.dtype)
 
     def tensor(self) -> Result:
-        """The tensor the blocks are parts of as a result over elements.
+        """The tensor assembled from the blocks, as a result over elements.
 
         Raises:
             Error: The keys do not cut the axes, or some are missing.
@@ -105,9 +105,9 @@ class TileResult:
         """The rows as an Arrow table.
 
         Arrays of one shape are a fixed-shape-tensor column, booleans as bytes; arrays of
-        several shapes are structs of a shape and a list of their elements.
+        several shapes are structs of a shape and a list of elements.
         """
-        import pyarrow as pa  # 60 ms, and only boundaries need it
+        import pyarrow as pa  # takes 60 ms, and few callers need it
 
         keys, dtype = list(self.blocks), self.node.schema.dtype
         columns = [
@@ -120,12 +120,12 @@ class TileResult:
 
 
 def tensor_fields(node: Node, blocks: Mapping[KeyTuple, np.ndarray], schema: Schema) -> Fields:
-    """The tensor that blocks are parts of; it stays remote if it can.
+    """The tensor assembled from blocks; it stays remote if possible.
 
     Args:
         node: The relation.
-        blocks: All of it.
-        schema: The tensor's keys and its one field.
+        blocks: All blocks of the relation.
+        schema: The tensor's keys and single field.
 
     Raises:
         Error: The keys do not cut the axes, or some are missing.
@@ -137,7 +137,7 @@ def tensor_fields(node: Node, blocks: Mapping[KeyTuple, np.ndarray], schema: Sch
 
 
 def type_text(schema: BlockSchema) -> str:
-    """The SQL type of the arrays, as DOUBLE[3|2,5]."""
+    """The SQL type of the arrays, such as DOUBLE[3|2,5]."""
     return f"{schema.dtype.value}[{','.join(map(_extents, schema.dims))}]"
 
 
@@ -146,7 +146,6 @@ def _extents(dim: Dim) -> str:
 
 
 def _arrays(arrays: list[np.ndarray], dtype: DType) -> pa.Array:
-    """Blocks as a column."""
     import pyarrow as pa  # as above
 
     kind = arrow_type(dtype)

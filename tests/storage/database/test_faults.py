@@ -141,7 +141,7 @@ def test_every_connection_refuses_a_file_whose_disk_failed(path: str) -> None:
         held = other.execute("SELECT * FROM x")
         other.execute("BEGIN; UPDATE x SET val = 2")
         with pytest.raises(einsql.OperationalError, match="was closed: the disk fails"):
-            con.store.database.lose("the disk fails")
+            con.store.database.invalidate("the disk fails")
         for session in con, other:
             for statement in (*repeated, "SELECT 1 AS n", "SHOW TENSORS", "CHECKPOINT", "COMMIT"):
                 with pytest.raises(einsql.OperationalError, match="was closed") as told:

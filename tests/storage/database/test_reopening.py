@@ -12,6 +12,7 @@ import pytest
 import einsql
 from einsql.core.schema import DType
 from einsql.storage.database import checks, payload, rows
+from einsql.storage.files import arrow
 from einsql.storage.objects import Tensor
 
 VALUES = {
@@ -126,7 +127,7 @@ def test_elements_beyond_arrows_tensors_are_lists(
 ) -> None:
     import pyarrow as pa
 
-    monkeypatch.setattr(payload, "MOST", 5)
+    monkeypatch.setattr(arrow, "MOST", 5)
     with einsql.connect(path) as con:
         con.execute(
             "CREATE TENSOR x AS SELECT i, j, i * 3 + j AS val FROM RANGE(2) a(i), RANGE(3) b(j)"

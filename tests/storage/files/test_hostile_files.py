@@ -40,7 +40,7 @@ def hostile(folder: Path, *arguments: str) -> list[str]:
     found = subprocess.run(
         [sys.executable, str(HERE.with_name("hostile.py")), *arguments],
         cwd=folder, capture_output=True, text=True, errors="replace", timeout=300,
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[2]), "OPENBLAS_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[3]), "OPENBLAS_NUM_THREADS": "1"},
     )  # fmt: skip
     assert found.returncode == 0, (found.returncode, found.stdout[-2000:], found.stderr[-4000:])
     return found.stdout.splitlines()
@@ -107,7 +107,7 @@ def text_files(folder: Path) -> dict[str, str]:
             number(64) + b'{"val":{"dtype":"F32","shape":[1099511627776],"data_off', "damaged|trunc"
         ),
         "long.safetensors": (number(2**62) + b"{}", "first bytes"),
-        "tensors.gguf": (gguf_header(2**60, 0), "says that it has"),
+        "tensors.gguf": (gguf_header(2**60, 0), "declares"),
         "values.gguf": (gguf_header(1, 2**60), "metadata values"),
         "text.gguf": (gguf_header(0, 1, number(2**63)), "not complete"),
         "array.gguf": (
@@ -178,8 +178,8 @@ def larger_files(folder: Path) -> dict[str, str]:
     (folder / "old.zarr/.zarray").write_text("{}")
     return {
         "small.npz": "size of its shape", "lies.npz": "size of its shape",
-        "line.csv": "damaged|NULL", "names.csv": "first line", "groups.parquet": "twice",
-        "same.parquet": "twice", "shape.zarr": "fit in memory|has the shape",
+        "line.csv": "damaged|NULL", "names.csv": "first line", "groups.parquet": "duplicate|twice",
+        "same.parquet": "duplicate|twice", "shape.zarr": "fit in memory|has the shape",
         "chunk.zarr": "chunks", "many.zarr": "chunks", "codec.zarr": "codec",
         "bomb.zarr": "inflates|damaged", "link.zarr": "leads out", "pipe.zarr": "no regular file",
         "old.zarr": "version 3",
@@ -194,7 +194,7 @@ def long_files(folder: Path) -> dict[str, str]:
         "arrays.gguf": (gguf_header(0, 1, array + b"\x09\0\0\0" + number(2**20)), "metadata"),
         "texts.gguf": (gguf_header(0, 1, array + b"\x08\0\0\0" + number(2**22)), "metadata"),
         "name.gguf": (gguf_header(1, 0, number(2**17) + bytes(2**17)), "a name has"),
-        "tensors.gguf": (gguf_header(2**17, 0), "says that it has"),
+        "tensors.gguf": (gguf_header(2**17, 0), "declares"),
         "lists.safetensors": (number(1800008) + b'{"":[' + b"[]," * 600000 + b"0]}", "values"),
         "deep.safetensors": (number(900005) + b'{"":' + b"[" * 900000 + b"}", "wrong"),
         "comments.mtx": (matrix + "%\n" * 2**20, "bytes of comments"),

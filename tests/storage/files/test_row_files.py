@@ -16,7 +16,7 @@ from pyarrow import csv, parquet
 import einsql
 from einsql.core.schema import DType
 from einsql.storage.files import parquet as files_parquet
-from einsql.storage.files.mapped import Found
+from einsql.storage.files.mapped import RegularFile
 
 TYPES = ["BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "BFLOAT16", "FLOAT", "DOUBLE"]
 ROWS = ["csv", "tsv", "parquet", "arrow", "mtx"]
@@ -310,7 +310,7 @@ def test_a_statement_reads_a_footer_once(
     os.utime(path, ns=(before, before))
     real, opened = files_parquet.opened, []
 
-    def counted(file: Found) -> parquet.ParquetFile:
+    def counted(file: RegularFile) -> parquet.ParquetFile:
         opened.append(file)
         return real(file)
 
