@@ -4,9 +4,9 @@ A module that few statements need is named twice, so that type checkers and the 
 see it and a process that does not use it does not load it:
 
     if TYPE_CHECKING:
-        from einsql.kernels import windows
+        from einsql.kernels import convolutions
     else:
-        windows = LazyModule("einsql.kernels.windows")
+        convolutions = LazyModule("einsql.kernels.convolutions")
 """
 
 from __future__ import annotations

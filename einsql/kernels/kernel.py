@@ -121,3 +121,8 @@ def ignoring(run: Runner, write: Write | None = None) -> Runner:
 
 def no_progress(_: float) -> None:
     """Ignores progress."""
+
+
+def share(tick: Tick, number: int, of: int) -> Tick:
+    """Progress of one part among several."""
+    return lambda done: tick((number + done) / of)

@@ -14,7 +14,7 @@ from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.conditional_outputs import beside
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
-from einsql.kernels.kernel import CompiledNode, Fields, Kernel, Runner, Tick, WithWriter
+from einsql.kernels.kernel import CompiledNode, Fields, Kernel, Runner, Tick, WithWriter, share
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.loops.half_precision import match_floats, stores_half
 from einsql.kernels.matmul.contraction import (
@@ -27,18 +27,17 @@ from einsql.kernels.matmul.contraction import (
     is_plain_sum,
     is_streamed,
 )
+from einsql.kernels.scalars import failure_of
 from einsql.kernels.vectorized.views import VIEWS
 
 if TYPE_CHECKING:
-    from einsql.kernels import packed, segments, sparse, windows
-    from einsql.kernels.loops import loop_nest
+    from einsql.kernels import convolutions, packed, segments, sparse
     from einsql.kernels.matmul import ranged
     from einsql.kernels.vectorized import numpy_map, rare_extremes, vector
 else:  # loaded when a node needs one of them
-    packed, segments, sparse, windows = lazy_modules(
-        "einsql.kernels", "packed", "segments", "sparse", "windows"
+    convolutions, packed, segments, sparse = lazy_modules(
+        "einsql.kernels", "convolutions", "packed", "segments", "sparse"
     )
-    (loop_nest,) = lazy_modules("einsql.kernels.loops", "loop_nest")
     (ranged,) = lazy_modules("einsql.kernels.matmul", "ranged")
     numpy_map, rare_extremes, vector = lazy_modules(
         "einsql.kernels.vectorized", "numpy_map", "rare_extremes", "vector"
@@ -55,14 +54,10 @@ A call that may raise counts five times, for the branches it brings.
 """
 
 
-def _match_loops(node: EinSum) -> Runner | None:
-    return compile_loops(node) if _length(node) <= LONGEST else None
-
-
 def _length(node: EinSum) -> int:
     """How much source the node's expressions make."""
     calls = [e for root in exprs(node) for e in subexpressions(root) if isinstance(e, Call)]
-    return len(calls) + 4 * sum(loop_nest.may_raise(e) for e in calls)
+    return len(calls) + 4 * sum(failure_of(e) is not None for e in calls)
 
 
 def _match_sparse(node: EinSum, jit: str = "auto") -> Runner | None:
@@ -82,7 +77,7 @@ def _match_segments(node: EinSum) -> Runner | None:
 
 
 def _match_windows(node: EinSum) -> Runner | None:
-    return windows.compile_windows(node) if _computes_labels(node) else None
+    return convolutions.compile_windows(node) if _computes_labels(node) else None
 
 
 def _computes_labels(node: EinSum) -> bool:
@@ -120,7 +115,10 @@ VECTOR = Kernel(
     takes_half=True,
 )
 LOOPS = Kernel(
-    "loops", "any node, by compiled loops that fuse everything", _match_loops, takes_half=True
+    "loops",
+    "any node, by compiled loops that fuse everything",
+    lambda node: compile_loops(node) if _length(node) <= LONGEST else None,
+    takes_half=True,
 )
 
 KERNELS: tuple[Kernel, ...] = (
@@ -209,7 +207,7 @@ def _windows(node: EinSum, output: Output) -> bool:
     """True if an output is a sum of products of an operand read through computed labels."""
     if not _computes_labels(node):
         return False
-    return windows.is_window_product(node, output)
+    return convolutions.is_window_product(node, output)
 
 
 def _compile(node: EinSum, jit: str) -> CompiledNode[Runner]:
@@ -234,7 +232,7 @@ def _compile_whole(node: EinSum, jit: str) -> CompiledNode[Runner]:
         if special is not None:
             return special
     contraction = UNCOMPILED if jit == "never" else CONTRACTION
-    looked = windows.as_windows(node) if _computes_labels(node) else None
+    looked = convolutions.as_windows(node) if _computes_labels(node) else None
     if looked is None:
         gather = replace(GATHER, match=lambda node: _match_gather(node, jit))
         if compiled and (is_streamed(node) or all(_streams(node, o, jit) for o in node.outputs)):
@@ -289,7 +287,7 @@ def _combined(parts: Sequence[CompiledNode[Runner]]) -> CompiledNode[Runner]:
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         fields: dict[str, np.ndarray] = {}
         for n, runner in enumerate(runners):
-            fields |= runner(operands, _share(tick, n, len(runners)))
+            fields |= runner(operands, share(tick, n, len(runners)))
         return fields
 
     def lines(page: Page, operands: Sequence[FieldSource]) -> dict[str, str] | None:
@@ -307,8 +305,3 @@ def _combined(parts: Sequence[CompiledNode[Runner]]) -> CompiledNode[Runner]:
         views=frozenset().union(*(p.views for p in parts)),
         calls_blas=any(p.calls_blas for p in parts),
     )
-
-
-def _share(tick: Tick, number: int, of: int) -> Tick:
-    """Progress of one part among several."""
-    return lambda done: tick((number + done) / of)

@@ -17,7 +17,7 @@ UNUSED = (
     "einsql.hybrid",
     "einsql.kernels.sparse",
     "einsql.kernels.vectorized.vector",
-    "einsql.kernels.windows",
+    "einsql.kernels.convolutions",
     "einsql.optimizer.decomposition",
     "einsql.planner.tile_plan",
     "einsql.storage.files.arrow",

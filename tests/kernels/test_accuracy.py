@@ -32,8 +32,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.kernels.kernel import Runner
 from einsql.kernels.registry import KERNELS, compile_node
-from einsql.kernels.sparse.multiply import multiply_tiles
-from einsql.kernels.sparse.rows import multiply_rows
+from einsql.kernels.sparse.multiply import multiply_rows, multiply_tiles
 from einsql.kernels.sparse.stored import collapsed
 from einsql.kernels.sparse.tiles import TILE
 from tests.kernels.compiling import cache_directory

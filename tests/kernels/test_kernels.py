@@ -29,7 +29,7 @@ from einsql.ir.einsum.graph import (
     Value,
 )
 from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node
-from einsql.kernels.matmul import copying, layout, multiply, pieces, rows
+from einsql.kernels.matmul import layout, multiply, pieces, rows
 from einsql.kernels.matmul.contraction import CONTRACTION
 from einsql.kernels.registry import GATHER, MAPS, SEGMENTS, VECTOR, WINDOWS
 from einsql.kernels.runtime import thread_pool
@@ -226,8 +226,8 @@ def test_contraction_in_pieces(case: Case, least: int, in_line: float) -> None:
         patch.setattr(pieces, "SPREAD", 0.0)
         patch.setattr(pieces, "LONG", 0.0)
         patch.setattr(pieces, "LEAST", least)
-        patch.setattr(copying, "BLOCK", 2)
-        patch.setattr(copying, "LINE", 2)
+        patch.setattr(pieces, "BLOCK", 2)
+        patch.setattr(pieces, "LINE", 2)
         patch.setattr(layout, "BLOCK", 1)
         patch.setattr(multiply, "LONG_SUM", 2)
         patch.setattr(rows, "IN_LINE", in_line)

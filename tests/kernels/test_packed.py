@@ -26,7 +26,7 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
 )
-from einsql.kernels.packed import factors, layout, pieces, run
+from einsql.kernels.packed import factors, layout, run
 from einsql.kernels.packed.run import compile_packed
 from einsql.kernels.runtime import thread_pool
 from einsql.kernels.runtime.cpu_features import Machine
@@ -156,7 +156,7 @@ def _conditions(leaves: list[Expr]) -> list[Expr]:
 def test_random_reductions_over_two_sides(case: Case, threads: int, terms: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(factors, "TERMS", terms)  # from how many terms on BLAS may multiply
-        patch.setattr(pieces, "SPAN", 16)
+        patch.setattr(run, "SPAN", 16)
         patch.setattr(thread_pool, "threads", lambda: threads)
         runner = compile_packed(case.node)
         assert runner is not None
@@ -342,7 +342,7 @@ def test_log_sum_exp_streams_twice() -> None:
 
 
 def test_pieces_tick_and_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE", 2**10)
+    monkeypatch.setattr(run, "PIECE", 2**10)
     monkeypatch.setattr(thread_pool, "threads", lambda: 1)
     a = np.arange(64 * 40, dtype="f").reshape(64, 40)
     case = both("max", plus(F), (a, a), F)

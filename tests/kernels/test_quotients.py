@@ -185,7 +185,7 @@ def test_a_result_without_gaps_is_not_cleared(monkeypatch: pytest.MonkeyPatch) -
     def cleared(*_: object) -> np.ndarray:
         raise AssertionError
 
-    monkeypatch.setattr(generated, "_start", cleared)
+    monkeypatch.setattr(generated, "starting", cleared)
     turned(64, 64, 32)
 
 

@@ -30,7 +30,7 @@ from einsql.ir.einsum.graph import (
     conj,
 )
 from einsql.kernels import Runner, compile_node, registry
-from einsql.kernels.sparse import compile_sparse, multiply, rows, tiled, tiles
+from einsql.kernels.sparse import compile_sparse, multiply, tiled, tiles
 from einsql.storage import sparse_fields
 from einsql.storage.sparse_fields import SparseFields
 from tests.kernels.compiling import PROPERTY, cache_directory
@@ -55,7 +55,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
         memory = np.full(int(np.prod(shape)) * dtype.itemsize, 0xFF, np.uint8)
         return memory.view(dtype).reshape(shape)
 
-    for module in (multiply, tiles, rows):
+    for module in (multiply, tiles):
         monkeypatch.setattr(module, "empty", poisoned)
     for module in (multiply, tiles):
         monkeypatch.setattr(module, "TILE", 4)
@@ -63,9 +63,9 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     for least in ("LEAST", "SIDES", "TERMS"):
         monkeypatch.setattr(tiled, least, 1)
     monkeypatch.setattr(tiles, "SPREAD", 1)
-    monkeypatch.setattr(rows, "SPREAD", 0.0)
+    monkeypatch.setattr(multiply, "SPREAD", 0.0)
     for name, value in {"NEAR": 64, "LEAST": 2, "OFTEN": 1}.items():
-        monkeypatch.setattr(rows, name, value)
+        monkeypatch.setattr(multiply, name, value)
     monkeypatch.setattr(registry, "SMALL", 0)
 
 
@@ -483,7 +483,7 @@ def test_what_needs_an_array_beyond_memory_says_so(monkeypatch: pytest.MonkeyPat
 
 
 def test_long_rows_are_added_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "IN_ORDER", 100)
+    monkeypatch.setattr(multiply, "IN_ORDER", 100)
     m = sparse.csr_array(np.full((1, 1000), 0.1, np.float32))
     con = einsql.connect()
     con.register("m", m, dims=("i", "j"))

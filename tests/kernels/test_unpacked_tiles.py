@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.kernels.matmul import multiply, product_strategy, unpacked_tiles
+from einsql.kernels.matmul import multiply, unpacked_tiles
 from einsql.kernels.matmul.contraction import CONTRACTION, UNCOMPILED
 from einsql.kernels.matmul.unpacked_tiles import UnpackedTiles, tile_for
 from einsql.kernels.runtime import thread_pool
+from einsql.kernels.runtime.cpu_features import Machine
 from tests.kernels.compiling import cache_directory
 from tests.kernels.nodes import no_tick
 
@@ -76,8 +77,9 @@ def test_what_is_no_number_stays_where_it_is() -> None:
 
 def test_tiles_fill_registers_that_there_are() -> None:
     for registers in ((64, 32), (32, 16), (16, 32)):
+        processor = Machine(*registers, fma=True)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(unpacked_tiles, "_registers", lambda registers=registers: registers)
+            patch.setattr(unpacked_tiles, "machine", lambda processor=processor: processor)
             for m in range(1, 70):
                 for n in range(1, 70):
                     for size in (4, 8):
@@ -130,7 +132,7 @@ def test_products_that_it_serves(
 
 def test_without_compiling_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiply, "COMPILED", 1)
-    monkeypatch.setattr(product_strategy, "UnpackedTiles", None)
+    monkeypatch.setattr(unpacked_tiles, "UnpackedTiles", None)
     con = einsql.connect()
     con.execute("SET jit = 'never'")
     a = np.ones((70, 6, 6), np.float32)

@@ -13,7 +13,7 @@ import einsql
 from einsql.core.schema import DType, Field
 from einsql.core.sparse_matrix import Compressed
 from einsql.kernels.loops.half_precision import _Read
-from einsql.kernels.sparse.rows import multiply_rows
+from einsql.kernels.sparse.multiply import multiply_rows
 from einsql.kernels.sparse.tiled import _Pair
 from einsql.kernels.sparse.tiles import grid_of
 from tests.kernels.nodes import no_tick

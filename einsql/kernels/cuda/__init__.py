@@ -3,7 +3,7 @@
 `device.py` is the protocol of a device. `gpu.py` implements it, and `simulator.py` for tests;
 `process_device.py` chooses between them. `operators.py` chooses a kernel for a node: a view
 (nothing moves), `products.py`, `tiles.py`, or the generated grid of `generated.py` and
-`source.py`. `memory.py`, `slabs.py` and `shortage.py` manage the memory of the device.
+`source.py`. `memory.py` and `slabs.py` manage the memory of the device.
 """
 
 from einsql.kernels.cuda.memory import Handle, Memory

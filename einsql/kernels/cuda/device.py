@@ -7,8 +7,9 @@ Numba's CUDA simulator. All code above this protocol runs on either.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,17 @@ Array = Any
 WAY_OUT = (
     "SET device = 'cpu', or pip install 'einsql[cuda]' where an NVIDIA GPU and its driver are."
 )
+
+_SHORTAGES = (
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "cudaErrorMemoryAllocation",
+)
+"""Names that cuBLAS, the driver and the runtime use in messages of CuPy and
+numba-cuda for a lack of memory. CuPy raises MemoryError for arrays alone: not for handles and
+workspaces of cuBLAS, modules and stacks of the driver, and pinned memory."""
+
+T = TypeVar("T")
 
 
 class Device(Protocol):
@@ -85,3 +97,33 @@ class Device(Protocol):
 def simulated() -> bool:
     """True if Numba's simulator replaces a GPU in this process."""
     return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
+
+
+@lru_cache(maxsize=1024)
+def load(source: str) -> Any:
+    """The dispatcher `kernel` of a generated module; it compiles on its first launch."""
+    module: dict[str, Any] = {"__name__": "einsql_cuda_kernel"}
+    exec(compile(source, "<einsql CUDA kernel>", "exec"), module)
+    return module["kernel"]
+
+
+def is_shortage(error: BaseException) -> bool:
+    """True if an error says that memory is lacking, on the device or pinned."""
+    return isinstance(error, MemoryError) or any(name in str(error) for name in _SHORTAGES)
+
+
+def with_room(work: Callable[[], T], give_back: Callable[[], None]) -> T:
+    """Runs `work`, a second time if the first one lacks memory other than that of arrays.
+
+    Args:
+        work: The function; it leaves nothing behind where it fails.
+        give_back: Frees cached memory for other allocations. Allocations of arrays, which raise
+            MemoryError, have done that themselves.
+    """
+    try:
+        return work()
+    except Exception as error:
+        if isinstance(error, MemoryError) or not is_shortage(error):
+            raise
+    give_back()  # only here, where the error no longer holds the arrays of the first try
+    return work()

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, Axis, Call, Const, EinSum, Expr, Label, Output
-from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.source import Grid, finishing, generate_cuda, plan_grid
 from einsql.kernels.loops.codegen import cells
-from einsql.kernels.loops.expressions import Argument, Program, Role
-from einsql.kernels.loops.loop_nest import failing, free_labels
+from einsql.kernels.loops.expressions import Program, first_error
+from einsql.kernels.loops.loop_nest import free_labels
+from einsql.kernels.scalars import bounds_of, fails
+from einsql.kernels.vectorized.reductions import start_of
+from einsql.kernels.vectorized.views import window
 
 Arrays = Mapping[str, Array]
 """A relation's fields on a device, by name."""
@@ -31,9 +32,11 @@ EACH = 4
 """Points that a thread of a team has at least, where several blocks share a key."""
 
 
-def start(o: Output) -> Any:
-    """The value of an output at a key without any point."""
-    return 0 if o.reduction is None else REDUCTIONS[o.reduction].identity(o.dtype)
+def raise_failure(program: Program, device: Device, failed: Array) -> None:
+    """Raises the first error that a kernel has noted in an array of one element."""
+    bits = int(device.download(failed)[0]) if program.reasons else 0
+    if bits:
+        raise first_error(program.reasons, bits)
 
 
 def compile_generated(node: EinSum, device: Device) -> Compute | None:
@@ -45,7 +48,7 @@ def compile_generated(node: EinSum, device: Device) -> Compute | None:
     shape = node.schema.shape
     if any(a.extent == 0 for a in node.axes):
         return lambda operands: {
-            o.name: device.full(shape, start(o), o.dtype.numpy) for o in node.outputs
+            o.name: device.full(shape, start_of(o), o.dtype.numpy) for o in node.outputs
         }
     grid = plan_grid(node)
     if grid is None:
@@ -78,8 +81,6 @@ def _size(node: EinSum, grid: Grid) -> int:
 
 
 class _Generated:
-    """A node with its plan."""
-
     def __init__(
         self, node: EinSum, device: Device, grid: Grid, program: Program, team: int, splits: int
     ) -> None:
@@ -93,14 +94,13 @@ class _Generated:
         self.places = compile_generated(_places(node, grid), device) if grid.sorted else None
 
     def run(self, operands: Sequence[Arrays]) -> dict[str, Array]:
-        """Launches the kernels."""
         node, device = self.node, self.device
         sorts = list(self.sort(operands)) if self.places is not None else []
         outputs = [self.result(o) for o in node.outputs]
         numbers: list[Any] = [self.size]
         inputs = [
             *(self.axes[x].extent for x in self.grid.nest.loops),
-            *map(self.argument, self.program.params),
+            *(p.of_node(self.node) for p in self.program.params),
             *map(literal, self.program.constants),
             *(self.array(operands, *key) for key in self.program.arrays),
             *sorts,
@@ -126,10 +126,7 @@ class _Generated:
         failed = self.failed
         blocks = max(1, min(-(-work // device.threads), device.grid))
         device.launch(program.source, blocks, [*args, failed])
-        if program.reasons:
-            bits = int(device.download(failed)[0])
-            if bits:
-                raise DataError(program.reasons[(bits & -bits).bit_length() - 1])
+        raise_failure(program, device, failed)
 
     def sort(self, operands: Sequence[Arrays]) -> tuple[Array, Array]:
         """The points by the key they belong to, and where each key's begin among them."""
@@ -149,7 +146,7 @@ class _Generated:
         """The array a kernel writes for an output."""
         dtype = stored_type(o.dtype)
         if self.partial or self.grid.sorted:
-            return self.device.full((self.node.schema.size,), start(o), dtype)
+            return self.device.full((self.node.schema.size,), start_of(o), dtype)
         return self.device.empty((self.node.schema.size,), dtype)
 
     def state(self, dtype: DType, value: Any) -> Array:
@@ -157,30 +154,20 @@ class _Generated:
         carried = np.dtype(np.float32) if dtype is DType.HALF else stored_type(dtype)
         return self.device.full((self.size * self.splits,), value, carried)
 
-    def argument(self, p: Argument) -> int:
-        """The value of an integer argument."""
-        if p.role is Role.LO:
-            return self.axes[p.label].lo
-        if p.role is Role.HI:
-            return self.axes[p.label].hi
-        place = self.node.keys.index(p.label)
-        return prod(self.node.schema.shape[place + 1 :])
-
     def array(self, operands: Sequence[Arrays], operand: int, name: str) -> Array:
         """The part of a field that the domain covers."""
         read = self.node.operands[operand]
-        keys = read.source.schema.keys
-        bounds = [(self.axes[x], k) for x, k in zip(read.labels, keys, strict=True)]
+        part = window(self.node, read)
         array = operands[operand][name]
         if array.dtype == np.bool_:
             array = array.view(np.uint8)
-        return array[tuple(slice(a.lo - k.lo, a.hi - k.lo) for a, k in bounds)]
+        return array if part is None else array[part]
 
 
 def _states(o: Output) -> list[tuple[DType, Any]]:
     """Type and start of each running value of an output."""
     first, *rest = (dtype for _, dtype, _ in cells(0, o))
-    return [(first, start(o)), *((dtype, 0) for dtype in rest)]
+    return [(first, start_of(o)), *((dtype, 0) for dtype in rest)]
 
 
 def stored_type(dtype: DType) -> np.dtype:
@@ -204,7 +191,7 @@ def _tells_too_early(node: EinSum, grid: Grid) -> bool:
     """True if sorting could find a failure at a point that another computed axis excludes."""
     placed = _placed(node, grid)
     others = any(a.define is not None and a not in placed for a in node.axes)
-    return others and any(a.define is not None and failing(node, a.define) for a in placed)
+    return others and any(a.define is not None and fails(a.define, bounds_of(node)) for a in placed)
 
 
 def _places(node: EinSum, grid: Grid) -> EinSum:

@@ -18,9 +18,7 @@ from cupy.cuda import runtime
 from cupy_backends.cuda.libs import cublas
 
 from einsql.errors import OperationalError
-from einsql.kernels.cuda.device import WAY_OUT, Array
-from einsql.kernels.cuda.loader import load
-from einsql.kernels.cuda.shortage import is_shortage
+from einsql.kernels.cuda.device import WAY_OUT, Array, is_shortage, load
 from einsql.kernels.cuda.stacks import WIDEST, Stack, parts, stack_of
 
 numba_cuda: Any = numba.cuda  # without types of its own

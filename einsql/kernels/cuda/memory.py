@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from einsql.kernels.cuda.device import Array, Device
-from einsql.kernels.cuda.shortage import is_shortage
+from einsql.kernels.cuda.device import Array, Device, is_shortage
+from einsql.kernels.vectorized.views import unrepeated
 
 View = Callable[[Array], Array]
 """An array, on the device or not, re-indexed without a copy where its memory allows."""
@@ -133,7 +133,7 @@ class Memory:
             array: The array, in the processor's memory.
             made: Whether a step has computed it, so that the caller does not have it.
         """
-        core = _once(array)
+        core = unrepeated(array)
         buffer = Buffer(core.shape, core.dtype)
         buffer.host, buffer.made = core, made
         return self._repeated(buffer, array.shape)
@@ -152,7 +152,7 @@ class Memory:
 
     def made(self, array: Array) -> Handle:
         """A handle on a result of the device's."""
-        core = _once(array)
+        core = unrepeated(array)
         buffer = Buffer(tuple(core.shape), np.dtype(core.dtype))
         with self.lock:
             buffer.array, buffer.made = core, True
@@ -229,8 +229,3 @@ class Memory:
         key = id(buffer)
         gone = weakref.ref(buffer, lambda _: self._there.pop(key, None))
         self._there[key] = buffer.nbytes, gone
-
-
-def _once(array: Array) -> Array:
-    """The elements of an array, axes that it is repeated along having length 1."""
-    return array[tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)]

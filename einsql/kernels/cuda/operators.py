@@ -9,15 +9,16 @@ from math import prod
 import numpy as np
 
 from einsql.core.schema import DType, Key, Schema
-from einsql.ir.einsum.graph import EinSum, Input, Operand, Value, exprs, subexpressions
+from einsql.ir.einsum.graph import EinSum, Input, Operand, exprs, subexpressions
+from einsql.kernels.cuda.device import is_shortage, with_room
 from einsql.kernels.cuda.generated import Compute, compile_generated
 from einsql.kernels.cuda.memory import Handle, Memory
 from einsql.kernels.cuda.products import compile_product
-from einsql.kernels.cuda.shortage import is_shortage, with_room
 from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
 from einsql.kernels.cuda.tiles import LEAST, compile_tiles
 from einsql.kernels.kernel import CompiledNode, Tick, no_progress
 from einsql.kernels.registry import compile_node
+from einsql.kernels.scalars import values_of
 from einsql.kernels.vectorized.views import plan_views
 
 Handles = Mapping[str, Handle]
@@ -112,20 +113,16 @@ def _on_processor(node: EinSum, memory: Memory, jit: str) -> CompiledNode[Runner
 
 
 def _types(node: EinSum) -> set[DType]:
-    """Types of the expressions and results of a node."""
     expressions = (e for root in exprs(node) for e in subexpressions(root))
     return {e.dtype for e in expressions} | {o.dtype for o in node.outputs}
 
 
 def _reads(node: EinSum) -> set[tuple[int, str]]:
     """Operand numbers and fields that a node reads."""
-    expressions = (e for root in exprs(node) for e in subexpressions(root))
-    return {(e.operand, e.field) for e in expressions if isinstance(e, Value)}
+    return {(v.operand, v.field) for v in values_of(*exprs(node))}
 
 
 class _Operator:
-    """A node with a kernel of the device."""
-
     def __init__(
         self,
         node: EinSum,
@@ -188,7 +185,6 @@ class _Operator:
         return {a.label: a.extent for a in axes if a.define is None}
 
     def pieces(self, read: Sequence[Handles]) -> list[Piece]:
-        """The arrays of a slab."""
         pieces = [
             Piece(frozenset(self.node.operands[n].labels), TEMPORARY * h.nbytes)
             for n, o in enumerate(read)

@@ -8,6 +8,9 @@ from einsql.core import forks
 from einsql.errors import OperationalError
 from einsql.kernels.cuda.device import WAY_OUT, Device, simulated
 
+_inherited = False
+"""Whether a parent process has used the GPU; CUDA does not work in a child then."""
+
 
 @lru_cache(maxsize=1)
 def device() -> Device:
@@ -34,10 +37,6 @@ def device() -> Device:
         raise OperationalError(
             f"device = 'cuda' needs CuPy and numba-cuda: {error}", hint=WAY_OUT
         ) from error
-
-
-_inherited = False
-"""Whether a parent process has used the GPU; CUDA does not work in a child then."""
 
 
 def _forget() -> None:

@@ -30,8 +30,6 @@ def compile_product(node: EinSum, device: Device, precision: str) -> Compute | N
 
 
 class _Product:
-    """A product with its labels in groups."""
-
     def __init__(self, node: EinSum, sums: Product, device: Device, precision: str) -> None:
         self.node, self.device, self.precision = node, device, precision
         self.sides = (sums.left, sums.right)
@@ -54,7 +52,6 @@ class _Product:
         self.scale = sums.scale * prod(self.extent[x] for x in nowhere)
 
     def run(self, operands: Sequence[Arrays]) -> dict[str, Array]:
-        """Multiplies."""
         left = self.stack(operands, 0, self.m, self.k)
         right = self.stack(operands, 1, self.k, self.n)
         halves = left.dtype == np.float16
@@ -91,7 +88,6 @@ class _Product:
         return array.reshape(size)
 
     def product(self, operands: Sequence[Arrays], side: Sequence[Factor]) -> Array:
-        """The product of a side's factors, an axis per distinct label."""
         operand = self.node.operands[side[0].operand]
         view = reading(self.node, operand, tuple(dict.fromkeys(operand.labels)))
         arrays = [operands[f.operand][f.field] for f in side]

@@ -19,8 +19,8 @@ from einsql.ir.functions import SCALARS, numeric
 
 cuda: Any = numba.cuda  # without types of its own
 SIMULATED = bool(getattr(config, "ENABLE_CUDASIM"))  # noqa: B009 - numba sets it dynamically
-_MOST = 9223372036854775807
-_LEAST = -9223372036854775807 - 1
+_MOST = 9223372036854775807  # of BIGINT
+_LEAST = -9223372036854775807 - 1  # of BIGINT
 _WHOLE = 4503599627370496.0  # from 2^52 on every DOUBLE is whole
 
 

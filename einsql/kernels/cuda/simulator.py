@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from einsql.kernels.cuda.loader import load
+from einsql.kernels.cuda.device import load
 
 Array = np.ndarray
 

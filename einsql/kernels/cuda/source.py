@@ -4,18 +4,21 @@ A grid runs over the keys of the result. By itself a thread visits all points of
 team, the threads of a block share them, and several blocks may share a key: their running
 values are merged in shared memory, stored, and merged again by a second kernel. Keys found in
 data (segments) are visited through a list of points sorted by key, without atomics.
+
+Source written for the processor names functions of `math` and of NumPy. Each of them is replaced by
+a function of `runtime.py`, which runs on the simulator as well.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import Call, EinSum, Output, Value
+from einsql.ir.einsum.graph import Call, Const, EinSum, Output, Value
 from einsql.ir.functions import REDUCTIONS, SCALARS
-from einsql.kernels.cuda.spelling import for_cuda, power, template
-from einsql.kernels.loops.codegen import Writer, cells
+from einsql.kernels.loops.codegen import COMBINE, Writer, cells, read
 from einsql.kernels.loops.expressions import Program, Role, memory
 from einsql.kernels.loops.loop_nest import Mode, Nest, free_labels, product
 
@@ -32,8 +35,38 @@ from einsql.kernels.cuda.runtime import (
 
 
 """
-_COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"}
 _BITS = {"and": "&", "or": "|"}
+FUNCTIONS = (
+    "arccos", "arccosh", "arcsin", "arctanh", "asinh", "atan", "atan2", "cbrt", "ceil", "cos",
+    "cosh", "degrees", "floor", "isfinite", "isinf", "lgamma", "log10", "radians", "rint", "sin",
+    "sinh", "sqrt", "tan",
+)  # fmt: skip
+"""Functions of `math` and of NumPy that generated source names."""
+_INTEGERS = {"trunc": "{0}", "round": "{0}"}
+_FLOATS = {"idiv": "{0} / {1}", "mod": "fmod({0}, {1})"}
+_ALWAYS = {
+    "sign": "sign_of({0})",
+    "pow": "power({0}, {1})",
+    "and": "{0} & {1}",  # both are known, and a branch would cost more
+    "or": "{0} | {1}",
+}
+_DOUBLE = {
+    "mul": "mul_double({0}, {1})",
+    "fmod": "{0} - mul_double(floor({0} / {1}), {1})",
+    "sigmoid": "sigmoid({0}, 1.0)",
+}
+_FLOAT = {
+    "mul": "mul_float({0}, {1})",
+    "fmod": "{0} - mul_float(np.float32(floor({0} / {1})), {1})",
+    "sigmoid": "sigmoid({0}, np.float32(1))",
+}
+_LIBRARY = re.compile(rf"\b(?:math|np)\.({'|'.join(FUNCTIONS)})\(")
+_POWERS = {
+    2.0: "{1}({0}, {0})",
+    3.0: "{1}({1}({0}, {0}), {0})",
+    4.0: "{1}({1}({0}, {0}), {1}({0}, {0}))",
+}
+"""Products in place of powers; `{1}` multiplies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +216,7 @@ class CudaWriter(Writer):
                 f"if {fails[DType.BIGINT].numba.format(f's{n}', new)}:",
                 f"    bad |= {self.bit(fails[o.dtype].reason)}",
             ]
-        return [*lines, f"s{n} = {_COMBINE[o.reduction or '']}(s{n}, {new})"]
+        return [*lines, f"s{n} = {COMBINE[o.reduction or '']}(s{n}, {new})"]
 
     # Text --------------------------------------------------------------------------
 
@@ -310,6 +343,22 @@ def _digits(number: str, digits: Sequence[tuple[str, str]]) -> list[str]:
     return [*lines, f"{digits[0][0]} = y"] if digits[0][0] else lines
 
 
-def read(cell: str, dtype: DType) -> str:
-    """A running value in memory, where a BOOLEAN is a byte."""
-    return f"({cell} != 0)" if dtype is DType.BOOLEAN else cell
+def template(e: Call) -> str:
+    """The source of a function over its arguments."""
+    dtype = e.args[0].dtype
+    own = (_DOUBLE if dtype is DType.DOUBLE else _FLOAT) | _FLOATS if dtype.is_float else _INTEGERS
+    return _ALWAYS.get(e.fn) or own.get(e.fn) or SCALARS[e.fn].numba
+
+
+def power(e: Call, base: str) -> str | None:
+    """The source of a power with a small whole exponent over its base, or None for others."""
+    if product(e) is None:
+        return None
+    assert isinstance(e.args[1], Const)
+    multiply = "mul_double" if e.dtype is DType.DOUBLE else "mul_float"
+    return _POWERS[float(e.args[1].value)].format(base, multiply)
+
+
+def for_cuda(text: str) -> str:
+    """Source text with the functions of libraries replaced."""
+    return _LIBRARY.sub(r"\1(", text)

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.errors import DataError
 from einsql.ir.einsum.graph import (
     TRUE,
     Call,
@@ -24,15 +23,14 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
     labels_of,
-    subexpressions,
 )
 from einsql.kernels.cuda.device import Array, Device
-from einsql.kernels.cuda.generated import Arrays, Compute, literal, stored_type
-from einsql.kernels.cuda.source import HEADER, CudaWriter, Grid, read
-from einsql.kernels.cuda.spelling import for_cuda
-from einsql.kernels.loops.codegen import cells
-from einsql.kernels.loops.expressions import STORED, Role, memory
+from einsql.kernels.cuda.generated import Arrays, Compute, literal, raise_failure, stored_type
+from einsql.kernels.cuda.source import HEADER, CudaWriter, Grid, for_cuda
+from einsql.kernels.loops.codegen import cells, read
+from einsql.kernels.loops.expressions import STORED, memory
 from einsql.kernels.loops.loop_nest import Mode, Nest
+from einsql.kernels.scalars import values_of
 from einsql.kernels.vectorized.views import reading
 
 DEPTH = 16
@@ -85,9 +83,7 @@ def _sides(node: EinSum) -> _Sides | None:
         return None
     output = node.outputs[0]
     roots: tuple[Expr, ...] = (*output.args, output.where)
-    values = list(
-        dict.fromkeys(e for root in roots for e in subexpressions(root) if isinstance(e, Value))
-    )
+    values = values_of(*roots)
     if len(values) != 2 or values[0].operand == values[1].operand:
         return None
     a, b = (set(node.operands[v.operand].labels) for v in values)
@@ -122,7 +118,6 @@ class _Writer(CudaWriter):
         self.chunks = self.output.reduction == "sum" and self.output.dtype is DType.FLOAT
 
     def load(self, e: Value) -> str:
-        """An element in a register."""
         name = "u_" if e == self.sides.left else "v_"
         if e.dtype is DType.BOOLEAN:
             return f"{name} != 0"
@@ -149,8 +144,6 @@ class _Writer(CudaWriter):
 
 
 class _Tiles:
-    """A node with its kernel."""
-
     def __init__(self, node: EinSum, sides: _Sides, device: Device) -> None:
         self.node, self.sides, self.device = node, sides, device
         self.extent = {a.label: a.extent for a in node.axes}
@@ -180,7 +173,6 @@ class _Tiles:
         return self.threads[0] * self.micro[0], self.threads[1] * self.micro[1]
 
     def run(self, operands: Sequence[Arrays]) -> dict[str, Array]:
-        """Launches the kernel."""
         s, device = self.sides, self.device
         output = self.node.outputs[0]
         left = self.stack(operands, s.left, (s.batch, s.m, s.k))
@@ -190,16 +182,12 @@ class _Tiles:
         result = device.empty((batch * m * n,), stored_type(output.dtype))
         failed = device.full((1,), 0, np.dtype(np.int64))
         program = self.writer.out
-        assert all(p.role is Role.LO for p in program.params)  # labels are read, no arrays
-        numbers = [self.node.axis(p.label).lo for p in program.params]
+        numbers = [p.of_node(self.node) for p in program.params]  # labels are read, no arrays
         work = batch * down * across
         args: list[Any] = [work, m, n, k, down, across, *numbers]
         args += [*map(literal, program.constants), left, right, result, failed]
         device.launch(self.source, min(work, device.grid), args)
-        if program.reasons:
-            bits = int(device.download(failed)[0])
-            if bits:
-                raise DataError(program.reasons[(bits & -bits).bit_length() - 1])
+        raise_failure(program, device, failed)
         labels = (*s.batch, *s.m, *s.n)
         result = result.view(output.dtype.numpy).reshape([self.extent[x] for x in labels])
         return {output.name: result.transpose([labels.index(key) for key in self.node.keys])}
@@ -218,7 +206,6 @@ class _Tiles:
         return array.reshape([prod(self.extent[x] for x in g) for g in groups])
 
     def write(self) -> str:
-        """The kernel's text."""
         w, o = self.writer, self.node.outputs[0]
         body = w.body()
         w.at = w.nest.kept

@@ -2,9 +2,9 @@
 
 Intermediate results stay in a cache and never exist as a whole. Modules by theme:
 
-* Choice of nodes: `find`, `classes` (labels that are one key), `limits` and `masks` (guards).
+* Choice of nodes: `find`, `classes` (labels that are one key), `limits` (guards).
 * Plan: `members`, `plan`, `weights` (softmax-like weights and their sums).
-* Source text: `places`, `online`, `driver`; `tiles` and `carried` are the functions it calls.
+* Source text: `places`, `online`, `driver`; `tiles` has the functions it calls.
 * Runs: `group`.
 """
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from einsql.ir.einsum.graph import Axis, EinSum
 from einsql.ir.einsum.intervals import fits, interval
+from einsql.kernels.scalars import bounds_of
 
 Name = tuple[int, str]
 """A label of the node of that number."""
@@ -88,7 +89,7 @@ def is_free(node: EinSum, axis: Axis) -> bool:
         return True
     if axis.extent != 1 or axis.label in node.keys:
         return False
-    bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+    bounds = bounds_of(node)
     return fits(interval(axis.define, bounds), axis.lo, axis.lo)
 
 

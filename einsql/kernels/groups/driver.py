@@ -13,7 +13,7 @@ from einsql.ir.einsum.graph import Const
 from einsql.kernels.groups.limits import Limit
 from einsql.kernels.groups.members import Member, Product
 from einsql.kernels.groups.online import Online
-from einsql.kernels.groups.places import Driver, Source, extreme, itemsize
+from einsql.kernels.groups.places import Driver, Source, itemsize
 from einsql.kernels.groups.plan import PAD, Plan
 from einsql.kernels.groups.weights import masks_fit
 from einsql.kernels.loops.codegen import generate
@@ -24,9 +24,9 @@ _HEADER = "import numpy as np\nfrom numba import njit\n"
 _PART = '@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")'
 """Decorator of functions that the kernel alone calls; it skips wrappers that take compile time."""
 _IMPORTS = """\
-from einsql.kernels.groups.carried import begin, carry, clear_rows, finish, fold, rescale
 from einsql.kernels.groups.tiles import (
-    any_empty, clear, copy, copy_numbers, multiply, multiply_narrow, not_finite, pack, spoilt,
+    any_empty, begin, carry, clear, clear_rows, copy, copy_numbers, finish, fold, multiply,
+    multiply_narrow, not_finite, pack, rescale, spoilt,
 )
 from einsql.kernels.runtime.compiled_functions import at, real
 """
@@ -63,10 +63,7 @@ def write(plan: Plan, strided: frozenset[Source]) -> Driver:
 
 
 class _Writer(Online):
-    """Writes products and loops."""
-
     def write(self) -> Driver:
-        """The kernel."""
         plan, out = self.plan, self.out
         for at, m in enumerate(plan.members):
             buffer = plan.buffers[at]
@@ -130,7 +127,6 @@ class _Writer(Online):
             self.stage(stage, strip)
 
     def stage(self, stage: Sequence[int], strip: int) -> None:
-        """A product, or consecutive loops."""
         first = self.plan.members[stage[0]]
         if first.product is not None:
             self.product(stage[0], first, first.product)
@@ -271,9 +267,7 @@ class _Writer(Online):
             for rises, start, slope in edges:
                 (least if rises else most).append(f"{start} + r * {slope}")
             name = f"w{len(self.out.numbers)}_{len(names)}"
-            self.emit(f"{name} = min({extreme('max', least)}, {extent})")
-            self.emit(f"{name}e = max({extreme('min', most)}, {name})")
-            names[limits] = name, f"{name}e"
+            names[limits] = self.range(name, least, most, extent)
         for at, call in zip(stage, calls, strict=True):
             m = plan.members[at]
             outer = lines[m.limits][2] if m.limits else None
@@ -304,13 +298,13 @@ class _Writer(Online):
             c = m.own[label]
             numbers += [self.param(0), self.param(1 if c in self.rows else plan.extent(c))]
         for p in program.params:
+            buffer = plan.buffers[at]
             if p.role is Role.STRIDE:
                 numbers.append(self.step((at, *program.arrays[p.array]), p.label))
-            elif p.role is Role.KEY:
-                numbers.append(self.param(self.key_step(at, m, p.label)))
+            elif p.role is Role.KEY and buffer is not None:
+                numbers.append(self.param(buffer.steps[m.node.keys.index(p.label)]))
             else:
-                a = m.node.axis(p.label)
-                numbers.append(self.param(a.lo if p.role is Role.LO else a.hi))
+                numbers.append(self.param(p.of_node(m.node)))
         numbers += [self.param(bits(c)) for c in program.constants]
         places = [self.read((at, *a)) for a in program.arrays]
         places += [self.made((at, o.name)) for o in m.node.outputs]
@@ -369,7 +363,6 @@ class _Writer(Online):
     # ---- the whole
 
     def assemble(self) -> str:
-        """The module's text."""
         lines = "\n".join(self.lines)
         text = "\n".join([*self.head, lines])
         named = sorted({int(n) for n in re.findall(r"\bg(\d+)\b", text)})

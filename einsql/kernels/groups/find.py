@@ -164,7 +164,9 @@ class _Search:
             return None
         sums = [bool(n.reduced) for n in chosen]
         most = DEEPEST_MAP if not any(sums[:-1]) else DEEPEST_ONE if sum(sums) == 1 else DEEPEST
-        if any(_depth(*edge) > most for edge in _edges(chosen)):
+        inside = {id(n) for n in chosen}
+        edges = ((n, o) for n in chosen for o in n.operands if id(o.source) in inside)
+        if any(_depth(*edge) > most for edge in edges):
             return None
         visible = [at in self.roots or not self.readers[at] <= numbers for at in order]
         return make_plan(chosen, visible)
@@ -180,12 +182,6 @@ class _Search:
             assert isinstance(node, EinSum)
             through |= {id(o.source) for o in node.operands}
         return any(id(o.source) in through and _size(o.source) >= self.least for o in last.operands)
-
-
-def _edges(nodes: Sequence[EinSum]) -> Iterator[tuple[EinSum, Operand]]:
-    """The operands that nodes read from each other."""
-    inside = {id(n) for n in nodes}
-    return ((n, o) for n in nodes for o in n.operands if id(o.source) in inside)
 
 
 def _shallow(node: EinSum, number: Mapping[int, int]) -> set[int]:

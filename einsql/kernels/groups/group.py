@@ -11,14 +11,15 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.core.schema import PRESENT
-from einsql.errors import DataError
 from einsql.ir.einsum.graph import EinSum, Node, Operand
 from einsql.kernels.groups.driver import external, write
 from einsql.kernels.groups.places import Driver, GroupInputs, Source, Strided
 from einsql.kernels.groups.plan import Plan, make_plan, work
 from einsql.kernels.kernel import Compile, Fields, Runner, Tick
-from einsql.kernels.loops.expressions import FAR
+from einsql.kernels.loops.expressions import FAR, first_error
+from einsql.kernels.loops.generated import label_steps
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
+from einsql.kernels.vectorized.views import window
 
 NOTHING = -1
 """Number of the batch that a new scratch holds right sides of."""
@@ -96,7 +97,7 @@ class Group:
             if failed and FAR in reasons and failed & 1 << reasons.index(FAR):
                 return self._run_one_by_one(operands, tick)
             if failed:
-                raise DataError(reasons[int(failed & -failed).bit_length() - 1])
+                raise first_error(reasons, int(failed))
         return [
             {
                 o.name: self._presence(at) if o.name == PRESENT else bound.results[at, o.name]
@@ -109,7 +110,6 @@ class Group:
     def _run_one_by_one(
         self, operands: Sequence[Fields], tick: Tick
     ) -> list[dict[str, np.ndarray]]:
-        """Runs node by node."""
         fields_of: dict[int, Fields] = {
             id(s): f for s, f in zip(self.sources, operands, strict=True)
         }
@@ -274,16 +274,11 @@ def _scratch(nbytes: int) -> np.ndarray:
 def _strided(node: EinSum, operand: Operand, name: str, values: np.ndarray) -> Strided:
     """An operand within the bounds of its labels; a copy where strides are odd."""
     dtype = operand.source.schema.dtype(name).numpy
-    cut = []
-    for label, key in zip(operand.labels, operand.source.schema.keys, strict=True):
-        a = node.axis(label)
-        cut.append(slice(a.lo - key.lo, a.hi - key.lo))
-    part = np.asarray(values[tuple(cut)], dtype)
+    cut = window(node, operand)
+    part = np.asarray(values if cut is None else values[cut], dtype)
     if not part.flags.aligned or any(s < 0 or s % dtype.itemsize for s in part.strides):
         part = np.ascontiguousarray(part).reshape(part.shape)
-    strides: dict[str, int] = {}
-    for label, step, n in zip(operand.labels, part.strides, part.shape, strict=True):
-        strides[label] = strides.get(label, 0) + (step // dtype.itemsize if n > 1 else 0)
+    strides = label_steps(operand.labels, part.shape, part.strides, dtype.itemsize)
     last = operand.labels[-1:]
     if last and operand.labels.count(last[0]) == 1 and part.shape[-1] == 1:
         strides[last[0]] = 1

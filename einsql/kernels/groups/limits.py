@@ -1,16 +1,38 @@
-"""Guards as limits: for the points of a row, a condition on keys is a range of one label.
+"""Guards of nodes in a group: limits on keys, and masks that read data.
 
 A point exists where every limit holds. A limit Σ factor · key + constant ≥ 0 over the keys
 of a row and one label inside it says where that label begins or ends in the row.
+
+A row has no point where a mask does not hold. Values there are 0 and extremes pass over them.
+Whether a row has any point is known only at run time. So nodes that run over such a label are
+weights and their sums, which tell it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label
+from einsql.core.schema import DType
+from einsql.ir.einsum.affine import Affine, affine
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Operand,
+    Output,
+    conj,
+    conjuncts,
+    labels_of,
+    operands_of,
+    relabel,
+    renumber,
+)
 from einsql.ir.einsum.intervals import can_raise
+from einsql.kernels.groups.classes import Classes
+from einsql.kernels.scalars import bounds_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,75 +76,34 @@ def limit(term: Expr, node: EinSum, own: Mapping[str, int], rows: Sequence[int])
     """
     if not isinstance(term, Call) or term.fn not in ("le", "lt"):
         return None
-    if can_raise(term, {a.label: (a.lo, a.hi) for a in node.axes}):
+    if can_raise(term, bounds_of(node)):
         return None
-    first, second = (_linear(a) for a in term.args)
+    labels = {a.label: Affine({a.label: 1}, 0) for a in node.axes}
+    first, second = (affine(a, labels) for a in term.args)
     if first is None or second is None:
         return None
-    factors: dict[int, int] = {}
-    for sign, (parts, _) in ((1, second), (-1, first)):
-        for label, factor in parts.items():
-            c = own[label]
-            factors[c] = factors.get(c, 0) + sign * factor
-    constant = second[1] - first[1] - (term.fn == "lt")
-    inner = [c for c, f in factors.items() if f and c not in rows]
+    rest = second.plus(first.scaled(-1))
+    factors = {own[x]: f for x, f in rest.steps.items()}
+    constant = rest.offset - (term.fn == "lt")
+    inner = [c for c in factors if c not in rows]
     if len(inner) != 1 or abs(factors[inner[0]]) != 1:
         return None
-    outer = tuple(sorted((c, f) for c, f in factors.items() if f and c in rows))
+    outer = tuple(sorted((c, f) for c, f in factors.items() if c in rows))
     return Limit(inner[0], factors[inner[0]] > 0, outer, constant)
-
-
-def _linear(e: Expr) -> tuple[dict[str, int], int] | None:
-    """An expression as factors of labels and a constant."""
-    if isinstance(e, Label):
-        return {e.name: 1}, 0
-    if isinstance(e, Const):
-        return ({}, int(e.value)) if e.dtype.is_integer else None
-    if not isinstance(e, Call) or not e.dtype.is_integer:
-        return None
-    parts = [_linear(a) for a in e.args]
-    known = [p for p in parts if p is not None]
-    if len(known) < len(parts):
-        return None
-    if e.fn == "cast":
-        return known[0]
-    if e.fn == "neg":
-        return _sum(({}, 0), known[0], -1)
-    if e.fn in ("add", "sub"):
-        return _sum(known[0], known[1], 1 if e.fn == "add" else -1)
-    if e.fn == "mul":
-        for scaled, other in (known, reversed(known)):
-            if not other[0]:
-                return _sum(({}, 0), scaled, other[1])
-    return None
-
-
-def _sum(
-    a: tuple[dict[str, int], int], b: tuple[dict[str, int], int], by: int
-) -> tuple[dict[str, int], int]:
-    factors = dict(a[0])
-    for label, factor in b[0].items():
-        factors[label] = factors.get(label, 0) + by * factor
-    return factors, a[1] + by * b[1]
 
 
 def never_empty(limits: frozenset[Limit], bounds: Mapping[int, tuple[int, int]]) -> bool:
     """True if every row provably has a point within the limits."""
     below = [m for m in limits if m.rises]
     above = [m for m in limits if not m.rises]
-    for c in {m.inner for m in limits}:
-        lo, hi = bounds[c]
-        if hi <= lo:
-            return False
-        if any(m.edge(bounds)[1] >= hi for m in below if m.inner == c):
-            return False
-        if any(m.edge(bounds)[0] <= lo for m in above if m.inner == c):
-            return False
-        for m in below:
-            for n in above:
-                if m.inner == n.inner == c and _least_gap(m, n, bounds) <= 0:
-                    return False
-    return True
+    if any(hi <= lo for lo, hi in (bounds[m.inner] for m in limits)):
+        return False
+    if any(m.edge(bounds)[1] >= bounds[m.inner][1] for m in below):
+        return False
+    if any(m.edge(bounds)[0] <= bounds[m.inner][0] for m in above):
+        return False
+    pairs = ((m, n) for m in below for n in above if m.inner == n.inner)
+    return all(_least_gap(m, n, bounds) > 0 for m, n in pairs)
 
 
 def _least_gap(below: Limit, above: Limit, bounds: Mapping[int, tuple[int, int]]) -> int:
@@ -135,3 +116,132 @@ def _least_gap(below: Limit, above: Limit, bounds: Mapping[int, tuple[int, int]]
         lo, hi = bounds[c]
         least += min(f * lo, f * (hi - 1))
     return least
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """A condition, whose labels are numbers of classes.
+
+    Attributes:
+        term: The condition over the operands.
+        operands: The operands of its condition, from outside of the group.
+    """
+
+    term: Expr
+    operands: tuple[Operand, ...]
+
+    @property
+    def classes(self) -> frozenset[int]:
+        """The classes that it depends on."""
+        labels = labels_of(self.term).union(*(o.labels for o in self.operands))
+        return frozenset(map(int, labels))
+
+
+Masks = frozenset[Mask]
+
+
+def mask(
+    term: Expr, node: EinSum, own: Mapping[str, int], number: Mapping[int, int]
+) -> Mask | None:
+    """A term of a guard as a mask, or None if it is none.
+
+    Args:
+        term: A term that holds wherever a point exists.
+        node: The node it belongs to.
+        own: Class of each label.
+        number: The nodes of the group, by identity.
+    """
+    read = sorted(operands_of(term))
+    sources = [node.operands[n] for n in read]
+    if not read or any(id(o.source) in number for o in sources):
+        return None
+    labels = labels_of(term).union(*(o.labels for o in sources))
+    derived = any(node.axis(x).define is not None for x in labels)
+    if derived or can_raise(term, bounds_of(node)):
+        return None
+    names = {x: str(own[x]) for x in labels}
+    operands = tuple(Operand(o.source, tuple(names[x] for x in o.labels)) for o in sources)
+    return Mask(relabel(renumber(term, {n: at for at, n in enumerate(read)}), names), operands)
+
+
+def asked(nodes: Sequence[EinSum], classes: Classes, visible: Sequence[bool]) -> list[Masks]:
+    """Masks by scalars alone that hold for a node because all of its readers have them.
+
+    The optimizer drops such a condition from a node whose other values are never read.
+
+    Args:
+        nodes: In their order.
+        classes: Their labels.
+        visible: Whose results leave the group.
+    """
+    number = {id(n): at for at, n in enumerate(nodes)}
+    masks: list[Masks] = [frozenset()] * len(nodes)
+    for at in reversed(range(len(nodes))):
+        node, own = nodes[at], classes.of[at]
+        kept = {own[k] for k in node.keys}
+        readers = [n for n, r in enumerate(nodes) if any(o.source is node for o in r.operands)]
+        own_masks = {
+            m for t in conjuncts(node.guard) if (m := mask(t, node, own, number)) is not None
+        }
+        masks[at] = frozenset(m for m in own_masks if not any(o.labels for o in m.operands))
+        if readers and not visible[at]:
+            common = frozenset.intersection(*(masks[n] for n in readers))
+            masks[at] |= {m for m in common if m.classes <= kept}
+    return masks
+
+
+def masked(node: EinSum, own: Mapping[str, int], masks: Masks) -> EinSum | None:
+    """A node whose masks hold in its expressions; None where that is unknown.
+
+    Args:
+        node: A node without a guard.
+        own: Class of each label.
+        masks: Where its points exist.
+    """
+    if not masks:
+        return node
+    kept = {own[k] for k in node.keys}
+    floats = (DType.FLOAT, DType.DOUBLE)
+    if any(o.dtype not in floats or o.args[0].dtype is not o.dtype for o in node.outputs):
+        return None
+    if any(not m.classes <= set(own.values()) for m in masks):
+        return None
+    if not node.is_elementwise:
+        masks = over(masks, kept)
+        if not masks or all(o.reduction == "sum" and o.where == TRUE for o in node.outputs):
+            return node  # a sum of elements that are 0 there; `masks_fit` finds where they are not
+    label = {str(c): x for x, c in own.items()}
+    operands = list(node.operands)
+    terms: list[Expr] = []
+    for m in sorted(masks, key=_text):
+        place = {n: len(operands) + n for n in range(len(m.operands))}
+        terms.append(relabel(renumber(m.term, place), label))
+        operands += [Operand(o.source, tuple(label[x] for x in o.labels)) for o in m.operands]
+    test = conj(*terms)
+    outputs: list[Output] = []
+    for o in node.outputs:
+        if o.where != TRUE:
+            return None
+        if o.reduction is None:
+            value = Call("if", (test, o.args[0], Const(0.0, o.dtype)), o.dtype)
+            outputs.append(replace(o, args=(value,)))
+        else:
+            outputs.append(replace(o, where=test))
+    return replace(node, operands=tuple(operands), outputs=tuple(outputs))
+
+
+def over(masks: Masks, kept: set[int]) -> Masks:
+    """The masks that decide which points a node runs over, not which ones it has."""
+    return frozenset(m for m in masks if not m.classes <= kept)
+
+
+def unmasked(value: Expr) -> Expr:
+    """A masked value where its masks hold, without the choice that masking added."""
+    if isinstance(value, Call) and value.fn == "if" and value.args[2] == Const(0.0, value.dtype):
+        return value.args[1]
+    return value
+
+
+def _text(m: Mask) -> str:
+    """An order of masks that is the same in every process."""
+    return repr((m.term, [o.labels for o in m.operands]))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import frexp, isfinite, prod
-
-import numpy as np
+from math import frexp, prod
 
 from einsql.core.schema import PRESENT, DType
 from einsql.ir.einsum.graph import (
@@ -24,8 +22,19 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import fits, interval
 from einsql.kernels.groups.classes import Classes, is_free
-from einsql.kernels.groups.limits import Limit, limit, never_empty
-from einsql.kernels.groups.masks import Mask, Masks, asked, mask, masked, over
+from einsql.kernels.groups.limits import (
+    Limit,
+    Mask,
+    Masks,
+    asked,
+    limit,
+    mask,
+    masked,
+    never_empty,
+    over,
+)
+from einsql.kernels.matmul.match import two_values
+from einsql.kernels.scalars import bounds_of
 
 MOST_WORK = 4
 """Points for each element that a node reads or makes; with more, kernels of its own are better."""
@@ -199,9 +208,11 @@ def _bare(node: EinSum, full: frozenset[int]) -> EinSum | None:
         for o in node.outputs
         if o.name != PRESENT
     )
-    if not outputs or any(o.name == PRESENT and not _tells(o.args, o.where) for o in node.outputs):
+    # Presence says that a point exists, and nothing else.
+    flags = [(*o.args, o.where) for o in node.outputs if o.name == PRESENT]
+    if not outputs or any(flag != (TRUE, TRUE) for flag in flags):
         return None
-    bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+    bounds = bounds_of(node)
     for a in node.axes:
         if a.define is not None and (
             a.label in node.keys or not fits(interval(a.define, bounds), a.lo, a.hi - 1)
@@ -228,11 +239,6 @@ def _multiplied(e: Expr) -> Expr:
     return Call("mul", (e.args[0], Const(1 / by.value, e.dtype)), e.dtype)
 
 
-def _tells(args: Sequence[Expr], where: Expr) -> bool:
-    """True if a presence output says that a point exists, and nothing else."""
-    return tuple(args) == (TRUE,) and where == TRUE
-
-
 def _narrow(
     nodes: Sequence[EinSum],
     resolved: Sequence[EinSum],
@@ -243,7 +249,7 @@ def _narrow(
     """Lets a product compute no more than all of its readers ask for."""
     for at in reversed(range(len(nodes))):
         node, own = resolved[at], classes.of[at]
-        if visible[at] or not all(_is_float_sum(o.reduction, o.dtype) for o in node.outputs):
+        if visible[at] or not all(o.reduction == "sum" and o.dtype.is_float for o in node.outputs):
             continue
         kept = {own[k] for k in node.keys}
         asked = [
@@ -253,11 +259,6 @@ def _narrow(
         ]
         if asked:
             limits_of[at] |= frozenset(m for m in frozenset.intersection(*asked) if m.inner in kept)
-
-
-def _is_float_sum(reduction: str | None, dtype: DType) -> bool:
-    """True for expressions that never raise."""
-    return reduction == "sum" and dtype.is_float
 
 
 # Products
@@ -272,22 +273,11 @@ def match_product(
     (output,) = node.outputs
     if output.reduction != "sum" or output.dtype not in (DType.FLOAT, DType.DOUBLE):
         return None
-    if output.where != TRUE or output.args[0].dtype is not output.dtype:
+    factors = two_values(output) if output.where == TRUE else None
+    if factors is None:
         return None
-    values: list[Value] = []
-    scale = 1.0
-    for f in _factors(output.args[0], output.dtype):
-        if isinstance(f, Const):
-            scale *= float(f.value)
-        elif isinstance(f, Value) and f.dtype is output.dtype:
-            values.append(f)
-        else:
-            return None
-    with np.errstate(all="ignore"):
-        rounded = float(output.dtype.numpy.type(scale))
-    if len(values) != 2 or not isfinite(rounded) or rounded == 0:
-        return None
-    for first, second in (values, reversed(values)):
+    a, b, scale = factors
+    for first, second in ((a, b), (b, a)):
         left, right = node.operands[first.operand], node.operands[second.operand]
         labels = _sides(node, own, rows, block, left, right)
         if labels is not None:
@@ -295,14 +285,6 @@ def match_product(
                 (first.operand, first.field), (second.operand, second.field), *labels, scale
             )
     return None
-
-
-def _factors(e: Expr, dtype: DType) -> Iterator[Expr]:
-    if isinstance(e, Call) and e.fn == "mul" and e.dtype is dtype:
-        for a in e.args:
-            yield from _factors(a, dtype)
-    else:
-        yield e
 
 
 def _sides(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
 from einsql.core.schema import DType
 from einsql.kernels.groups.limits import Limit
 from einsql.kernels.groups.members import Member
-from einsql.kernels.groups.plan import Plan
+from einsql.kernels.groups.plan import Buffer, Plan
 from einsql.kernels.loops.expressions import Program
 from einsql.kernels.runtime.compile_cache import Kernel
 
@@ -102,7 +101,7 @@ class Places:
 
     def param(self, number: Number | int) -> str:
         """The name of an integer that the kernel is given."""
-        self.out.numbers.append(number if callable(number) else _always(number))
+        self.out.numbers.append(number if callable(number) else lambda _: number)
         return f"g{len(self.out.numbers) - 1}"
 
     def room(self, nbytes: int) -> int:
@@ -136,12 +135,13 @@ class Places:
             fixed: The classes that the array has.
             size: Bytes of an element.
         """
-        terms = []
-        for n, c in enumerate(self.rows):
-            if c in fixed:
-                terms.append(f"x{n} * {self.param(partial(_bytes, steps, c, size))}")
-        if self.parted and self.along in fixed:
-            terms.append(f"part * {self.param(partial(_bytes, steps, self.along, size))}")
+        places = [(f"x{n}", c) for n, c in enumerate(self.rows)]
+        places += [("part", self.along)] if self.parted else []
+
+        def step(c: int) -> str:
+            return self.param(lambda g: steps(g, c) * size)
+
+        terms = [f"{place} * {step(c)}" for place, c in places if c in fixed]
         return " + ".join(terms) or "0"
 
     def read(self, source: Source) -> tuple[str, str]:
@@ -152,8 +152,7 @@ class Places:
         producer = self.number.get(id(o.source))
         size = itemsize(o.source.schema.dtype(name))
         if producer is not None and (buffer := self.plan.buffers[producer]) is not None:
-            base = f"scratch + {self.param(self.at[producer, name])}"
-            return base, self.param(buffer.row * size if buffer.whole else 0)
+            return self.in_buffer((producer, name), buffer, size)
         own = {m.own[x] for x in o.labels}
 
         def steps(g: GroupInputs, c: int) -> int:
@@ -170,10 +169,14 @@ class Places:
         m = self.plan.members[at]
         size = itemsize(next(o.dtype for o in m.node.outputs if o.name == name))
         buffer = self.plan.buffers[at]
-        if buffer is not None:
-            base = f"scratch + {self.param(self.at[result])}"
-            return base, self.param(buffer.row * size if buffer.whole else 0)
-        return self.leaving(result, size)
+        return (
+            self.leaving(result, size) if buffer is None else self.in_buffer(result, buffer, size)
+        )
+
+    def in_buffer(self, result: Result, buffer: Buffer, size: int) -> tuple[str, str]:
+        """As `made`, in a buffer."""
+        base = f"scratch + {self.param(self.at[result])}"
+        return base, self.param(buffer.row * size if buffer.whole else 0)
 
     def leaving(self, result: Result, size: int) -> tuple[str, str]:
         """As `made`, in the array that leaves."""
@@ -233,8 +236,14 @@ class Places:
             ends = f"{start}, {start} + (rows - 1) * {slope}"
             (least if rises else most).append(f"{'min' if rises else 'max'}({ends})")
         name = f"z{len(self.out.numbers)}"
-        self.emit(f"{name} = min({extreme('max', least)}, {extent})")
-        self.emit(f"{name}e = max({extreme('min', most)}, {name})")
+        return self.range(name, least, most, extent)
+
+    def range(
+        self, name: str, least: Sequence[str], most: Sequence[str], extent: str
+    ) -> tuple[str, str]:
+        """Names the range from the greatest of some values to the least of others."""
+        self.emit(f"{name} = min({_extreme('max', least)}, {extent})")
+        self.emit(f"{name}e = max({_extreme('min', most)}, {name})")
         return name, f"{name}e"
 
     def step(self, source: Source, label: str) -> str:
@@ -246,33 +255,13 @@ class Places:
             return self.param(buffer.steps[o.labels.index(label)])
         return self.param(lambda g: g.arrays[source].strides[label])
 
-    def key_step(self, at: int, m: Member, label: str) -> int:
-        """Elements between two values of a key of a node's result."""
-        place = m.node.keys.index(label)
-        buffer = self.plan.buffers[at]
-        if buffer is not None:
-            return buffer.steps[place]
-        step = 1
-        for extent in m.node.schema.shape[place + 1 :]:
-            step *= extent
-        return step
-
-
-def _always(number: int) -> Number:
-    return lambda _: number
-
-
-def _bytes(steps: Callable[[GroupInputs, int], int], c: int, size: int, g: GroupInputs) -> int:
-    return steps(g, c) * size
-
 
 def itemsize(dtype: DType) -> int:
     """Bytes of an element."""
     return dtype.numpy.itemsize
 
 
-def extreme(function: str, terms: Sequence[str]) -> str:
-    """Source of the least or greatest of some values."""
+def _extreme(function: str, terms: Sequence[str]) -> str:
     return terms[0] if len(terms) == 1 else f"{function}({', '.join(terms)})"
 
 

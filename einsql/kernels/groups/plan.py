@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from einsql.ir.einsum.graph import EinSum, Value, exprs, subexpressions
+from einsql.ir.einsum.graph import EinSum, exprs
 from einsql.kernels.groups.classes import Classes, classify
 from einsql.kernels.groups.members import Member, members
 from einsql.kernels.groups.weights import Weights, deferred, masks_fit, taken_in_parts
 from einsql.kernels.loops.loop_nest import Nest, plan_nest, weight
 from einsql.kernels.runtime import thread_pool
+from einsql.kernels.scalars import values_of
 
 IN_CACHE = 2**19
 """Bytes that a block's values may take, so that they stay in the second cache."""
@@ -302,7 +303,7 @@ def _stage_bytes(group: Sequence[Member], stage: Sequence[int], rows: Sequence[i
     inside = {id(m.origin) for m in group}
     read: dict[tuple[object, ...], int] = {}
     for m in (group[at] for at in stage):
-        for value in {e for x in exprs(m.node) for e in subexpressions(x) if isinstance(e, Value)}:
+        for value in values_of(*exprs(m.node)):
             o = m.node.operands[value.operand]
             if id(o.source) not in inside and rows[-1] in (classes := [m.own[x] for x in o.labels]):
                 inner = (m.node.axis(x).extent for x in o.labels if m.own[x] not in rows)

@@ -4,6 +4,9 @@ A tile of the result stays in vector registers while the inner label runs: `TALL
 the left block, element by element, against `WIDE` vectors of a row of the right block, which
 was packed so that these are contiguous. There are no calls and no copies, so blocks of a few
 dozen rows are as fast as large products.
+
+Rows may be taken part by part, with their greatest x so far and sums of weights exp(x - it). The
+weights of a row whose greatest x is -infinity are computed with 0 in its place, which makes them 0.
 """
 
 from __future__ import annotations
@@ -11,34 +14,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from einsql.kernels.runtime.compiled_functions import maximum
+from einsql.kernels.runtime.cpu_features import machine
+from einsql.kernels.runtime.vector_math import exp
+from einsql.kernels.runtime.vector_values import pointer, spread
+
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _compiled(typed: Callable[..., Any]) -> Any:
-    """A function of Numba from one that gives its type and its LLVM code."""
-    return intrinsic(typed)
-
-
-def _vector_bytes() -> int:
-    features = llvm.get_host_cpu_features()
-    return 64 if features.get("avx512f") else 32 if features.get("avx2") else 16
-
-
-BYTES = _vector_bytes()
-"""Bytes of a vector register."""
 WIDE = 2
 """Vectors in a row of a tile."""
-TALL = 6 if BYTES == 32 else 12
-"""Rows of a tile: with two vectors each they fill the registers that AVX2 has, or others."""
 DEPTH = 512
 """Terms that are added to each other before their sum is added to the result."""
+
+
+BYTES = machine().width
+"""Bytes of a vector register."""
+TALL = 6 if BYTES == 32 else 12
+"""Rows of a tile: with two vectors each they fill the registers that AVX2 has, or others."""
 
 
 def width(itemsize: int, columns: int) -> int:
@@ -54,7 +51,7 @@ def is_narrow(itemsize: int, columns: int) -> bool:
 def _tile(tall: int, wide: int) -> Any:
     """An intrinsic that computes tiles of so many rows, and vectors in a row."""
 
-    @_compiled
+    @intrinsic
     def tile(_: Any, a: Any, b: Any, c: Any, scale: Any, keep: Any) -> Any:
         """Sets c to keep · c + scale · a · b for one tile.
 
@@ -78,9 +75,6 @@ def _tile(tall: int, wide: int) -> Any:
                 at = builder.select(builder.icmp_signed("<", word(n), last), word(n), last)
                 return builder.add(start, builder.mul(at, step))
 
-            def pointer(address: Any, kind: Any) -> Any:
-                return builder.inttoptr(address, kind.as_pointer())
-
             bases = [row(n) for n in range(tall)]
             room = ir.ArrayType(vector, wide)
             aside = cgutils.alloca_once(builder, room)  # type: ignore[no-untyped-call]  # Numba's own
@@ -98,22 +92,19 @@ def _tile(tall: int, wide: int) -> Any:
                 for s in row_sums:
                     s.add_incoming(zero, before)
             ahead = builder.mul(at, word(wide * BYTES))
-            loads = [
-                builder.load(
-                    pointer(builder.add(right, builder.add(ahead, word(n * BYTES))), vector),
-                    align=size,
-                )
-                for n in range(wide)
-            ]
+            places = [builder.add(right, builder.add(ahead, word(n * BYTES))) for n in range(wide)]
+            loads = [builder.load(pointer(builder, p, vector), align=size) for p in places]
             along = builder.mul(at, word(size))
             new = []
             for n, row_sums in enumerate(sums):
-                x = builder.load(pointer(builder.add(bases[n], along), element), align=size)
-                spread = _spread(builder, x, vector)
+                x = builder.load(
+                    pointer(builder, builder.add(bases[n], along), element), align=size
+                )
+                copies = spread(builder, x, vector)
                 new.append(
                     [
                         builder.fadd(
-                            s, builder.fmul(spread, y, flags=("contract",)), flags=("contract",)
+                            s, builder.fmul(copies, y, flags=("contract",)), flags=("contract",)
                         )
                         for s, y in zip(row_sums, loads, strict=True)
                     ]
@@ -125,7 +116,7 @@ def _tile(tall: int, wide: int) -> Any:
                     s.add_incoming(t, loop)
             builder.cbranch(builder.icmp_signed("<", following, terms), loop, after)
             builder.position_at_end(after)
-            scales = _spread(builder, factor, vector)
+            scales = spread(builder, factor, vector)
 
             def store(adds: bool) -> None:
                 for n in range(tall):
@@ -134,7 +125,7 @@ def _tile(tall: int, wide: int) -> Any:
                         there, builder.add(into, builder.mul(word(n), stride)), spare
                     )
                     for m in range(wide):
-                        cell = pointer(builder.add(line, word(m * BYTES)), vector)
+                        cell = pointer(builder, builder.add(line, word(m * BYTES)), vector)
                         product = builder.fmul(new[n][m], scales)
                         if adds:
                             product = builder.fadd(product, builder.load(cell, align=size))
@@ -150,12 +141,6 @@ def _tile(tall: int, wide: int) -> Any:
         return types.void(a, b, c, scale, keep), generate
 
     return tile
-
-
-def _spread(builder: Any, value: Any, vector: Any) -> Any:
-    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
-    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
 
 
 part: Callable[[F], F] = njit(  # type: ignore[call-overload]  # its stub lacks these options
@@ -301,3 +286,77 @@ def _multiplier(tall: int, wide: int) -> Any:
 multiply = _multiplier(TALL, WIDE)
 multiply_narrow = _multiplier(WIDE * TALL, 1)
 """For right sides whose rows one vector holds."""
+
+
+@part
+def begin(extremes: Any, factors: Any, totals: Any, rows: int) -> None:
+    """Rows of which nothing was seen."""
+    for r in range(rows):
+        n = np.uintp(r)
+        extremes[n] = -np.inf
+        factors[n] = 1
+        totals[n] = 0
+
+
+@part
+def clear_rows(values: Any, step: int, rows: int, wide: int) -> None:
+    """Sets sums to 0."""
+    for r in range(rows):
+        for n in range(wide):
+            values[np.uintp(r * step + n)] = 0
+
+
+@part
+def carry(
+    extremes: Any, factors: Any, totals: Any, part_extremes: Any, step: int, rows: int
+) -> None:
+    """Merges the greatest values of a part into those of all parts before it, in place."""
+    for r in range(rows):
+        n, at = np.uintp(r), np.uintp(r * step)
+        old = extremes[n]
+        new = maximum(old, part_extremes[at])
+        extremes[n] = new
+        part_extremes[at] = new
+        if new == -np.inf:
+            part_extremes[at] = 0
+        factors[n] = 1
+        if old != new:
+            factors[n] = exp(old - new)
+
+
+@part
+def fold(extremes: Any, factors: Any, totals: Any, part_sums: Any, step: int, rows: int) -> None:
+    """Takes the sums of a part's weights."""
+    for r in range(rows):
+        n = np.uintp(r)
+        totals[n] = totals[n] * factors[n] + part_sums[np.uintp(r * step)]
+
+
+@part
+def rescale(values: Any, step: int, rows: int, wide: int, factors: Any) -> None:
+    """Multiplies the sums so far by their rows' factors."""
+    for r in range(rows):
+        factor = factors[np.uintp(r)]
+        if factor != 1:
+            for n in range(wide):
+                values[np.uintp(r * step + n)] *= factor
+
+
+@part
+def finish(
+    extremes: Any,
+    factors: Any,
+    totals: Any,
+    maxima: Any,
+    step: int,
+    sums: Any,
+    between: int,
+    rows: int,
+) -> None:
+    """Writes the greatest x and the sums of whole rows."""
+    for r in range(rows):
+        n = np.uintp(r)
+        maxima[np.uintp(r * step)] = extremes[n]
+        sums[np.uintp(r * between)] = totals[n]
+        if extremes[n] == -np.inf:  # infinity minus infinity
+            sums[np.uintp(r * between)] = np.nan

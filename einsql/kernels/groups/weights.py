@@ -24,7 +24,7 @@ from einsql.ir.einsum.graph import (
     Value,
     rewrite,
 )
-from einsql.kernels.groups.masks import Masks, over, unmasked
+from einsql.kernels.groups.limits import Masks, over, unmasked
 from einsql.kernels.groups.members import Limits, Member, match_product
 
 
@@ -63,7 +63,6 @@ def _power(m: Member) -> Call | None:
 def _weights(
     group: Sequence[Member], number: Mapping[int, int], read: Call, weights: int, total: int
 ) -> Weights | None:
-    """The weights that a node makes and another one sums."""
     summed = _only(group[total], "sum")
     if not isinstance(summed, Value) or summed.dtype is not read.dtype:
         return None

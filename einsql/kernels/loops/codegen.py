@@ -32,7 +32,8 @@ from einsql.kernels.loops.loop_nest import Mode, Nest, expensive, plan_nest
 from einsql.kernels.loops.quotients import Wraps
 from einsql.kernels.loops.strips import folded, folded_rows, jammed, scanned, terms_at_once
 
-_COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"}
+COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"}
+"""Functions that merge running values."""
 _HEADER = """\
 import math
 
@@ -147,7 +148,7 @@ class Writer(Wraps):
                         self.emit(f"    {name}[x] = {start}")
                         continue
                     if self.nest.carry:
-                        start = _read(f"o_{name}[{self.result_index(self.at)}]", dtype)
+                        start = read(f"o_{name}[{self.result_index(self.at)}]", dtype)
                     if self.folds(o):
                         self.emit(f"h{n} = {start}")
                         self.emit(f"k{n} = np.float64(0)")
@@ -201,7 +202,7 @@ class Writer(Wraps):
                 new = f"({new} if {test} else {literal(o.dtype, -math.inf)})"
             self.emit(f"{run} = highest({run}, {new})")
         else:
-            update = f"{_COMBINE[reduction]}({old}, {new})"
+            update = f"{COMBINE[reduction]}({old}, {new})"
             self.emit(f"{run} = {update if test is None else f'{update} if {test} else {old}'}")
 
     def is_least_float(self, o: Output) -> bool:
@@ -226,12 +227,12 @@ class Writer(Wraps):
         """Takes a term into a running sum or product; integers are checked."""
         entry = SCALARS[REDUCTIONS[reduction].monoid or ""]
         if o.dtype.is_float or self.sum_fits(o, reduction):
-            self.emit(f"{run} = {_COMBINE[reduction]}({run}, {new})")
+            self.emit(f"{run} = {COMBINE[reduction]}({run}, {new})")
             return
         new, old = self.temp(new), self.temp(run)
         self.emit(f"if {entry.fails[DType.BIGINT].numba.format(old, new)}:")
         self.emit(f"    bad |= {self.bit(entry.fails[o.dtype].reason)}")
-        self.emit(f"{run} = {_COMBINE[reduction]}({old}, {new})")
+        self.emit(f"{run} = {COMBINE[reduction]}({old}, {new})")
 
     @property
     def row_sums(self) -> list[int]:
@@ -301,7 +302,7 @@ class Writer(Wraps):
 
     def held(self, cell: str, dtype: DType) -> str:
         """A running value as it is read."""
-        return _read(cell, dtype) if self.nest.mode is Mode.MEMORY else cell
+        return read(cell, dtype) if self.nest.mode is Mode.MEMORY else cell
 
     def cell(self) -> str:
         """How the running values of the current point are indexed."""
@@ -465,7 +466,7 @@ def added(total: str, lost: str, term: str) -> list[str]:
     ]
 
 
-def _read(cell: str, dtype: DType) -> str:
+def read(cell: str, dtype: DType) -> str:
     """A running value read from memory, where a BOOLEAN is a byte."""
     return f"({cell} != 0)" if dtype is DType.BOOLEAN else cell
 

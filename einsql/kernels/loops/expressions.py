@@ -8,17 +8,19 @@ undefined where it overflows, and divisions would stop the process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from math import prod
 
 from einsql.core.schema import DType
+from einsql.errors import DataError
 from einsql.ir.einsum.graph import Axis, Call, Const, EinSum, Expr, Label, Value, conjuncts
-from einsql.ir.einsum.intervals import fits, interval, never_overflows
+from einsql.ir.einsum.intervals import fits, interval
 from einsql.ir.functions import SCALARS, Failure
-from einsql.ir.functions.casts import cast_failure
-from einsql.kernels.loops.loop_nest import Nest, expensive, labels_read, may_raise, product
+from einsql.kernels.loops.loop_nest import Nest, expensive, product
+from einsql.kernels.scalars import bounds_of, derived_axes, fails, failure_within, labels_read
 
 CARRIERS: dict[DType, str] = {
     DType.BOOLEAN: "boolean",
@@ -66,14 +68,21 @@ class Argument:
     """An integer argument of generated source.
 
     Attributes:
-        role: What it is.
-        label: The label that it is about.
+        role: Its role.
+        label: The label.
         array: The number of the array of a `Role.STRIDE`, otherwise -1.
     """
 
     role: Role
     label: str
     array: int = -1
+
+    def of_node(self, node: EinSum) -> int:
+        """The argument, other than a STRIDE, for a node whose result is in C order."""
+        if self.role is Role.KEY:
+            return prod(node.schema.shape[node.keys.index(self.label) + 1 :])
+        axis = node.axis(self.label)
+        return axis.lo if self.role is Role.LO else axis.hi
 
 
 @dataclass(slots=True)
@@ -92,6 +101,11 @@ class Program:
     constants: list[Const] = field(default_factory=list)
     arrays: list[tuple[int, str]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+
+
+def first_error(reasons: Sequence[str], bits: int) -> DataError:
+    """The error of the first reason among the bits of the error cell."""
+    return DataError(reasons[(bits & -bits).bit_length() - 1])
 
 
 def typed(dtype: DType, text: str) -> str:
@@ -130,13 +144,89 @@ def cast_text(source: DType, target: DType, value: str) -> str:
     return typed(target, value)
 
 
-class Points:
+class Builder:
+    """Writes the statements that compute expressions, each value once.
+
+    This is the one walk over expressions whose target is source text for Numba. A kernel says
+    where a statement goes and how operands and labels are read.
+
+    Attributes:
+        known: Names of values, by their expressions.
+        lines: The statements.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[Expr, str] = {}
+        self.lines: list[str] = []
+        self.temps = 0
+
+    def value(self, e: Expr) -> str:
+        """The name of an expression's value."""
+        if isinstance(e, Const):
+            return self.constant(e)
+        if e not in self.known:
+            self.known[e] = self.build(e)
+        return self.known[e]
+
+    def build(self, e: Expr) -> str:
+        """Computes an expression; returns the name of its value."""
+        if isinstance(e, Call):
+            return self.call(e)
+        if isinstance(e, Label):
+            return self.temp(self.label(e))
+        assert isinstance(e, Value)  # literals have no name
+        return self.temp(self.load(e))
+
+    def constant(self, e: Const) -> str:
+        """Source of a literal."""
+        return literal(e.dtype, e.value)
+
+    def label(self, e: Label) -> str:
+        """Source of a label's value."""
+        raise NotImplementedError
+
+    def load(self, e: Value) -> str:
+        """Source that reads an operand."""
+        raise NotImplementedError
+
+    def call(self, e: Call) -> str:
+        """Computes a function."""
+        return self.temp(self.applied(e, [self.value(a) for a in e.args]))
+
+    def applied(self, e: Call, args: Sequence[str]) -> str:
+        """Source of a function over arguments; its result fits."""
+        if e.fn == "cast":
+            return cast_text(e.args[0].dtype, e.dtype, args[0])
+        return typed(e.dtype, self.spelled(e).format(*args))
+
+    def spelled(self, e: Call) -> str:
+        """The template of a function."""
+        return SCALARS[e.fn].numba
+
+    def emit(self, text: str) -> None:
+        """Adds a statement."""
+        self.lines.append(text)
+
+    def temp(self, text: str) -> str:
+        """Names the value of source text."""
+        name = self.temp_name()
+        self.emit(f"{name} = {text}")
+        return name
+
+    def temp_name(self) -> str:
+        """A name not used before."""
+        self.temps += 1
+        return f"t{self.temps - 1}"
+
+
+class Points(Builder):
     """Collects the statements of each loop level; level 0 is before all loops.
 
     Attributes:
         level: The loop level from which a label is known.
         index: The name of each label's zero-based value.
         before: Statements of each level ahead of the loops inside it.
+        names: Names of the values that each level knows.
         at: The level that statements go to.
     """
 
@@ -147,18 +237,18 @@ class Points:
         strided: frozenset[tuple[int, str]],
         near: bool = False,
     ) -> None:
+        super().__init__()
         self.node, self.nest, self.strided, self.near = node, nest, strided, near
         self.out = Program()
-        self.bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+        self.bounds = bounds_of(node)
         self.level = {label: n + 1 for n, label in enumerate(nest.loops)}
         self.index = {label: f"l{n}" for n, label in enumerate(nest.loops)}
         self.depth = len(nest.loops)
         self.before: list[list[str]] = [[] for _ in range(self.depth + 1)]
         self.after: list[list[str]] = [[] for _ in range(self.depth + 1)]
-        self.known: list[dict[Expr, str]] = [{} for _ in range(self.depth + 1)]
+        self.names: list[dict[Expr, str]] = [{} for _ in range(self.depth + 1)]
         self.lazy: list[dict[Expr, str]] = []
         self.at = 0
-        self.temps = 0
 
     # Which points exist ------------------------------------------------------------
 
@@ -169,22 +259,13 @@ class Points:
         it stay inside it: it is evaluated exactly where the earlier ones hold.
         """
         deepest = floor = 0
-        waiting = [a for a in self.node.axes if a.define is not None]
-        while waiting:
-            axis = next(a for a in waiting if self.decided(a))
-            waiting.remove(axis)
-            assert axis.define is not None
-            floor, deepest = self.place(axis.define, floor, deepest)
-            self.derive(axis, axis.define)
+        for axis, define in derived_axes(self.node):
+            floor, deepest = self.place(define, floor, deepest)
+            self.derive(axis, define)
         for term in conjuncts(self.node.guard):
             floor, deepest = self.place(term, floor, deepest)
             test = self.value(term)
             self.skip_unless(test)
-
-    def decided(self, axis: Axis) -> bool:
-        """True if a derived axis's definition reads nothing that is still unknown."""
-        assert axis.define is not None
-        return labels_read(self.node, axis.define) <= set(self.level)
 
     def place(self, e: Expr, floor: int, deepest: int) -> tuple[int, int]:
         """Goes to a condition's level; returns the least level of later ones and the deepest."""
@@ -203,7 +284,7 @@ class Points:
             self.skip_unless(f"({value} >= {lo} and {value} < {hi})")
         self.index[axis.label] = self.temp(f"{value} - {lo}")
         self.level[axis.label] = self.at
-        self.known[self.at][Label(axis.label)] = value
+        self.names[self.at][Label(axis.label)] = value
 
     def skip_unless(self, test: str) -> None:
         """Leaves the current point, or the whole kernel before all loops."""
@@ -223,7 +304,7 @@ class Points:
         """
         if isinstance(e, Const):
             return self.constant(e)
-        for scope in (*self.lazy, *self.known[: self.at + 1]):
+        for scope in (*self.lazy, *self.names[: self.at + 1]):
             if e in scope:
                 return scope[e]
         own = self.level_of(e)
@@ -240,18 +321,16 @@ class Points:
 
     def build(self, e: Expr) -> str:
         """Computes an expression at the current level and remembers its name."""
-        if isinstance(e, Label):
-            name = self.temp(f"{self.index[e.name]} + {self.param(Role.LO, e.name)}")
-        elif isinstance(e, Value):
-            name = self.temp(self.load(e))
-        else:
-            assert isinstance(e, Call)
-            name = self.call(e)
-        (self.lazy[-1] if self.lazy else self.known[self.at])[e] = name
+        name = super().build(e)
+        (self.lazy[-1] if self.lazy else self.names[self.at])[e] = name
         return name
 
+    def label(self, e: Label) -> str:
+        """Source of a label's value."""
+        return f"{self.index[e.name]} + {self.param(Role.LO, e.name)}"
+
     def load(self, e: Value) -> str:
-        """Reads an operand."""
+        """Source that reads an operand."""
         key = (e.operand, e.field)
         if key not in self.out.arrays:
             self.out.arrays.append(key)
@@ -287,19 +366,20 @@ class Points:
             return self.temp(f"near_{e.fn}({args[0]})")
         if self.near and self.divides_many(e):
             return self.temp(f"quotient({args[0]}, {args[1]}, {self.inverse(e.args[1])})")
-        failure = self.failure(e)
+        failure = failure_within(e, self.bounds)
         failed = self.check(failure, args) if failure is not None else None
-        if e.fn == "cast":
-            text = cast_text(e.args[0].dtype, e.dtype, args[0])
-        else:
-            text = typed(e.dtype, self.spelled(e).format(*args))
+        text = self.applied(e, args)
         if failed is not None and e.dtype.is_integer:
             text = f"{typed(e.dtype, '0')} if {failed} else {text}"
         return self.temp(text)
 
     def divides_many(self, e: Call) -> bool:
         """True for a DOUBLE quotient of FLOAT or BIGINT values by a common divisor."""
-        if e.fn != "div" or e.dtype is not DType.DOUBLE or self.failure(e) is not None:
+        if (
+            e.fn != "div"
+            or e.dtype is not DType.DOUBLE
+            or failure_within(e, self.bounds) is not None
+        ):
             return False
         number, by = e.args
         if not isinstance(number, Call) or number.fn != "cast":
@@ -311,7 +391,7 @@ class Points:
         """The inverse of a divisor of many numbers; notes divisors for which it does not do."""
         one = Call("div", (Const(1.0, by.dtype), by), by.dtype)
         level = self.level_of(by)
-        if one not in self.known[level]:
+        if one not in self.names[level]:
             with self.outside(level):
                 size, (low, high) = self.temp(f"abs({self.value(by)})"), MIDDLE
                 tiny = f"({size} > 0) & ({size} < np.float64({low!r}))"
@@ -321,10 +401,10 @@ class Points:
         return self.value(one)
 
     def spelled(self, e: Call) -> str:
-        """The source of a function over its arguments."""
+        """The template of a function."""
         if e.fn in _IN_FLOATS and e.dtype.is_integer and all(map(self.is_narrow, e.args)):
             return _IN_FLOATS[e.fn]
-        return SCALARS[e.fn].numba
+        return super().spelled(e)
 
     def is_narrow(self, e: Expr) -> bool:
         """True if an integer fits 32 bits, and so does its opposite unless that raises."""
@@ -347,17 +427,7 @@ class Points:
 
     def fails(self, e: Expr) -> bool:
         """True if evaluating an expression may raise."""
-        if not isinstance(e, Call):
-            return False
-        return self.failure(e) is not None or any(map(self.fails, e.args))
-
-    def failure(self, e: Call) -> Failure | None:
-        """How a function may raise, or None where its arguments' intervals exclude it."""
-        if not may_raise(e) or never_overflows(e, self.bounds):
-            return None
-        if e.fn == "cast":
-            return cast_failure(e.args[0].dtype, e.dtype)
-        return SCALARS[e.fn].fails[e.args[0].dtype]
+        return fails(e, self.bounds)
 
     def check(self, failure: Failure, args: list[str]) -> str:
         """Notes a failure; returns the name of the flag that tells it."""
@@ -389,17 +459,6 @@ class Points:
     def emit(self, text: str) -> None:
         """Adds a statement at the current level."""
         self.before[self.at].append("    " * len(self.lazy) + text)
-
-    def temp(self, text: str) -> str:
-        """Names the value of source text."""
-        name = self.temp_name()
-        self.emit(f"{name} = {text}")
-        return name
-
-    def temp_name(self) -> str:
-        """A name not used before."""
-        self.temps += 1
-        return f"t{self.temps - 1}"
 
     def param(self, role: Role, label: str, array: int = -1) -> str:
         """The name of an integer argument."""

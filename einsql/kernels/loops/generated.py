@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache as cached
 from itertools import chain
-from math import prod
 
 import numpy as np
 
@@ -25,12 +24,14 @@ from einsql.ir.einsum.intervals import fits, interval
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.loops.codegen import accumulator, compensated, generate, is_compensated, state
-from einsql.kernels.loops.expressions import FAR, Argument, Program, Role
+from einsql.kernels.loops.expressions import FAR, Argument, Program, Role, first_error
 from einsql.kernels.loops.flatten_labels import flatten
 from einsql.kernels.loops.loop_cuts import Box, cut
 from einsql.kernels.loops.loop_nest import plan_nest
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
-from einsql.kernels.vectorized.partial_merge import merge
+from einsql.kernels.scalars import bounds_of
+from einsql.kernels.vectorized.reductions import merge, starting
+from einsql.kernels.vectorized.views import window
 
 FEW = 64
 """Boxes that are kept from run to run."""
@@ -94,8 +95,6 @@ Steps = tuple[tuple[int, ...], ...]
 
 
 class _Loops:
-    """A node with its plan."""
-
     def __init__(self, node: EinSum, near: bool = True) -> None:
         self.node, self.near = node, near
         self.far: _Loops | None = None
@@ -128,7 +127,7 @@ class _Loops:
     def run(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         node = self.node
         if self.empty:
-            return {o.name: _start(o, self.shape) for o in node.outputs}
+            return {o.name: starting(o, self.shape) for o in node.outputs}
         arrays = [self.array(s, operands[s.operand][s.field]) for s in self.sources]
         steps = tuple([a.strides for a in arrays])
         layout = self.layouts.get(steps)
@@ -149,7 +148,7 @@ class _Loops:
                 self.far = _Loops(node, near=False)
             return self.far.run(operands, tick)
         if failed:
-            raise DataError(reasons[(failed & -failed).bit_length() - 1])
+            raise first_error(reasons, failed)
         return {
             o.name: self.finish(o, result) for o, result in zip(node.outputs, results, strict=True)
         }
@@ -223,10 +222,7 @@ class _Loops:
         for source, own_steps in zip(self.sources, steps, strict=True):
             size = source.dtype.itemsize
             extents = [self.axes[x].extent for x in source.labels]
-            own: dict[str, int] = {}
-            for label, step, n in zip(source.labels, own_steps, extents, strict=True):
-                own[label] = own.get(label, 0) + (step // size if n > 1 else 0)
-            strides.append(own)
+            strides.append(label_steps(source.labels, extents, own_steps, size))
             if extents and extents[-1] > 1 and own_steps[-1] != size:
                 strided.add((source.operand, source.field))
         strided_sources = frozenset(strided)
@@ -247,17 +243,9 @@ class _Loops:
         return generate(self.node, self.nest, strided, self.near)
 
     def argument(self, p: Argument, strides: list[dict[str, int]]) -> int:
-        if p.role is Role.LO:
-            return self.axes[p.label].lo
-        if p.role is Role.HI:
-            return self.axes[p.label].hi
-        if p.role is Role.STRIDE:
-            return strides[p.array][p.label]
-        place = self.node.keys.index(p.label)
-        return prod(self.shape[place + 1 :])
+        return strides[p.array][p.label] if p.role is Role.STRIDE else p.of_node(self.node)
 
     def kinds(self, o: Output) -> list[np.dtype]:
-        """Types of the arrays a kernel writes for an output."""
         if o.reduction is None or not self.nest.keeps_state:
             return [o.dtype.numpy]
         return [_carrier(t) for t in state(o, self.nest)]
@@ -265,14 +253,13 @@ class _Loops:
     def allocate(self, o: Output) -> list[np.ndarray]:
         """The arrays a kernel writes for an output: its running values, or its result."""
         if o.reduction is None or not self.nest.keeps_state:
-            return [_start(o, self.shape) if self.partial else empty(self.shape, o.dtype.numpy)]
+            return [starting(o, self.shape) if self.partial else empty(self.shape, o.dtype.numpy)]
         shape = (self.boxes.slices, *self.shape)
         start = REDUCTIONS[o.reduction].identity(o.dtype)
         first, *rest = self.kinds(o)
         return [np.full(shape, start, first), *(np.zeros(shape, t) for t in rest)]
 
     def finish(self, o: Output, result: list[np.ndarray]) -> np.ndarray:
-        """The values of an output, computed from the arrays that the kernel wrote."""
         if o.reduction is None or not self.nest.keeps_state:
             return result[0]
         if is_compensated(o, self.nest):
@@ -291,7 +278,7 @@ def _has_gaps(node: EinSum) -> bool:
     """True if there may be keys of the result without any point."""
     if node.guard != TRUE or any(node.axis(k).define is not None for k in node.keys):
         return True
-    bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+    bounds = bounds_of(node)
     computed = ((a, interval(a.define, bounds)) for a in node.axes if a.define is not None)
     return not all(fits(within, a.lo, a.hi - 1) for a, within in computed)
 
@@ -370,33 +357,36 @@ class _FailedError(Exception):
         self.bits = bits
 
 
-def _start(o: Output, shape: tuple[int, ...]) -> np.ndarray:
-    """The value of an output at keys without any point."""
-    value = 0 if o.reduction is None else REDUCTIONS[o.reduction].identity(o.dtype)
-    return stored(np.full(shape, value, o.dtype.carrier), o.dtype)
-
-
 def _carrier(dtype: DType) -> np.dtype:
     return np.dtype(np.float32) if dtype is DType.HALF else dtype.carrier
 
 
 def _source(node: EinSum, operand: int, name: str) -> _Source:
-    """Plans how an operand's field is read."""
     read = node.operands[operand]
-    schema = read.source.schema
-    cuts = []
-    for label, key in zip(read.labels, schema.keys, strict=True):
-        a = node.axis(label)
-        cuts.append(slice(a.lo - key.lo, a.hi - key.lo))
-    full = [slice(0, k.hi - k.lo) for k in schema.keys]
-    window = None if cuts == full else tuple(cuts)
     return _Source(
         operand=operand,
         field=name,
-        dtype=schema.dtype(name).numpy,
+        dtype=read.source.schema.dtype(name).numpy,
         labels=read.labels,
-        window=window,
+        window=window(node, read),
     )
+
+
+def label_steps(
+    labels: Sequence[str], extents: Sequence[int], strides: Sequence[int], size: int
+) -> dict[str, int]:
+    """Elements from one value of each label to the next in an array.
+
+    Args:
+        labels: A label for each axis; the steps of one that occurs twice are added.
+        extents: Those of the axes.
+        strides: Likewise, in bytes.
+        size: Bytes of an element.
+    """
+    steps = dict.fromkeys(labels, 0)
+    for label, step, n in zip(labels, strides, extents, strict=True):
+        steps[label] += step // size if n > 1 else 0
+    return steps
 
 
 def bits(c: Const) -> int:

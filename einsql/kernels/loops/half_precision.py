@@ -37,6 +37,7 @@ from einsql.ir.einsum.graph import (
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.runtime import thread_pool
+from einsql.kernels.vectorized.views import unrepeated
 
 PIECE = 2**18
 """Elements that NumPy converts at a time."""
@@ -114,7 +115,6 @@ def _widened(e: Expr) -> Expr:
 
 
 def _operand(node: EinSum, o: Operand) -> Operand:
-    """An operand with FLOAT for its short fields, over no more keys than are read."""
     old = o.source.schema
     if not any(f.dtype.is_short for f in old.fields):
         return o
@@ -183,7 +183,7 @@ def floats(array: np.ndarray, dtype: DType, tick: Tick, compiled: bool) -> np.nd
         compiled: Whether a generated loop may do it, several times as fast as NumPy.
     """
     shape = array.shape
-    array = array[tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)]
+    array = unrepeated(array)
     order = sorted(range(array.ndim), key=lambda n: -abs(array.strides[n]))
     turned = array.transpose(order)
     flat = np.ascontiguousarray(turned).reshape(-1)

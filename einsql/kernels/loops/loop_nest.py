@@ -13,14 +13,12 @@ from einsql.ir.einsum.graph import (
     EinSum,
     Expr,
     Label,
-    Value,
     exprs,
     operands_of,
     subexpressions,
 )
-from einsql.ir.einsum.intervals import never_overflows
 from einsql.ir.functions import REDUCTIONS, SCALARS
-from einsql.ir.functions.casts import cast_failure
+from einsql.kernels.scalars import bounds_of, calls_of, derived_axes, fails, labels_read
 
 LONGEST = 2**27
 """Work, in cheap operations, that one uninterruptible kernel call may do at most."""
@@ -76,51 +74,12 @@ class Nest:
         return self.carry or self.mode is Mode.MEMORY
 
 
-def labels_read(node: EinSum, expr: Expr) -> set[str]:
-    """Labels whose value decides an expression, directly or through an operand's index."""
-    labels: set[str] = set()
-    for e in subexpressions(expr):
-        if isinstance(e, Label):
-            labels.add(e.name)
-        elif isinstance(e, Value):
-            labels.update(node.operands[e.operand].labels)
-    return labels
-
-
 def free_labels(node: EinSum) -> dict[str, frozenset[str]]:
     """The free labels that decide each label; derived ones follow the labels they read."""
     decided = {a.label: frozenset((a.label,)) for a in node.axes if a.define is None}
-    waiting = [a for a in node.axes if a.define is not None]
-    while waiting:
-        ready = [
-            a
-            for a in waiting
-            if a.define is not None and labels_read(node, a.define) <= set(decided)
-        ]
-        for a in ready[:1]:
-            assert a.define is not None
-            read = labels_read(node, a.define)
-            decided[a.label] = frozenset().union(*(decided[x] for x in read))
-            waiting.remove(a)
-        if not ready:
-            raise ValueError("derived axes define each other")
+    for axis, define in derived_axes(node):
+        decided[axis.label] = frozenset().union(*(decided[x] for x in labels_read(node, define)))
     return decided
-
-
-def failing(node: EinSum, expr: Expr) -> bool:
-    """True if evaluating an expression may raise."""
-    bounds = {a.label: (a.lo, a.hi) for a in node.axes}
-    return any(
-        isinstance(e, Call) and may_raise(e) and not never_overflows(e, bounds)
-        for e in subexpressions(expr)
-    )
-
-
-def may_raise(e: Call) -> bool:
-    """True if the function itself can raise for some arguments."""
-    if e.fn == "cast":
-        return cast_failure(e.args[0].dtype, e.dtype) is not None
-    return e.args[0].dtype in SCALARS[e.fn].fails
 
 
 def expensive(expr: Expr) -> bool:
@@ -130,8 +89,7 @@ def expensive(expr: Expr) -> bool:
 
 def weight(node: EinSum) -> int:
     """Rough work per point, in cheap operations."""
-    calls = {e for x in exprs(node) for e in subexpressions(x) if isinstance(e, Call)}
-    return 1 + sum(map(_cost, calls))
+    return 1 + sum(map(_cost, calls_of(*exprs(node))))
 
 
 def _cost(e: Call) -> int:
@@ -214,7 +172,7 @@ def _scatters(node: EinSum, decided: dict[str, frozenset[str]], kept: set[str]) 
     if any(not decided[k] <= kept for k in derived):
         return True
     conditions = [node.guard, *(a.define for a in node.axes if a.define is not None)]
-    return bool(derived) and any(failing(node, c) for c in conditions)
+    return bool(derived) and any(fails(c, bounds_of(node)) for c in conditions)
 
 
 def _cost_inside(node: EinSum, label: str, decided: dict[str, frozenset[str]]) -> float:
@@ -233,8 +191,7 @@ def _cost_inside(node: EinSum, label: str, decided: dict[str, frozenset[str]]) -
     else:
         cost += sum(_chain(o.reduction, o.dtype.is_float) for o in node.outputs)
     free = {x for s in decided.values() for x in s}
-    calls = {e for x in exprs(node) for e in subexpressions(x) if isinstance(e, Call)}
-    for e in (e for e in calls if _cost(e) > 1):
+    for e in (e for e in calls_of(*exprs(node)) if _cost(e) > 1):
         read = {f for x in labels_read(node, e) for f in decided[x]}
         if label in read and read != free:
             cost += _cost(e)

@@ -16,7 +16,8 @@ from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, rewrite
 from einsql.ir.einsum.intervals import interval
 from einsql.kernels.loops.expressions import Points, typed
-from einsql.kernels.loops.loop_nest import LEAST_PIECE, Nest, by_constant, labels_read
+from einsql.kernels.loops.loop_nest import LEAST_PIECE, Nest, by_constant
+from einsql.kernels.scalars import labels_read
 
 _LARGEST = 2**62
 """Magnitude below which a dividend and the next multiple of its divisor fit BIGINT."""
@@ -181,11 +182,11 @@ class Wraps(Points):
     def ahead(self) -> Iterator[None]:
         """Statements go to the start of a piece, where the innermost label has its first value."""
         inner = self.depth
-        saved = self.at, self.lazy, self.before[inner], self.known[inner]
+        saved = self.at, self.lazy, self.before[inner], self.names[inner]
         self.at, self.lazy = inner, []
-        self.before[inner], self.known[inner] = self.starts, self._known_ahead
+        self.before[inner], self.names[inner] = self.starts, self._known_ahead
         yield
-        self.at, self.lazy, self.before[inner], self.known[inner] = saved
+        self.at, self.lazy, self.before[inner], self.names[inner] = saved
 
     def ends(self) -> tuple[str, str]:
         """Where the innermost loop begins and ends: all of it, or a piece."""

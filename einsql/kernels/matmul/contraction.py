@@ -211,7 +211,6 @@ class _Load:
     compiles: bool
 
     def __call__(self, operands: Sequence[Fields]) -> np.ndarray:
-        """The array."""
         array, work = self._one(operands, self.side[0]), self.work
         if len(self.side) > 1:
             array = array.astype(work, copy=False)
@@ -225,7 +224,6 @@ class _Load:
         return array.squeeze(self.once) if self.once else array
 
     def write(self, page: Page, operands: Sequence[FieldSource]) -> str:
-        """Writes it; gives the array's name."""
         known: dict[Factor, str] = {}
         for factor in self.side:
             if factor not in known:
@@ -279,7 +277,6 @@ def _load(
 def _single(
     node: EinSum, factors: Product, work: np.dtype, compiles: bool
 ) -> tuple[Compute, WriteArray]:
-    """Sums one operand over the labels that are no keys."""
     labels = tuple(dict.fromkeys(node.operands[factors.left[0].operand].labels))
     kept = [k for k in node.keys if k in labels]
     summed = [x for x in labels if x not in kept]
@@ -310,7 +307,6 @@ def _single(
 def _pair(
     node: EinSum, factors: Product, work: np.dtype, compiles: bool
 ) -> tuple[Compute, WriteArray]:
-    """Reads both sides and multiplies them."""
     extent = {a.label: a.extent for a in node.axes}
     keys = node.keys
     sides = [
@@ -360,14 +356,12 @@ class _Finish:
     dtype: np.dtype
 
     def __call__(self, result: np.ndarray) -> np.ndarray:
-        """The node's result."""
         if self.scale != 1.0:
             result = sums.from_zero(np.asarray(result * result.dtype.type(self.scale)))
         result = np.asarray(result).astype(self.dtype, copy=False)
         return result if self.lift is None else np.broadcast_to(result[self.lift], self.shape)
 
     def write(self, page: Page, result: str) -> str:
-        """Writes it; gives its name."""
         if self.lift is not None or self.dtype == np.float16:
             return page.line(f"{page.held(self, 'f')}({result})")
         factor, zero = (page.held(self.dtype.type(x)) for x in (self.scale, 0))
@@ -377,7 +371,6 @@ class _Finish:
 
 
 def _finish(node: EinSum, factors: Product, dtype: np.dtype) -> _Finish | None:
-    """The operations after the product, or None."""
     labels = {x for f in (*factors.left, *factors.right) for x in node.operands[f.operand].labels}
     repeats = prod(
         a.extent for a in node.axes if a.label not in labels and a.label not in node.keys

@@ -98,7 +98,6 @@ def lay_out(labels: Labels, left: Strides, right: Strides) -> Layout:
 
 
 def _copied(labels: Labels, layout: Layout) -> int:
-    """How many elements are copied."""
     sides = (labels.left, layout.left), (labels.right, layout.right)
     return sum(labels.size(labels_of) for labels_of, side in sides if side.copied)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, prod
 
 import numpy as np
 
@@ -70,6 +70,22 @@ def product_of(node: EinSum, output: Output) -> Product | None:
         return Product(tuple(values[:1]), tuple(values[1:]), scale, scalars)
     left = tuple(v for v in values if v.operand == owners[0])
     return Product(left, tuple(v for v in values if v.operand == owners[1]), scale, scalars)
+
+
+def two_values(output: Output) -> tuple[Value, Value, float] | None:
+    """The values and the constant of a product of two values of its type.
+
+    Returns:
+        The values from left to right, and the constant, which is a safe scale; None for any other
+        argument of the output.
+    """
+    factors = _factors(output.args[0], output.dtype)
+    values = [f for f in factors if isinstance(f, Value)]
+    scale = prod((float(f.value) for f in factors if isinstance(f, Const)), start=1.0)
+    plain = all(isinstance(f, Value | Const) and f.dtype is output.dtype for f in factors)
+    if not plain or len(values) != 2 or not is_safe_scale(scale, output.dtype):
+        return None
+    return values[0], values[1], scale
 
 
 def is_safe_scale(scale: float, dtype: DType) -> bool:

@@ -21,7 +21,6 @@ import numpy as np
 from einsql.core.buffer_pool import empty
 from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul import long_sums, rows
-from einsql.kernels.matmul.copying import spread_copy
 from einsql.kernels.matmul.layout import Labels, Layout, lay_out
 from einsql.kernels.matmul.numpy_call import Multiply, at_once, unless_same
 from einsql.kernels.matmul.pieces import (
@@ -35,12 +34,13 @@ from einsql.kernels.matmul.pieces import (
     Work,
     cut,
     slices,
+    spread_copy,
     wanted,
 )
-from einsql.kernels.matmul.product_strategy import Matrices, ProductStrategy
 from einsql.kernels.matmul.product_views import ProductViews
 from einsql.kernels.matmul.rows import by_rows
 from einsql.kernels.matmul.thread_pool_gemm import Calls, calls_for
+from einsql.kernels.matmul.unpacked_tiles import Matrices, ProductStrategy
 from einsql.kernels.runtime import blas, thread_pool, thread_team
 
 ALONE, SHORT = 2**18, 2**13
@@ -268,7 +268,6 @@ class Plan(ProductViews):
     def _calls_of(
         self, a: np.ndarray, b: np.ndarray, parts: Sequence[int], blocks: int
     ) -> Calls | None:
-        """The calls for so many blocks of terms."""
         array = empty((blocks, *self.shape), self.dtype)
         views = self.views(a, b)
         # Nothing is copied, so the terms are one axis, or none where each sum has one.

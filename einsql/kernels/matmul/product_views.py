@@ -1,8 +1,13 @@
-"""The geometry of a product: its sizes, the views of its operands and result, and pieces of it."""
+"""The geometry of a product: its sizes, the views of its operands and result, and pieces of it.
+
+Operands are stacks of matrices, cut as the result is cut.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,9 +16,8 @@ from einsql.core.buffer_pool import empty
 from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul import long_sums
 from einsql.kernels.matmul.layout import Labels, Layout, Side
-from einsql.kernels.matmul.memory_read import Read
-from einsql.kernels.matmul.pieces import LITTLE, Work
-from einsql.kernels.matmul.product_strategy import Matrices
+from einsql.kernels.matmul.pieces import LITTLE, Work, contiguous
+from einsql.kernels.matmul.unpacked_tiles import Matrices
 from einsql.kernels.runtime import blas
 
 Unit = tuple[str, ...]
@@ -133,10 +137,56 @@ class ProductViews:
 
     @property
     def _product(self) -> long_sums.Product:
-        """The function that multiplies matrices."""
         return blas.multiply if self.other else np.matmul
 
 
 def _units(group: tuple[str, ...], apart: bool) -> list[Unit]:
     """A group's labels as one axis, or each as its own where a copy merges them later."""
     return [(x,) for x in group] if apart else [group] if group else []
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An operand as a stack of matrices, from a piece of the result.
+
+    Attributes:
+        turn: The order its axes are put into.
+        shape: The extents of the merged axes, before cutting.
+        cuts: For each axis then, which axis of the cut grid it follows.
+        batch: For each axis of the stack, whether the operand has it.
+        rows: How many of the axes are merged to rows; the rest of them are the columns.
+        side: How it is read.
+    """
+
+    turn: tuple[int, ...]
+    shape: tuple[int, ...]
+    cuts: tuple[int, ...]
+    batch: tuple[bool, ...]
+    rows: int
+    side: Side
+
+    def view(self, array: np.ndarray) -> np.ndarray:
+        """The whole array with its axes turned and merged."""
+        return array.transpose(self.turn).reshape(self.shape)
+
+    def whole(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The order of the axes and the shape in which `matrices` gives all of an operand.
+
+        The operand is read in place.
+        """
+        batch_axes = sum(self.batch)
+        sizes, rest = iter(self.shape[:batch_axes]), self.shape[batch_axes:]
+        stack = [next(sizes) if has else 1 for has in self.batch]
+        return self.turn, (*stack, prod(rest[: self.rows]), prod(rest[self.rows :]))
+
+    def matrices(self, array: np.ndarray, piece: Sequence[slice], work: np.dtype) -> np.ndarray:
+        """The stack of matrices that a piece needs."""
+        part = array[tuple(piece[n] for n in self.cuts)]
+        if self.side.copied:
+            part = contiguous(part, work)
+        batch_axes = sum(self.batch)
+        sizes = iter(part.shape[:batch_axes])
+        stack = [next(sizes) if has else 1 for has in self.batch]
+        rest = part.shape[batch_axes:]
+        part = part.reshape(*stack, prod(rest[: self.rows]), prod(rest[self.rows :]))
+        return part.swapaxes(-1, -2) if self.side.flipped else part

@@ -1,10 +1,11 @@
-"""Register code of products read in place: tiles, rows times a vector, rows added.
+"""Register code of products read in place: tiles, windows, rows times a vector, rows added.
 
 This module is compiled into kernels, so its text is part of their name on disk.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -12,9 +13,54 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from einsql.kernels.runtime.vector_values import declared, pointer, prefetch_line, spread
+
 _INDEX = ir.IntType(64)
 _LINE = 64
 """Bytes of a line of memory."""
+
+
+def _multiplied(
+    builder: Any,
+    vector: Any,
+    width: int,
+    rows: Sequence[Any],
+    depth: Any,
+    step: Callable[[Any], Any],
+    columns: Callable[[Any], Sequence[Any]],
+) -> list[list[Any]]:
+    """Sums the products of the elements of rows with vectors of columns, in registers.
+
+    Args:
+        builder: Appends to the code.
+        vector: The type of a register.
+        width: Registers of a row.
+        rows: Addresses of the rows.
+        depth: How many terms there are.
+        step: The distance in bytes from a row to its element of a term.
+        columns: Addresses of the vectors of a term.
+
+    Returns:
+        A place in memory for each row and vector, which LLVM keeps in a register.
+    """
+    size = 8 if isinstance(vector.element, ir.DoubleType) else 4
+    zeros = ir.Constant(vector, [ir.Constant(vector.element, 0.0)] * vector.count)
+    with builder.goto_entry_block():
+        sums = [[builder.alloca(vector) for _ in range(width)] for _ in rows]
+    for s in (s for row in sums for s in row):
+        builder.store(zeros, s)
+    name = f"llvm.fmuladd.v{vector.count}f{8 * size}"
+    fma = declared(builder, name, vector, [vector] * 3)
+    with cgutils.for_range(builder, depth, intp=_INDEX) as loop:
+        along = step(loop.index)
+        places = columns(loop.index)
+        terms = [builder.load(pointer(builder, c, vector), align=size) for c in places]
+        for row, start in zip(sums, rows, strict=True):
+            one = builder.load(pointer(builder, builder.add(start, along), vector.element))
+            copies = spread(builder, one, vector)
+            for s, term in zip(row, terms, strict=True):
+                builder.store(builder.call(fma, [copies, term, builder.load(s)]), s)
+    return sums
 
 
 @intrinsic
@@ -70,33 +116,79 @@ def tile(
             places.append(builder.select(beyond, last_, place))
         rows_at = [builder.add(left_, builder.mul(down_, _INDEX(m))) for m in range(high)]
         columns_at = [builder.add(right_, place) for place in places]
-        with builder.goto_entry_block():
-            sums = [builder.alloca(vector) for _ in range(high * across)]
-        for s in sums:
-            builder.store(ir.Constant(vector, [ir.Constant(scalar, 0.0)] * many), s)
-        fma = _function(builder, f"llvm.fmuladd.v{many}f{8 * nbytes}", vector, [vector] * 3)
-        with cgutils.for_range(builder, depth_, intp=_INDEX) as loop:
-            step = builder.mul(loop.index, along_)
-            line = builder.mul(loop.index, below_)
-            terms = [
-                builder.load(_pointer(builder, builder.add(c, line), vector), align=nbytes)
-                for c in columns_at
-            ]
-            for m in range(high):
-                one = builder.load(_pointer(builder, builder.add(rows_at[m], step), scalar))
-                spread = _spread(builder, one, vector)
-                for v in range(across):
-                    s = sums[m * across + v]
-                    builder.store(builder.call(fma, [spread, terms[v], builder.load(s)]), s)
+        sums = _multiplied(
+            builder,
+            vector,
+            across,
+            rows_at,
+            depth_,
+            lambda k: builder.mul(k, along_),
+            lambda k: [builder.add(c, builder.mul(k, below_)) for c in columns_at],
+        )
         for m in range(high):
             row = builder.add(out_, builder.mul(under_, _INDEX(m)))
             for v in range(across):
-                to = _pointer(builder, builder.add(row, places[v]), vector)
-                builder.store(builder.load(sums[m * across + v]), to, align=nbytes)
+                to = pointer(builder, builder.add(row, places[v]), vector)
+                builder.store(builder.load(sums[m][v]), to, align=nbytes)
         return context.get_dummy_value()
 
     i64 = types.int64
     return types.none(size, rows, lanes, width, *[i64] * 10), generate
+
+
+@intrinsic
+def window_tile(
+    _: Any,
+    size: Any,
+    rows: Any,
+    lanes: Any,
+    width: Any,
+    at: Any,
+    steps: Any,
+    depth: Any,
+    panel: Any,
+    out: Any,
+) -> Any:
+    """Sums the products of some rows with a packed panel to a tile.
+
+    Args:
+        size: Bytes of an element, 4 for FLOAT and 8 for DOUBLE; like the next three a literal.
+        rows: Rows of the tile.
+        lanes: Elements of a register.
+        width: Registers of a row.
+        at: Address of the rows' addresses, int64 each.
+        steps: Address of the distances, in bytes, from a row's address to its terms.
+        depth: How many terms there are.
+        panel: Address of the packed panel, `[depth, width · lanes]`.
+        out: Address of the sums, `[rows, width · lanes]`.
+    """
+    literal = (size, rows, lanes, width)
+    if not all(isinstance(a, types.IntegerLiteral) for a in literal):
+        return None
+    nbytes, high, many, across = (a.literal_value for a in literal)
+    vector = ir.VectorType(ir.DoubleType() if nbytes == 8 else ir.FloatType(), many)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        at_, steps_, depth_, panel_, out_ = args[4:]
+
+        def word(base: Any, index: Any) -> Any:
+            place = builder.add(base, builder.shl(index, _INDEX(3)))
+            return builder.load(pointer(builder, place, _INDEX))
+
+        def columns(k: Any) -> list[Any]:
+            line = builder.add(panel_, builder.mul(k, _INDEX(across * many * nbytes)))
+            return [builder.add(line, _INDEX(v * many * nbytes)) for v in range(across)]
+
+        rows_at = [word(at_, _INDEX(m)) for m in range(high)]
+        sums = _multiplied(
+            builder, vector, across, rows_at, depth_, lambda k: word(steps_, k), columns
+        )
+        for n, s in enumerate(s for row in sums for s in row):
+            to = pointer(builder, builder.add(out_, _INDEX(n * many * nbytes)), vector)
+            builder.store(builder.load(s), to, align=nbytes)
+        return context.get_dummy_value()
+
+    return types.none(size, rows, lanes, width, *[types.int64] * 5), generate
 
 
 @intrinsic
@@ -146,10 +238,10 @@ def dots(
             sums = [[builder.alloca(vector) for _ in range(across)] for _ in range(high)]
         for s in (s for row in sums for s in row):
             builder.store(zeros, s)
-        fma = _function(builder, f"llvm.fmuladd.v{many}f{8 * nbytes}", vector, [vector] * 3)
+        fma = declared(builder, f"llvm.fmuladd.v{many}f{8 * nbytes}", vector, [vector] * 3)
 
         def read(at: Any) -> Any:
-            return builder.load(_pointer(builder, at, vector), align=nbytes)
+            return builder.load(pointer(builder, at, vector), align=nbytes)
 
         def add(at: Any, register: int, kept: Any = None) -> None:
             """Adds a register's products, of those lanes alone that are kept."""
@@ -171,7 +263,7 @@ def dots(
             for begin in rows_at:
                 soon = builder.add(builder.add(begin, at), ahead_)
                 for line in range(0, step * across, _LINE):
-                    _bring(builder, builder.add(soon, _INDEX(line)))
+                    prefetch_line(builder, builder.add(soon, _INDEX(line)), 2)
         first = builder.mul(blocks, _INDEX(across))
         last = builder.sdiv(depth_, _INDEX(many))
         with cgutils.for_range(builder, builder.sub(last, first), intp=_INDEX) as loop:
@@ -180,16 +272,16 @@ def dots(
         with builder.if_then(builder.icmp_signed(">", rest, _INDEX(0))):
             # The last register is read in full, without the elements of the one before.
             places = ir.Constant(ir.VectorType(_INDEX, many), [_INDEX(n) for n in range(many)])
-            from_ = _spread(builder, builder.sub(_INDEX(many), rest), places.type)
+            from_ = spread(builder, builder.sub(_INDEX(many), rest), places.type)
             at = builder.mul(builder.sub(depth_, _INDEX(many)), _INDEX(nbytes))
             add(at, 0, builder.icmp_signed(">=", places, from_))
         reduce = f"llvm.vector.reduce.fadd.v{many}f{8 * nbytes}"
-        reduced = _function(builder, reduce, scalar, [scalar, vector])
+        reduced = declared(builder, reduce, scalar, [scalar, vector])
         for m, row in enumerate(sums):
             parts = [builder.load(s) for s in row]
             while len(parts) > 1:
                 parts = [builder.fadd(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-            place = _pointer(builder, builder.add(out_, builder.mul(under_, _INDEX(m))), scalar)
+            place = pointer(builder, builder.add(out_, builder.mul(under_, _INDEX(m))), scalar)
             none = ir.Constant(scalar, 0.0)
             before = builder.select(adds_, builder.load(place, align=nbytes), none)
             total = builder.call(reduced, [none, parts[0]], fastmath=("reassoc",))
@@ -222,7 +314,7 @@ def add_rows(_: Any, size: Any, lanes: Any, rows: Any, first: Any, down: Any, su
         first_, down_, sums_ = args[3:]
         terms = [
             builder.load(
-                _pointer(builder, builder.add(first_, builder.mul(down_, _INDEX(m))), vector),
+                pointer(builder, builder.add(first_, builder.mul(down_, _INDEX(m))), vector),
                 align=nbytes,
             )
             for m in range(high)
@@ -230,35 +322,9 @@ def add_rows(_: Any, size: Any, lanes: Any, rows: Any, first: Any, down: Any, su
         terms = [t if nbytes == 8 else builder.fpext(t, wide) for t in terms]
         while len(terms) > 1:
             terms = [builder.fadd(a, b) for a, b in zip(terms[::2], terms[1::2], strict=True)]
-        to = _pointer(builder, sums_, wide)
+        to = pointer(builder, sums_, wide)
         builder.store(builder.fadd(builder.load(to, align=8), terms[0]), to, align=8)
         return context.get_dummy_value()
 
     i64 = types.int64
     return types.none(size, lanes, rows, i64, i64, i64), generate
-
-
-def _function(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
-    """A function of LLVM's own."""
-    kind = ir.FunctionType(result, arguments)
-    return builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-
-
-def _bring(builder: Any, address: Any) -> None:
-    """Brings a line of memory into the second cache; the address may be any."""
-    word = ir.IntType(32)
-    place = builder.inttoptr(address, ir.IntType(8).as_pointer())
-    function = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
-    prefetch = builder.module.declare_intrinsic("llvm.prefetch", [place.type], function)
-    builder.call(prefetch, [place, *(ir.Constant(word, n) for n in (0, 2, 1))])
-
-
-def _pointer(builder: Any, address: Any, to: Any) -> Any:
-    return builder.inttoptr(address, to.as_pointer())
-
-
-def _spread(builder: Any, one: Any, vector: Any) -> Any:
-    """A vector of copies of a scalar."""
-    single = builder.insert_element(ir.Constant(vector, ir.Undefined), one, ir.IntType(32)(0))
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
-    return builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), mask)

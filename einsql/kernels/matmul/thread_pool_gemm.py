@@ -7,7 +7,8 @@ on strides alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache as cached
 
 import numpy as np
@@ -17,7 +18,7 @@ from einsql.kernels.runtime.cpu_features import machine
 
 _TEXT = """\
 from numba import njit
-from einsql.kernels.runtime.address_calls import {name}
+from einsql.kernels.runtime.atomics import {name}
 
 
 @njit("int64({types})", cache=True, nogil=True)
@@ -54,7 +55,7 @@ def kernel({args}):
 so that the processor prefetches each as a stream of its own."""
 _GEMM = "flip_a, flip_b, m, n, k, a, lead_a, b, lead_b, c, lead_c"
 _GEMV = "flip, rows, columns, a, lead, x, step, y, apart"
-_ROWS = "rows, terms, a, down, x, y, under"
+_DOTS_ARGS = "rows, terms, a, down, x, y, under"
 STREAMS, WIDTH = 4, 2
 """Rows that are read at a time, and registers of running sums of each."""
 NEAR = 2**12
@@ -130,35 +131,36 @@ def calls_for(pieces: Sequence[Matrices], arrays: Matrices) -> Calls | None:
         arrays = arrays[1], arrays[0], arrays[2]
     size = arrays[2].itemsize
     bases = [x.ctypes.data for x in arrays]
-    left = pieces[0][2].shape[0] == 1  # the left operand is the vector
-    named = "gemm"
-    if all(1 in out.shape for _, _, out in pieces):
-        named = "dots" if _in_rows(pieces) else "gemv"
-    row = {"gemm": _matrix_row, "gemv": _vector_row, "dots": _dots_row}[named]
-    table = [found_row for piece in pieces if (found_row := row(*piece, bases)) is not None]
-    if len(table) < len(pieces):
+    vectors = all(1 in out.shape for _, _, out in pieces)
+    form = _MATRICES if not vectors else _ROWS if _in_rows(pieces) else _VECTORS
+    table = [form.row(*piece, bases) for piece in pieces]
+    if any(not row for row in table):
         return None
-    places = {"gemm": (6, 8, 10), "gemv": (4, 6, 8), "dots": (2, 4, 5)}[named]
-    if named != "gemm" and left:
-        places = places[1], places[0], places[2]
-    if turned:
-        places = places[1], places[0], places[2]
-    if named == "dots":
-        return Calls(_dots(size), np.array(table, np.int64), places, places.index(2), blas=False)
-    address = (library.gemm if named == "gemm" else library.gemv)[size]
+    left, right, target = form.places
+    # A vector may be the left operand.
+    if turned != (vectors and pieces[0][2].shape[0] == 1):
+        left, right = right, left
+    places = left, right, target
+    streamed = places.index(form.places[0]) if vectors else None
+    if form is _ROWS:
+        return Calls(_dots(size), np.array(table, np.int64), places, streamed, blas=False)
+    address = (library.gemv if vectors else library.gemm)[size]
     rows = np.array([[address, *row] for row in table], np.int64)
-    streamed = places.index(4) if named == "gemv" else None
-    return Calls(_caller(named, size, library.wide), rows, places, streamed)
+    return Calls(_caller(form.name, size, library.wide), rows, places, streamed)
 
 
-def _matrix_row(
-    a: np.ndarray, b: np.ndarray, out: np.ndarray, bases: Sequence[int]
-) -> list[int] | None:
+def _distances(piece: Matrices, bases: Sequence[int]) -> list[int]:
+    """Bytes from the operands and the result to their parts; a matrix comes before a vector."""
+    left, right, target = (x.ctypes.data - base for x, base in zip(piece, bases, strict=True))
+    return [right, left, target] if piece[2].shape[0] == 1 else [left, right, target]
+
+
+def _matrix_row(a: np.ndarray, b: np.ndarray, out: np.ndarray, bases: Sequence[int]) -> list[int]:
     flip_a, lead_a = blas.stepped(a)
     flip_b, lead_b = blas.stepped(b)
     flip_c, lead_c = blas.stepped(out)
     if not (lead_a and lead_b and lead_c) or flip_c != blas.PLAIN:
-        return None
+        return []
     at = [x.ctypes.data - base for x, base in zip((a, b, out), bases, strict=True)]
     return [
         flip_a,
@@ -181,19 +183,16 @@ def _vectors(piece: Matrices) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return (b.T, a[0], out[0]) if out.shape[0] == 1 else (a, b[:, 0], out[:, 0])
 
 
-def _vector_row(
-    a: np.ndarray, b: np.ndarray, out: np.ndarray, bases: Sequence[int]
-) -> list[int] | None:
+def _vector_row(a: np.ndarray, b: np.ndarray, out: np.ndarray, bases: Sequence[int]) -> list[int]:
     matrix, x, y = _vectors((a, b, out))
     flip, lead = blas.stepped(matrix)
     size = out.itemsize
     step, apart = x.strides[0] // size, y.strides[0] // size
     if not lead or step < 1 or apart < 1:
-        return None
-    lies = matrix.shape if flip == blas.PLAIN else matrix.shape[::-1]
-    at = [v.ctypes.data - base for v, base in zip((a, b, out), bases, strict=True)]
-    places = (at[1], at[0]) if out.shape[0] == 1 else (at[0], at[1])
-    return [flip, *lies, places[0], lead, places[1], step, at[2], apart]
+        return []
+    extents = matrix.shape if flip == blas.PLAIN else matrix.shape[::-1]
+    at = _distances((a, b, out), bases)
+    return [flip, *extents, at[0], lead, at[1], step, at[2], apart]
 
 
 def _in_rows(pieces: Sequence[Matrices]) -> bool:
@@ -206,17 +205,34 @@ def _in_rows(pieces: Sequence[Matrices]) -> bool:
     return True
 
 
-def _dots_row(
-    a: np.ndarray, b: np.ndarray, out: np.ndarray, bases: Sequence[int]
-) -> list[int] | None:
+def _dots_row(a: np.ndarray, b: np.ndarray, out: np.ndarray, bases: Sequence[int]) -> list[int]:
     matrix, _, y = _vectors((a, b, out))
-    at = [v.ctypes.data - base for v, base in zip((a, b, out), bases, strict=True)]
-    places = (at[1], at[0]) if out.shape[0] == 1 else (at[0], at[1])
-    return [*matrix.shape, places[0], matrix.strides[0], places[1], at[2], y.strides[0]]
+    at = _distances((a, b, out), bases)
+    return [*matrix.shape, at[0], matrix.strides[0], at[1], at[2], y.strides[0]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A kind of calls.
+
+    Attributes:
+        name: The function that makes them.
+        row: The arguments of the call for a piece; none where strides are unsuitable.
+        places: The arguments that are addresses: the left operand or the matrix, the right one or
+            the vector, and the result.
+    """
+
+    name: str
+    row: Callable[[np.ndarray, np.ndarray, np.ndarray, Sequence[int]], list[int]]
+    places: tuple[int, int, int]
+
+
+_MATRICES = _Form("gemm", _matrix_row, (6, 8, 10))
+_VECTORS = _Form("gemv", _vector_row, (4, 6, 8))
+_ROWS = _Form("dots", _dots_row, (2, 4, 5))
 
 
 def _lanes(size: int) -> int:
-    """Elements of a register."""
     return machine().width // size
 
 
@@ -224,8 +240,8 @@ def _lanes(size: int) -> int:
 def _dots(size: int) -> int:
     """The address of the compiled function that multiplies rows with a vector."""
     numbers = {"size": size, "lanes": _lanes(size), "streams": STREAMS, "width": WIDTH}
-    types = ", ".join(["int64"] * (1 + _ROWS.count(",")))
-    text = _DOTS.format(types=types, args=_ROWS, near=NEAR, most=MOST, **numbers)
+    types = ", ".join(["int64"] * (1 + _DOTS_ARGS.count(",")))
+    text = _DOTS.format(types=types, args=_DOTS_ARGS, near=NEAR, most=MOST, **numbers)
     return compile_cache.address(compile_cache.load(text))
 
 

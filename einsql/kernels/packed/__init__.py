@@ -2,8 +2,8 @@
 
 `layout` finds rows, columns and terms. `terms` splits an expression into a part that is packed
 and a part that is computed in registers by `functions`. `source` writes the kernel around a
-register tile, which `tile` builds from `registers`. `run` inspects the data, and `pieces` cuts
-the work for threads.
+register tile, which `tile` builds from `registers`. `run` inspects the data, and cuts the work
+for threads.
 """
 
 from einsql.kernels.packed.run import compile_packed

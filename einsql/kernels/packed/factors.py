@@ -155,11 +155,7 @@ def _matrices(
     return products
 
 
-def _in_pieces(shape: tuple[int, ...], work: Callable[[tuple[slice, ...]], object]) -> None:
+def _in_pieces(shape: tuple[int, ...], work: Callable[[tuple[slice, ...]], None]) -> None:
     """Does element-wise work on all threads."""
-
-    def one(at: tuple[slice, ...]) -> None:
-        work(at)
-
     parts = cut(shape, len(shape), wanted(prod(shape) / COPIES))
-    thread_pool.run(one, slices(shape, parts), prod(parts), lambda done: None)
+    thread_pool.run(work, slices(shape, parts), prod(parts), lambda done: None)

@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 
 from einsql.kernels.runtime.vector_math import CODE
-from einsql.kernels.runtime.vector_values import Num
+from einsql.kernels.runtime.vector_values import Num, declared, pointer, spread
 
 TYPES: dict[str, Any] = {
     "f32": ir.FloatType(),
@@ -52,11 +52,7 @@ class Registers:
 
     def splat(self, value: Any) -> Any:
         """A vector that holds one value everywhere."""
-        kind = self.vector(value.type)
-        undefined = ir.Constant(kind, ir.Undefined)
-        first = self.builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
-        return self.builder.shuffle_vector(first, undefined, mask)
+        return spread(self.builder, value, self.vector(value.type))
 
     def literal(self, element: Any, value: Any) -> Any:
         """A vector of a known value."""
@@ -64,13 +60,11 @@ class Registers:
 
     def load(self, address: Any, element: Any, size: int) -> Any:
         """A vector from memory."""
-        pointer = self.builder.inttoptr(address, self.vector(element).as_pointer())
-        return self.builder.load(pointer, align=size)
+        return self.builder.load(pointer(self.builder, address, self.vector(element)), align=size)
 
     def store(self, value: Any, address: Any, size: int) -> None:
         """A vector to memory."""
-        pointer = self.builder.inttoptr(address, value.type.as_pointer())
-        self.builder.store(value, pointer, align=size)
+        self.builder.store(value, pointer(self.builder, address, value.type), align=size)
 
     def intrinsic(self, name: str, *args: Any) -> Any:
         """LLVM's function of that name over vectors of one type."""
@@ -78,11 +72,7 @@ class Registers:
         letter = "f" if is_float(args[0]) else "i"
         width = {"float": 32, "double": 64}.get(str(kind.element)) or kind.element.width
         full = f"llvm.{name}.v{self.lanes}{letter}{width}"
-        module = self.builder.module
-        function = module.globals.get(full) or ir.Function(
-            module, ir.FunctionType(kind, [kind] * len(args)), full
-        )
-        return self.builder.call(function, args)
+        return self.builder.call(declared(self.builder, full, kind, [kind] * len(args)), args)
 
     # Arithmetic --------------------------------------------------------------------
 

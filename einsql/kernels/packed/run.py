@@ -1,20 +1,24 @@
-"""Runs of packed kernels: decisions by the data, the pieces and their buffers."""
+"""Runs of packed kernels: decisions by the data, pieces for threads, and buffers of threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, isnan, prod
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from einsql.core.buffer_pool import empty
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, Output, Value, conj, subexpressions
 from einsql.ir.functions import SCALARS
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick, share
 from einsql.kernels.loops import compile_loops
+from einsql.kernels.matmul.pieces import slices
 from einsql.kernels.packed.factors import FactorProduct, factors_of
-from einsql.kernels.packed.functions import Range
+from einsql.kernels.packed.functions import ANYTHING, Range
 from einsql.kernels.packed.layout import (
     BOTH,
     COLUMNS,
@@ -25,11 +29,11 @@ from einsql.kernels.packed.layout import (
     find_layout,
     label_cube,
 )
-from einsql.kernels.packed.pieces import Scratch, cut, flatten, scan
-from einsql.kernels.packed.source import Leaf, Program, Variant, generate
+from einsql.kernels.packed.source import NUMPY, Leaf, Program, Variant, generate
 from einsql.kernels.packed.terms import Columns, Ranges, compares
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.runtime.cpu_features import machine
+from einsql.kernels.scalars import bounds_of
 from einsql.kernels.vectorized.sums import RunningSum
 
 LONGEST = 2**17
@@ -39,6 +43,12 @@ LEAST = 2**21
 _REDUCTIONS = frozenset(
     {"sum", "product", "min", "max", "bool_or", "bool_and", "arg_min", "arg_max"}
 )
+SPAN = 512
+"""Most rows and columns of a piece, so that packed panels stay in the second cache."""
+PIECE = 2**31
+"""Most points of a piece; some tens of milliseconds."""
+SMALL_PIECE = 2**22
+"""Points below which pieces are not cut for the sake of more threads."""
 
 
 def compile_packed(node: EinSum) -> Runner | None:
@@ -88,8 +98,6 @@ def _match(node: EinSum, o: Output) -> _Part | None:
 
 
 class _Packed:
-    """A node and the parts that compute its outputs."""
-
     def __init__(self, node: EinSum, parts: Sequence[_Part]) -> None:
         self.node, self.parts = node, parts
         self.loops: Runner | None = None
@@ -97,26 +105,19 @@ class _Packed:
     def run(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         fields: dict[str, np.ndarray] = {}
         for n, part in enumerate(self.parts):
-            values = part.run(operands, _share(tick, n, len(self.parts)))
+            values = part.run(operands, share(tick, n, len(self.parts)))
             if values is None:
                 return self.fall_back()(operands, tick)
             fields[part.output.name] = values
         return fields
 
     def fall_back(self) -> Runner:
-        """Compiled loops, which raise where arithmetic does."""
         if self.loops is None:
             self.loops = compile_loops(self.node)
         return self.loops
 
 
-def _share(tick: Tick, number: int, of: int) -> Tick:
-    return lambda done: tick((number + done) / of)
-
-
 class _Part:
-    """One output of a node."""
-
     def __init__(self, node: EinSum, o: Output, where: Expr | None, columns: Columns) -> None:
         self.node, self.output, self.where, self.columns = node, o, where, columns
         self.layout: Layout = columns.layout
@@ -130,7 +131,7 @@ class _Part:
             x: cube_of(node, self.layout, x.operand) for x in self.leaves if isinstance(x, Value)
         }
         self.programs: dict[Variant, Program] = {}
-        bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+        bounds = bounds_of(node)
         factors = factors_of(columns, o, where)
         self.product = None if factors is None else FactorProduct(self.layout, factors, bounds)
         plain = Ranges(node, {})
@@ -204,14 +205,13 @@ class _Part:
         for start in range(0, terms, LONGEST):
             count = min(LONGEST, terms - start)
             part = {x: self.terms_of(x, cube, start, count) for x, cube in arrays.items()}
-            done = _share(tick, start // LONGEST, -(-terms // LONGEST))
+            done = share(tick, start // LONGEST, -(-terms // LONGEST))
             sums, _ = self.compute_terms(variant, part, count, done)
             total = RunningSum(sums) if total is None else total.add(sums)
         assert total is not None
         return total.result(), False
 
     def terms_of(self, leaf: Leaf, cube: Cube, start: int, count: int) -> Cube:
-        """Some terms of the operands of a kernel."""
         if cube.shape[2] == 1 or self.columns.own(leaf) == BOTH:
             return cube
         return cube[:, :, start : start + count]
@@ -279,3 +279,93 @@ class _Part:
                 raise DataError(SCALARS["add"].fails[o.dtype].reason)
         with np.errstate(over="ignore"):
             return result.astype(o.dtype.numpy, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A result in pieces: in how many parts its batches, rows and columns are cut."""
+
+    extent: tuple[int, int, int]
+    parts: tuple[int, int, int]
+
+    @property
+    def count(self) -> int:
+        """How many pieces there are."""
+        return prod(self.parts)
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """Most rows and columns of a piece."""
+        _, m, n = (ceil(e / p) for e, p in zip(self.extent, self.parts, strict=True))
+        return m, n
+
+    def pieces(self) -> Iterator[tuple[int, ...]]:
+        """Begin and end of batches, rows and columns of each piece."""
+        for piece in slices(self.extent, self.parts):
+            yield tuple(end for part in piece for end in (part.start, part.stop))
+
+
+def cut(b: int, m: int, n: int, k: int, threads: int) -> Cut:
+    """Pieces that fit the cache, are short and enough for all threads."""
+    parts = [1, ceil(m / SPAN), ceil(n / SPAN)]
+    extent = (b, m, n)
+    share = m * n * k / (parts[1] * parts[2])
+    parts[0] = max(1, min(b, ceil(b * share / PIECE)))
+    while extent[0] / parts[0] <= 1 and share > PIECE:
+        axis = 1 if m / parts[1] > n / parts[2] else 2
+        if parts[axis] >= extent[axis]:
+            break
+        parts[axis] += 1
+        share = m * n * k / (parts[1] * parts[2])
+    wanted = 2 * threads if threads > 1 else 1
+    while prod(parts) < wanted and b * m * n * k / prod(parts) > SMALL_PIECE:
+        axis = 0 if parts[0] < b else 1 if m / parts[1] > n / parts[2] else 2
+        if parts[axis] >= extent[axis]:
+            break
+        parts[axis] += 1
+    return Cut(extent, (parts[0], parts[1], parts[2]))
+
+
+class Scratch:
+    """Buffers of one thread: packed columns of both sides and running values."""
+
+    def __init__(self, program: Program, cut: Cut) -> None:
+        m, n = cut.largest
+        left, right = ceil(m / program.rows), ceil(n / program.lanes)
+        sizes = [(kind, left * program.rows * program.depth) for kind in program.packed[ROWS]]
+        sizes += [(kind, right * program.lanes * program.depth) for kind in program.packed[COLUMNS]]
+        spread = (*program.packed[BOTH], *program.state)
+        sizes += [(kind, left * program.rows * right * program.lanes) for kind in spread]
+        self.arrays = [_aligned(size, kind) for kind, size in sizes]
+        self.addresses = [a.ctypes.data for a in self.arrays]
+
+
+def _aligned(size: int, kind: str) -> np.ndarray:
+    """An uninitialised array that begins at a cache line."""
+    dtype = np.dtype(NUMPY[kind])
+    block = np.empty(size * dtype.itemsize + 64, np.uint8)
+    start = -block.ctypes.data % 64
+    return block[start : start + size * dtype.itemsize].view(dtype)
+
+
+def scan(values: np.ndarray) -> Range:
+    """The extremes of an array."""
+    lo, hi = values.min(), values.max()
+    if values.dtype.kind != "f":
+        return Range(int(lo), int(hi))
+    return ANYTHING if isnan(lo) else Range(float(lo), float(hi))
+
+
+def flatten(cube: np.ndarray, dtype: DType) -> tuple[np.ndarray, list[int]]:
+    """A cube as a flat array and a step for each axis; a copy only where there is none."""
+    carrier = np.dtype(np.float32) if dtype is DType.HALF else dtype.numpy
+    cube = np.asarray(cube, carrier)
+    size = carrier.itemsize
+    pairs = list(zip(cube.strides, cube.shape, strict=True))
+    if not cube.flags.aligned or any(n > 1 and (s < 0 or s % size) for s, n in pairs):
+        cube = np.ascontiguousarray(cube)
+        pairs = list(zip(cube.strides, cube.shape, strict=True))
+    steps = [s // size if n > 1 else 0 for s, n in pairs]
+    span = 1 + sum((n - 1) * s for n, s in zip(cube.shape, steps, strict=True))
+    flat = as_strided(cube, (span,), (size,), writeable=False)
+    return flat, steps

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import Call, Const, Expr, Label, Output, Param, Value
-from einsql.ir.functions import REDUCTIONS, SCALARS
-from einsql.kernels.loops.expressions import CARRIERS, cast_text, typed
+from einsql.ir.einsum.graph import Expr, Label, Output, Value
+from einsql.ir.functions import REDUCTIONS
+from einsql.kernels.loops.expressions import CARRIERS, Builder
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
 from einsql.kernels.packed.terms import Columns, is_slow, kind_of, spell
 from einsql.kernels.runtime.cpu_features import Machine
@@ -25,6 +25,7 @@ LINE = 16
 SLOW_ROWS = 2
 """Rows of a tile whose terms need many registers."""
 FOREVER = 2**62
+"""Terms of a block that is as long as the sum."""
 
 Leaf = Value | Label
 
@@ -158,7 +159,6 @@ def _rows(machine: Machine, wide: int, pair: bool, calls: int, columns: int) -> 
 
 
 def _running(o: Output, guarded: bool, v: Variant) -> _Running:
-    """Which running values a reduction has."""
     name, term = o.reduction or "", o.args[-1].dtype
     kind = kind_of(term, v.narrow)
     same = _Running(
@@ -238,9 +238,7 @@ from einsql.kernels.runtime.float32_math import cos, log10, power, sin
 """
 
 
-class _Text:
-    """Writes a kernel's text."""
-
+class _Text(Builder):
     def __init__(
         self,
         columns: Columns,
@@ -248,11 +246,13 @@ class _Text:
         spec: dict[str, Any],
         running: _Running,
     ) -> None:
+        super().__init__()
         self.columns, self.what, self.spec, self.running = columns, program, spec, running
         self.leaves: list[Leaf] = []
-        self.lines: list[str] = []
-        self.known: dict[Expr, str] = {}
         self.side = ROWS
+
+    def start(self, side: str) -> None:
+        self.lines, self.known, self.temps, self.side = [], {}, 0, side
 
     def program(self) -> Program:
         w = self.what
@@ -297,7 +297,7 @@ class _Text:
         panels = "left" if rows else "right"
         start = f"{'m0' if rows else 'n0'} + panel * {wide}"
         index = f"np.uintp((panel * {self.what.depth} + k) * {wide} + {inner})"
-        self.lines, self.known, self.side = [], {}, side
+        self.start(side)
         for n, e in enumerate(self.columns.sides[side]):
             self.pack(f"y{side}{n}[{index}]", self.what.packed[side][n], e)
         element = "m" if rows else "n"
@@ -324,7 +324,7 @@ class _Text:
 
     def spreading(self) -> list[str]:
         """Loops that pack, tile by tile, values that depend on rows and columns, but on no term."""
-        self.lines, self.known, self.side = [], {}, BOTH
+        self.start(BOTH)
         w = self.what
         index = f"np.uintp(((jr * left + ir) * {w.rows} + i) * {w.lanes} + j)"
         for n, e in enumerate(self.columns.sides[BOTH]):
@@ -340,27 +340,18 @@ class _Text:
         ]
 
     def pack(self, cell: str, kind: str, e: Expr) -> None:
-        """Computes a column's element."""
         value = self.value(e)
         if kind == "i8":
             value = f"(1 if {value} else 0)"
         self.lines.append(f"{cell} = np.{NUMPY[kind]}({value})")
 
-    def value(self, e: Expr) -> str:
-        """The name of an expression's value at the current element."""
-        if isinstance(e, Const):
-            text = typed(e.dtype, repr(e.value).replace("inf", "np.inf").replace("nan", "np.nan"))
-            return f"({text})" if e.dtype is not DType.BOOLEAN else str(bool(e.value))
-        if e in self.known:
-            return self.known[e]
-        assert not isinstance(e, Param)
-        text = self.call(e) if isinstance(e, Call) else self.load(e)
-        name = f"t{len(self.known)}"
-        self.lines.append(f"{name} = {text}")
-        self.known[e] = name
-        return name
+    def label(self, e: Label) -> str:
+        return self.read(e)
 
-    def load(self, e: Leaf) -> str:
+    def load(self, e: Value) -> str:
+        return self.read(e)
+
+    def read(self, e: Leaf) -> str:
         if e not in self.leaves:
             self.leaves.append(e)
         n = self.leaves.index(e)
@@ -369,16 +360,9 @@ class _Text:
         last = "n" if own == BOTH else "0" if self.side == BOTH else "(k0 + k)"
         return f"x{n}[np.uintp(b * x{n}b + {first} * x{n}s + {last} * x{n}k)]"
 
-    def call(self, e: Call) -> str:
-        args = [self.value(a) for a in e.args]
-        if e.fn == "cast":
-            return cast_text(e.args[0].dtype, e.dtype, args[0])
-        return typed(e.dtype, SCALARS[e.fn].numba.format(*args))
-
     # The rest ----------------------------------------------------------------------
 
     def storing(self) -> list[str]:
-        """Loops that take running values into the result."""
         w, final = self.what, len(self.what.state) - 1
         size = w.rows * w.lanes
         value = self.running.finish.format("v")

@@ -14,9 +14,9 @@ from typing import Any
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Output, Value, subexpressions
 from einsql.ir.functions import SCALARS
-from einsql.ir.functions.casts import cast_failure
 from einsql.kernels.packed.functions import ANYTHING, BIT, LANES, Range, of_type
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS, Layout
+from einsql.kernels.scalars import bounds_of, failure_of
 
 Leaf = Value | Label
 
@@ -86,14 +86,10 @@ def in_registers(e: Call) -> bool:
             return source is target
         return not (source.is_float and target.is_integer)
     if e.fn == "pow":
-        return e.args[1] in _squares(e)
+        return e.args[1] in (Const(2.0, e.dtype), Const(2, e.dtype))
     if e.fn in _FLOAT_ALONE:
         return e.dtype.is_float and e.args[0].dtype.is_float
     return e.fn in LANES
-
-
-def _squares(e: Call) -> tuple[Expr, ...]:
-    return (Const(2.0, e.dtype), Const(2, e.dtype))
 
 
 def read_by(e: Call) -> tuple[Expr, ...]:
@@ -139,7 +135,7 @@ class Ranges:
     """The ranges of expressions over data whose extremes are known."""
 
     def __init__(self, node: EinSum, leaves: Mapping[Expr, Range]) -> None:
-        self.bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+        self.bounds = bounds_of(node)
         self.known: dict[Expr, Range] = {**leaves}
         self.raises = False
         self.narrow = True
@@ -166,11 +162,11 @@ class Ranges:
         if e.fn == "cast":
             return self._cast(e, args[0])
         if e.dtype is DType.BOOLEAN:
-            self.raises |= e.args[0].dtype in SCALARS[e.fn].fails
+            self.raises |= failure_of(e) is not None
             return BIT
         if e.dtype.is_integer:
             return self._integer(e, args)
-        self.raises |= e.args[0].dtype in SCALARS[e.fn].fails
+        self.raises |= failure_of(e) is not None
         if e.fn == "pow" and in_registers(e):
             return of_type(e.dtype, LANES["mul"].through(args[0], args[0]))
         lane = LANES.get(e.fn)
@@ -186,15 +182,14 @@ class Ranges:
             ends = entry.interval(*((int(r.lo), int(r.hi)) for r in args))
         lo, hi = e.dtype.range
         safe = ends is not None and lo <= ends[0] and ends[1] <= hi
-        if not safe and e.args[0].dtype in entry.fails:
-            self.raises = True
+        self.raises |= not safe and failure_of(e) is not None
         return Range(*ends) if safe and ends is not None else Range(lo, hi)
 
     def _cast(self, e: Call, a: Range) -> Range:
         source, target = e.args[0].dtype, e.dtype
         if target is DType.BOOLEAN:
             return BIT
-        failure = cast_failure(source, target)
+        failure = failure_of(e)
         if target.is_integer:
             lo, hi = target.range
             fits = not source.is_float and lo <= a.lo and a.hi <= hi

@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 from einsql.kernels.packed.functions import LANES
 from einsql.kernels.packed.registers import BIT, TYPES, Registers, is_float
+from einsql.kernels.runtime.vector_values import pointer
 
 _WORD = ir.IntType(64)
 _SIZES = {"f32": 4, "f64": 8, "i8": 1, "i32": 4, "i64": 8}
@@ -94,8 +95,6 @@ def tile(**spec: Any) -> Any:
 
 
 class _Writer:
-    """Writes one tile."""
-
     def __init__(self, what: Tile, builder: Any, args: Sequence[Any]) -> None:
         self.what, self.builder = what, builder
         self.depth, self.first, self.at, a, b, c, state, consts, one = args
@@ -113,7 +112,6 @@ class _Writer:
 
     @property
     def is_pair(self) -> bool:
-        """True for a value and its argument."""
         return self.what.reduction.startswith("arg_")
 
     def write(self) -> None:
@@ -171,15 +169,12 @@ class _Writer:
         ]
 
     def identity(self) -> Any:
-        """The vector of values that change nothing."""
         return self.r.literal(TYPES[self.what.run], self.what.start)
 
     def kept(self, row: int, n: int, kind: str) -> Any:
-        """A row's running values in memory."""
         return self.r.load(self.place(row, n, kind), TYPES[kind], _SIZES[kind])
 
     def place(self, row: int, n: int, kind: str) -> Any:
-        """The address of a row's running values."""
         offset = ir.Constant(_WORD, row * self.what.lanes * _SIZES[kind])
         return self.builder.add(self.state[n], offset)
 
@@ -267,8 +262,6 @@ class _Writer:
 
 
 class _Point:
-    """The values of expressions at one row and term."""
-
     def __init__(
         self, writer: _Writer, row: int, index: Any, columns: Sequence[Any], number: Any
     ) -> None:
@@ -277,7 +270,6 @@ class _Point:
         self.known: dict[tuple[Any, ...], Any] = {}
 
     def value(self, e: tuple[Any, ...]) -> Any:
-        """An expression's vector, built once."""
         if e not in self.known:
             self.known[e] = self.build(e)
         return self.known[e]
@@ -299,10 +291,8 @@ class _Point:
             kind = writer.what.a[e[1]]
             builder = writer.builder
             offset = builder.mul(self.index, ir.Constant(_WORD, _SIZES[kind]))
-            pointer = builder.inttoptr(
-                builder.add(writer.a[e[1]], offset), TYPES[kind].as_pointer()
-            )
-            return writer.r.splat(builder.load(pointer))
+            place = pointer(builder, builder.add(writer.a[e[1]], offset), TYPES[kind])
+            return writer.r.splat(builder.load(place))
         args = [self.value(x) for x in e[2:]]
         if head == "cast":
             return writer.r.cast(args[0], e[1])

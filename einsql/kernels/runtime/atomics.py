@@ -1,4 +1,4 @@
-"""Words of memory that several threads share, for compiled kernels.
+"""Words of memory that several threads share, and calls by address, for compiled kernels.
 
 Importing this module imports Numba. Its text is compiled into kernels.
 """
@@ -14,6 +14,9 @@ from numba.extending import intrinsic
 WORD = ir.IntType(64)
 _PAUSES = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint", (1,))}
 """The intrinsic that tells a processor that a thread is waiting, and its argument."""
+ARGUMENTS = 24
+"""Words that a compiled function is given, of which it takes as many as it has."""
+_ROW_MAJOR = 101  # how CBLAS names C order
 
 
 def pointer(builder: Any, address: Any) -> Any:
@@ -84,3 +87,85 @@ def pause(_: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(), generate
+
+
+_INT = ir.IntType(32)
+
+
+@intrinsic
+def call(_: Any, function: Any, args_at: Any, result_at: Any) -> Any:
+    """Calls a function that Numba compiled for integers and arrays, by its address.
+
+    The call passes `ARGUMENTS` words from an address on, more than the function takes: an array is
+    seven words (0, 0, its length, its item size, its address, its length, its step). The result is
+    stored at another address. Returns 0, or the status of an exception.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        status, place = ir.IntType(32), WORD.as_pointer()
+        kind = ir.FunctionType(status, [place, place, *[WORD] * ARGUMENTS])
+        function_pointer = builder.inttoptr(args[0], kind.as_pointer())
+        raised = builder.alloca(WORD)
+        base = pointer(builder, args[1])
+        words = [builder.load(builder.gep(base, [ir.Constant(WORD, n)])) for n in range(ARGUMENTS)]
+        left = builder.call(function_pointer, [pointer(builder, args[2]), raised, *words])
+        return builder.sext(left, WORD)
+
+    return types.int64(function, args_at, result_at), generate
+
+
+@intrinsic
+def give_way(_: Any, function: Any) -> Any:
+    """Calls a function without arguments at an address, which lets other threads run."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_INT, [])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), [])
+        return context.get_dummy_value()
+
+    return types.void(function), generate
+
+
+def _blas(kinds: str) -> Any:
+    """An intrinsic that calls a function of CBLAS over matrices in C order.
+
+    Args:
+        kinds: The kinds of its arguments after the order: `f` for a transposition, `i` for an
+            extent or a step, `p` for an address, and `1` or `0` for that factor.
+    """
+    values_given = [k for k in kinds if k not in "01"]
+
+    def typed(_: Any, function: Any, size: Any, wide: Any, *numbers: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            number = ir.FloatType() if size.literal_value == 4 else ir.DoubleType()
+            count = WORD if wide.literal_value else _INT
+            values = iter(args[3:])
+            arguments = [ir.Constant(_INT, _ROW_MAJOR)]
+            for kind in kinds:
+                if kind in "01":
+                    arguments.append(ir.Constant(number, float(kind)))
+                elif kind == "p":
+                    arguments.append(pointer(builder, next(values)))
+                else:
+                    full_type = _INT if kind == "f" else count
+                    value = next(values)
+                    arguments.append(
+                        value if full_type == WORD else builder.trunc(value, full_type)
+                    )
+            kind = ir.FunctionType(ir.VoidType(), [v.type for v in arguments])
+            builder.call(builder.inttoptr(args[0], kind.as_pointer()), arguments)
+            return context.get_dummy_value()
+
+        return types.void(function, size, wide, *numbers), generate
+
+    names = [f"x{n}" for n in range(len(values_given))]
+    space = {"typed": typed}
+    head = f"_, function, size, wide, {', '.join(names)}"
+    exec(f"def caller({head}): return typed({head})", space)  # as Numba counts arguments
+    return intrinsic(prefer_literal=True)(space["caller"])
+
+
+gemm = _blas("ffiii1pipi0pi")
+"""C = A B: transpositions of A and B, extents M, N, K, then address and step of A, B, C."""
+gemv = _blas("fii1pipi0pi")
+"""y = A x: transposition of A, its extents in memory, then address and step of A, x, y."""

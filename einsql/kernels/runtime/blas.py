@@ -29,7 +29,7 @@ _CHOICES = "auto", "numpy", "mkl"
 BIG = 2**19
 """Points of a matrix from which `multiply` does not leave it to NumPy, whose calls are shorter."""
 
-_ROW_MAJOR = 101
+_ROW_MAJOR = 101  # how CBLAS names C order
 PLAIN, TRANSPOSED = 111, 112
 """How `stepped` names transpositions, as CBLAS does."""
 _NAMES = (
@@ -275,8 +275,6 @@ def stepped(a: np.ndarray) -> tuple[int, int]:
 
 
 class _Here(threading.local):
-    """The statement of this thread."""
-
     statements = 0
 
 

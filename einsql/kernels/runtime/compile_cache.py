@@ -38,19 +38,16 @@ Kernel = Callable[..., Any]
 _STAMP = 946_684_800  # Numba's index names its source by time and size; the name has the rest
 COMPILED = (
     "runtime/atomics",
-    "runtime/address_calls",
     "runtime/compiled_functions",
     "runtime/restrict",
     "runtime/vector_math",
     "runtime/float32_math",
     "runtime/vector_values",
-    "groups/carried",
     "groups/tiles",
     "packed/functions",
     "packed/registers",
     "packed/tile",
     "matmul/registers",
-    "windows/registers",
 )
 """Modules whose functions are compiled into kernels."""
 _PATIENCE = 0.1
@@ -327,7 +324,6 @@ def _temporary() -> Path | None:
 
 
 def _remove_temporary(home: Path) -> None:
-    """Removes a directory that this process has made."""
     if home in _temporaries:
         shutil.rmtree(home, ignore_errors=True)
 

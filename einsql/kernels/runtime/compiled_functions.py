@@ -19,14 +19,13 @@ from numba.extending import intrinsic, overload, register_jitable
 
 from einsql.ir.functions import numeric
 from einsql.kernels.runtime.cpu_features import machine
-from einsql.kernels.runtime.vector_values import Num
+from einsql.kernels.runtime.vector_values import Num, prefetch_line
 
 Build = Callable[[Any, Any, Any, Any], Any]
 """Emits LLVM code from a builder, the Numba type of both arguments and the arguments."""
 
 
 def _integer_of(kind: Any) -> Any:
-    """The integer type as wide as a float type."""
     return types.int32 if kind == types.float32 else types.int64
 
 
@@ -111,18 +110,9 @@ def _larger(builder: Any, kind: Any, a: Any, b: Any) -> Any:
 
 
 def _of_floats(name: str, builder: Any, a: Any, b: Any, flags: tuple[str, ...]) -> Any:
-    """A call of an LLVM intrinsic."""
     function = ir.FunctionType(a.type, [a.type] * 2)
     declared = builder.module.declare_intrinsic(name, [a.type], function)
     return builder.call(declared, [a, b], fastmath=flags)
-
-
-def _highest(builder: Any, kind: Any, a: Any, b: Any) -> Any:
-    return _of_floats("llvm.maximum", builder, a, b, ("nsz",))
-
-
-def _lowest(builder: Any, kind: Any, a: Any, b: Any) -> Any:
-    return _of_floats("llvm.minnum", builder, a, b, ("nnan", "nsz"))
 
 
 less = _binary(_below, types.boolean)
@@ -151,9 +141,9 @@ def rounded_off(_: Any, old: Any, term: Any, total: Any) -> Any:
     return types.float64(types.float64, types.float64, types.float64), generate
 
 
-highest = _binary(_highest)
+highest = _binary(lambda builder, _, a, b: _of_floats("llvm.maximum", builder, a, b, ("nsz",)))
 """As `maximum` of floats, in an order that may change: loops vectorise, and zeros are equal."""
-lowest = _binary(_lowest)
+lowest = _binary(lambda builder, _, a, b: _of_floats("llvm.minnum", builder, a, b, ("nnan", "nsz")))
 """As `minimum` of floats, so too; none of them may be NaN."""
 
 
@@ -316,11 +306,7 @@ def prefetch(_: Any, address: Any) -> Any:
     """Brings a line of memory that is soon read nearer; the address may be any."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = ir.IntType(32)
-        place = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-        function = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
-        declared = builder.module.declare_intrinsic("llvm.prefetch", [place.type], function)
-        builder.call(declared, [place, *(ir.Constant(word, n) for n in (0, 3, 1))])
+        prefetch_line(builder, args[0], 3)
         return context.get_dummy_value()
 
     return types.void(address), generate

@@ -58,7 +58,6 @@ def _of_singles(build: Callable[..., Num], otherwise: str) -> Any:
 
 @cache
 def _factor() -> Fraction:
-    """2/π."""
     one = 1 << (_BITS + 20)
 
     def arctangent(of: int) -> int:
@@ -121,31 +120,10 @@ def _wave(angle: Num, rest: Num, quarters: int) -> Num:
     return (size.bits() ^ ((n & 2) << 62)).from_bits().narrowed()
 
 
-def _sin(x: Num) -> Num:
-    return x.choose("==", 0.0, x, _turned(x, 0))
-
-
-def _cos(x: Num) -> Num:
-    return _turned(x, 1)
-
-
-def _near_sin(x: Num) -> Num:
-    return x.choose("==", 0.0, x, _nearly_turned(x, 0))
-
-
-def _near_cos(x: Num) -> Num:
-    return _nearly_turned(x, 1)
-
-
 def _logarithm(x: Num, base: float) -> Num:
-    """Of a float64."""
     k, m, h, c = split(x, DOUBLE)
     scale = 1 / math.log(base)
     return special(x, (m - (h - c)).times_plus(scale, k * (math.log(2) * scale)))
-
-
-def _log10(x: Num) -> Num:
-    return _logarithm(x.widened(), 10.0).narrowed()
 
 
 def _power(x: Num, y: Num) -> Num:
@@ -170,15 +148,15 @@ def _power(x: Num, y: Num) -> Num:
     return result.narrowed()
 
 
-sin = _of_singles(_sin, "llvm.sin")
+sin = _of_singles(lambda x: x.choose("==", 0.0, x, _turned(x, 0)), "llvm.sin")
 """The sine of an angle in radians."""
-cos = _of_singles(_cos, "llvm.cos")
+cos = _of_singles(lambda x: _turned(x, 1), "llvm.cos")
 """The cosine of an angle in radians."""
-near_sin = _of_singles(_near_sin, "llvm.sin")
+near_sin = _of_singles(lambda x: x.choose("==", 0.0, x, _nearly_turned(x, 0)), "llvm.sin")
 """The sine of a float32 below `expressions.NEAR`, NaN of infinity; as fast again as `sin`."""
-near_cos = _of_singles(_near_cos, "llvm.cos")
+near_cos = _of_singles(lambda x: _nearly_turned(x, 1), "llvm.cos")
 """The cosine, so too."""
-log10 = _of_singles(_log10, "llvm.log10")
+log10 = _of_singles(lambda x: _logarithm(x.widened(), 10.0).narrowed(), "llvm.log10")
 """The logarithm to base 10, exact for powers of 10: -infinity at 0, NaN below."""
 power = _of_singles(_power, "llvm.pow")
 """The first argument to the power of the second, as C's `pow`."""

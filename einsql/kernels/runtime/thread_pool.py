@@ -145,7 +145,6 @@ class _Turn:
 
     @property
     def ended(self) -> bool:
-        """True once nothing of it runs or will."""
         return not self._end.locked()
 
     def take(self) -> None:
@@ -165,7 +164,6 @@ class _Turn:
             self._end.release()
 
     def wait(self, seconds: float = -1) -> None:
-        """Sleeps until it has ended, or for so long."""
         if self._end.acquire(timeout=seconds):
             self._end.release()
 

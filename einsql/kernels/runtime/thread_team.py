@@ -59,7 +59,7 @@ _TEXT = f"""\
 import numpy as np
 from numba import njit
 from einsql.kernels.runtime.atomics import add, load, pause, replace, store, unite
-from einsql.kernels.runtime.address_calls import ARGUMENTS, call, give_way
+from einsql.kernels.runtime.atomics import ARGUMENTS, call, give_way
 from einsql.kernels.runtime.compiled_functions import prefetch
 
 

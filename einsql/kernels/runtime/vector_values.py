@@ -14,6 +14,40 @@ from typing import Any
 from llvmlite import ir
 
 
+def pointer(builder: Any, address: Any, kind: Any) -> Any:
+    """An address as a pointer to values of a type."""
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def spread(builder: Any, scalar: Any, vector: Any) -> Any:
+    """A vector of copies of a scalar."""
+    undefined = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(undefined, scalar, ir.IntType(32)(0))
+    places = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
+    return builder.shuffle_vector(first, undefined, places)
+
+
+def declared(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
+    """A function of LLVM's own by its full name; llvmlite knows none over vectors."""
+    kind = ir.FunctionType(result, arguments)
+    return builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+
+
+def prefetch_line(builder: Any, address: Any, level: int) -> None:
+    """Brings a line of memory nearer; the address may be any.
+
+    Args:
+        builder: Appends to the code.
+        address: An address in the line.
+        level: 3 for the first cache, 2 for the second.
+    """
+    word = ir.IntType(32)
+    place = pointer(builder, address, ir.IntType(8))
+    kind = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
+    builder.call(function, [place, *(ir.Constant(word, n) for n in (0, level, 1))])
+
+
 @dataclass(frozen=True, slots=True)
 class Num:
     """A float or an integer; the other side of an operator may be a literal.
@@ -178,13 +212,9 @@ class Num:
         """An LLVM intrinsic of this and other floats of its type."""
         args = [self.value, *map(self.as_operand, others)]
         kind = self.value.type
-        function = ir.FunctionType(kind, [kind] * len(args))
-        module = self.builder.module
-        if isinstance(kind, ir.VectorType):  # llvmlite knows no names over vectors
-            full = f"{name}.v{kind.count}{self._element.intrinsic_name}"
-            callee = module.globals.get(full) or ir.Function(module, function, full)
-        else:
-            callee = module.declare_intrinsic(name, [kind], function)
+        count = f"v{kind.count}" if isinstance(kind, ir.VectorType) else ""
+        full = f"{name}.{count}{self._element.intrinsic_name}"
+        callee = declared(self.builder, full, kind, [kind] * len(args))
         return Num(self.builder, self.builder.call(callee, args))
 
     def as_operand(self, other: Num | float) -> Any:

@@ -13,8 +13,8 @@ from einsql.core.buffer_pool import empty
 from einsql.ir.einsum.graph import EinSum, Output, Value
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
-from einsql.kernels.segments.rows import Rows, inside, is_presence, numbering, rows_of
-from einsql.kernels.vectorized.views import window
+from einsql.kernels.segments.rows import Rows, inside, numbering, rows_of
+from einsql.kernels.vectorized.views import is_presence, window
 
 PIECE = 2**24
 """Bytes of the rows that are copied at a time, at most."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import ceil, prod
+from math import ceil
 
 import numpy as np
 
@@ -19,16 +19,15 @@ from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Output, Value
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
+from einsql.kernels.scalars import values_of
 from einsql.kernels.segments.rows import (
     Numbers,
     Rows,
     inside,
-    is_presence,
     numbering,
     row_parts,
     rows_of,
     size,
-    values_in,
 )
 from einsql.kernels.segments.scatter import pays, scattered
 from einsql.kernels.segments.source import (
@@ -39,8 +38,9 @@ from einsql.kernels.segments.source import (
     scattering_source,
     sorting_source,
 )
-from einsql.kernels.vectorized.partial_merge import merge
+from einsql.kernels.vectorized.reductions import merge
 from einsql.kernels.vectorized.vector import compile_vector
+from einsql.kernels.vectorized.views import is_presence
 
 PIECE = 2**22
 """Values of one piece: some milliseconds."""
@@ -60,7 +60,7 @@ def compile_segments(node: EinSum) -> Runner | None:
         return None
     reduced = tuple(o for o in node.outputs if not _is_count(o) and not is_presence(o))
     leaves: list[Leaf] = []
-    for value in dict.fromkeys(v for o in reduced for v in values_in(o.args[0])):
+    for value in values_of(*(o.args[0] for o in reduced)):
         leaf = _leaf(node, rows, value)
         if leaf is None:
             return None
@@ -79,7 +79,6 @@ def _is_covered(o: Output) -> bool:
 
 
 def _is_count(o: Output) -> bool:
-    """True for a sum of ones."""
     one = isinstance(o.args[0], Const) and o.args[0].dtype.is_integer and o.args[0].value == 1
     return o.reduction == "sum" and o.where == TRUE and o.dtype is DType.BIGINT and one
 
@@ -112,8 +111,6 @@ class _Source:
 
 
 class _Segments:
-    """A node with its plan."""
-
     def __init__(
         self,
         node: EinSum,
@@ -162,19 +159,7 @@ class _Segments:
 
     def places(self, numbers: Numbers) -> np.ndarray:
         """The segment of each row; rows outside of [0, count) are left out."""
-        node = self.node
-        extents = [node.axis(x).extent for x in self.rows.labels]
-        rows = prod(extents)
-        at = np.zeros(1, np.int64)
-        for k in self.segments:
-            a = node.axis(k)
-            if k in numbers:
-                values = numbers[k] - a.lo if a.lo else numbers[k]
-            else:
-                place = self.rows.labels.index(k)
-                lifted = np.arange(a.extent).reshape(-1, *[1] * (len(extents) - place - 1))
-                values = np.broadcast_to(lifted, extents).reshape(-1)
-            at = values if len(self.segments) == 1 else at * a.extent + values
+        at = self.positions(self.segments, numbers)
         missing: np.ndarray | None = None
         for a in self.rows.derived:
             if len(self.segments) > 1 or a.label not in self.segments:
@@ -183,10 +168,24 @@ class _Segments:
                     missing = ~here if missing is None else missing | ~here
         if missing is not None:
             at = np.where(missing, -1, at)
-        return np.ascontiguousarray(np.broadcast_to(at, (rows,)))
+        return np.ascontiguousarray(np.broadcast_to(at, (size(self.node, self.rows.labels),)))
+
+    def positions(self, labels: Sequence[str], numbers: Numbers) -> np.ndarray:
+        """Position of each row along labels, the last label fastest."""
+        extents = [self.node.axis(x).extent for x in self.rows.labels]
+        at = np.zeros(1, np.int64)
+        for x in labels:
+            a = self.node.axis(x)
+            if x in numbers:
+                values = numbers[x] - a.lo if a.lo else numbers[x]
+            else:
+                place = self.rows.labels.index(x)
+                lifted = np.arange(a.extent).reshape(-1, *[1] * (len(extents) - place - 1))
+                values = np.broadcast_to(lifted, extents).reshape(-1)
+            at = values if len(labels) == 1 else at * a.extent + values
+        return at
 
     def scattered(self, at: np.ndarray, arguments: Sequence[object], tick: Tick) -> Found | None:
-        """Adds rows where they belong."""
         sizes = self.count, self.width if self.reduced else 1
 
         if self.text is None:
@@ -277,20 +276,5 @@ class _Segments:
         flat.flags.writeable = False
         if not leaf.found:
             return _Source(np.zeros(0, np.int64), width, flat)
-        labels = [operand.labels[n] for n in parts[0]]
-        if len(labels) == 1 and labels[0] in numbers:
-            lo = self.node.axis(labels[0]).lo
-            positions = numbers[labels[0]]
-            return _Source(positions - lo if lo else positions, width, flat)
-        extents = [self.node.axis(x).extent for x in self.rows.labels]
-        at = np.zeros(1, np.int64)
-        for x in labels:
-            a = self.node.axis(x)
-            if x in numbers:
-                values = numbers[x] - a.lo
-            else:
-                place = self.rows.labels.index(x)
-                lifted = np.arange(a.extent).reshape(-1, *[1] * (len(extents) - place - 1))
-                values = np.broadcast_to(lifted, extents).reshape(-1)
-            at = at * a.extent + values
+        at = self.positions([operand.labels[n] for n in parts[0]], numbers)
         return _Source(np.ascontiguousarray(at), width, flat)

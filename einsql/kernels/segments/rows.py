@@ -12,16 +12,13 @@ from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     EinSum,
-    Expr,
     Operand,
     Output,
-    Value,
-    labels_of,
     operands_of,
     renumber,
-    subexpressions,
 )
 from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.scalars import labels_read
 from einsql.kernels.vectorized.vector import compile_vector
 from einsql.kernels.vectorized.views import VIEWS
 
@@ -47,7 +44,7 @@ def rows_of(node: EinSum) -> Rows | None:
     if not derived or node.guard != TRUE or any(a.extent == 0 for a in node.axes):
         return None
     names = {a.label for a in derived}
-    read = {x for a in derived if a.define is not None for x in _reads(node, a.define)} - names
+    read = {x for a in derived if a.define is not None for x in labels_read(node, a.define)} - names
     labels = tuple(
         a.label
         for a in node.axes
@@ -57,10 +54,6 @@ def rows_of(node: EinSum) -> Rows | None:
         return None
     features = tuple(k for k in node.keys if k not in names and k not in labels)
     return Rows(labels, features, derived)
-
-
-def _reads(node: EinSum, expr: Expr) -> set[str]:
-    return labels_of(expr) | {x for n in operands_of(expr) for x in node.operands[n].labels}
 
 
 Numbers = dict[str, np.ndarray]
@@ -85,13 +78,13 @@ def _number(node: EinSum, rows: Rows, axis: Axis) -> tuple[Runner, list[int]]:
     """A runner of one derived label over the rows, and the operands it takes."""
     assert axis.define is not None
     needed: set[str] = set()
-    todo = _reads(node, axis.define)
+    todo = labels_read(node, axis.define)
     derived = {a.label: a for a in rows.derived}
     while todo:
         x = todo.pop()
         define = derived[x].define if x in derived else None
         if x not in needed and define is not None:
-            todo |= _reads(node, define)
+            todo |= labels_read(node, define)
         needed.add(x)
     axes = tuple(a for a in node.axes if a.label in rows.labels or a.label in needed)
     defines = [axis.define, *(a.define for a in axes if a.define is not None)]
@@ -131,13 +124,3 @@ def row_parts(operand: Operand, rows: Rows) -> tuple[list[int], list[int]] | Non
 def size(node: EinSum, labels: Sequence[str]) -> int:
     """How many values labels take together."""
     return prod(node.axis(x).extent for x in labels)
-
-
-def values_in(expr: Expr) -> list[Value]:
-    """The values an expression reads, each once."""
-    return list(dict.fromkeys(e for e in subexpressions(expr) if isinstance(e, Value)))
-
-
-def is_presence(o: Output) -> bool:
-    """True for the flag that tells whether a key has any point."""
-    return o.reduction == "bool_or" and o.args == (TRUE,) and o.where == TRUE

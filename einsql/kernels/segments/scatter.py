@@ -7,7 +7,6 @@ end, so that results do not depend on which thread was faster.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import pairwise
 from math import ceil
 
@@ -16,10 +15,10 @@ import numpy as np
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import Output
 from einsql.ir.functions import REDUCTIONS
-from einsql.kernels.kernel import Tick
+from einsql.kernels.kernel import Tick, share
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.segments.source import is_compensated, running
-from einsql.kernels.vectorized.partial_merge import merge
+from einsql.kernels.vectorized.reductions import merge
 
 ROUND = 2**22
 """Values that a thread takes before it looks around: some milliseconds."""
@@ -98,7 +97,7 @@ def scattered(
         failed[n] |= kernel(first, last, at, count, width, *arguments, counts[n], *own)
 
     for turn in range(rounds):
-        thread_pool.run(work, pieces(turn), workers, partial(_tell, tick, turn, rounds))
+        thread_pool.run(work, pieces(turn), workers, share(tick, turn, rounds))
     if failed.any():
         return None
     try:
@@ -119,8 +118,3 @@ def _whole(parts: Sequence[np.ndarray]) -> np.ndarray:
         total = total + last
         corrected: np.ndarray = np.where(np.isfinite(total), total + lost, total)
         return corrected
-
-
-def _tell(tick: Tick, turn: int, rounds: int, done: float) -> None:
-    """Progress within one of several rounds."""
-    tick((turn + done) / rounds)

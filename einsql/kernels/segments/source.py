@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, Expr, Output, Value
 from einsql.ir.functions import REDUCTIONS
-from einsql.kernels.loops.expressions import CARRIERS
+from einsql.kernels.loops.expressions import CARRIERS, Builder, literal, typed
 
 FOLDED = 1024
 """Rows of a segment whose DOUBLE values are added one after another; a power of two."""
@@ -16,7 +16,8 @@ FEW, TOGETHER = 256, 1984
 """Running values that are all folded after so many rows, which costs less than to count for each:
 2,048 additions less 64, for the sums of threads."""
 
-_OPERATIONS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+_OPERATIONS = frozenset({"add", "sub", "mul", "div"})
+"""Functions that the kernels compute, of floats of one type."""
 _COMBINE = {
     "sum": "plus({0}, {1})",
     "product": "{0} * {1}",
@@ -100,28 +101,16 @@ def _widens(source: DType, target: DType) -> bool:
     return source.range[1] <= target.range[1]
 
 
-def _spell(expr: Expr, leaves: Sequence[Leaf]) -> str:
-    if isinstance(expr, Value):
-        n = next(n for n, x in enumerate(leaves) if x.value == expr)
-        return f"a{n}[np.uintp(i{n} + f)]" if leaves[n].wide else f"x{n}"
-    if isinstance(expr, Const):
-        return _typed(expr.dtype, expr.value)
-    assert isinstance(expr, Call)
-    if expr.fn == "cast":
-        return f"np.{CARRIERS[expr.dtype]}({_spell(expr.args[0], leaves)})"
-    first, second = (_spell(a, leaves) for a in expr.args)
-    return f"({first} {_OPERATIONS[expr.fn]} {second})"
+class _Row(Builder):
+    """The statements that compute expressions at feature `f` of row `e`."""
 
+    def __init__(self, leaves: Sequence[Leaf]) -> None:
+        super().__init__()
+        self.leaves = leaves
 
-def _typed(dtype: DType, value: float) -> str:
-    """A literal of a type."""
-    if dtype.is_integer:
-        least = value == DType.BIGINT.range[0]  # the parser knows no negative literals
-        text = "-9223372036854775807 - 1" if least else str(int(value))
-    else:
-        text = repr(float(value))
-        text = f"np.{text}" if text in ("inf", "nan") else "-np.inf" if text == "-inf" else text
-    return f"np.{CARRIERS[dtype]}({text})"
+    def load(self, e: Value) -> str:
+        n = next(n for n, x in enumerate(self.leaves) if x.value == e)
+        return f"a{n}[np.uintp(i{n} + f)]" if self.leaves[n].wide else f"x{n}"
 
 
 def running(o: Output) -> DType:
@@ -150,7 +139,7 @@ def sorting_source(outputs: Sequence[Output], leaves: Sequence[Leaf]) -> str:
     body += [f"{x}{n} = np.empty(width)" for n in long for x in "hk"]
     body += ["for s in range(lo, hi):", "    for f in range(width):"]
     for n, o in enumerate(outputs):
-        start = _typed(running(o), REDUCTIONS[o.reduction or ""].identity(o.dtype))
+        start = literal(running(o), REDUCTIONS[o.reduction or ""].identity(o.dtype))
         body.append(f"        r{n}[f] = {start}")
     body += [f"        {x}{n}[f] = 0.0" for n in long for x in "hk"]
     rows = "range(starts[np.uintp(s)], starts[np.uintp(s + 1)])"
@@ -273,14 +262,14 @@ def _at_row(leaves: Sequence[Leaf], pad: str) -> list[str]:
 
 def _combined(outputs: Sequence[Output], leaves: Sequence[Leaf], at: str, pad: str) -> list[str]:
     """Takes feature `f` of a row into the running values at an index."""
-    lines = []
+    row = _Row(leaves)
     for n, o in enumerate(outputs):
-        run, new = f"r{n}[{at}]", f"np.{CARRIERS[running(o)]}({_spell(o.args[0], leaves)})"
+        run, new = f"r{n}[{at}]", typed(running(o), row.value(o.args[0]))
         if o.reduction == "sum" and o.dtype.is_integer:
-            lines += [f"{pad}v{n} = {new}", f"{pad}bad |= add_overflows({run}, v{n})"]
-            new = f"v{n}"
-        lines.append(f"{pad}{run} = {_COMBINE[o.reduction or ''].format(run, new)}")
-    return lines
+            new = row.temp(new)
+            row.emit(f"bad |= add_overflows({run}, {new})")
+        row.emit(f"{run} = {_COMBINE[o.reduction or ''].format(run, new)}")
+    return [pad + line for line in row.lines]
 
 
 def _assembled(names: Sequence[str], types: Sequence[str], body: Sequence[str]) -> str:

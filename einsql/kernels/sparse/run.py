@@ -9,11 +9,11 @@ import numpy as np
 
 from einsql.ir.einsum.graph import EinSum
 from einsql.kernels.kernel import Fields, Runner, Tick
-from einsql.kernels.sparse.match import Joined, find
-from einsql.kernels.sparse.sides import Compile
+from einsql.kernels.sparse.sides import Compile, Joined, find
 from einsql.kernels.sparse.stored import Sums, over_stored
 from einsql.kernels.sparse.tiled import by_tiles
 from einsql.kernels.vectorized.sums import from_zero
+from einsql.kernels.vectorized.views import unrepeated
 
 
 def compile_sparse(
@@ -58,7 +58,7 @@ def _finished(joined: Joined, sums_and_counts: Sums) -> dict[str, np.ndarray]:
             values = from_zero(np.asarray(values * values.dtype.type(term.scale)))
         fields[term.output.name] = values.astype(term.output.dtype.numpy, copy=False)
     # A count that is repeated along an axis stays so.
-    group_counts = counts[tuple(slice(0, 1) if s == 0 else slice(None) for s in counts.strides)]
+    group_counts = unrepeated(counts)
     for o in joined.counts:
         presence = group_counts.astype(np.int64) if o.reduction == "sum" else group_counts > 0
         fields[o.name] = np.broadcast_to(presence, counts.shape)

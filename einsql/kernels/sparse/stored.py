@@ -3,25 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse_matrix import Compressed, Sparse
-from einsql.ir.einsum.graph import TRUE, EinSum, Input
-from einsql.kernels.kernel import Fields, Tick
-from einsql.kernels.sparse.conditions import Condition, condition_of, split
-from einsql.kernels.sparse.match import Joined, Side, counts_pairs
-from einsql.kernels.sparse.narrow import spans_of
-from einsql.kernels.sparse.rows import IN_ORDER, multiply_rows
-from einsql.kernels.sparse.sides import Compile, Groups, Matrices, Reader, groups_of, work_type
-from einsql.kernels.sparse.tiles import share
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    EinSum,
+    Expr,
+    Input,
+    Operand,
+    Output,
+    Value,
+    conj,
+    conjuncts,
+    labels_of,
+    renumber,
+)
+from einsql.kernels.kernel import Fields, Runner, Tick, no_progress, share
+from einsql.kernels.scalars import values_of
+from einsql.kernels.sparse.multiply import IN_ORDER, multiply_rows
+from einsql.kernels.sparse.sides import (
+    Compile,
+    Groups,
+    Joined,
+    Matrices,
+    Reader,
+    Side,
+    counts_pairs,
+    groups_of,
+    work_type,
+)
 from einsql.kernels.vectorized.sums import from_zero
 
 Sums = tuple[list[np.ndarray], np.ndarray]
 """The sum of each term over the keys, and how many elements are joined."""
 Run = Callable[[Sequence[Fields], Tick], Sums | None]
 """Gives up with None where the data need another way."""
+Condition = Callable[[np.ndarray], np.ndarray]
+"""Takes the stored values and tells which of them are meant."""
+SIZES = 4
+"""Numbers of elements that a condition is compiled for at a time."""
 
 
 def over_stored(node: EinSum, joined: Joined, compile_node: Compile) -> Run | None:
@@ -101,7 +127,7 @@ def _stored(node: EinSum, side: Side, counted: bool, compile_node: Compile) -> _
 
 def transposed(matrix: Compressed) -> Compressed:
     """The transposed matrix, row by row."""
-    from scipy.sparse import csr_array  # as in `rows`
+    from scipy.sparse import csr_array  # as in `multiply`
 
     csc = csr_array((matrix.values, matrix.columns, matrix.starts), shape=matrix.shape).tocsc()
     return Compressed(matrix.shape[::-1], csc.indptr, csc.indices, csc.data)
@@ -210,3 +236,94 @@ def _joined(matrix: Compressed, read: Matrices, gone: bool, tick: Tick) -> np.nd
     ones = matrix.of(np.ones(matrix.stored))
     flags = read.present[0].astype(np.float64)
     return multiply_rows(collapsed(ones) if gone else ones, flags, tick).astype(np.int64)
+
+
+def split(side: Side) -> tuple[bool, Expr] | None:
+    """Whether a side requires present elements, and its other conditions on their values.
+
+    Returns:
+        None if its guard reads anything but its operand's value.
+    """
+    asked = Value(side.operand, PRESENT, DType.BOOLEAN)
+    terms = list(conjuncts(side.guard))
+    rest = conj(*(t for t in terms if t != asked))
+    if labels_of(rest) or any(
+        v.operand != side.operand or v.field == PRESENT for v in values_of(rest)
+    ):
+        return None
+    return asked in terms, rest
+
+
+def condition_of(
+    side: Side, rest: Expr, field: Field, compile_node: Callable[[EinSum], Runner]
+) -> Condition | None:
+    """The conditions of a side; None for nothing.
+
+    Args:
+        side: The side.
+        rest: The conditions.
+        field: The operand's value.
+        compile_node: Compiles a node.
+    """
+    if rest == TRUE:
+        return None
+    guard = renumber(rest, {side.operand: 0})
+
+    @lru_cache(maxsize=SIZES)
+    def compiled(stored: int) -> Runner:
+        source = Input("stored", Schema((Key("n", 0, stored),), (field,)))
+        kept = Output("kept", (guard,), DType.BOOLEAN)
+        axes, operands = (Axis("n", 0, stored),), (Operand(source, ("n",)),)
+        return compile_node(EinSum(axes, operands, TRUE, ("n",), (kept,)))
+
+    return lambda values: compiled(len(values))([{field.name: values}], no_progress)["kept"]
+
+
+def narrowed(node: EinSum) -> EinSum | None:
+    """The node over the parts that it reads of sparse matrices; None if it reads all of them."""
+    operands = tuple(_narrowed(node, o) for o in node.operands)
+    if all(a is b for a, b in zip(operands, node.operands, strict=True)):
+        return None
+    return replace(node, operands=operands)
+
+
+def over_parts(node: EinSum, run: Runner) -> Runner:
+    """Runs a narrowed node on the operands of the node it was made of."""
+    parts = {
+        n: spans_of(node, o) for n, o in enumerate(node.operands) if _narrowed(node, o) is not o
+    }
+
+    def over(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        narrowed_operands = list(operands)
+        for n, spans in parts.items():
+            fields = narrowed_operands[n]
+            if isinstance(fields, Sparse):
+                narrowed_operands[n] = fields.narrowed(spans)
+            else:
+                narrowed_operands[n] = {name: array[spans] for name, array in fields.items()}
+        return run(narrowed_operands, tick)
+
+    return over
+
+
+def spans_of(node: EinSum, operand: Operand) -> tuple[slice, slice]:
+    """The positions of a matrix's keys that a node's domain covers."""
+    first, second = (
+        slice((a := node.axis(x)).lo - k.lo, max(a.lo, a.hi) - k.lo)
+        for x, k in zip(operand.labels, operand.source.schema.keys, strict=True)
+    )
+    return first, second
+
+
+def _narrowed(node: EinSum, operand: Operand) -> Operand:
+    source = operand.source
+    if not (isinstance(source, Input) and source.sparse) or len(operand.labels) != 2:
+        return operand
+    axes = [node.axis(x) for x in operand.labels]
+    keys = tuple(
+        Key(k.name, a.lo, max(a.lo, a.hi)) for k, a in zip(source.schema.keys, axes, strict=True)
+    )
+    if keys == source.schema.keys:
+        return operand
+    schema = Schema(keys, source.schema.fields)
+    return Operand(Input(source.name, schema, sparse=True), operand.labels)

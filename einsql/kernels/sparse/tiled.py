@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, prod
@@ -9,15 +10,29 @@ from math import inf, prod
 import numpy as np
 
 from einsql.ir.einsum.graph import TRUE, EinSum
-from einsql.kernels.kernel import Fields, Tick
+from einsql.kernels.kernel import Fields, Tick, share
 from einsql.kernels.matmul.pieces import FLOPS
 from einsql.kernels.runtime import thread_pool
-from einsql.kernels.sparse.match import Joined, counts_pairs
-from einsql.kernels.sparse.multiply import count_pairs, harmless, multiply_all, multiply_tiles
-from einsql.kernels.sparse.rows import PER_POINT, compressed, multiply_rows
-from einsql.kernels.sparse.sides import Compile, Groups, Matrices, Reader, groups_of
+from einsql.kernels.sparse.multiply import (
+    PER_POINT,
+    compressed,
+    count_pairs,
+    harmless,
+    multiply_all,
+    multiply_rows,
+    multiply_tiles,
+)
+from einsql.kernels.sparse.sides import (
+    Compile,
+    Groups,
+    Joined,
+    Matrices,
+    Reader,
+    counts_pairs,
+    groups_of,
+)
 from einsql.kernels.sparse.stored import Run, Sums
-from einsql.kernels.sparse.tiles import TILE, Grid, filled, grid_of, share
+from einsql.kernels.sparse.tiles import TILE, Grid, filled, grid_of
 
 LEAST = 2**21
 """Points of one matrix product from which tiles are looked at."""
@@ -61,8 +76,6 @@ def by_tiles(node: EinSum, joined: Joined, compile_node: Compile) -> Run | None:
 
 
 class _Tiled:
-    """A node with its plan."""
-
     def __init__(self, node: EinSum, joined: Joined, groups: Groups, compile_node: Compile) -> None:
         self.joined = joined
         self.gone = groups.gone
@@ -107,7 +120,6 @@ class _Tiled:
         return sums, self.arranged(counts) if counts else np.zeros(())
 
     def arranged(self, products: Sequence[np.ndarray]) -> np.ndarray:
-        """The products of all batches with an axis per key."""
         stack = products[0][None] if len(products) == 1 else np.stack(products)
         return stack.reshape(self.extents).transpose(self.turn)
 
@@ -116,6 +128,15 @@ def _grid(matrices: Matrices, b: int) -> Grid:
     here = None if matrices.present is None else matrices.present[b]
     rows, columns = matrices.values[0].shape[1:]
     return grid_of(here, (rows, columns))
+
+
+class _Way(enum.Enum):
+    """How two matrices are multiplied: as they are, by tiles, or by the elements of one of them."""
+
+    WHOLE = enum.auto()
+    TILES = enum.auto()
+    LEFT = enum.auto()
+    RIGHT = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +157,8 @@ class _Pair:
         rows, columns = self.a.heights @ self.a.some, self.b.some @ self.b.widths
         return int((rows * columns * self.a.widths).sum())
 
-    def way(self, work: np.dtype) -> str:
-        """The fastest method: "tiles", "whole", or elements of "a" or "b" one by one."""
+    def way(self, work: np.dtype) -> _Way:
+        """The fastest method."""
         m, k, n = (int(x.sum()) for x in (self.a.heights, self.a.widths, self.b.widths))
         most, points = m * n * k, self.points
         each = 2.0 * work.itemsize / FLOPS / thread_pool.threads()
@@ -145,9 +166,13 @@ class _Pair:
         copies = PER_ZERO * zeros / thread_pool.threads()
         dense = points >= WHOLE * most
         return min(
-            (copies + each * (most if dense else points * PER_TILE), "whole" if dense else "tiles"),
-            (_by_one(self.a, n, work), "a"),
-            (_by_one(self.b, m, work), "b"),
+            (
+                copies + each * (most if dense else points * PER_TILE),
+                _Way.WHOLE if dense else _Way.TILES,
+            ),
+            (_by_one(self.a, n, work), _Way.LEFT),
+            (_by_one(self.b, m, work), _Way.RIGHT),
+            key=lambda seconds_and_way: seconds_and_way[0],
         )[1]
 
     def product(
@@ -155,12 +180,12 @@ class _Pair:
     ) -> np.ndarray | None:
         """The product of two matrices; None if an infinity or NaN meets an absent element."""
         way = self.way(work)
-        if way == "a":
+        if way is _Way.LEFT:
             return _thin(a, self.a, b, self.b, work, tick)
-        if way == "b":
+        if way is _Way.RIGHT:
             thin = _thin(b.T, self.b.turned, a.T, self.a.turned, work, tick)
             return None if thin is None else thin.T
-        dense = way == "whole"
+        dense = way is _Way.WHOLE
         a = filled(a, self.a, work, dense)
         tick(0.0)
         b = filled(b, self.b, work, dense)
@@ -178,11 +203,11 @@ class _Pair:
         if here_a is not None and here_b is not None:
             work = np.dtype(np.float64 if exact and here_a.shape[1] > COUNTED else np.float32)
             way = self.way(work)
-            if way == "a":
+            if way is _Way.LEFT:
                 return _thin_counts(self.a, self.b, work, tick)
-            if way == "b":
+            if way is _Way.RIGHT:
                 return _thin_counts(self.b.turned, self.a.turned, work, tick).T
-            if way == "whole":
+            if way is _Way.WHOLE:
                 return multiply_all(here_a.astype(work), here_b.astype(work), tick)
             return count_pairs(self.a, self.b, work, tick)
         count = np.count_nonzero if exact else np.any

@@ -10,8 +10,8 @@ from math import ceil
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.kernels.kernel import Tick, no_progress
-from einsql.kernels.matmul.copying import contiguous
+from einsql.kernels.kernel import no_progress
+from einsql.kernels.matmul.pieces import contiguous
 from einsql.kernels.runtime import blas, thread_pool
 
 TILE = 128
@@ -168,8 +168,3 @@ def parts(extent: int, wanted: int) -> list[slice]:
     wanted = max(1, min(wanted, tiles))
     ends = [tiles * n // wanted * TILE for n in range(wanted + 1)]
     return [slice(a, min(b, extent)) for a, b in pairwise(ends)]
-
-
-def share(tick: Tick, number: int, of: int) -> Tick:
-    """Progress of one part among several."""
-    return lambda done: tick((number + done) / of)

@@ -29,10 +29,10 @@ from einsql.ir.einsum.graph import (
     exprs,
     subexpressions,
 )
-from einsql.ir.einsum.intervals import never_overflows
 from einsql.ir.functions import REDUCTIONS, SCALARS, Failure
-from einsql.ir.functions.casts import cast_array, cast_failure
+from einsql.ir.functions.casts import cast_array
 from einsql.kernels.kernel import Runner
+from einsql.kernels.scalars import bounds_of, fails, failure_within
 from einsql.kernels.vectorized.reductions import UFUNCS, running_type
 from einsql.kernels.vectorized.scalar import refuse
 from einsql.kernels.vectorized.sums import CHAIN, add_up
@@ -190,14 +190,13 @@ class _Writer:
         self.domain = domain
         self.page = page
         self.operands = operands
-        self.bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+        self.bounds = bounds_of(node)
         self.known: dict[object, _Var] = {}
         self.given: set[str] = set()
         self.kept = 0
         page.names.update(_NAMES)
 
     def fields(self) -> dict[str, str]:
-        """Writes the node."""
         node = self.node
         mask = None if self.domain.mask is None else self.literal(self.domain.mask)
         if self.domain.guards:
@@ -256,21 +255,9 @@ class _Writer:
 
     def failure(self, e: Call) -> Failure | None:
         """How a call may fail; where a choice decides that, closures do."""
-        source = e.args[0].dtype
-        if e.fn == "cast":
-            failure = cast_failure(source, e.dtype)
-        else:
-            failure = SCALARS[e.fn].fails.get(source)
-        if failure is not None and never_overflows(e, self.bounds):
-            failure = None
-        lazy = e.fn in ("and", "or", "if")
-        if lazy and any(self.fails(a) for a in e.args[1:]):
+        if e.fn in ("and", "or", "if") and any(fails(a, self.bounds) for a in e.args[1:]):
             raise UnsuitedError
-        return failure
-
-    def fails(self, e: Expr) -> bool:
-        calls = [x for x in subexpressions(e) if isinstance(x, Call)]
-        return any(self.failure(x) is not None for x in calls)
+        return failure_within(e, self.bounds)
 
     def call(
         self, e: Call, args: Sequence[_Var], failure: Failure | None, mask: _Var | None
@@ -303,7 +290,6 @@ class _Writer:
         return variable
 
     def cast(self, a: _Var, dtype: DType) -> _Var:
-        """Writes `cast_array`."""
         target = dtype.carrier
         if a.constant is not None:
             return self.literal(np.asarray(cast_array(a.constant, dtype)))
@@ -315,7 +301,6 @@ class _Writer:
         return self.line(f"cast_array({a.name}, {self.held(dtype)})", a.shape, target)
 
     def both(self, a: _Var | None, b: _Var | None) -> _Var | None:
-        """Writes the conjunction of two selections."""
         if a is None or b is None:
             return b if a is None else a
         shape = np.broadcast_shapes(a.shape, b.shape)
@@ -324,7 +309,6 @@ class _Writer:
     # ---- operands
 
     def value(self, e: Value) -> _Var:
-        """Writes how an operand's field is read."""
         fields = self.node.operands[e.operand].source.schema
         dtype, read = fields.dtype(e.field), self.domain.reads[e.operand]
         extents = tuple(k.extent for k in fields.keys)
@@ -357,7 +341,6 @@ class _Writer:
         return self.shown(value, o.dtype)
 
     def reduced(self, o: Output, mask: _Var | None) -> _Var:
-        """Writes a reduction over the axes that are no keys."""
         selected = mask if o.where == TRUE else self.both(mask, self.expr(o.where, mask))
         value = self.expr(o.args[0], selected)
         shape, kept = self.domain.shape, self.domain.kept
@@ -383,14 +366,12 @@ class _Writer:
         return self.shown(self.line(text, shape[:kept], running.carrier, True), o.dtype)
 
     def chosen(self, mask: _Var, value: _Var, otherwise: object) -> _Var:
-        """Writes a choice between values and a constant."""
         other = self.literal(np.asarray(otherwise, value.dtype))
         shape = np.broadcast_shapes(mask.shape, value.shape)
         text = f"where({mask.name}, {value.name}, {other.name})"
         return self.line(text, shape, value.dtype, True)
 
     def from_zero(self, value: _Var) -> _Var:
-        """Writes a sum of one term."""
         zero = self.literal(np.asarray(0, value.dtype))
         add = self.held(np.add, "f")
         return self.line(f"{add}({value.name}, {zero.name})", value.shape, value.dtype, True)

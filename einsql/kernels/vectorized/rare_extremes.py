@@ -60,7 +60,6 @@ class _Rest:
     def __call__(
         self, sums: Sequence[np.ndarray], operands: Sequence[Fields], tick: Tick
     ) -> Mapping[str, np.ndarray]:
-        """Their fields."""
         if all(np.isfinite(s).all() for s in sums):
             return self.nothing
         if self.run is None:
@@ -83,12 +82,10 @@ class _RareExtremes:
     rest: _Rest
 
     def __call__(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
-        """See `Runner`."""
         fields = self.often(operands, tick)
         return {**fields, **self.rest([fields[s] for s in self.sums], operands, tick)}
 
     def write(self, page: Page, operands: Sequence[FieldSource]) -> Mapping[str, str] | None:
-        """See `source_writer.Write`."""
         write = write_of(self.often)
         names = None if write is None else write(page, operands)
         if names is None:

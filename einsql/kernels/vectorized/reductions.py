@@ -3,7 +3,7 @@
 A block contributes either densely, its reduced labels being axes of the block, or
 scattered, each selected point naming the result element it belongs to. Float sums and
 products run in float64 and round once, and sums of DOUBLE are made of short ones; integers are
-checked, never wrapped.
+checked, never wrapped. Running values of slices of a reduction are merged at the end.
 """
 
 from __future__ import annotations
@@ -36,6 +36,16 @@ UFUNCS: dict[str, np.ufunc] = {
 
 Where = tuple[slice, ...]
 """The elements of the result a block reaches."""
+
+
+def start_of(output: Output) -> Any:
+    """The value of an output at a key without any point."""
+    return 0 if output.reduction is None else REDUCTIONS[output.reduction].identity(output.dtype)
+
+
+def starting(output: Output, shape: tuple[int, ...]) -> np.ndarray:
+    """An output of a shape without any point, as it is stored."""
+    return stored(np.full(shape, start_of(output), output.dtype.carrier), output.dtype)
 
 
 class Accumulator(Protocol):
@@ -298,3 +308,43 @@ def _segment_products(
         refuse(failure, None, values[partner - 1], values[partner])
         values[partner - 1] *= values[partner]
         at, values = at[keep], values[keep]
+
+
+def merge(o: Output, running: list[np.ndarray]) -> list[np.ndarray]:
+    """Merges slices.
+
+    Args:
+        o: The output they belong to.
+        running: Its running values, the first axis being that of the slices: one array,
+            or for pairs the arguments, their values and whether there are any.
+
+    Returns:
+        The same without the first axis.
+
+    Raises:
+        DataError: A sum or product of integers does not fit BIGINT.
+    """
+    entry = REDUCTIONS[o.reduction or ""]
+    merged = [r[0, ...] for r in running]
+    with np.errstate(all="ignore"):
+        for n in range(1, len(running[0])):
+            new = [r[n, ...] for r in running]
+            if entry.better is None:
+                merged = [_monoid(entry.monoid or "", merged[0], new[0])]
+            else:
+                merged = _pair(entry.name == "arg_min", merged, new)
+    return merged
+
+
+def _monoid(function: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    scalar = SCALARS[function]
+    if old.dtype == np.int64 and DType.BIGINT in scalar.fails:
+        refuse(scalar.fails[DType.BIGINT], None, old, new)
+    return np.asarray(scalar.numpy(old, new))
+
+
+def _pair(lowest: bool, old: list[np.ndarray], new: list[np.ndarray]) -> list[np.ndarray]:
+    wins = less(new[1], old[1]) if lowest else less(old[1], new[1])
+    ties = equal(new[1], old[1]) & less(new[0], old[0])
+    take = new[2] & (~old[2] | wins | ties)
+    return [np.where(take, b, a) for a, b in zip(old, new, strict=True)]

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import Call, Const, Expr, Label, Value
-from einsql.ir.einsum.intervals import never_overflows
 from einsql.ir.functions import SCALARS, Failure
-from einsql.ir.functions.casts import cast_array, cast_failure
+from einsql.ir.functions.casts import cast_array
+from einsql.kernels.scalars import failure_within
 
 Mask = np.ndarray | None
 """Where points are selected, broadcastable to the block; None selects all of them."""
@@ -79,18 +80,10 @@ def compile_expr(expr: Expr, bounds: Mapping[str, tuple[int, int]]) -> Compiled:
 
 
 def _eager(expr: Call, args: list[Compiled], bounds: Mapping[str, tuple[int, int]]) -> Compiled:
-    source, target = expr.args[0].dtype, expr.dtype
-    failure: Failure | None
-    if expr.fn == "cast":
-        function = _cast_to(expr)
-        failure = cast_failure(source, target)
-    else:
-        function = SCALARS[expr.fn].numpy
-        failure = SCALARS[expr.fn].fails.get(source)
-    if failure is not None and never_overflows(expr, bounds):
-        failure = None
+    target, dtype = expr.dtype, expr.dtype.carrier
+    failure = failure_within(expr, bounds)
+    function = partial(cast_array, target=target) if expr.fn == "cast" else SCALARS[expr.fn].numpy
     parts = [a.run for a in args]
-    dtype = target.carrier
 
     def run(block: Block, mask: Mask) -> np.ndarray:
         values = [part(block, mask) for part in parts]
@@ -100,10 +93,6 @@ def _eager(expr: Call, args: list[Compiled], bounds: Mapping[str, tuple[int, int
         return result if result.dtype == dtype else cast_array(result, target)
 
     return Compiled(run, failure is not None or any(a.fails for a in args))
-
-
-def _cast_to(expr: Call) -> Callable[..., np.ndarray]:
-    return lambda a: cast_array(a, expr.dtype)
 
 
 def _lazy(expr: Call, args: list[Compiled]) -> Compiled:

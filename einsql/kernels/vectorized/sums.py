@@ -134,7 +134,6 @@ def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool, exact: bool
 
 
 def _rows(matrix: np.ndarray, compiles: bool) -> np.ndarray:
-    """Sums along the rows."""
     if compiles and SHORT < matrix.shape[1] <= LONGEST:
         return row_sums(matrix)
     if matrix.shape[1] <= SHORT:

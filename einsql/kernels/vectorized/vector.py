@@ -17,11 +17,10 @@ import numpy as np
 from einsql.core.bfloat16 import loaded, stored
 from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page
-from einsql.errors import InternalError
-from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Label, Operand, Output, Value, subexpressions
-from einsql.ir.functions import REDUCTIONS
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Operand, Output, Value
 from einsql.ir.functions.casts import cast_array
 from einsql.kernels.kernel import Fields, Runner, Tick, ignoring
+from einsql.kernels.scalars import bounds_of, derived_axes, labels_read
 from einsql.kernels.vectorized.program_writer import (
     Domain,
     Indexed,
@@ -30,7 +29,7 @@ from einsql.kernels.vectorized.program_writer import (
     is_suited,
     write_node,
 )
-from einsql.kernels.vectorized.reductions import accumulator
+from einsql.kernels.vectorized.reductions import accumulator, start_of, starting
 from einsql.kernels.vectorized.scalar import Block, Compiled, Mask, both, compile_expr
 from einsql.kernels.vectorized.sums import from_zero
 from einsql.kernels.vectorized.views import arrangement
@@ -52,8 +51,6 @@ Read = Callable[["_Points"], Reading]
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """An output with its expressions compiled."""
-
     output: Output
     args: tuple[Compiled, ...]
     where: Compiled | None
@@ -92,7 +89,7 @@ def compile_vector(node: EinSum) -> Runner:
     From its second run on, a small node runs as a generated function, see `program_writer`.
     """
     if any(a.extent == 0 for a in node.axes):
-        return lambda operands, tick: _no_points(node)
+        return lambda operands, tick: {o.name: starting(o, node.schema.shape) for o in node.outputs}
     plan = _plan(node)
     compute = _pointwise if plan.pointwise else _reduced
 
@@ -126,19 +123,6 @@ def is_gather(node: EinSum) -> bool:
     )
 
 
-def _no_points(node: EinSum) -> dict[str, np.ndarray]:
-    shape = node.schema.shape
-    return {
-        o.name: stored(np.full(shape, _identity(o), o.dtype.carrier), o.dtype) for o in node.outputs
-    }
-
-
-def _identity(output: Output) -> object:
-    if output.reduction is None:
-        return 0
-    return REDUCTIONS[output.reduction].identity(output.dtype)
-
-
 # Compilation
 
 
@@ -148,8 +132,8 @@ def _plan(node: EinSum) -> _Plan:
     keys = [node.axis(k) for k in node.keys]
     enumerated = keys if pointwise else [a for a in keys if a.define is None]
     enumerated = [*enumerated, *(a for a in free if a.label not in node.keys)]
-    bounds = {a.label: (a.lo, a.hi) for a in node.axes}
-    derived = _in_order(node)
+    bounds = bounds_of(node)
+    derived = derived_axes(node)
     outputs = tuple(
         _Output(
             o,
@@ -163,7 +147,7 @@ def _plan(node: EinSum) -> _Plan:
     return _Plan(
         node=node,
         enumerated=tuple(enumerated),
-        derived=tuple((a, compile_expr(a.define, bounds)) for a in derived if a.define is not None),
+        derived=tuple((a, compile_expr(define, bounds)) for a, define in derived),
         guard=None if node.guard == TRUE else compile_expr(node.guard, bounds),
         outputs=outputs,
         reads=tuple(_compile_read(node, o, enumerated, derived) for o in node.operands),
@@ -179,42 +163,18 @@ def _plan(node: EinSum) -> _Plan:
     )
 
 
-def _reads_of(node: EinSum, axis: Axis) -> set[str]:
-    """Labels an axis's definition depends on, through operands too."""
-    if axis.define is None:
-        return set()
-    labels: set[str] = set()
-    for e in subexpressions(axis.define):
-        if isinstance(e, Label):
-            labels.add(e.name)
-        elif isinstance(e, Value):
-            labels.update(node.operands[e.operand].labels)
-    return labels
-
-
-def _in_order(node: EinSum) -> list[Axis]:
-    """The derived axes, each after those its definition reads."""
-    waiting = [a for a in node.axes if a.define is not None]
-    ordered: list[Axis] = []
-    while waiting:
-        blocked = {a.label for a in waiting}
-        ready = [a for a in waiting if not _reads_of(node, a) & blocked]
-        if not ready:
-            raise InternalError(f"Derived labels {sorted(blocked)} define each other.")
-        ordered += ready
-        waiting = [a for a in waiting if a not in ready]
-    return ordered
-
-
 def _compile_read(
-    node: EinSum, operand: Operand, enumerated: Sequence[Axis], derived: Sequence[Axis]
+    node: EinSum,
+    operand: Operand,
+    enumerated: Sequence[Axis],
+    derived: Sequence[tuple[Axis, Expr]],
 ) -> Read:
     """How an operand's fields are laid over the enumerated axes."""
     place = {a.label: n for n, a in enumerate(enumerated)}
     varies = {x: {x} for x in place}  # the enumerated labels a label's value depends on
-    for a in derived:
+    for a, define in derived:
         varies.setdefault(a.label, set()).update(
-            *(varies[x] for x in _reads_of(node, a) if a.label not in place)
+            *(varies[x] for x in labels_read(node, define) if a.label not in place)
         )
     gathered = [x for x in operand.labels if x not in place]
     rows = [x for x in operand.labels if x in place]
@@ -435,7 +395,7 @@ def _only(o: _Output, points: _Points, mask: Mask) -> np.ndarray:
     args = [a.run(points, selected) for a in o.args]
     value = cast_array(args[0], o.output.dtype)
     if selected is not None:
-        value = np.where(selected, value, np.asarray(_identity(o.output), value.dtype))
+        value = np.where(selected, value, np.asarray(start_of(o.output), value.dtype))
     if o.output.reduction == "sum" and value.dtype.kind == "f":
         return from_zero(value)
     return np.asarray(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -87,6 +88,11 @@ def _turned(page: Page, arrange: View | None, text: str) -> str:
     return text if arrange is None else f"{page.held(arrange, 'f')}({text})"
 
 
+def unrepeated(array: Any) -> Any:
+    """The elements of an array, on a device or not: axes that repeat them have length 1."""
+    return array[tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)]
+
+
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -142,12 +148,13 @@ def matches(node: EinSum) -> bool:
         is_plain(node, node.guard)
         and all(a.define is None and a.label in node.keys for a in node.axes)
         and all(is_plain(node, _value(node, o)) for o in node.outputs)
-        and all(o.reduction is None or _is_guard(o) for o in node.outputs)
+        and all(o.reduction is None or is_presence(o) for o in node.outputs)
         and all(_value(node, o).dtype is o.dtype for o in node.outputs)
     )
 
 
-def _is_guard(o: Output) -> bool:
+def is_presence(o: Output) -> bool:
+    """True for the flag that tells whether a key has any point."""
     return o.reduction == "bool_or" and o.args == (TRUE,) and o.where == TRUE
 
 

@@ -24,8 +24,7 @@ from einsql.ir.einsum.graph import (
     Value,
 )
 from einsql.kernels.cuda import Memory, compile_on_device, generated
-from einsql.kernels.cuda.device import simulated
-from einsql.kernels.cuda.loader import load
+from einsql.kernels.cuda.device import load, simulated
 from einsql.kernels.cuda.simulator import Simulator
 from tests.kernels.cuda.nodes import pairs, scalars, tensor
 

@@ -25,6 +25,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import can_raise
 from einsql.kernels.kernel import Fields, Runner, Tick, WithWriter
+from einsql.kernels.scalars import bounds_of
 
 Look = Callable[[np.ndarray], np.ndarray]
 
@@ -36,7 +37,7 @@ def window_labels(node: EinSum) -> dict[str, Affine] | None:
         None where a label is derived otherwise, is a key, or may not be representable.
     """
     derived = affine_labels(node)
-    bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+    bounds = bounds_of(node)
     for a in node.axes:
         if a.define is not None and (
             a.label not in derived or a.label in node.keys or can_raise(a.define, bounds)
@@ -198,7 +199,6 @@ class _Looked:
     seen: dict[str, str] = field(default_factory=dict)
 
     def array(self, field: str) -> str:
-        """See `FieldSource.array`."""
         if field not in self.seen:
             name, look = self.source.array(field), self.look
             if isinstance(look, Cropped):
@@ -211,7 +211,6 @@ class _Looked:
 
     @property
     def whole(self) -> str:
-        """See `FieldSource.whole`."""
         return f"{{{', '.join(f'{field!r}: {name}' for field, name in self.seen.items())}}}"
 
 

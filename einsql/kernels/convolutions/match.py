@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite, prod
-
-import numpy as np
+from math import prod
 
 from einsql.core.schema import DType
 from einsql.ir.einsum.affine import Affine
-from einsql.ir.einsum.graph import TRUE, Axis, Call, Const, EinSum, Expr, Output, Value
-from einsql.kernels.windows.affine import window_labels
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Output, Value
+from einsql.kernels.convolutions.affine import window_labels
+from einsql.kernels.matmul.match import two_values
 
 FEWEST = 4
 """Columns, rows and terms from which register tiles pay."""
@@ -57,7 +56,7 @@ def product_of(node: EinSum, output: Output) -> Product | None:
         or any(a.extent == 0 for a in node.axes)
     ):
         return None
-    factors = _factors(output)
+    factors = two_values(output)
     derived = window_labels(node) if factors is not None else None
     if factors is None or derived is None:
         return None
@@ -96,26 +95,3 @@ def _free(node: EinSum, v: Value, derived: Mapping[str, Affine]) -> set[str]:
     """The free labels that an operand is read through."""
     labels = node.operands[v.operand].labels
     return {x for y in labels for x in (derived[y].steps if y in derived else (y,))}
-
-
-def _factors(output: Output) -> tuple[Value, Value, float] | None:
-    values: list[Value] = []
-    scale = 1.0
-    stack: list[Expr] = [output.args[0]]
-    while stack:
-        e = stack.pop()
-        if e.dtype is not output.dtype:
-            return None
-        if isinstance(e, Call) and e.fn == "mul":
-            stack.extend(e.args)
-        elif isinstance(e, Value):
-            values.append(e)
-        elif isinstance(e, Const):
-            scale *= float(e.value)
-        else:
-            return None
-    with np.errstate(all="ignore"):
-        rounded = float(output.dtype.numpy.type(scale))
-    if len(values) != 2 or not isfinite(rounded) or rounded == 0.0:
-        return None
-    return values[1], values[0], scale

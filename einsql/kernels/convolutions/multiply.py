@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import ceil, prod
 
 import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.ir.einsum.graph import EinSum, Operand, Value
+from einsql.kernels.convolutions.affine import Reading, reading_of
+from einsql.kernels.convolutions.match import Product, product_of
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.loops import compile_loops
+from einsql.kernels.matmul.unpacked_tiles import sums_of
 from einsql.kernels.runtime import compile_cache, thread_pool
-from einsql.kernels.windows.affine import Reading, reading_of
-from einsql.kernels.windows.match import Product, product_of
-from einsql.kernels.windows.source import Tile, source_of, tile_for
+from einsql.kernels.runtime.cpu_features import machine
 
 PIECE = 2**28
 """Products of one piece: some milliseconds."""
@@ -30,6 +32,80 @@ TABLE = 2**16
 """Rows whose places are in one table; further labels are looped over."""
 
 Labels = tuple[str, ...]
+DEPTH_BYTES = 2**18
+"""Bytes of a packed panel that stay in the second cache while rows pass by."""
+ORDERED = 1024
+"""Terms whose rounding errors may add up in a sum of the operands' type."""
+HELD = 8
+"""Tiles whose sums are written together, for longer runs in the result."""
+_TEXT = """\
+import numpy as np
+from numba import njit
+from einsql.kernels.runtime.compiled_functions import rounded_off
+from einsql.kernels.matmul.registers import window_tile
+
+ROWS, LANES, WIDTH, SIZE, DEPTH = {rows}, {lanes}, {width}, {itemsize}, {depth}
+COLUMNS, HELD = LANES * WIDTH, {held}
+
+
+@njit("void({dtype}[::1], {dtype}[::1], int64, int64[::1], int64[::1])", cache=True, nogil=True)
+def write(sums, out, origin, places, columns):
+    count = places.shape[0]
+    if places[count - 1] - places[0] == count - 1:
+        for n in range(columns.shape[0]):
+            line = out[origin + columns[n] + places[0]:]
+            for m in range(count):
+                line[m] = sums[m * COLUMNS + n]
+        return
+    for n in range(columns.shape[0]):
+        line = origin + columns[n]
+        for m in range(count):
+            out[line + places[m]] = sums[m * COLUMNS + n]
+
+
+@njit("void({dtype}[::1], float64[:, ::1], int64)", cache=True, nogil=True)
+def collect(sums, totals, before):
+    if before == 0:
+        totals[:] = 0.0
+    for n in range(sums.shape[0]):
+        y = totals[0, n] + sums[n]
+        totals[1, n] += rounded_off(totals[0, n], np.float64(sums[n]), y)
+        totals[0, n] = y
+        sums[n] = y + totals[1, n] if np.isfinite(y) else y
+
+
+@njit("void(int64, int64[::1], int64[::1], {dtype}[:, :, ::1], {dtype}[::1], int64, int64[::1], "
+      "int64[::1])", cache=True, nogil=True)
+def kernel(base, rows, steps, panels, out, origin, places, columns):
+    count, terms = rows.shape[0], steps.shape[0]
+    high = (count + ROWS - 1) // ROWS
+    deep = (terms + DEPTH - 1) // DEPTH
+    at = np.empty(ROWS, np.int64)
+    held = HELD
+    sums = np.empty((held, ROWS, COLUMNS), np.{dtype})
+    totals = np.empty((high if deep > 1 else 0, 2, ROWS * COLUMNS))
+    for p in range(panels.shape[0]):
+        first = p * COLUMNS
+        last = min(first + COLUMNS, columns.shape[0])
+        for d in range(deep):
+            start = d * DEPTH
+            stop = min(start + DEPTH, terms)
+            panel = panels.ctypes.data + (p * terms + start) * COLUMNS * SIZE
+            for h in range(high):
+                for m in range(ROWS):
+                    at[m] = base + rows[min(h * ROWS + m, count - 1)]
+                cell = h % held
+                window_tile({itemsize}, {rows}, {lanes}, {width}, at.ctypes.data,
+                            steps.ctypes.data + start * 8, stop - start, panel,
+                            sums.ctypes.data + cell * ROWS * COLUMNS * SIZE)
+                if deep > 1:
+                    collect(sums[cell].reshape(-1), totals[h], d)
+                if d < deep - 1 or (h % HELD < HELD - 1 and h < high - 1):
+                    continue
+                top = h // HELD * HELD
+                write(sums[top % held:].reshape(-1), out, origin,
+                      places[top * ROWS:min(count, (h + 1) * ROWS)], columns[first:last])
+"""
 
 
 def compile_windows(node: EinSum) -> Runner | None:
@@ -50,8 +126,6 @@ class _Piece:
 
 
 class _Multiply:
-    """A product with its plan."""
-
     def __init__(self, node: EinSum, product: Product) -> None:
         self.node, self.product = node, product
         self.extent = {a.label: a.extent for a in node.axes}
@@ -129,10 +203,7 @@ class _Multiply:
 
     def table(self, labels: Sequence[str], steps: dict[str, int]) -> np.ndarray:
         """Σ step · position of labels, the last label fastest."""
-        offsets = np.zeros(1, np.int64)
-        for x in labels:
-            offsets = (offsets[:, None] + np.arange(self.extent[x]) * steps[x]).reshape(-1)
-        return offsets
+        return sums_of([np.arange(self.extent[x]) * steps[x] for x in labels])
 
     def packed(self, right: np.ndarray, terms: Sequence[str], tile: Tile) -> np.ndarray:
         """The right operand as `[batch …, panel, term, column]`, short panels filled with 0."""
@@ -184,7 +255,6 @@ class _Multiply:
         return wide
 
     def elsewhere(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
-        """Runs the node as loops."""
         if self.fallback is None:
             self.fallback = compile_loops(self.node)
         return self.fallback(operands, tick)
@@ -193,3 +263,60 @@ class _Multiply:
 def _contiguous(shape: tuple[int, ...]) -> list[int]:
     """Elements from one to the next along each axis of an array in C order."""
     return [prod(shape[n + 1 :]) for n in range(len(shape))]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A register tile.
+
+    Attributes:
+        rows: How many rows it has.
+        lanes: Elements of a register.
+        width: Registers of a row.
+        itemsize: 4 for FLOAT, 8 for DOUBLE.
+    """
+
+    rows: int
+    lanes: int
+    width: int
+    itemsize: int
+
+    @property
+    def columns(self) -> int:
+        """Columns of a panel."""
+        return self.lanes * self.width
+
+    @property
+    def depth(self) -> int:
+        """Terms that are added one after another, before their sums are added in DOUBLE."""
+        return max(64, min(ORDERED, DEPTH_BYTES // (self.columns * self.itemsize)))
+
+
+def tile_for(columns: int, itemsize: int) -> Tile:
+    """The tile for products with so many columns."""
+    lanes, count = machine().width // itemsize, machine().registers
+    widest = 4 if count == 32 else 2
+    needed = ceil(columns / lanes)
+    width = ceil(needed / ceil(needed / widest))
+    # A row's registers, the panel's and one for the element that is spread over a register.
+    return Tile(min(12, (count - 2 - width) // width), lanes, width, itemsize)
+
+
+@cache
+def source_of(tile: Tile) -> str:
+    """The kernel's module.
+
+    Its `kernel(base, rows, steps, panels, out, origin, places, columns)` takes the address of
+    an element, the distances in bytes from there to the first term of each row and from the
+    first term to each, `[panel, term, column]`, the flat result, and positions in it: of the
+    first element, of each row and of each column relative to that.
+    """
+    return _TEXT.format(
+        rows=tile.rows,
+        lanes=tile.lanes,
+        width=tile.width,
+        itemsize=tile.itemsize,
+        depth=tile.depth,
+        held=HELD,
+        dtype="float32" if tile.itemsize == 4 else "float64",
+    )

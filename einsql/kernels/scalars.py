@@ -1,0 +1,83 @@
+"""Facts about the scalar expressions of a node that its kernels share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from einsql.errors import InternalError
+from einsql.ir.einsum.graph import (
+    Axis,
+    Call,
+    EinSum,
+    Expr,
+    Value,
+    labels_of,
+    operands_of,
+    subexpressions,
+)
+from einsql.ir.einsum.intervals import never_overflows
+from einsql.ir.functions import SCALARS, Failure
+from einsql.ir.functions.casts import cast_failure
+
+Bounds = Mapping[str, tuple[int, int]]
+"""`[lo, hi)` of every label."""
+
+
+def bounds_of(node: EinSum) -> dict[str, tuple[int, int]]:
+    """The bounds of a node's labels."""
+    return {a.label: (a.lo, a.hi) for a in node.axes}
+
+
+def calls_of(*roots: Expr) -> set[Call]:
+    """The functions that expressions call, each once."""
+    return {e for root in roots for e in subexpressions(root) if isinstance(e, Call)}
+
+
+def values_of(*roots: Expr) -> list[Value]:
+    """The operand fields that expressions read, each once, in order."""
+    values = (e for root in roots for e in subexpressions(root) if isinstance(e, Value))
+    return list(dict.fromkeys(values))
+
+
+def labels_read(node: EinSum, expr: Expr) -> set[str]:
+    """Labels whose value decides an expression, directly or through an operand's index."""
+    return labels_of(expr).union(*(node.operands[n].labels for n in operands_of(expr)))
+
+
+def derived_axes(node: EinSum) -> list[tuple[Axis, Expr]]:
+    """The derived axes with their definitions, each after those that its definition reads.
+
+    Raises:
+        InternalError: Axes define each other.
+    """
+    known = {a.label for a in node.axes if a.define is None}
+    waiting = [(a, a.define) for a in node.axes if a.define is not None]
+    ordered: list[tuple[Axis, Expr]] = []
+    while waiting:
+        ready = next((x for x in waiting if labels_read(node, x[1]) <= known), None)
+        if ready is None:
+            labels = sorted(a.label for a, _ in waiting)
+            raise InternalError(f"Derived labels {labels} define each other.")
+        waiting.remove(ready)
+        ordered.append(ready)
+        known.add(ready[0].label)
+    return ordered
+
+
+def failure_of(e: Call) -> Failure | None:
+    """How a function may raise for some arguments, or None if it never does."""
+    source = e.args[0].dtype
+    return cast_failure(source, e.dtype) if e.fn == "cast" else SCALARS[e.fn].fails.get(source)
+
+
+def failure_within(e: Call, bounds: Bounds) -> Failure | None:
+    """How a function may raise, or None where the intervals of its arguments exclude that."""
+    failure = failure_of(e)
+    return None if failure is None or never_overflows(e, bounds) else failure
+
+
+def fails(expr: Expr, bounds: Bounds) -> bool:
+    """True if evaluating an expression may raise."""
+    return any(
+        isinstance(e, Call) and failure_within(e, bounds) is not None for e in subexpressions(expr)
+    )
