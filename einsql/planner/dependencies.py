@@ -29,6 +29,11 @@ class Dependency:
     name: str
     schema: Schema
 
+    @property
+    def source(self) -> object:
+        """The identity of the object that is read, among all kinds of inputs of a statement."""
+        raise NotImplementedError
+
     def read(self, ctx: Context) -> Fields | None:
         """The current fields, or None if there are none of the schema."""
         relation = self.relation(ctx)
@@ -41,12 +46,23 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True)
 class TensorDependency(Dependency):
-    """A stored tensor or a registered array."""
+    """A stored tensor or a registered array.
+
+    Attributes:
+        tensor: Its lower-case name.
+    """
+
+    tensor: str
+
+    @property
+    def source(self) -> object:
+        """See `Dependency`."""
+        return TensorDependency, self.tensor
 
     def read(self, ctx: Context) -> Fields | None:
         """See `Dependency`; statements on tensors repeat this most often."""
         store = ctx.store
-        tensor = store.objects.get(self.name)
+        tensor = store.objects.get(self.tensor)
         if not isinstance(tensor, Tensor):
             return None
         schema = tensor.relation.schema
@@ -62,6 +78,11 @@ class ScopeDependency(Dependency):
     """
 
     variable: str
+
+    @property
+    def source(self) -> object:
+        """See `Dependency`."""
+        return ScopeDependency, self.variable
 
     def relation(self, ctx: Context) -> Relation | None:
         """See `Dependency`."""
@@ -81,6 +102,11 @@ class FileDependency(Dependency):
     path: str
     member: str | None
 
+    @property
+    def source(self) -> object:
+        """See `Dependency`."""
+        return FileDependency, self.path, self.member
+
     def relation(self, ctx: Context) -> Relation | None:
         """See `Dependency`."""
         if not os.path.exists(self.path):
@@ -99,6 +125,11 @@ class TableDependency(Dependency):
 
     table: str
     tables: Tables
+
+    @property
+    def source(self) -> object:
+        """See `Dependency`."""
+        return TableDependency, self.table.lower()
 
     def relation(self, ctx: Context) -> Relation | None:
         """See `Dependency`."""
@@ -127,6 +158,11 @@ class SharedDependency(Dependency):
     """
 
     queries: SharedQueries
+
+    @property
+    def source(self) -> object:
+        """See `Dependency`."""
+        return SharedDependency, self.name
 
     def read(self, ctx: Context) -> Fields | None:
         """See `Dependency`; the plan of the subquery has checked the schema."""
