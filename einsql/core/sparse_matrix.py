@@ -65,7 +65,7 @@ class Compressed:
         would follow any number.
 
         Raises:
-            InterfaceError: Rows do not follow each other, or columns lie outside the matrix.
+            InterfaceError: Rows do not follow each other, or columns are outside of the matrix.
         """
         starts, end = self.starts, int(self.starts[-1])
         if (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,6 +95,8 @@ class BinderCatalog:
     """How deep the views and macros nest that have been read, by their names."""
     shared: SharedQueries = field(default_factory=SharedQueries)
     """Subqueries that are computed already for several queries of the statement."""
+    _sources: dict[str, object] = field(default_factory=dict)
+    """What each input reads, by the name of the input."""
 
     float_stays: bool = field(init=False)
     """Whether FLOAT arithmetic stays FLOAT."""
@@ -120,7 +122,7 @@ class BinderCatalog:
             tensor, fields = stored.relation, self.store.lent(stored)
             sites, sparse = tensor.fields.tiles_over(self.sites), tensor.fields.is_sparse
             node = Input(low, tensor.schema, stored.partition, stored.order, sites, sparse)
-            dependency = TensorDependency(low, tensor.schema)
+            dependency = TensorDependency(low, tensor.schema, low)
             return self._relation(node, dependency, fields, stored.columns)
         if stored is not None:
             return None
@@ -170,12 +172,22 @@ class BinderCatalog:
     def _relation(
         self, node: Input, dependency: Dependency, fields: Fields, columns: tuple[str, ...]
     ) -> Relation:
-        """The relation of an input; names that are read twice share the first node."""
-        if node.name not in self.inputs:
-            self.inputs[node.name] = node
-            self.fields[node.name] = fields
+        """The relation of an input; references to the same object share one node.
+
+        The name of a tensor may equal that of a file, of a table's input or of a parameter. It is
+        quoted until no other input has the name. Names of parameters contain a question mark.
+        """
+        source = dependency.source
+        name = f'"{node.name}"' if "?" in node.name else node.name
+        while self._sources.setdefault(name, source) != source:
+            name = f'"{name}"'
+        if name != node.name:
+            node, dependency = replace(node, name=name), replace(dependency, name=name)
+        if name not in self.inputs:
+            self.inputs[name] = node
+            self.fields[name] = fields
             self.dependencies.append(dependency)
-        node = self.inputs[node.name]
+        node = self.inputs[name]
         keys = {k.name for k in node.schema.keys}
         shown = tuple(
             Column(c, node.schema.dtype(c), field=c) if c not in keys else key_column(c)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -12,12 +12,13 @@ from sqlglot import exp
 
 from einsql.core.bfloat16 import loaded
 from einsql.errors import Error
-from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output
+from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output, apart
 from einsql.planner.compile import compiled
 from einsql.planner.context import Context
 from einsql.planner.outcome import Rows
 from einsql.planner.plan import Plan, rebind_inputs
 from einsql.planner.planner import BinderCatalog, make_plan, make_tile_plan
+from einsql.planner.target import ExecutionTarget
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.host_expr import NeedsValuesError
 from einsql.sql.parameters.runtime_inputs import ParameterUse
@@ -160,6 +161,17 @@ def plan_query(ctx: Context, bound: Bound) -> QueryPlan:
         return plan_relation(ctx, bound.relation, bound.binder)
     ctx.plans.planned += 1
     return make_tile_plan(bound.relation, bound.catalog, ctx.notices)
+
+
+def plan_together(
+    ctx: Context, relations: Sequence[Relation], catalog: BinderCatalog
+) -> tuple[Plan, ...]:
+    """Returns one plan with a root for each relation on one CPU, else one plan for each."""
+    ctx.plans.planned += 1
+    if ctx.target is not ExecutionTarget.CPU:
+        return tuple(make_plan(r, catalog, ctx.notices) for r in relations)
+    first, *more = apart(r.node for r in relations)
+    return (make_plan(replace(relations[0], node=first), catalog, ctx.notices, more),)
 
 
 def plan_relation(ctx: Context, relation: Relation, binder: QueryBinder) -> Plan:

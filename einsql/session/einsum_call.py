@@ -48,7 +48,7 @@ def run_einsum(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarra
     """Evaluates an einsum expression over arrays, as numpy.einsum does.
 
     Args:
-        ctx: Whose engine and settings to use.
+        ctx: The services of the connection.
         text: The expression, such as 'ij,jk->ik', with ellipsis or implicit output.
         operands: One array for each term; axes of length 1 stretch as in NumPy.
 

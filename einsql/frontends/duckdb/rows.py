@@ -106,7 +106,6 @@ def _tiles(result: TileResult, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _row(array: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """One tile as a column."""
     shape = pa.array([list(array.shape)], kind.field("shape").type)
     flat = pa.array(np.ascontiguousarray(array).reshape(-1))
     data = pa.LargeListArray.from_arrays(pa.array([0, len(flat)], pa.int64()), flat)

@@ -207,7 +207,6 @@ def _relation(name: str, schema: Schema, columns: Mapping[str, np.ndarray]) -> R
 def _sparse(
     name: str, schema: Schema, masked: Schema, flat: np.ndarray, columns: Mapping[str, np.ndarray]
 ) -> Relation:
-    """A matrix with few elements, by its rows."""
     (field,) = schema.fields
     order = np.argsort(flat)
     ordered = flat[order]

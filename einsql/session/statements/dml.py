@@ -19,12 +19,10 @@ from sqlglot import exp
 from einsql.core.schema import Key, Schema
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.hybrid.fragments import bound_over_tables, check_groups
-from einsql.ir.einsum.graph import SCALAR, Input, Node, apart
+from einsql.ir.einsum.graph import SCALAR, Input, Node
 from einsql.planner.outcome import Changed, Outcome, Rows
 from einsql.planner.plan import Plan, owners, rebind_inputs, run_plans
-from einsql.planner.planner import make_plan
-from einsql.planner.queries import bind_late, catalog_of
-from einsql.planner.target import ExecutionTarget
+from einsql.planner.queries import bind_late, catalog_of, plan_together
 from einsql.session.statements import insert as rows_of
 from einsql.session.statements import update
 from einsql.session.statements.box_insert import Boxed, boxed
@@ -162,7 +160,7 @@ class InsertSelect(Part):
         empty: The SELECT's result without fields.
         ends: Bounds of the result's keys that depend on parameters.
         constants: Fields with one number in every row: the number, or the input that has it.
-        box: How the result becomes a box of the tensor, if every run gives one.
+        box: The conversion of the result to a box of the tensor, if every run gives one.
     """
 
     VERB = "INSERT"
@@ -224,7 +222,7 @@ class PreparedDml:
         shown: The SELECT after WITH; None if the body is a change.
         plans: One plan for all roots on one site, else one plan for each root.
         version: The store's version when the statement was bound.
-        use: How the plan depends on parameters.
+        use: The use of parameters by the plan.
         is_volatile: Whether it may run only once: a plan is volatile, or VALUES has parameters.
     """
 
@@ -339,20 +337,21 @@ def bind(ctx: Context, tree: exp.Expr) -> tuple[PreparedDml, Mapping[str, Fields
     (parts, shown), binder = bound_over_tables(
         ctx, tree, lambda make: bind_late(make, partial(_parts, ctx, tree), ctx.notices)
     )
-    roots = [Relation(p.root, ()) for p in parts if p.root is not None]
-    plans = _plans(ctx, binder, roots if shown is None else [shown, *roots])
+    catalog = catalog_of(binder)
+    roots = [] if shown is None else [shown]
+    roots += [Relation(p.root, ()) for p in parts if p.root is not None]
+    check_groups(roots, catalog)
+    plans = plan_together(ctx, roots, catalog) if roots else ()
     has_parameters = bool(ctx.parameters) and any(isinstance(p, InsertValues) for p in parts)
-    once = has_parameters or any(p.volatile for p in plans)
-    use = binder.parameters.use
     prepared = PreparedDml(
         parts=tuple(parts),
         shown=shown,
         plans=plans,
         version=version,
-        use=use,
-        is_volatile=once,
+        use=binder.parameters.use,
+        is_volatile=has_parameters or any(p.volatile for p in plans),
     )
-    return prepared, catalog_of(binder).fields
+    return prepared, catalog.fields
 
 
 def _parts(ctx: Context, tree: exp.Expr, binder: QueryBinder) -> tuple[list[Part], Relation | None]:
@@ -412,15 +411,20 @@ def _bound(
     target: Target,
     tensor: Tensor,
 ) -> Part:
-    if isinstance(tree, exp.Update):
-        touch = bind_update(binder, target, tree)
-        ends = _ends_of(ctx, binder, touch)
-        return Update(tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends)
-    if isinstance(tree, exp.Delete):
-        update.refuse_default(tensor)
-        touch = bind_delete(binder, target, tree)
-        ends = _ends_of(ctx, binder, touch)
-        return Delete(tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends)
+    if isinstance(tree, exp.Update | exp.Delete):
+        change: type[UpdateOrDelete] = Update
+        if isinstance(tree, exp.Delete):
+            change = Delete
+            update.refuse_default(tensor)
+            touch = bind_delete(binder, target, tree)
+        else:
+            touch = bind_update(binder, target, tree)
+        return change(
+            name=tensor.name,
+            at=None,
+            touch=update.over_all_keys(ctx, touch, tensor),
+            ends=_ends_of(ctx, binder, touch),
+        )
     statement = insertion(tree)
     source = statement.source
     if isinstance(source, exp.Values):
@@ -466,19 +470,3 @@ def _ends_of(ctx: Context, binder: QueryBinder, touch: Touch) -> Ends:
             raise NeedsValuesError(numbers)
     cuts = tuple(e.end(parameters, n) for n, e in touch.edges)
     return (*(w.end(parameters, n) for n, w in windows.items()), *cuts)
-
-
-# ---- planning and running
-
-
-def _plans(ctx: Context, binder: QueryBinder, relations: Sequence[Relation]) -> tuple[Plan, ...]:
-    """The plans of what a statement computes, for one program if one site runs it."""
-    if not relations:
-        return ()
-    catalog = catalog_of(binder)
-    check_groups(relations, catalog)
-    ctx.plans.planned += 1
-    if ctx.target is not ExecutionTarget.CPU:
-        return tuple(make_plan(r, catalog, ctx.notices) for r in relations)
-    first, *more = apart(r.node for r in relations)
-    return (make_plan(replace(relations[0], node=first), catalog, ctx.notices, more),)

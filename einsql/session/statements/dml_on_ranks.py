@@ -73,7 +73,7 @@ def written(ctx: Context, result: Result, path: str, name: str) -> bool:
 
     Args:
         ctx: The session.
-        result: What to write.
+        result: The result to write.
         path: The file; it is replaced when all of them have written.
         name: The array's name in formats that have names.
 
@@ -166,12 +166,8 @@ def pasted(ctx: Context, write: Write) -> Write | Tensor:
     values = {k: np.broadcast_to(a, shape) for k, a in write.values.items()}
     if schema.has(PRESENT):
         values[PRESENT] = np.broadcast_to(np.True_, shape)
-    pasted_fields = fields.pasted(box, values)
-    return (
-        write
-        if pasted_fields is None
-        else replace(tensor, relation=Relation(schema, pasted_fields))
-    )
+    new = fields.pasted(box, values)
+    return write if new is None else replace(tensor, relation=Relation(schema, new))
 
 
 def overwritten(
@@ -195,13 +191,12 @@ def overwritten(
     schema = tensor.relation.schema
     covers_all = touched == schema.size and len(columns) == len(schema.values)
     if covers_all and presence is not False:
-        bare = fields.renamed(Schema(schema.keys, schema.values), columns, tensor.name)
-        return as_declared(ctx, settled(tensor, bare, {f.name: f.name for f in schema.values}))
-    node = _merging(ctx, tensor, fields, columns, presence)
-    binder = query_binder(ctx)
-    catalog_of(binder).fields.update({_OLD: tensor.relation.fields, _NEW: fields})
-    merged = run_node(ctx, node, binder)
-    return as_declared(ctx, settled(tensor, merged, {f.name: f.name for f in schema.values}))
+        new = fields.renamed(Schema(schema.keys, schema.values), columns, tensor.name)
+    else:
+        binder = query_binder(ctx)
+        catalog_of(binder).fields.update({_OLD: tensor.relation.fields, _NEW: fields})
+        new = run_node(ctx, _merging(ctx, tensor, fields, columns, presence), binder)
+    return as_declared(ctx, settled(tensor, new, {f.name: f.name for f in schema.values}))
 
 
 def _merging(

@@ -19,7 +19,7 @@ from einsql.sql.parser.sqlglot_trees import changing
 from einsql.sql.typing.typed_expr import Typed
 from einsql.storage.array_ownership import distinct
 from einsql.storage.fields import Fields, LocalFields, PlacedFields, Term
-from einsql.storage.objects import Tensor
+from einsql.storage.objects import Object, Tensor, is_local
 from einsql.storage.relation import Relation
 
 if TYPE_CHECKING:
@@ -41,6 +41,12 @@ def writable(ctx: Context, target: Target) -> Tensor:
         return ctx.store.writable(target.name)
     except Error as error:
         raise locate(error, target.node) from None
+
+
+def taken_by(ctx: Context, name: str, temporary: bool) -> Object | None:
+    """Returns the object that has a name, unless a temporary object may hide it."""
+    taken = ctx.store.get(name)
+    return None if taken is not None and temporary and not is_local(taken) else taken
 
 
 def changed(tensor: Tensor, fields: dict[str, np.ndarray], mask: np.ndarray | None) -> Tensor:
@@ -79,8 +85,8 @@ def settled(tensor: Tensor, fields: Fields, columns: Mapping[str, str]) -> Tenso
     if rows(fields, schema) < schema.size:
         kept.append(Field(PRESENT, DType.BOOLEAN))
         names[PRESENT] = PRESENT
-    new = Schema(schema.keys, tuple(kept))
-    new = schema if new == schema else new
+    same = tuple(kept) == schema.fields  # an equal schema stays the same object
+    new = schema if same else Schema(schema.keys, tuple(kept))
     return replace(tensor, relation=Relation(new, fields.renamed(new, names, tensor.name)))
 
 
@@ -95,6 +101,18 @@ def as_declared(ctx: Context, tensor: Tensor) -> Tensor:
     tiles = declared(bounds, tensor.partition, relation.fields.sites, tensor.order)
     fields = relation.fields.moved(tiles, ctx.tick)
     return replace(tensor, relation=Relation(relation.schema, fields))
+
+
+def types_of(schema: Schema) -> dict[str, DType]:
+    """Returns the type of each key and value column."""
+    keys = {k.name: DType.BIGINT for k in schema.keys}
+    return keys | {f.name: f.dtype for f in schema.values}
+
+
+def key_text(schema: Schema, flat: int) -> str:
+    """Formats the key at a flat index as `i = 1, j = 2`."""
+    at = np.unravel_index(flat, schema.shape)
+    return ", ".join(f"{k.name} = {int(n) + k.lo}" for k, n in zip(schema.keys, at, strict=True))
 
 
 def refuse_null(fields: Fields, field: str, column: str) -> None:

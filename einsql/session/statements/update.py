@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[WriteSet, int]:
-    """What UPDATE stores, and the number of changed rows.
+    """Returns the cells that UPDATE stores, and the number of changed rows.
 
     Args:
         ctx: The session.
-        tensor: As it is.
+        tensor: The tensor before the statement.
         touch: The statement, bound.
-        fields: What its node gave.
+        fields: The result of its node.
 
     Raises:
         IntegrityError: Several rows of FROM meet one row of the tensor.
@@ -67,9 +67,8 @@ def _overwritten(
     presence: bool | None,
 ) -> tuple[Tensor, int]:
     """The tensor with the touched rows changed on the ranks, and their number."""
-    from einsql.session.statements.dml_on_ranks import (
-        overwritten,
-    )  # imports the transport to the ranks
+    # The module imports the transport to the ranks.
+    from einsql.session.statements.dml_on_ranks import overwritten
 
     touched = rows(fields, touch.node.schema)
     return overwritten(ctx, tensor, fields, touched, columns, presence), touched
@@ -89,19 +88,14 @@ def refuse_default(tensor: Tensor) -> None:
 
 
 def over_all_keys(ctx: Context, touch: Touch, tensor: Tensor) -> Touch:
-    """On ranks, extends the touched rows to all keys of the tensor, if possible."""
-    if ctx.cluster is None or in_place(touch, tensor):
-        return touch
-    return _widened(touch, tensor)
-
-
-def _widened(touch: Touch, tensor: Tensor) -> Touch:
-    """Extends the domain of the touched rows to all keys, if all operands cover them.
+    """On ranks, extends the touched rows to all keys of the tensor, if all operands cover them.
 
     Conditions on keys have narrowed the domain; they become part of the guard.
     """
     node = touch.node
-    if len(set(touch.labels)) < len(touch.labels) or not isinstance(node, EinSum):
+    if ctx.cluster is None or in_place(touch, tensor) or not isinstance(node, EinSum):
+        return touch
+    if len(set(touch.labels)) < len(touch.labels):
         return touch
     axes, guard = {a.label: a for a in node.axes}, [node.guard]
     for label, key in zip(touch.labels, tensor.relation.schema.keys, strict=True):
@@ -118,10 +112,9 @@ def _widened(touch: Touch, tensor: Tensor) -> Touch:
             return touch
         axes[label] = Axis(label, key.lo, key.hi)
         at = Label(label)
-        guard.append(negate(call("lt", DType.BOOLEAN, at, Const(axis.lo, DType.BIGINT))))
-        guard.append(call("lt", DType.BOOLEAN, at, Const(axis.hi, DType.BIGINT)))
-    wide = replace(node, axes=tuple(axes.values()), guard=conj(*guard))
-    return replace(touch, node=wide)
+        lo, hi = (Const(bound, DType.BIGINT) for bound in (axis.lo, axis.hi))
+        guard += [negate(call("lt", DType.BOOLEAN, at, lo)), call("lt", DType.BOOLEAN, at, hi)]
+    return replace(touch, node=replace(node, axes=tuple(axes.values()), guard=conj(*guard)))
 
 
 def in_place(touch: Touch, tensor: Tensor) -> bool:
