@@ -138,10 +138,12 @@ _AS_BLOCKS: WeakKeyDictionary[Store, tuple[Counter[str], Random]] = WeakKeyDicti
 """What is counted of connections that run as blocks, and how their cuts are drawn."""
 
 
-def _make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) -> Plan:
-    plan = make_plan(relation, catalog, notices)
+def _make_plan(
+    relation: Relation, catalog: BinderCatalog, notices: list[str], more: Sequence[Node] = ()
+) -> Plan:
+    plan = make_plan(relation, catalog, notices, more)
     root = plan.optimized.root
-    if catalog.store in _AS_BLOCKS and isinstance(root, EinSum):
+    if not more and catalog.store in _AS_BLOCKS and isinstance(root, EinSum):
         counts, pick = _AS_BLOCKS[catalog.store]
         try:
             plan.program = BlockProgram(root, pick)
