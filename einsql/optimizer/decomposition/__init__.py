@@ -1,4 +1,4 @@
-"""EinDecomp: how every operation of a graph is cut over the sites, by cost (EinDecomp §6-8)."""
+"""EinDecomp: chooses the cut of every operation of a graph by cost (EinDecomp §6-8)."""
 
 from einsql.optimizer.decomposition.decompose import Cut, Decomposition, decompose
 from einsql.optimizer.decomposition.objective import Floats, Objective

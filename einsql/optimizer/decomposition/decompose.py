@@ -21,12 +21,12 @@ from einsql.optimizer.decomposition.strategies import STRATEGIES, strategy_of
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How one operation is cut, and the floats EinDecomp counts for it.
+    """The cut of one operation, and the floats EinDecomp counts for it.
 
     Attributes:
-        name: The operation's, as EXPLAIN numbers it.
+        name: The operation's name, as EXPLAIN numbers it.
         parts: For each free label the number of intervals.
-        viable: The number of vectors that were possible.
+        viable: The number of viable vectors.
         join: Floats the kernel calls read.
         aggregate: Floats moved to merge partial results.
         repartition: Floats moved to bring the operands into this cut.
@@ -49,7 +49,7 @@ class Cut:
 
     @property
     def floats(self) -> float:
-        """Floats moved in all."""
+        """The total of floats moved."""
         return self.join + self.aggregate + self.repartition
 
 
@@ -63,7 +63,7 @@ class Decomposition:
         sites: The number of sites.
         cuts: One for each operation.
         cost: The cost of the choice, in the unit of the objective.
-        notice: The reason if another strategy than the requested one chose; empty otherwise.
+        notice: The reason why the requested strategy was replaced; empty if it was not.
     """
 
     strategy: str
@@ -74,7 +74,7 @@ class Decomposition:
 
     @property
     def floats(self) -> float:
-        """Floats moved in all (EinDecomp §7)."""
+        """The total of floats moved (EinDecomp §7)."""
         return sum(c.floats for c in self.cuts)
 
 
@@ -86,9 +86,9 @@ def decompose(
     Args:
         root: The graph.
         sites: p, the number of sites.
-        strategy: A name of STRATEGIES, for `data` with a label: `data:batch`. If it does not
+        strategy: A name in STRATEGIES; `data` takes a label, `data:batch`. If it does not
             apply, `eindecomp` cuts.
-        objective: The objective to minimise, with its limit of memory.
+        objective: The objective to minimise, with its memory limit.
 
     Raises:
         InterfaceError: There is no such strategy.
@@ -101,7 +101,7 @@ def decompose(
 def cut_problem(
     problem: Problem, sites: int, strategy: str = "eindecomp", objective: Objective = FLOATS
 ) -> Decomposition:
-    """As `decompose`, for a problem given as such."""
+    """Cuts every operation of a decomposition problem; arguments as those of `decompose`."""
     chosen, argument = strategy_of(strategy)
     published = with_published(problem)
     notice = ""

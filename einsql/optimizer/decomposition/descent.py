@@ -1,9 +1,9 @@
-"""Improves a choice by solving random forests exactly: good plans for graphs of any shape.
+"""Improves a choice by solving random forests exactly, for graphs of any shape.
 
 Each step picks vertices at random whose subgraph is a forest. Dynamic programming finds their
-best states while all other vertices keep theirs. The cost never grows, and each step changes
-about half of the graph. The start matters most, so several starts are tried, most of them from
-message passing.
+best states while the states of all other vertices are fixed. The cost never grows, and each
+step changes about half of the graph. The start matters most, so several starts are tried, most
+of them from message passing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from einsql.optimizer.decomposition.messages import propagated
 from einsql.optimizer.decomposition.model import Choice, Edge, Model
 
 ROUNDS = 8
-"""Picks without any gain after which a descent ends; each pick covers about half of the graph."""
+"""Picks without a gain after which a descent ends; a pick covers about half of the graph."""
 
 SPREADS = (0.0, 0.1, 0.2, 0.4)
-"""How much the costs are disturbed for each start by message passing."""
+"""The relative perturbation of the costs for each start by message passing."""
 
 KICKS = 24
-"""Descents from a disturbed choice without any gain after which the search ends."""
+"""Descents from a perturbed choice without a gain after which the search ends."""
 
 
 def search(model: Model, seed: int = 0) -> Choice:
@@ -43,7 +43,7 @@ def search(model: Model, seed: int = 0) -> Choice:
 def _descend(
     model: Model, around: list[list[Edge]], start: Choice, chance: random.Random
 ) -> Choice:
-    """A choice at least as good as `start`, which no pick improved for some rounds."""
+    """A choice at least as good as `start`, after ROUNDS picks without a gain."""
     return _improved(
         model,
         start,
@@ -55,7 +55,7 @@ def _descend(
 def _improved(
     model: Model, start: Choice, propose: Callable[[Choice], Choice], patience: int
 ) -> Choice:
-    """The best of a chain of proposals, which ends after so many without any gain."""
+    """The best of a chain of proposals; the chain ends after a number of them without a gain."""
     choice, best, idle = list(start), model.cost(start), 0
     while idle < patience:
         trial = propose(choice)
@@ -80,7 +80,7 @@ def _kicked(
 
 
 def greedy(model: Model) -> Choice:
-    """The best states if every vertex had its producers for itself."""
+    """The best states if every vertex were the only reader of its producers."""
     around = model.around
     reach: list[np.ndarray] = []
     for v, alone in enumerate(model.alone):
@@ -100,7 +100,7 @@ def greedy(model: Model) -> Choice:
 
 
 def _forest(model: Model, around: list[list[Edge]], chance: random.Random) -> list[int]:
-    """Vertices, in random order, whose connections close no circle."""
+    """Vertices, in random order, whose edges form no cycle."""
     order = list(range(len(model.states)))
     chance.shuffle(order)
     root = list(range(len(order)))
@@ -170,7 +170,7 @@ def _fixed(e: Edge, v: int, choice: Choice) -> np.ndarray:
 def _messages(
     between: list[Edge], total: np.ndarray, v: int, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As `_message`, for two vertices with several edges between them."""
+    """The sum of the messages of several edges between two vertices (see `_message`)."""
     if len(between) == 1:
         return _message(between[0], total, v)
     table = np.broadcast_to(total[:, None], (len(total), size)).copy()
@@ -182,7 +182,7 @@ def _messages(
 
 
 def _message(e: Edge, total: np.ndarray, v: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each state of the other end: the least total of v with the edge, and v's state."""
+    """For each state of the other end the least total of v and the edge, and v's state."""
     mine, other = (e.produced, e.consumed) if e.source == v else (e.consumed, e.produced)
     table = e.costs if e.source == v else e.costs.T
     order = np.lexsort((total, mine))

@@ -18,7 +18,7 @@ from einsql.core.mappings import grouped, memoized
 from einsql.optimizer.decomposition.model import Choice, Model
 
 LIMIT = 4e8
-"""Additions all eliminations together may take; about a second."""
+"""The maximum of additions of all eliminations together; about a second."""
 
 BLOCK = 2**17
 """Sums per block; a block fits into a processor's cache."""
@@ -28,7 +28,7 @@ BLOCK = 2**17
 class _Table:
     """Costs over views of vertices: axis n is indexed by `views[n][state]`.
 
-    `source` has the costs: an edge's table, or the elimination that computes them.
+    `source` provides the costs: an edge's table, or the elimination that computes them.
     """
 
     vertices: tuple[int, ...]
@@ -36,12 +36,12 @@ class _Table:
     source: np.ndarray | _Elimination
 
     def view(self, v: int) -> np.ndarray:
-        """How the table sees a vertex."""
+        """The table's view of a vertex."""
         return self.views[self.vertices.index(v)]
 
     @property
     def costs(self) -> np.ndarray:
-        """The entries."""
+        """The table's entries."""
         return self.source if isinstance(self.source, np.ndarray) else self.source.costs
 
 
@@ -52,11 +52,11 @@ class _Elimination:
     Attributes:
         alone: The vertex's own costs.
         tables: The tables around it.
-        vertex: Its number in these tables.
-        near: Its neighbours in these tables.
+        vertex: The vertex's number in these tables.
+        near: The vertex's neighbours in these tables.
         joint: For each neighbour the coarsest view that refines those of all tables.
         work: An upper bound of the additions.
-        costs: The least costs over the neighbours' views, after it has run.
+        costs: The least costs over the neighbours' views, after `run`.
         leaders: The states that can be optimal.
     """
 
@@ -70,7 +70,7 @@ class _Elimination:
     leaders: np.ndarray = field(init=False)
 
     def run(self) -> None:
-        """Sums the tables and keeps the least entry over the vertex's states."""
+        """Sums the tables and minimizes over the vertex's states."""
         shape = tuple(self.joint[u][1] for u in self.near)
         views = [t.view(self.vertex) for t in self.tables]
         self.leaders = _leaders(self.alone, views)
@@ -99,7 +99,7 @@ class _Elimination:
 
 
 def eliminate(model: Model, limit: float = LIMIT) -> Choice | None:
-    """The optimal choice, or None if finding it would exceed the limit."""
+    """The optimal choice, or None if its additions would exceed the limit."""
     order = _Order(model)
     steps = order.steps()
     needed = {id(e): e for _, _, e in steps}.values()
@@ -114,7 +114,7 @@ def eliminate(model: Model, limit: float = LIMIT) -> Choice | None:
 
 
 class _Order:
-    """The order of eliminations, cheapest next, before any of them is run.
+    """The order of eliminations, cheapest next; it is determined before any elimination runs.
 
     Equal neighbourhoods, as the layers of a network have, share one elimination.
     """
@@ -160,7 +160,7 @@ class _Order:
         return prod(sizes, start=float(len(self.model.states[v])))
 
     def _key(self, v: int, near: list[int]) -> object:
-        """A key for caching: all that determines the outcome of an elimination."""
+        """The cache key of an elimination: the values that determine its outcome."""
         rank = {u: n for n, u in enumerate((v, *near))}
         return id(self.model.alone[v]), tuple(
             (tuple(rank[u] for u in t.vertices), id(t.source), tuple(map(id, t.views)))
@@ -168,7 +168,7 @@ class _Order:
         )
 
     def _joint(self, v: int) -> dict[int, tuple[np.ndarray, int]]:
-        """For each neighbour of v the coarsest view that refines those of all tables with v."""
+        """For each neighbour of v the coarsest view that refines the views of all tables with v."""
 
         def joint() -> dict[int, tuple[np.ndarray, int]]:
             pairs = (p for t in self.around[v] for p in zip(t.vertices, t.views, strict=True))
@@ -186,7 +186,7 @@ class _Order:
 
 
 def _tables(model: Model) -> list[_Table]:
-    """The edges' tables, without the axes of vertices that have no choice."""
+    """The edges' tables, without the axes of vertices with a single state."""
     tables: list[_Table] = []
     slices: dict[tuple[int, int, int], np.ndarray] = {}
 
@@ -206,7 +206,7 @@ def _tables(model: Model) -> list[_Table]:
 
 
 def _leaders(alone: np.ndarray, views: list[np.ndarray]) -> np.ndarray:
-    """The cheapest state of each class that all views map alike; the first one of several."""
+    """The cheapest state of each class of states with equal views; the first among equals."""
     if not views:
         return np.array([alone.argmin()])
     groups = _finest(views)
@@ -227,7 +227,7 @@ def _finest(views: Sequence[np.ndarray]) -> np.ndarray:
 def _spread(
     t: _Table, v: int, near: list[int], joint: dict[int, tuple[np.ndarray, int]]
 ) -> np.ndarray:
-    """The table's costs with v's view first and one axis, perhaps of length 1, per neighbour."""
+    """The table's costs with v's view first and one axis per neighbour, of length 1 if absent."""
     costs = np.moveaxis(t.costs, t.vertices.index(v), 0)
     others = [u for u in t.vertices if u != v]
     for axis, u in enumerate(others, start=1):

@@ -1,4 +1,4 @@
-"""The best choice as an integer program, and how far from it a choice can be at most.
+"""The best choice as an integer program, and whether it is proven optimal.
 
 Each state is a 0/1 variable and each entry of an edge's table a continuous one whose
 marginals are the states' views (the local polytope), solved by HiGHS.
@@ -12,7 +12,7 @@ from einsql.optimizer.decomposition.model import Choice, Model
 
 
 def solve(model: Model, seconds: float = 60.0) -> tuple[Choice, bool] | None:
-    """The optimal choice and whether optimality was proven; None if nothing was found."""
+    """The best choice and whether its optimality is proven; None without a solution in time."""
     from scipy import sparse  # 0.2 s, and few statements need it
     from scipy.optimize import Bounds, LinearConstraint, milp
 

@@ -2,7 +2,7 @@
 
 Along every edge each end sends the other the least cost of every view, given the messages of
 its other edges. On a tree this is dynamic programming, and exact. On other graphs messages are
-repeated until they converge. The states they prefer are a good start for a search, because
+repeated until they converge. The preferred states are a good start for a search, because
 unlike a descent they take the full graph into account.
 """
 
@@ -15,10 +15,10 @@ import numpy as np
 from einsql.optimizer.decomposition.model import Choice, Edge, Model
 
 ROUNDS = 30
-"""How often every edge is gone along; messages have settled long before, or never do."""
+"""Passes over all edges; messages that converge do so in far fewer passes."""
 
 DAMPING = 0.5
-"""Share of the old message in the new one, which keeps messages from swinging."""
+"""The share of the old message in the new one, which prevents oscillation."""
 
 
 def propagated(model: Model, chance: random.Random, spread: float = 0.0) -> Choice:
@@ -53,7 +53,7 @@ class _Messages:
             self.around[e.target].append(n)
 
     def settle(self) -> Choice:
-        """Passes messages and reads the choice off them."""
+        """Passes messages until they converge; returns the states that they prefer."""
         order = list(range(len(self.model.edges)))
         for _ in range(ROUNDS):
             self.chance.shuffle(order)
@@ -62,7 +62,7 @@ class _Messages:
         return [int(self._belief(v).argmin()) for v in range(len(self.alone))]
 
     def _pass(self, n: int, e: Edge) -> None:
-        """Renews both messages of an edge."""
+        """Updates both messages of an edge."""
         source = _least(self._belief(e.source, n), e.produced, e.costs.shape[0])
         self.forward[n] = _damped(self.forward[n], (source[:, None] + e.costs).min(axis=0))
         target = _least(self._belief(e.target, n), e.consumed, e.costs.shape[1])
@@ -88,5 +88,5 @@ def _least(costs: np.ndarray, view: np.ndarray, views: int) -> np.ndarray:
 
 
 def _damped(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    # Only differences matter; without this the messages would grow from round to round.
+    # Only differences matter; without the subtraction messages would grow in every round.
     return np.asarray(DAMPING * old + (1 - DAMPING) * (new - new.min()))

@@ -1,7 +1,7 @@
 """The choice of cuts as a sum of tables: one for each vertex, one for each edge.
 
-A vertex has states, the vectors it may be cut by. An edge sees a state only through a
-*view*, the cut of one operand or of the result, so its table stays small.
+A vertex has states: the vectors by which it may be cut. An edge's costs depend on a state only
+through a *view*, the cut of one operand or of the result, so its table stays small.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Choice = list[int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edge:
-    """A result read by an operand.
+    """A result and the operand that reads it.
 
     Attributes:
         source: The producing vertex.
         target: The reading vertex.
         produced: For each state of the source the row of `costs`.
         consumed: For each state of the target the column of `costs`.
-        costs: The costs of the repartition between them.
+        costs: The costs of the repartition from each produced to each consumed cut.
     """
 
     source: int
@@ -73,7 +73,7 @@ Candidates = Callable[[Vertex], np.ndarray]
 
 
 def model_of(problem: Problem, candidates: Candidates, objective: Objective = FLOATS) -> Model:
-    """Tables of a problem over the vectors that `candidates` gives for each vertex."""
+    """Tables of a problem over the vectors that `candidates` returns for each vertex."""
     states = [candidates(v) for v in problem.vertices]
     tables = _Tables(objective)
     alone = [tables.vertex(v, s) for v, s in zip(problem.vertices, states, strict=True)]
@@ -94,12 +94,12 @@ def free_candidates(p: int, exactly: bool = True, memory: int | None = None) -> 
     """Every viable vector of at most p calls.
 
     Args:
-        p: Kernel calls.
-        exactly: Whether contractions take exactly so many.
-        memory: Bytes a cell may take.
+        p: The maximum of kernel calls.
+        exactly: Whether contractions take exactly p calls.
+        memory: The maximum of bytes of a cell.
 
     Raises:
-        OperationalError: From the candidates: a vertex has none that takes so little.
+        OperationalError: Raised by the returned function: no vector of a vertex fits the memory.
     """
     fitting_states: dict[object, np.ndarray] = {}
 
@@ -107,7 +107,7 @@ def free_candidates(p: int, exactly: bool = True, memory: int | None = None) -> 
         states = viable(v, p, exactly=exactly and v.contraction)
         if memory is None or not v.computes:
             return states
-        key = (id(states), *cost_key(v))  # equal vertices get the very same array
+        key = (id(states), *cost_key(v))  # equal vertices share one array
         return memoized(fitting_states, key, lambda: fitting(v, states, memory))
 
     return candidates
@@ -122,7 +122,7 @@ def cost_key(v: Vertex) -> tuple[object, ...]:
 
 
 class _Tables:
-    """Views and tables, each computed once: layers of a network repeat them."""
+    """Views and tables, each computed once, because layers of a network repeat them."""
 
     def __init__(self, objective: Objective) -> None:
         self._objective = objective
@@ -141,7 +141,7 @@ class _Tables:
         return memoized(self._views, key, lambda: distinct(self._objective.made(v, states)))
 
     def used(self, use: Use, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """How an operand's producer sees the reader."""
+        """The views of a reader by an operand: the distinct views, and the view of each state."""
         key = (id(states), use.axes, "used")
         return memoized(self._views, key, lambda: distinct(self._objective.used(use, states)))
 

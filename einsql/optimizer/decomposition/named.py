@@ -1,7 +1,7 @@
 """Named strategies for neural networks, such as Megatron's (EinDecomp §9, tra-slides).
 
 Each strategy ranks, for every vertex, the classes of labels to cut. Parts fixed by hints come
-first, and a label for which no part is left is not cut.
+first, and a label for which no parts remain is not cut.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from einsql.optimizer.decomposition.vectors import divisors
 
 
 def scheduled(v: Vertex, wanted: Iterable[tuple[int, int]], sites: int) -> Schedule:
-    """A schedule that cuts some labels into given parts, limited by the parts of hints.
+    """A schedule that cuts some labels into requested parts, limited by the parts of hints.
 
     Args:
         v: The vertex.
@@ -36,7 +36,7 @@ def scheduled(v: Vertex, wanted: Iterable[tuple[int, int]], sites: int) -> Sched
 
 
 def megatron(s: Structure, sites: int) -> Schedules:
-    """Cuts heads and hidden columns over one group of sites; repeats the rest at each of them.
+    """Cuts heads and hidden columns over one group of sites; repeats the rest at each of its sites.
 
     The remaining factor of the sites splits the batch, then the sequence.
     """
@@ -68,7 +68,7 @@ def attention(s: Structure, sites: int) -> Schedules:
 
 
 def sequence(s: Structure, sites: int) -> Schedules:
-    """Cuts the sequence everywhere; the remaining parts, if it is too short, cut the batch."""
+    """Cuts the sequence everywhere; if it is too short, the remaining parts cut the batch."""
     long = _most(s, s.sequence, sites)
     split = dict.fromkeys(s.sequence, long) | _parts(s, s.batch, sites // long)
 
@@ -85,7 +85,7 @@ def model(s: Structure, sites: int, names: tuple[str, ...] = ()) -> Schedules:
     Args:
         s: The structure.
         sites: Parts of the label that an operation is cut along.
-        names: Labels in order of preference, instead of the columns found.
+        names: Labels in order of preference, which replace the inferred columns.
     """
     order = [c for name in names for c in _called(s, name)] or s.columns[::-1]
     schedules: Schedules = []
@@ -138,7 +138,7 @@ def _each(s: Structure, schedule: Callable[[int, Vertex], Schedule]) -> Schedule
 
 
 def _most(s: Structure, classes: Collection[int], sites: int) -> int:
-    """The most parts, a divisor of the sites, that all of these classes can be cut into."""
+    """The largest divisor of the sites that is a possible number of parts of all classes."""
     extents = (
         extent
         for v, own in zip(s.problem.vertices, s.classes, strict=True)
@@ -150,7 +150,7 @@ def _most(s: Structure, classes: Collection[int], sites: int) -> int:
 
 
 def _parts(s: Structure, classes: Iterable[int], sites: int) -> dict[int, int]:
-    """Parts of classes, the first one as many as it can take, then the next."""
+    """Parts of classes: each in order gets as many of the remaining parts as it can."""
     parts: dict[int, int] = {}
     for c in classes:
         parts[c] = _most(s, [c], sites // prod(parts.values()))
@@ -165,7 +165,7 @@ def _stream_parts(s: Structure, sites: int) -> dict[int, int]:
 
 
 def _streams(s: Structure, n: int, parts: dict[int, int]) -> Iterator[tuple[int, int]]:
-    """Labels with their parts: one for each class of the batch, one for the sequence."""
+    """Labels with their parts: one label for each class of the batch, one for the sequence."""
     done: set[int] = set()
     for k, c in enumerate(s.classes[n]):
         role = -1 if c in s.sequence else c
@@ -187,7 +187,7 @@ _NEEDS: dict[str, tuple[Callable[[Structure], bool], str, Named]] = {
     "attention": (lambda s: bool(s.heads), "attention with heads", _without_names(attention)),
     "model": (lambda s: bool(s.columns), "weight that a result meets", model),
 }
-"""For each strategy its condition on a graph, the name of what is missing, and its function."""
+"""Each strategy's condition on a graph, its description for the error, and its function."""
 
 
 def by_name(name: str, problem: Problem, sites: int, labels: str = "") -> Schedules:
@@ -197,10 +197,10 @@ def by_name(name: str, problem: Problem, sites: int, labels: str = "") -> Schedu
         name: megatron, sequence, attention or model.
         problem: The problem.
         sites: p, the number of sites.
-        labels: For `model`, labels in order of preference with commas between them.
+        labels: For `model`, comma-separated labels in order of preference.
 
     Raises:
-        InapplicableError: The graph lacks the structure that the strategy cuts, or the labels.
+        InapplicableError: The graph lacks the labels or the structure that the strategy cuts.
     """
     structure = structure_of(problem)
     applies, subject, choose = _NEEDS[name]

@@ -18,7 +18,7 @@ from einsql.optimizer.decomposition.vectors import restricted
 
 
 class Objective(Protocol):
-    """The sum that a choice of cuts should make small.
+    """The cost that a choice of cuts minimises.
 
     An edge's table has a row for each different row of `made` and a column for each
     different row of `used`, whose first columns are the cuts of the relation's axes.
@@ -26,11 +26,11 @@ class Objective(Protocol):
 
     @property
     def memory(self) -> int | None:
-        """Bytes a cell may take; None for any number."""
+        """The maximum of bytes of a cell; None for no limit."""
 
     @property
     def exactly(self) -> bool:
-        """True if a contraction takes exactly one call per site, regardless of cost."""
+        """True if a contraction must take exactly one call per site, whatever the cost."""
 
     def vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
         """Cost of an operation under each of its vectors."""
@@ -45,22 +45,22 @@ class Objective(Protocol):
         """Cost of bringing a result into a reader's cut, for every pair of rows; (a, b)."""
 
     def repeated(self, copies: int) -> float:
-        """The factor of the cost of one group of sites if several groups do the same."""
+        """The factor of the cost of one group of sites if several groups repeat the work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Floats:
-    """Floats moved at worst, as EinDecomp counts them (EinDecomp §7)."""
+    """An upper bound of the floats moved, as EinDecomp counts them (EinDecomp §7)."""
 
     memory: int | None = None
 
     @property
     def exactly(self) -> bool:
-        """As EinDecomp has it: a call that is not made moves nothing, so one would be best."""
+        """True, as in EinDecomp: fewer calls move fewer floats, so a single call would be best."""
         return True
 
     def vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
-        """Floats that calls read and merging moves."""
+        """Floats that calls read and floats that merging moves."""
         return vertex_floats(v, vectors)
 
     def made(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
@@ -76,7 +76,7 @@ class Floats:
         return repartition_floats(use.shape, use.width, made, used)
 
     def repeated(self, copies: int) -> float:
-        """Every group moves its own."""
+        """The number of groups, because every group moves its own floats."""
         return copies
 
 
@@ -100,17 +100,17 @@ def cell_bytes(v: Vertex, vectors: np.ndarray) -> np.ndarray:
 
 
 def fits(v: Vertex, vectors: np.ndarray, memory: int | None) -> np.ndarray:
-    """True for the vectors whose cells take no more than so much memory."""
+    """True for the vectors whose cells fit the memory."""
     if memory is None or not v.computes:
         return np.ones(len(vectors), bool)
     return np.asarray(cell_bytes(v, vectors) <= memory)
 
 
 def fitting(v: Vertex, vectors: np.ndarray, memory: int | None) -> np.ndarray:
-    """The vectors whose cells take no more than so much memory.
+    """The vectors whose cells fit the memory.
 
     Raises:
-        OperationalError: There is none.
+        OperationalError: No vector's cells fit.
     """
     fit = fits(v, vectors, memory)
     if not fit.any():

@@ -1,4 +1,4 @@
-"""EinDecomp as published: exactly p kernel calls, powers of two, linearized DAGs (§8).
+"""The published algorithm: exactly p kernel calls, powers of two, linear DAGs (EinDecomp §8).
 
 If every result has one reader, dynamic programming over the tree is optimal for the cuts
 considered. Otherwise the longest path is solved on its own, then the longest path of the
@@ -20,7 +20,7 @@ from einsql.optimizer.decomposition.vectors import viable
 
 
 def paper_candidates(sites: int, memory: int | None = None) -> Candidates:
-    """Vectors of exactly as many calls as the next power of two, for every operation."""
+    """The vectors with 2^k kernel calls, the least power of two not below the sites."""
     p = 1 << (sites - 1).bit_length()
 
     def candidates(v: Vertex) -> np.ndarray:
@@ -45,7 +45,7 @@ def solve_paper(model: Model) -> Choice:
 
 
 def _longest_path(edges: list[Edge], choice: list[int | None]) -> list[int]:
-    """The longest chain of readers among the vertices without a choice."""
+    """The longest chain of readers among the vertices without a chosen state."""
     length = {v: 1 for v, c in enumerate(choice) if c is None}
     before: dict[int, int] = {}
     for e in sorted(edges, key=lambda e: e.target):

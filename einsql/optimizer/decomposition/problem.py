@@ -1,4 +1,4 @@
-"""The decomposition problem: operations with labels, and the results that each one reads.
+"""The decomposition problem: operations with labels and the results that each operation reads.
 
 A problem is the graph without its arithmetic. Only free labels can be cut; an operand axis
 read through a derived label (a gather, a window) is not cut.
@@ -20,10 +20,10 @@ from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import tuple_bytes, with_state
 
 PRODUCT_AND_SUM = Effort(2)
-"""Of a point of a contraction."""
+"""The operations of one point of a contraction."""
 
 MANY = 2**62
-"""More sites than any hint asks for."""
+"""More sites than any hint requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Use:
     """An operand of a vertex.
 
     Attributes:
-        producer: The vertex that computes it; None for a stored tensor that has a copy at
+        producer: The vertex that computes the operand; None for a stored tensor that has a copy at
             every site or no fixed sites.
-        axes: For each axis the position of its label in the vertex, None if never cut.
-        shape: Extent of each axis, in elements.
+        axes: For each axis the position of its label in the vertex, None if it is never cut.
+        shape: The extent of each axis, in elements.
         width: Fields of a tuple.
         nbytes: Bytes of a tuple.
         tensor: The name of a stored tensor.
@@ -54,26 +54,26 @@ class Vertex:
 
     Attributes:
         labels: The free labels, each with its extent.
-        uses: The operands.
-        keys: For each axis of the result the position of its label, None if never cut.
+        uses: The vertex's operands.
+        keys: For each axis of the result the position of its label, None if it is never cut.
         shape: Extents of the result.
         width: Fields of the result.
         contraction: True if it reduces a label over several operands; such an operation
             is worth exactly one kernel call per site.
-        renames: True if it only changes names or the order of keys; it costs nothing in the
+        renames: True if it only changes names or the order of keys; it is free in the
             cut of its operand.
-        publishes: True for a vertex that is no operation, but the layout in which a result
+        publishes: True for a vertex that represents the layout in which a result
             is stored for several readers.
         nbytes: Bytes of a tuple of the result.
         state_bytes: Bytes of a tuple of a partial result.
-        state_fields: Fields that a partial result has besides those of the result.
-        effort: The operations of one point of the domain.
-        double: True if it computes in values of 8 bytes.
-        fixed: For each label the parts that a hint or a declaration gives it, None where
-            the strategy is free; empty where it is free throughout.
-        stored: True for a vertex that is no operation, but a stored tensor with fixed sites.
+        state_fields: The number of additional fields of a partial result.
+        effort: The arithmetic operations of one point of the domain.
+        double: True if it computes with values of 8 bytes.
+        fixed: For each label the parts fixed by a hint or a declaration, None where
+            the strategy is free; empty if no label is fixed.
+        stored: True for a vertex that represents a stored tensor with fixed sites.
         holders: The number of sites that store parts of a stored tensor; 0 if each tile of
-            its cut has a site of its own.
+            its cut has a separate site.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Vertex:
 
     @property
     def computes(self) -> bool:
-        """True for an operation of the graph."""
+        """True for a vertex that is an operation of the graph."""
         return not self.publishes and not self.stored
 
     @property
@@ -107,7 +107,7 @@ class Vertex:
 
     @property
     def points(self) -> int:
-        """Size of the iteration space."""
+        """The size of the iteration space."""
         return prod(self.extents)
 
 
@@ -132,14 +132,14 @@ def problem_of(root: Node, sites: int = MANY) -> Problem:
     """The decomposition problem of a graph.
 
     Operations are named r0, r1, … in the graph's order. A stored tensor with fixed sites is a
-    vertex with a single possible cut. A tensor with a copy at every site is free to read and
-    no vertex.
+    vertex with a single possible cut. A tensor with a copy at every site costs no reads and is
+    not a vertex.
 
     Args:
         root: The graph.
         sites: The number of sites, and the limit of calls that hints may request. A hint of
             one query block that exceeds it is refused earlier. Where several blocks became
-            one operation, its own hint has priority, and excess parts are ignored.
+            one operation, the operation's own hint has priority, and excess parts are ignored.
     """
     vertices: list[Vertex] = []
     numbers: dict[int, int] = {}
@@ -186,10 +186,10 @@ def _stored(tensor: Input) -> Vertex:
 
 
 def nearest_cut(tiles: Tiles, shape: Sequence[int]) -> tuple[int, ...]:
-    """Into how many parts tiles cut each axis.
+    """The number of parts into which tiles cut each axis.
 
-    Exact for a grid, even or uneven, for its intervals have the mean length extent / parts;
-    of other tiles the mean length gives the grid that is nearest.
+    It is exact for an even or uneven grid, because its intervals have the mean length
+    extent / parts. For other tiles the mean length determines the nearest grid.
     """
     boxes = tiles.boxes[: tiles.once]
     boxes = boxes[volumes(boxes) > 0]
@@ -234,7 +234,7 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Ver
 
 
 def _hinted(node: EinSum, free: list[Axis], sites: int) -> tuple[int | None, ...]:
-    """The parts a PARTITION hint gives the free labels, at most one for each value."""
+    """The parts of the free labels by the PARTITION hint, at most one for each value."""
     extents = {a.label: max(1, a.extent) for a in free}
     parts_of_label: dict[str, int] = {}
     for label, parts in node.hint:
@@ -258,7 +258,7 @@ def renames(node: EinSum) -> bool:
 def with_published(problem: Problem) -> Problem:
     """Inserts a publishing vertex after every result with several readers.
 
-    It has no cost of its own. Its layout is produced once and read by all readers, so a
+    A publishing vertex has no cost. Its layout is produced once and read by all readers, so a
     shared result is repartitioned once to a cut that serves its readers.
     """
     readers = problem.readers

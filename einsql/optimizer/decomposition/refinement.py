@@ -1,9 +1,9 @@
-"""Cuts for many sites, grown from cuts for few: exact over the neighbourhood of a choice.
+"""Cuts for many sites, refined from cuts for few sites by exact search of neighbourhoods.
 
 For p sites with prime factors q1 · q2 · … the graph is solved for q1, then for q1 · q2 near
 that solution, and so on. In a neighbourhood each vector may gain one factor and move one from
 label to label, at every vertex at once. Elimination finds the best of all these combinations.
-The search repeats around the result until the cost does not decrease. If a named strategy has
+The search repeats around the new choice until the cost does not fall. If a named strategy has
 vectors for p sites, the search starts from them, and reaches the same result in a third of the
 time.
 """
@@ -28,16 +28,16 @@ from einsql.optimizer.decomposition.objective import FLOATS, Objective
 from einsql.optimizer.decomposition.problem import Problem, Vertex
 
 ROUNDS = 6
-"""Neighbourhoods tried for one number of sites on the way to more, at most."""
+"""The maximum of neighbourhoods for each intermediate number of sites."""
 
 LONG = 40
-"""The same from a start that may be far away."""
+"""The maximum of neighbourhoods from a start that may be far from the optimum."""
 
 REACHES = (3.0, 2.0)
-"""How many factors may be added or moved in a vector; fewer where that is too much work."""
+"""The distances to try, in added or moved factors; the smaller one limits the work."""
 
 CLOSE = 2.0
-"""A factor moved from label to label: every combination of such changes was tried."""
+"""The distance of one factor moved from label to label."""
 
 
 def refine(
@@ -52,7 +52,7 @@ def refine(
         problem: The problem.
         sites: p, the number of sites.
         objective: The objective to minimise.
-        start: Vectors for p sites to start from; without them, the search grows them.
+        start: Vectors for p sites to start from; without them the search refines from few sites.
 
     Raises:
         OperationalError: A vertex has no vector within the objective's memory.
@@ -63,7 +63,7 @@ def refine(
         return _settled(problem, list(start), free, log(factors[-1]), LONG, objective)
     vectors = [np.ones(len(v.labels), np.int64) for v in problem.vertices]
     for n, factor in enumerate(factors):
-        # Fewer sites than there will be need not hold it all.
+        # The memory limit applies to all sites, so fewer sites may exceed it.
         p = prod(factors[: n + 1])
         free = free_candidates(p, objective.exactly, objective.memory if p == sites else None)
         vectors = _settled(problem, vectors, free, log(factor), ROUNDS, objective)
@@ -78,7 +78,7 @@ def _settled(
     rounds: int,
     objective: Objective,
 ) -> list[np.ndarray]:
-    """The best of one neighbourhood after the other, until nothing gets better."""
+    """The best choice of successive neighbourhoods, until the cost does not decrease."""
     best = np.inf
     for _ in range(rounds):
         model, choice, reach = _around(problem, vectors, free, unit, objective)
@@ -91,7 +91,7 @@ def _settled(
             float(np.abs(np.log(a / b)).sum()) for a, b in zip(vectors, before, strict=True)
         )
         if moved <= (reach - CLOSE) * unit + 1e-9:
-            break  # what is close to the new vectors was near the old ones already
+            break  # the previous neighbourhood already contains the next one
     return vectors
 
 
@@ -114,7 +114,7 @@ def _around(
     unit: float,
     objective: Objective,
 ) -> tuple[Model, Choice, float]:
-    """The best choice near the given vectors, and how far it was looked for everywhere."""
+    """The model and the best choice near the vectors, and the distance searched completely."""
     for reach in REACHES:
         model = model_of(problem, _near(problem, vectors, free, reach * unit), objective)
         choice = eliminate(model)
@@ -126,7 +126,7 @@ def _around(
 def _near(
     problem: Problem, vectors: list[np.ndarray], free: Candidates, reach: float
 ) -> Candidates:
-    """The free vectors within some distance; equal layers get the very same arrays."""
+    """The free vectors within a distance; equal layers share one array."""
     nearby: dict[object, np.ndarray] = {}
     place = {v.name: n for n, v in enumerate(problem.vertices)}
 

@@ -17,11 +17,11 @@ from einsql.optimizer.decomposition.vectors import busiest_first, restricted
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """How one vertex is cut.
+    """The cut of one vertex.
 
     Attributes:
-        vector: Into how many parts each label is cut, int64.
-        copies: How many groups of sites each do all of it.
+        vector: int64 (labels,), the number of parts of each label.
+        copies: The number of groups of sites that each run all calls.
     """
 
     vector: np.ndarray
@@ -34,11 +34,11 @@ class Schedule:
 
 
 Schedules = list[Schedule]
-"""For each vertex of a problem its schedule."""
+"""The schedule of each vertex of a problem."""
 
 
 class InapplicableError(Exception):
-    """A strategy does not apply to a problem; the argument names what is missing."""
+    """A strategy does not apply to a problem; the argument names the missing structure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class FloatsMoved:
 
     @property
     def total(self) -> float:
-        """Floats moved in all."""
+        """The total of floats moved."""
         return self.join + self.aggregate + self.repartition
 
 
@@ -84,7 +84,7 @@ def completed(
 
 
 class _Completing:
-    """Costs of one problem's schedules; equal layers are looked at once."""
+    """Costs of one problem's schedules; equal layers are costed once."""
 
     def __init__(
         self, problem: Problem, schedules: Schedules, sites: int, objective: Objective
@@ -181,7 +181,7 @@ def _layout(vector: np.ndarray, axes: Sequence[int | None], published: Vertex) -
 def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[FloatsMoved]:
     """The floats that every vertex of a problem moves.
 
-    The first reader of a published result counts its repartition; publishing vertices and
+    The repartition of a published result counts for its first reader. Publishing vertices and
     stored tensors themselves count 0.
 
     Args:

@@ -31,7 +31,7 @@ class Seconds:
     Attributes:
         machine: The rates.
         sites: p, the number of sites.
-        memory: Bytes a cell may take; None for no limit.
+        memory: The maximum of bytes of a cell; None for no limit.
     """
 
     machine: Machine
@@ -40,14 +40,14 @@ class Seconds:
 
     @property
     def exactly(self) -> bool:
-        """False: a contraction may use fewer sites, because idle sites are costed."""
+        """False: a contraction may use fewer sites, because the objective costs idle sites."""
         return False
 
     def vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
-        """The largest cell, a call's overhead, and merging partial results.
+        """Seconds of the largest cell, of a call's overhead and of merging partial results.
 
-        A cell takes its arithmetic at the machine's rate, and its tiles at the bandwidth of
-        memory: kernels copy operands before they multiply, or read and compute by turns.
+        A cell's arithmetic is costed at the machine's rate, its tiles at the bandwidth of
+        memory: kernels copy operands before they multiply, or alternate reading and computing.
         """
         if not v.computes or v.renames:
             return np.zeros(len(vectors))
@@ -61,7 +61,7 @@ class Seconds:
         nbytes = result.copy()
         for use in v.uses:
             read = _volume(tiles(use.shape, restricted(vectors, use.axes)))
-            nbytes += np.minimum(read, points) * use.nbytes  # of a gather's table few rows
+            nbytes += np.minimum(read, points) * use.nbytes  # a gather reads few rows of its table
         once = work + nbytes / m.memory_bandwidth + m.call_overhead
         group = vectors[:, list(v.reduced)].prod(axis=1)
         share = np.where(_spreads(v.shape, cut, group), group, 1)
@@ -84,10 +84,10 @@ class Seconds:
         return np.column_stack([restricted(vectors, use.axes), vectors.prod(axis=1)])
 
     def repartition(self, use: Use, made: np.ndarray, used: np.ndarray) -> np.ndarray:
-        """Seconds of the site that receives or sends most, for every pair of cuts.
+        """Seconds of the site that receives or sends most, for every pair of cuts; (a, b).
 
-        A reader's site receives its tile except for the overlap with the tile it stores. If
-        more calls read than sites store tiles, some sites receive all of it.
+        A reader's site receives its tile except for the overlap with its stored tile. If
+        there are more reading calls than sites with tiles, some sites receive the complete tile.
         """
         axes = len(use.shape)
         calls, group = made[:, None, axes], made[:, None, axes + 1]
@@ -108,7 +108,7 @@ class Seconds:
         return np.asarray(np.where(most > 0, most / m.network + messages * m.latency, 0.0))
 
     def repeated(self, copies: int) -> float:
-        """Groups work at the same time."""
+        """1, because groups work at the same time."""
         return 1.0
 
 
@@ -125,11 +125,11 @@ def _spreads(shape: tuple[int, ...], cut: np.ndarray, group: np.ndarray) -> np.n
 def _overlaps(
     shape: tuple[int, ...], made: np.ndarray, used: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What the tile of one cut that fits best has of a tile of another cut.
+    """The overlap of each needed tile with the stored tile that overlaps it most.
 
     Returns:
-        Three arrays (a, b): elements of the overlap for the tile it is least for, for the
-        mean tile, and how many tiles meet one tile at most.
+        Three arrays (a, b): elements of the least overlap over the tiles, elements of the
+        mean overlap, and the maximum of tiles that intersect one tile.
     """
     least, mean, met = (np.ones((len(made), len(used))) for _ in range(3))
     for axis, extent in enumerate(shape):
@@ -143,13 +143,13 @@ def _overlaps(
 
 @lru_cache(maxsize=65536)
 def _overlap(extent: int, made: int, used: int) -> tuple[float, float, float]:
-    """As `_overlaps`, along one axis cut into so many intervals on either side."""
+    """The overlaps along one axis, for the numbers of intervals of both cuts."""
     have, need = split(0, extent, made), split(0, extent, used)
     first = np.searchsorted(have[:, 1], need[:, 0], side="right")
     last = np.searchsorted(have[:, 0], need[:, 1], side="left")
     best = np.zeros(used)
-    # An interval meets its best partner among the first two and the last, for those
-    # between are covered whole and differ by one element at most.
+    # The first two intervals and the last one suffice, because the intervals
+    # between them are covered completely and differ by one element at most.
     for at in (first, first + 1, last - 1):
         mine = have[np.clip(at, 0, made - 1)]
         common = np.minimum(mine[:, 1], need[:, 1]) - np.maximum(mine[:, 0], need[:, 0])

@@ -32,17 +32,17 @@ from einsql.optimizer.decomposition.schedules import (
 )
 
 SMALL = 64
-"""Up to so many vertices descents from random choices are worth their time."""
+"""The maximum of vertices for which descents from random choices are run."""
 
 
 Choose = Callable[[Problem, int, str, Objective], Schedules]
 """Maps a problem, the number of sites, the argument after the colon of a strategy's name, and
-the objective to schedules of the problem's vertices, which publish nothing."""
+the objective to schedules of the problem's vertices; the problem has no publishing vertices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to cut a graph.
+    """A method of cutting a graph.
 
     Attributes:
         law: A description in one line.
@@ -88,7 +88,7 @@ def _eindecomp(problem: Problem, sites: int, _: str, objective: Objective) -> Sc
 def _least(
     problem: Problem, candidates: list[Schedules], sites: int, objective: Objective
 ) -> Schedules:
-    """The cheapest of some schedules, the first one among equals."""
+    """The cheapest schedules; the first among equals."""
     if len(candidates) == 1:
         return candidates[0]
     published = with_published(problem)
@@ -106,13 +106,13 @@ def _by_labels(problem: Problem, sites: int) -> Iterator[Schedules]:
 
 
 def _published(problem: Problem, sites: int, objective: Objective) -> Iterator[Schedules]:
-    """The choice of EinDecomp as published, if there is one within the memory."""
+    """The choice of EinDecomp as published, if one fits the memory."""
     with suppress(OperationalError):
         yield _paper(problem, sites, "", objective)
 
 
 def _others(problem: Problem, sites: int, objective: Objective) -> list[Schedules]:
-    """Schedules of other strategies outside the free candidates: operations may be repeated."""
+    """Schedules outside the free candidates, in which groups of sites may repeat operations."""
     free = free_candidates(sites, objective.exactly)
     candidates = _full(problem, named_schedules(problem, sites), sites, objective)
     candidates += _full(problem, _by_labels(problem, sites), sites, objective)
@@ -129,7 +129,7 @@ def _others(problem: Problem, sites: int, objective: Objective) -> list[Schedule
 def _full(
     problem: Problem, found: Iterable[Schedules], sites: int, objective: Objective
 ) -> list[Schedules]:
-    """Those within the memory that keep as many sites busy as every contraction has to."""
+    """The schedules that fit the memory and use the number of sites required of contractions."""
     free = free_candidates(sites, objective.exactly)
     least = [
         int(free(v)[0].prod()) if objective.exactly and v.contraction else 0 if v.computes else -1
@@ -163,7 +163,7 @@ def _exact(problem: Problem, sites: int, _: str, objective: Objective) -> Schedu
 
 
 def _paper(problem: Problem, sites: int, _: str, objective: Objective) -> Schedules:
-    # It counts floats whatever the objective is; only the memory holds.
+    # The algorithm minimises floats for every objective, within the objective's memory.
     model = model_of(problem, paper_candidates(sites, objective.memory))
     return [Schedule(x) for x in model.vectors(solve_paper(model))]
 
@@ -186,7 +186,7 @@ def _along(problem: Problem, sites: int, label: str) -> Schedules:
 
 
 def _by_label(problem: Problem, sites: int, parts: Callable[[str], int]) -> Schedules:
-    """Every label cut the same way wherever it occurs."""
+    """Schedules that cut every label alike at all of its occurrences."""
     return [
         scheduled(v, [(n, parts(label)) for n, label in enumerate(v.labels)], sites)
         for v in problem.vertices
@@ -241,7 +241,7 @@ def strategy_of(text: str) -> tuple[Strategy, str]:
     """A strategy and its argument, from text such as `data:batch`.
 
     Raises:
-        InterfaceError: There is no such strategy, or its argument is missing or too much.
+        InterfaceError: There is no such strategy, or its argument is missing or superfluous.
     """
     name, colon, argument = text.partition(":")
     name = name.strip().lower()

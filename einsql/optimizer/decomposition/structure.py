@@ -1,4 +1,4 @@
-"""Infers the roles of a network's labels from the algebra; names of labels do not matter.
+"""Infers the roles of a network's labels from the algebra, independent of their names.
 
 Labels that index the same axis in several operations belong to one *class*: a key of a result
 and the label that reads it, or an axis of a stored tensor at all of its readers. The roles of
@@ -30,7 +30,7 @@ class Structure:
         stream: Classes that results carry past weights.
         sequence: Stream classes that attention relates; the other ones are the batch.
         heads: Classes over which attention is independent.
-        columns: Classes that come from weights, in the order of their first operation.
+        columns: Classes of weights' labels in results, in the order of their first operation.
         hidden: Heads, and columns whose operations use no other hidden class.
         memory: For each vertex the labels of the sequence that index keys and values, where
             another label indexes queries.
@@ -52,7 +52,7 @@ class Structure:
 
 
 def structure_of(problem: Problem) -> Structure:
-    """Finds the roles of a problem's labels."""
+    """Infers the roles of a problem's labels."""
     classes = _classes(problem)
     stream = _stream(problem, classes)
     cores = [
@@ -82,7 +82,7 @@ def structure_of(problem: Problem) -> Structure:
 
 
 def _classes(problem: Problem) -> tuple[tuple[int, ...], ...]:
-    """Numbers of classes, in the order in which they first occur."""
+    """The class of each label; classes are numbered in the order of their first occurrence."""
     root: dict[object, object] = {}
 
     def find(x: object) -> object:
@@ -110,7 +110,7 @@ def _classes(problem: Problem) -> tuple[tuple[int, ...], ...]:
 
 
 def _matrices(v: Vertex) -> tuple[list[Use], list[Use]]:
-    """The operands of a contraction that are results, and those that are stored matrices."""
+    """The results and the stored matrices among the operands of a contraction."""
     if not v.contraction:
         return [], []
     results = [u for u in v.uses if u.producer is not None and u.tensor is None]
@@ -119,13 +119,13 @@ def _matrices(v: Vertex) -> tuple[list[Use], list[Use]]:
 
 
 def _kept(v: Vertex, use: Use, other: Use) -> set[int]:
-    """Labels of the result that one operand has and the other lacks."""
+    """The result's labels that occur in one operand and not in the other."""
     own = {k for k in use.axes if k is not None and k in v.keys}
     return own - set(other.axes)
 
 
 def _stream(problem: Problem, classes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """Classes that more products of results and stored tensors keep from the result."""
+    """Stream classes: most products of results and stored tensors keep them from the result."""
     votes: Counter[int] = Counter()
     for n, v in enumerate(problem.vertices):
         results, stored = _matrices(v)
@@ -151,14 +151,14 @@ def _related(
 
 
 def weights_of(v: Vertex, classes: tuple[int, ...], stream: tuple[int, ...]) -> list[Use]:
-    """The operands of a contraction that are weights: stored, and no part of the stream."""
+    """The weights among a contraction's operands: stored tensors without stream classes."""
     return [
         u for u in _matrices(v)[1] if not any(classes[k] in stream for k in u.axes if k is not None)
     ]
 
 
 def _brought(v: Vertex, weights: list[Use]) -> list[int]:
-    """Labels of the result that only weights have."""
+    """The result's labels that occur only in weights."""
     others = {k for u in v.uses if all(u is not w for w in weights) for k in u.axes}
     return [
         k
@@ -184,7 +184,7 @@ def _hidden(
     heads: frozenset[int],
     inside: frozenset[int],
 ) -> frozenset[int]:
-    """Heads, and greedily the columns of weights whose operands are not cut yet.
+    """Heads and the columns of weights whose operands are not cut yet, chosen greedily.
 
     Args:
         problem: The problem.
@@ -207,7 +207,7 @@ def _hidden(
 def _memory(
     problem: Problem, classes: tuple[tuple[int, ...], ...], sequence: frozenset[int]
 ) -> tuple[frozenset[int], ...]:
-    """Of two labels of the sequence the one that is summed away, here or further on."""
+    """For each vertex the sequence label, of two, that it or a later operation sums."""
     summed: list[frozenset[int]] = [frozenset()] * len(problem.vertices)
     readers = problem.readers
     for n in reversed(range(len(problem.vertices))):

@@ -1,4 +1,4 @@
-"""Partition vectors: how many ways each label of an operation may be cut (EinDecomp §6)."""
+"""Partition vectors: the number of parts of each label of an operation (EinDecomp §6)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def products(p: int, bounds: tuple[int, ...]) -> np.ndarray:
 @lru_cache(maxsize=4096)
 def at_most(p: int, bounds: tuple[int, ...]) -> np.ndarray:
     """Every vector whose product divides p; shape (vectors, labels)."""
-    # One more label takes what is left of p.
+    # An additional label takes the remaining factor of p.
     return np.ascontiguousarray(products(p, (*bounds, p))[:, :-1])
 
 
@@ -43,7 +43,7 @@ def divisors(n: int) -> list[int]:
 
 
 def viable(v: Vertex, p: int, *, exactly: bool) -> np.ndarray:
-    """The vectors an operation may be cut by, over its labels.
+    """The vectors by which an operation may be cut, over its labels.
 
     Args:
         v: The operation.
@@ -70,7 +70,7 @@ def _viable(p: int, bounds: tuple[int, ...], exactly: bool) -> np.ndarray:
 
 
 def busiest_first(vectors: np.ndarray) -> np.ndarray:
-    """Vectors by their calls, most first: of those that cost the same a search takes the first."""
+    """Sorts vectors by calls, most first, because searches take the first of equal costs."""
     return np.asarray(vectors[np.argsort(-vectors.prod(axis=1), kind="stable")])
 
 
@@ -78,7 +78,7 @@ def busiest_first(vectors: np.ndarray) -> np.ndarray:
 def _around_fixed(
     p: int, extents: tuple[int, ...], fixed: tuple[int | None, ...], exactly: bool
 ) -> np.ndarray:
-    """Vectors that keep the fixed parts."""
+    """The vectors with the fixed parts."""
     free = [n for n, parts in enumerate(fixed) if parts is None]
     fixed_product = prod(parts for parts in fixed if parts is not None)
     rest = _viable(max(1, p // fixed_product), tuple(extents[n] for n in free), exactly)
@@ -89,10 +89,10 @@ def _around_fixed(
 
 
 def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different rows in lexicographic order, and for each row which of them it is.
+    """The distinct rows in lexicographic order, and the number of each row among them.
 
     Args:
-        rows: Numbers from 0 on.
+        rows: Non-negative integers, (rows, columns).
     """
     keys, size = np.zeros(len(rows), np.int64), 1
     for column in rows.T:

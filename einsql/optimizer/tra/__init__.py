@@ -1,8 +1,8 @@
-"""Plans over blocks on sites: from the tensor-relational to the implementation algebra.
+"""Plans over blocks on sites: translation and search in the implementation algebra.
 
-`translate` is Table 1 of the paper; `composition` (R1), `repartition` (R2) and `products`
-(BMM, CPMM, RMM, 3D) are its rules, with `laws` of kernels behind them; `cost` its cost
-model; `beam` searches with them.
+`translate` is Table 1 (TRA §4.1). `composition` (R1), `repartition` (R2) and `products`
+(BMM, CPMM, RMM, 3D) are the rules of TRA §4.2, with `laws` of kernels. `cost` is the cost
+model of TRA §4.3. `beam` searches with these rules.
 """
 
 from einsql.optimizer.tra.beam import RULES, ImplementationStep, Implemented, implement, search

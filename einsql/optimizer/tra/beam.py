@@ -1,4 +1,4 @@
-"""The search for a cheaper plan: rules tried everywhere, the cheapest plans tried further."""
+"""The beam search for a cheaper plan: it applies rules to the cheapest plans of each round."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from einsql.optimizer.tra.rules import ImplementationRule, same_blocks, stands_f
 from einsql.optimizer.tra.translate import Stored, translate
 
 RULES: tuple[ImplementationRule, ...] = (*PRODUCTS, *COMPOSITION, *REPARTITION)
-"""Every rule; where two make the same plan, the trace names the more specific one."""
+"""Every rule; if two create the same plan, the trace names the more specific one."""
 
 WIDTH = 8
-"""Plans to which rules are applied in each round, the cheapest ones."""
+"""The number of cheapest plans to which rules are applied in each round."""
 PATIENCE = 4
 """Rounds without a cheaper plan after which the search ends."""
 MOST_PLANS = 1500
-"""Plans considered in one search at most, which take a few seconds."""
+"""The maximum of plans of one search; they take a few seconds."""
 MOST_ARRAYS = 1 << 20
-"""Arrays of all these plans together at most, because types record the sites of each array."""
+"""The maximum of arrays of these plans together: types record the sites of each array."""
 
 Tick = Callable[[float], None]
 """Callback with the completed fraction, 0 to 1; raises to cancel."""
 
 
 def _unwatched(fraction: float) -> None:
-    """Lets a search run on."""
+    """A callback that never cancels."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImplementationStep:
-    """One rule that was applied on the way to the chosen plan.
+    """One application of a rule in the derivation of the chosen plan.
 
     Attributes:
         rule: The rule.
-        old: The plan before.
-        new: The plan after.
+        old: The plan before the application.
+        new: The plan after the application.
     """
 
     rule: ImplementationRule
@@ -53,12 +53,12 @@ class ImplementationStep:
 
     @property
     def before(self) -> str:
-        """The printed plan the rule was given."""
+        """The printed plan before the application."""
         return format_implementation(self.old)
 
     @property
     def after(self) -> str:
-        """The printed plan the rule made."""
+        """The printed plan after the application."""
         return format_implementation(self.new)
 
 
@@ -67,9 +67,9 @@ class Implemented:
     """The outcome of a search.
 
     Attributes:
-        root: The cheapest plan found.
-        cost: Its cost.
-        trace: The steps from the first plan to it.
+        root: The cheapest plan.
+        cost: The cost of the cheapest plan.
+        trace: The steps from the first plan to the cheapest one.
         first: The cost of the first plan.
         plans: The number of plans considered.
     """
@@ -82,13 +82,13 @@ class Implemented:
 
     @property
     def given(self) -> Node:
-        """The plan the search began with."""
+        """The first plan of the search."""
         return self.trace[0].old if self.trace else self.root
 
 
 @dataclass(frozen=True, slots=True)
 class _Ranked:
-    """A plan on the way; `rank` orders plans by cost, then by size."""
+    """A candidate plan; `rank` orders plans by cost, then by size."""
 
     root: Node
     rank: tuple[float, int]
@@ -117,8 +117,8 @@ def implement(
         tick: As in `search`.
 
     Raises:
-        ProgrammingError: A name or a key in `stored` is none of the plan's.
-        InterfaceError: There is no rule of a name in `disabled`.
+        ProgrammingError: A name or a key in `stored` does not occur in the plan.
+        InterfaceError: A name in `disabled` is not a rule's.
     """
     with remembering():
         first = translate(relation, sites, stored)
@@ -136,17 +136,17 @@ def search(
     """Rewrites a plan into the cheapest equal one that a bounded beam search finds.
 
     Every round applies every rule to every node of the cheapest few plans of the round
-    before. The result is never dearer than the plan given, and the search is deterministic.
+    before. The result never costs more than `root`, and the search is deterministic.
 
     Args:
         root: The plan.
         weights: α and β.
         disabled: Names of rules to leave out.
         most_plans: Plans to consider; by default MOST_PLANS and MOST_ARRAYS limit them.
-        tick: Called at every plan with the fraction considered so far; may raise to stop.
+        tick: Callback with the completed fraction, 0 to 1, at every plan; raises to cancel.
 
     Raises:
-        InterfaceError: There is no rule of that name.
+        InterfaceError: A name in `disabled` is not a rule's.
     """
     every = [r.name for r in RULES]
     unknown = sorted(disabled - set(every))
@@ -174,14 +174,14 @@ def _searched(
         return _Ranked(plan, (costs.plan(plan).total(weights), len(walk(plan))), trace)
 
     best = ranked(root, ())
-    # While types are remembered, plans of the very same type are one plan.
+    # While types are cached, plans whose type is the same object are equal.
     beam, seen, idle = [best], {root.schema}, 0
     while beam and idle < PATIENCE and len(seen) < most_plans:
         candidates: list[_Ranked] = []
         for plan in beam:
             for rule, new in ways.of(plan.root):
                 if len(seen) >= most_plans:
-                    break  # the generator then builds no further plan
+                    break  # the lazy generator builds no further plan
                 tick(len(seen) / most_plans)
                 if new.schema not in seen:
                     seen.add(new.schema)
@@ -197,7 +197,7 @@ def _searched(
 
 
 class Neighbours:
-    """The plans that one rule application gives; nodes that plans share are tried once.
+    """The plans after one rule application; nodes that plans share are rewritten once.
 
     Args:
         rules: The rules to try; they determine the order of the plans.
@@ -208,7 +208,7 @@ class Neighbours:
         self._known: dict[tuple[int, int], tuple[Node, list[Node]]] = {}
 
     def of(self, root: Node) -> Iterator[tuple[ImplementationRule, Node]]:
-        """Yields the plans that one rule applied to one node gives, lazily."""
+        """Yields lazily the plans after one rule application at one node."""
         order = walk(root)
         for n, rule in enumerate(self._rules):
             for node in order:
@@ -223,14 +223,14 @@ class Neighbours:
             nodes = [
                 new
                 for new in self._rules[n].alternatives(node)
-                if new.schema is not node.schema  # which would be the same operation
+                if new.schema is not node.schema  # the same type would mean the same operation
             ]
-            self._known[key] = node, nodes  # keeps the node, so that its id stays its own
+            self._known[key] = node, nodes  # the reference keeps the node's id valid
         return self._known[key][1]
 
 
 def _replaced(order: Sequence[Node], old: Node, new: Node) -> Node | None:
-    """The plan with one node replaced, or None if a reader does not type-check any more.
+    """The plan with one node replaced, or None if a reader no longer type-checks.
 
     The new node's arrays may have other sites, so every reader is rebuilt and checked. A
     join may now miss matches, and an aggregation may now give partial results to an operation

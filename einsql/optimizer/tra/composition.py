@@ -20,7 +20,7 @@ def merge_filters(node: Node) -> Iterator[Build]:
 
 
 def merge_maps(node: Node) -> Iterator[Build]:
-    """R1-2: the outer map emits once, or the inner one leaves arrays alone."""
+    """R1-2: the outer map emits once, or the inner one does not change arrays."""
     match node:
         case LocalMap(source=LocalMap() as inner, emit=None):
             kernels = chained(inner.kernels, node.kernels)
@@ -30,11 +30,11 @@ def merge_maps(node: Node) -> Iterator[Build]:
 
 
 def _composed(outer: LocalMap, inner: LocalMap) -> tuple[Expr, ...] | None:
-    """The key of the outer map by the key the inner one is given."""
+    """The outer map's key functions over the inner map's source keys."""
     if inner.keys is None:
         return outer.keys
     inner_keys = inner.keys
-    if outer.emit is not None:  # its number comes after the keys the inner map leaves
+    if outer.emit is not None:  # the emission count follows the inner map's keys
         inner_keys = (*inner_keys, Label(f"k{len(inner.source.schema.blocks.bounds)}"))
     if outer.keys is None:
         return inner_keys
@@ -49,7 +49,7 @@ def filter_first(node: Node) -> Iterator[Build]:
 
 
 def map_into_aggregation(node: Node) -> Iterator[Build]:
-    """R1-4: once at the end of the fold; before it, if the map distributes over ⊕."""
+    """R1-4: the map runs at the end of the fold, or before it if it distributes over ⊕."""
     match node:
         case LocalMap(source=LocalAggregate() as inner, keys=None, emit=None):
             yield lambda: replace(inner, finish=chained(inner.finish, node.kernels))
@@ -58,14 +58,14 @@ def map_into_aggregation(node: Node) -> Iterator[Build]:
 
 
 def filter_into_aggregation(node: Node) -> Iterator[Build]:
-    """R1-5: above Σ there are no other keys than those it groups by."""
+    """R1-5: the condition reads the grouping keys, the only keys above Σ."""
     match node:
         case LocalFilter(source=LocalAggregate() as inner):
             yield lambda: replace(inner, where=conj(inner.where, node.condition))
 
 
 def filter_into_join(node: Node) -> Iterator[Build]:
-    """R1-6: a condition on join keys becomes one on matches, or one on both sides."""
+    """R1-6: a condition on join keys becomes a condition on matches or on both operands."""
     if not isinstance(node, LocalFilter) or not isinstance(node.source, LocalJoin):
         return
     join = node.source

@@ -1,6 +1,6 @@
 """The cost of a plan of the implementation algebra (TRA §4.3): C = α·Cn + β·Cc.
 
-Cardinalities are exact: the type of a relation has its keys and the sites of each array.
+Cardinalities are exact, because a relation's type has its keys and the sites of each array.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Cost:
 
     Attributes:
         tra_cost: Cn in floats by the paper's formulas: s·Size for a Bcast, Size for a
-            Shuffle, independent of the placement before.
-        floats: The same, but counting every part where the paper's Size counts keys: after
+            Shuffle, independent of the previous placement.
+        floats: Cn with every part counted, where the paper's Size counts keys: after
             a local aggregation several sites may send parts of one key.
         flops: Cc: scalar operations of all kernels, every array counted once.
         busiest: The sum over nodes of the operations of the busiest site. It is flops / s
             if work is balanced, more if sites wait or repeat work.
-        bytes_sent: Bytes that cross sites, exactly.
+        bytes_sent: The exact number of bytes that cross sites.
         sites: s, the number of sites.
     """
 
@@ -72,7 +72,7 @@ class Cost:
     sites: int
 
     def total(self, weights: Weights) -> float:
-        """C, with s·busiest for Cc: the paper's count, if no site waits for another."""
+        """C, with s·busiest for Cc; this is the paper's count if work is balanced."""
         return weights.alpha * self.floats + weights.beta * self.sites * self.busiest
 
     def __str__(self) -> str:
@@ -99,10 +99,10 @@ class Costs:
         self._known: dict[tuple[PhysicalSchema, ...], Cost] = {}
 
     def plan(self, *roots: Node) -> Cost:
-        """The cost of a plan, with one or several results: the sum over its nodes."""
+        """The cost of a plan with one or more roots: the sum over its nodes."""
         total = Cost(0, 0, 0, 0, 0, roots[0].schema.sites)
         for node in walk(*roots):
-            # Equal operations on the same relations have the very same types.
+            # Equal operations on the same relations share one type object.
             types = (node.schema, *(c.schema for c in children(node)))
             total += memoized(self._known, types, partial(node_cost, node))
         return total
@@ -124,14 +124,14 @@ def node_cost(node: Node) -> Cost:
 
 
 def _size(node: Node) -> tuple[int, int]:
-    """Size(R), the floats of one array for each key; and of every part under it."""
+    """Size(R): the floats of one array for each key; and the floats of all parts."""
     shape = _shapes(node.schema.blocks)
     volumes = [(prod(shape(k)), len(parts)) for k, parts in node.schema.held.items()]
     return sum(v for v, _ in volumes), sum(v * n for v, n in volumes)
 
 
 def _shapes(blocks: BlockSchema) -> Callable[[KeyTuple], Shape]:
-    """The shape of the array under a key, found once where all are equal."""
+    """The shape of the array under a key, computed once if all shapes are equal."""
     if any(d.key is not None for d in blocks.dims):
         return blocks.shape
     one = tuple(d.extents[0] for d in blocks.dims)

@@ -24,7 +24,7 @@ from einsql.optimizer.rewrite.node_properties import fresh_names, is_pointwise
 
 
 def chained(first: Kernels, then: Kernels) -> Kernels:
-    """One chain after another, neighbours fused where that is no more work."""
+    """The concatenation of two chains, with neighbours fused if that adds no work."""
     done = list(first)
     for kernel in then:
         one = fused(done[-1], kernel) if done else None
@@ -32,9 +32,9 @@ def chained(first: Kernels, then: Kernels) -> Kernels:
     return tuple(done)
 
 
-@lru_cache(maxsize=1024)  # equal rewrites give the same kernel, which is compiled once
+@lru_cache(maxsize=1024)  # equal rewrites return one kernel, which is compiled once
 def fused(inner: EinSum, outer: EinSum) -> EinSum | None:
-    """`outer` after `inner` as one kernel, or None where that is impossible or more work.
+    """`outer` after `inner` as one kernel, or None if that is impossible or more work.
 
     An outer view (a diagonal, a transpose) selects among inner's keys; any outer kernel
     can read through an inner one that reduces nothing. An outer broadcast would compute
@@ -56,7 +56,7 @@ def fused(inner: EinSum, outer: EinSum) -> EinSum | None:
 
 
 def _selected(inner: EinSum, labels: tuple[str, ...], keys: tuple[str, ...]) -> EinSum:
-    """The kernel with its keys read as other labels, which may be equal, and in another order."""
+    """The kernel with its keys renamed, possibly to equal labels, and reordered."""
     names = dict(zip(inner.keys, labels, strict=True))
     names |= fresh_names((a.label for a in inner.axes if a.label not in names), labels)
     axes: dict[str, Axis] = {}
@@ -89,9 +89,9 @@ def is_view(kernel: EinSum) -> bool:
 
 
 def before(kernel: EinSum, view: EinSum) -> EinSum | None:
-    """The kernel g' with view(g(x, y)) = g'(view(x), view(y)), or None if there is none.
+    """The kernel g' with view(g(x, y)) = g'(view(x), view(y)), or None if none exists.
 
-    There is one for kernels that combine elements at equal positions of arrays of one shape.
+    It exists for kernels that combine elements at equal positions of arrays of one shape.
     """
     (output,) = kernel.outputs
     alike = all(o.labels == kernel.keys for o in kernel.operands)
@@ -112,7 +112,7 @@ def before(kernel: EinSum, view: EinSum) -> EinSum | None:
 
 
 def substituted(expr: Expr, keys: tuple[Expr, ...] | None) -> Expr:
-    """A function of new keys as one of the old ones, given the new by the old."""
+    """A function of new keys as a function of the old keys; `keys` has each new key."""
     if keys is None:
         return expr
     return substitute(expr, {f"k{n}": e for n, e in enumerate(keys)})
