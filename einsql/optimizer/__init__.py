@@ -1,8 +1,8 @@
-"""The optimizer: rewrites of EinSum graphs, how they are cut, and where the tiles go.
+"""The optimizer: rewrites of EinSum graphs, their cuts, and the placement of the tiles.
 
-`rewrite` has the rules of EinSum graphs, each a law that is verified and traced.
-`decomposition` chooses how a graph is cut, `placement` the sites of its tiles. `tra` lowers
-graphs to plans over blocks and rewrites these on sites. `simulation` predicts run times.
+`rewrite` has the rules of EinSum graphs, which are verified and traced.
+`decomposition` chooses the cuts of a graph, `placement` the sites of its tiles. `tra` lowers
+graphs to plans over blocks and rewrites their placement. `simulation` predicts run times.
 """
 
 from einsql.optimizer.graph_optimizer import check_rules, optimize

@@ -1,4 +1,4 @@
-"""The optimizer of EinSum graphs, and the names that switch its rules off."""
+"""The optimizer of EinSum graphs, and the check of the names of disabled rules."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def optimize(
     """Rewrites a graph into an equal one that is cheaper to run.
 
     Args:
-        roots: The graph, as `apart` makes it of several; each root's schema stays, except flags
-            proven TRUE, which go.
+        roots: The roots, as `apart` returns them. Each root keeps its schema, except flags
+            proven TRUE, which are dropped.
         disabled: Names of rules to leave out.
-        until: Name of a rule after whose first run to stop.
+        until: Name of a rule; the optimizer stops after the rule's first run.
         sited: Whether the graph will be cut over several sites.
-        alone: Whether it will run on the processor of one site.
+        alone: Whether the graph will run on the CPU of one site.
 
     Raises:
-        InterfaceError: There is no rule of that name.
+        InterfaceError: A name is not a rule's.
         InternalError: A rule left a malformed graph behind.
     """
     check_rules(disabled, until)
@@ -34,10 +34,10 @@ def optimize(
 
 
 def check_rules(disabled: frozenset[str], until: str | None = None) -> None:
-    """Refuses names that no rule has, neither of EinSum graphs nor of plans on sites.
+    """Rejects names that are not rules, of EinSum graphs or of plans over sites.
 
     Raises:
-        InterfaceError: There is no rule of that name.
+        InterfaceError: A name is not a rule's.
     """
     names = [r.name for r in RULES]
     disabled -= {GROUP_NODES.name}
@@ -50,7 +50,7 @@ def check_rules(disabled: frozenset[str], until: str | None = None) -> None:
 
 
 def _placed_rules() -> list[str]:
-    """Names of the rules for plans on sites, which a setting may name as well."""
-    from einsql.optimizer import tra  # imported only where a name is not an EinSum rule's
+    """Names of the rules for plans over sites, which settings may also disable."""
+    from einsql.optimizer import tra  # imported only for names that are not EinSum rules
 
     return [r.name for r in tra.RULES]

@@ -1,1 +1,1 @@
-"""Where results of a cut graph are placed, and how they get there."""
+"""The placement of a cut graph's results, and the exchanges that produce it."""

@@ -1,4 +1,4 @@
-"""Where one operation runs: the order of its grid and the completions that move least."""
+"""The placement of one operation: the grid order and the completions that move least."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from einsql.optimizer.placement.layouts import (
 from einsql.optimizer.placement.traffic import leaving
 
 FOLLOWED = 256
-"""Cells up to which an operation may run at the sites with most of its data.
+"""The maximum of cells of an operation that may run at the sites with most of its data.
 
-Each cell is compared with each stored tile, so the work grows by the square.
+Each cell is compared with each stored tile, so the work is quadratic.
 """
 
 Ways = Mapping[int, Sequence[Completion]]
-"""The completions of partial sources, by the identity of these."""
+"""The completions of partial sources, by the sources' identity."""
 
 Intern = Callable[[Tiles], Tiles]
 """Interns tiles: equal tiles become the same object, so they compare by identity."""
@@ -68,8 +68,8 @@ class Fetch:
 
     Attributes:
         need: The tiles that cells read.
-        pick: For each cell its tile.
-        used: The numbers of the versions that provide it; empty for a stored tensor, and
+        pick: The tile of each cell.
+        used: The numbers of the versions that provide the tiles; empty for a stored tensor, and
             for partial tiles, which are read unmerged.
         at_hand: As in `Exchange`.
         collectives: As in `Exchange`.
@@ -89,10 +89,10 @@ class Choice:
     """A placement of one operation.
 
     Attributes:
-        closing: The completion of each source that was partial, by its number.
-        fetches: One for each operand.
+        closing: The completion of each source that was partial, by the source's number.
+        fetches: The movement of each operand.
         tiles: The tiles of the result.
-        partial: The partial result, if tiles have to be merged.
+        partial: The partial result, if tiles must be merged.
     """
 
     cells: Cells
@@ -112,16 +112,16 @@ def choose(
     *,
     free: bool = False,
 ) -> Choice:
-    """The placement of an operation that moves least; among equals the one best balanced.
+    """The placement of an operation that moves least; among equals the most balanced one.
 
     Args:
         node: The operation.
-        cut: Its cut.
+        cut: The operation's cut.
         sites: The number of sites.
         sources: The source of each operand; operands of the same relation share the object.
-        intern: Makes equal tiles identical.
-        wish: The partial result to prefer, if one of its grids gives it.
-        free: True if a map may be cut differently, as long as no cell grows.
+        intern: Interns tiles: equal tiles become the same object.
+        wish: The partial result to prefer, if a grid of the operation yields it.
+        free: True if a map may be cut differently, provided that no cell grows.
     """
     waiting = [None if s.shared else s.partial for s in sources]
     late = partial_cells(node, waiting, sites) if waiting else None
@@ -146,11 +146,11 @@ def _least(
 ) -> tuple[Cells, dict[int, Completion]]:
     """The cells whose operands move least, with the completions of these operands.
 
-    Among equals it is the first one whose busiest site moves least.
+    Among equals it is the first whose busiest site moves least.
     """
     best: tuple[int, Cells, dict[int, Completion]] | None = None
-    peak: float | None = None  # of the best, once it is asked for
-    floor = sum(w[0].nbytes for w in ways.values())  # whichever way, it is sent
+    peak: float | None = None  # of the best cells, computed on demand
+    floor = sum(w[0].nbytes for w in ways.values())  # every completion sends these bytes
     for cells in candidates:
         moved, closing = _cost(node, cells, sources, ways)
         if best is None or moved < best[0]:
@@ -162,7 +162,7 @@ def _least(
             if other < peak:
                 best, peak = (moved, cells, closing), other
         if peak is not None and peak * cells.among <= best[0]:
-            peak = 0  # all sites move as much as each other
+            peak = 0  # all sites move equally many bytes
         if best[0] == 0 or (best[0] == floor and peak == 0):
             break
     assert best is not None
@@ -210,7 +210,7 @@ def _peak(
 
 
 def _partial(node: EinSum, cells: Cells, tiles: Tiles) -> PartialResult | None:
-    """The partial result of cells, if several of them share a tile."""
+    """The partial result of cells, if several cells share a tile."""
     members = groups(node, cells)
     if members is None:
         return None
@@ -219,7 +219,7 @@ def _partial(node: EinSum, cells: Cells, tiles: Tiles) -> PartialResult | None:
 
 
 def _makes(node: EinSum, cells: Cells, wish: PartialResult) -> bool:
-    """True if cells give the wished partial tiles at the wished sites."""
+    """True if cells yield the preferred partial tiles at the preferred sites."""
     tiles, members = made(node, cells), groups(node, cells)
     return members is not None and (
         np.array_equal(tiles.sites, wish.tiles.sites)
@@ -231,7 +231,7 @@ def _makes(node: EinSum, cells: Cells, wish: PartialResult) -> bool:
 def _still_partial(
     node: EinSum, cells: Cells, waiting: Sequence[PartialResult], intern: Intern
 ) -> Choice:
-    """The placement of a map on partial values, which makes partial values."""
+    """The placement of a map that runs on partial values and returns partial values."""
     each = np.arange(len(cells.sites))
     at_hand = np.zeros((0, 2), np.int64)
     fetches = tuple(Fetch(p.tiles, each, (), at_hand, (), False) for p in waiting)
@@ -244,7 +244,7 @@ def _still_partial(
 def _candidates(
     node: EinSum, cut: Cut, sites: int, sources: Sequence[Source], ways: Ways, free: bool
 ) -> Iterator[Cells]:
-    """Cells under each order of the grid, and where element-wise or few cells find their data."""
+    """Cells under each order of the grid, and at the sites of data for maps or few cells."""
     first: Cells | None = None
     for cells in grids(node, cut, sites):
         first = first or cells
@@ -271,7 +271,7 @@ def _candidates(
 def _cost(
     node: EinSum, cells: Cells, sources: Sequence[Source], ways: Ways
 ) -> tuple[int, dict[int, Completion]]:
-    """Bytes that bringing the operands to cells moves, and the completions that do it."""
+    """Bytes that move when operands are fetched to cells, and the completions used."""
     needs: dict[int, list[Tiles]] = {}
     widths: dict[int, int] = {}
     for n, (o, s) in enumerate(zip(node.operands, sources, strict=True)):
@@ -288,7 +288,7 @@ def _cost(
             (way.nbytes + widths[id(s)] * sum(lacking(n, (way.tiles,))[0] for n in needs[id(s)]))
             for way in ways[id(s)]
         ]
-        # Of equal ways one site does least; if all need the result, all share the work.
+        # Among equal costs the first way does least work; if all need the result, all share it.
         chosen = costs.index(min(costs))
         if costs[chosen] > ways[id(s)][chosen].nbytes:
             chosen = len(costs) - 1 - costs[::-1].index(costs[chosen])
@@ -304,7 +304,7 @@ def _fetches(
     closing: dict[int, Completion],
     intern: Intern,
 ) -> tuple[Fetch, ...]:
-    """The movement of each operand to the cells; later operands reuse the tiles of earlier ones."""
+    """The fetch of each operand; later operands reuse the tiles of earlier operands."""
     versions = {id(s): list(s.versions) for s in sources}
     for read, way in closing.items():
         versions[read] = [intern(way.tiles)]
@@ -331,7 +331,7 @@ def _fetches(
 
 
 def _same(a: Tiles, b: Tiles) -> bool:
-    """True if both are the same boxes at the same sites, in any order."""
+    """True if both have the same boxes at the same sites, in any order."""
     if len(a.sites) != len(b.sites):
         return False
     return bool((here(a, b)[1] >= 0).all() and (here(b, a)[1] >= 0).all())

@@ -1,4 +1,4 @@
-"""Names an exchange: the collectives that move tiles to the sites that need them."""
+"""Derives the collectives of an exchange, which move tiles to the sites that need them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from einsql.ir.spmd.program import Collective, CollectiveName
 from einsql.optimizer.placement.communication import solve
 
 MOST_CHANGED = 5
-"""Mesh axes that may change at once; the solver tries their orders."""
+"""The maximum of mesh axes that change at once, because the solver tries their orders."""
 
 
 def collectives(have: Tiles, need: Tiles, elements: int, width: int) -> tuple[Collective, ...]:
@@ -52,9 +52,9 @@ def _solved(have: Tiles, need: Tiles, width: int) -> tuple[Collective, ...]:
 
 
 def refined(a: Layout, b: Layout) -> tuple[Mesh, Placement, Placement] | None:
-    """Two layouts on one mesh, whose axes are named as the second one's.
+    """Two layouts on one mesh, whose axes have the second layout's names.
 
-    Axes are divided until both have the same; None where they do not divide each other.
+    Axes are divided until the meshes are equal; None if they do not divide each other.
     """
     ends = sorted({*_strides(a.mesh), *_strides(b.mesh)})
     if any(far % near for near, far in pairwise(ends)):
@@ -68,12 +68,12 @@ def refined(a: Layout, b: Layout) -> tuple[Mesh, Placement, Placement] | None:
 
 
 def _strides(mesh: Mesh) -> list[int]:
-    """How far apart neighbours along each axis are, the last axis first, and all sites."""
+    """The stride of each axis, the last axis first, followed by the number of sites."""
     return list(accumulate(reversed(mesh.shape), mul, initial=1))
 
 
 def _axis_at(mesh: Mesh, stride: int) -> int:
-    """The axis of size above 1 along which sites that far apart are neighbours."""
+    """The axis of size above 1 with a stride."""
     strides = _strides(mesh)
     return next(
         len(mesh.axes) - 1 - n
@@ -83,7 +83,7 @@ def _axis_at(mesh: Mesh, stride: int) -> int:
 
 
 def _name(have: Tiles, need: Tiles) -> CollectiveName:
-    """The name of an exchange between tiles that follow no mesh."""
+    """The name of an exchange between tiles without a common mesh."""
     senders, readers = np.unique(have.sites), np.unique(need.sites)
     copies = need.volumes.sum() > have.volumes[: have.once].sum()
     if len(senders) == 1:

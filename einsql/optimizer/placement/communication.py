@@ -1,6 +1,6 @@
-"""From one placement to another: the cheapest collectives along the axes of a mesh.
+"""The cheapest collectives along mesh axes from one placement to another.
 
-Every count of bytes is exact, for uneven pieces too.
+Every count of bytes is exact, also for uneven pieces.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COLLECTIVES: Mapping[tuple[type[Entry], type[Entry]], CollectiveName] = {
 """The collectives that change one entry of a mesh axis into another."""
 
 GENERAL: CollectiveName = "all-to-all"
-"""Along several mesh axes: every site receives the elements it lacks (Alltoallv)."""
+"""A collective along several mesh axes: sites receive their missing elements (Alltoallv)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Move:
     """One collective.
 
     Attributes:
-        collective: Its name.
+        collective: The collective's name.
         along: The mesh axes along which sites communicate.
         before: The placement before it.
         after: The placement after it.
@@ -65,7 +65,7 @@ class Move:
 
 
 def lacking(before: Region, after: Region) -> int:
-    """Elements that sites need and do not store."""
+    """The number of elements that sites need and do not store."""
     kept = volumes(common(before.boxes, after.boxes)) * before.there * after.there
     return int(after.volumes.sum() - kept.sum())
 
@@ -80,16 +80,16 @@ def solve(
 
     Args:
         mesh: The mesh.
-        source: The placement of the tensor.
-        target: The placement to reach.
-        shape: Its extents.
+        source: The tensor's current placement.
+        target: The required placement.
+        shape: The tensor's extents.
         width: Bytes of an element.
 
     Returns:
-        Nothing if the placements are the same.
+        The collectives in order; empty if the placements are equal.
 
     Raises:
-        InterfaceError: The target is partial where the source is not.
+        InterfaceError: The target is partial along a mesh axis along which the source is not.
     """
     for current, wanted, (axis, _) in zip(source, target, mesh.axes, strict=True):
         if isinstance(wanted, Partial) and current != wanted:
@@ -132,9 +132,9 @@ def fused(moves: Sequence[Move], mesh: Mesh, shape: Sequence[int], width: int) -
 
     Args:
         moves: Collectives; each one starts from the placement after the one before it.
-        mesh: As for `solve`.
-        shape: As for `solve`.
-        width: As for `solve`.
+        mesh: The mesh.
+        shape: The tensor's extents.
+        width: Bytes of an element.
     """
     kept: list[Move] = []
     for move in moves:
@@ -150,12 +150,12 @@ def fused(moves: Sequence[Move], mesh: Mesh, shape: Sequence[int], width: int) -
 def _moves(
     placed: Placement, source: Placement, target: Placement, rank: int
 ) -> Iterator[tuple[tuple[int, ...], Placement, CollectiveName]]:
-    """Collectives that may follow: their mesh axes, the placement after them, their name."""
+    """Possible next collectives: their mesh axes, the placement after them and their name."""
     for n, entry in enumerate(placed):
-        if entry == target[n]:  # what is right stays
+        if entry == target[n]:  # the entry is final
             continue
         options: list[Entry] = [target[n], Replicate()]
-        # Merged by pieces it moves along other axes as one of them, and is gathered at last.
+        # The value may be merged by pieces, moved along other axes and gathered last.
         if isinstance(source[n], Partial) and not isinstance(target[n], Shard):
             options += map(Shard, range(rank))
         for option in dict.fromkeys(options):

@@ -1,4 +1,4 @@
-"""Ways to merge partial results: at one site of each group, or each member a piece."""
+"""Completions of partial results: at one site of each group, or a piece at each member."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from einsql.optimizer.placement.layouts import laid
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialResult:
-    """A result whose tiles have to be merged.
+    """A result whose tiles must be merged.
 
     Attributes:
         tiles: The partial tiles.
-        members: (groups, members), the tiles that are merged into one; the groups of one
+        members: (groups, members), the tiles that are merged into one tile; the groups of one
             copy are contiguous.
-        width: Bytes of a tuple, with the state that merging needs.
-        along: Positions of the free labels along whose grid axes they are merged, -1 for
+        width: Bytes of a tuple, including the state for merging.
+        along: Positions of the free labels along whose grid axes tiles are merged, -1 for
             the axis of copies.
     """
 
@@ -33,7 +33,7 @@ class PartialResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
-    """A way to complete a partial result; attributes as those of the step `Complete`."""
+    """A possible completion of a partial result; attributes as in the step `Complete`."""
 
     tiles: Tiles
     parts: np.ndarray
@@ -42,7 +42,7 @@ class Completion:
 
 
 def completions(partial: PartialResult) -> list[Completion]:
-    """Ways to complete a partial result: at one site of each group, or spread over it."""
+    """The completions of a partial result: at one site of each group, or over all members."""
     members, parts = partial.members, partial.tiles
     first = members[:, 0]
     tiles = Tiles(parts.sites[first], parts.boxes[first], parts.copies)
@@ -59,7 +59,7 @@ def completions(partial: PartialResult) -> list[Completion]:
 def freely(partial: PartialResult) -> Completion:
     """The completion of a result without required sites whose busiest site moves least.
 
-    All ways send the same bytes in sum. If an axis is long enough to distribute the result
+    All completions send equally many bytes. If an axis is long enough to distribute the result
     over its group, every site sends and merges a share.
     """
     most = int(partial.tiles.sites.max()) + 1
@@ -67,9 +67,9 @@ def freely(partial: PartialResult) -> Completion:
 
 
 def merging(partial: PartialResult, way: Completion, sites: int) -> np.ndarray:
-    """Elements (2, sites) that each site sends and receives if all do so at once."""
+    """Elements that each site sends and receives if all sites send at once, (2, sites)."""
     at = np.sort(partial.tiles.sites[way.parts], axis=1)
-    sends = np.ones(at.shape, bool)  # a site's parts leave it as one
+    sends = np.ones(at.shape, bool)  # a site merges its parts before it sends them
     sends[:, 1:] = at[:, 1:] != at[:, :-1]
     sends &= at != way.tiles.sites[:, None]
     tile = np.nonzero(sends)[0]
@@ -91,10 +91,10 @@ def _spread(partial: PartialResult, tiles: Tiles, axis: int) -> Completion:
 
 
 def _sent(contributing: np.ndarray, tiles: Tiles) -> int:
-    """Elements that reach tiles from other sites; each site sends its parts merged into one.
+    """Elements received from other sites; each site merges its parts before it sends them.
 
     Args:
-        contributing: (tiles, members), the sites of the parts, including that of the tile.
+        contributing: (tiles, members), the sites of the parts, including the tile's own site.
         tiles: The completed tiles.
     """
     others = (np.diff(np.sort(contributing, axis=1), axis=1) > 0).sum(axis=1)
@@ -102,7 +102,7 @@ def _sent(contributing: np.ndarray, tiles: Tiles) -> int:
 
 
 def _completed(layout: Layout | None, entry: Entry) -> Layout | None:
-    """The layout with partial axes replaced."""
+    """The layout with an entry in place of its partial entries."""
     if layout is None:
         return None
     placed = (entry if isinstance(e, Partial) else e for e in layout.placed)

@@ -1,9 +1,9 @@
-"""Maps of partial sums that stay partial: Σₛ xₛ + Σₛ yₛ = Σₛ (xₛ + yₛ), c · Σₛ xₛ = Σₛ c · xₛ.
+"""Deferred reduction: Σₛ xₛ + Σₛ yₛ = Σₛ (xₛ + yₛ) and c · Σₛ xₛ = Σₛ c · xₛ.
 
 A map that is linear in operands with the same pending reduction runs on the partial values. One
 merge of its result then replaces several.
 
-The module also has the maps that run at the sites of a completion, each cell on one tile of it.
+The module also places maps at the sites of a completion, one cell for each of its tiles.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def partial_cells(
 
     Args:
         node: An operation.
-        waiting: The partial result each operand reads, with no other reader.
-        sites: How many sites there are.
+        waiting: For each operand its partial result, if the operand is the only reader.
+        sites: The number of sites.
 
     Returns:
-        None unless at least two operands wait and the map is linear in all of them.
+        The cells; None unless at least two operands are partial and the map is linear in all.
     """
     partials = [p for p in waiting if p is not None]
     if len(partials) < max(2, len(waiting)) or not is_linear(node):
@@ -56,16 +56,16 @@ def partial_cells(
 
 
 def completed_cells(node: EinSum, operand: int, tiles: Tiles, sites: int) -> Cells | None:
-    """The cells of a map of which each reads one tile of an operand.
+    """The cells of a map such that each cell reads one tile of an operand.
 
     Args:
         node: The map.
         operand: The number of the operand.
-        tiles: Its tiles once it is completed.
-        sites: How many sites there are.
+        tiles: The operand's tiles after its completion.
+        sites: The number of sites.
 
     Returns:
-        None if these are no cells of the map.
+        The cells; None if the tiles cannot be the map's cells.
     """
     if not node.is_elementwise or any(a.define for a in node.axes):
         return None
@@ -77,7 +77,7 @@ def completed_cells(node: EinSum, operand: int, tiles: Tiles, sites: int) -> Cel
 
 
 def _cells(operand: Operand, tiles: Tiles, labels: tuple[str, ...], sites: int) -> Cells | None:
-    """Cells of which each reads one tile, if a map reads each key of the operand once."""
+    """Cells that each read one tile; None unless a map reads each of the operand's keys once."""
     boxes = _boxes(operand, tiles, labels)
     if boxes is None:
         return None
@@ -100,16 +100,16 @@ def _cells(operand: Operand, tiles: Tiles, labels: tuple[str, ...], sites: int) 
 
 
 def _boxes(operand: Operand, tiles: Tiles, labels: tuple[str, ...]) -> np.ndarray | None:
-    """The boxes of tiles in the order of a map's labels, if it reads each once."""
+    """The boxes of tiles in the order of a map's labels; None unless it reads each key once."""
     if sorted(operand.labels) != sorted(labels):
         return None
     return tiles.boxes[:, [operand.labels.index(x) for x in labels]]
 
 
 def is_linear(node: EinSum) -> bool:
-    """True if every output is a linear map of float sums only.
+    """True if every output is a linear map of float sums.
 
-    A map that it reads counts as a sum, because it is one if it is partial.
+    An operand that is a map counts as a sum, because a partial map is a sum.
     """
     if not node.is_elementwise or node.guard != TRUE or any(a.define for a in node.axes):
         return False
@@ -134,5 +134,5 @@ def _linear(expr: Expr, node: EinSum) -> bool:
 
 
 def _scales(expr: Expr) -> bool:
-    """True for factors that give NaN for a partial value only if they do for the sum."""
+    """True for finite factors other than 0, which give no NaN for a part but not for the sum."""
     return isinstance(expr, Const) and math.isfinite(expr.value) and expr.value != 0

@@ -1,6 +1,6 @@
 """Fuses local steps of an SPMD program into groups that a site runs together.
 
-The groups of nodes worth fusing follow from the structure of the graph. Their steps fuse if
+The groups to fuse follow from the structure of the graph. The steps of a group are fused if
 intermediates stay in the cell that computes them: the nodes have the same cut, and no exchange
 between them moves or slices tiles.
 """
@@ -17,11 +17,11 @@ from einsql.ir.spmd.program import Exchange, FusedSteps, Local, Program, reads
 
 
 def joined(program: Program, groups: Iterable[Sequence[EinSum]]) -> Program:
-    """The program with those groups of its nodes fused that sites can run together.
+    """The program with groups of nodes fused whose steps can run together.
 
     Args:
-        program: Its local steps run nodes of a graph.
-        groups: Nodes of that graph, producers first; none is in two groups.
+        program: A program whose local steps run nodes of a graph.
+        groups: Disjoint groups of nodes of that graph, producers first.
     """
     search = _Search(program)
     fused = (search.together(nodes) for nodes in groups)
@@ -33,7 +33,7 @@ class _Search:
         self.program = program
         self.place: dict[int, int] = {}
         self.readers: list[list[int]] = [[] for _ in program.steps]
-        self.reached: list[int] = []  # bits of the steps that each one depends on, and its own
+        self.reached: list[int] = []  # bits of each step and of its dependencies
         for n, step in enumerate(program.steps):
             if isinstance(step, Local):
                 self.place[id(step.node)] = n
@@ -44,7 +44,7 @@ class _Search:
             self.reached.append(reached)
 
     def together(self, nodes: Sequence[EinSum]) -> FusedSteps | None:
-        """How the steps of some nodes run together, or None if they cannot."""
+        """The fused steps of a group of nodes, or None if their steps cannot be fused."""
         steps = [self.place.get(id(n), -1) for n in nodes]
         if min(steps) < 0 or steps != sorted(steps):
             return None
@@ -65,7 +65,7 @@ class _Search:
                         return None
                     links |= between
                 elif any(self.reached[source] >> m & 1 for m in steps):
-                    return None  # it depends on the group's own results
+                    return None  # the step depends on the group's results
             edges.append(makers)
         inside = {*steps, *links}
         outside = {n: [r for r in self.readers[n] if r not in inside] for n in inside}
@@ -73,7 +73,7 @@ class _Search:
             return None
         root = self.program.root
         shown = {n for n in links if outside[n] or n == root}
-        for n in sorted(links, reverse=True):  # a shown one needs the links that it reads
+        for n in sorted(links, reverse=True):  # a shown link needs the links that it reads
             if n in shown:
                 shown |= links.intersection(reads(self.program.steps[n]))
         visible = tuple(
@@ -92,7 +92,7 @@ class _Search:
         return step
 
     def _in_place(self, source: int, maker: int, picks: np.ndarray) -> set[int] | None:
-        """The exchanges from a cell's result to the same cell's operand; None if more happens."""
+        """The exchanges from a cell's result to that cell's operand; None if a tile moves."""
         links: set[int] = set()
         tiles, cells = picks, np.arange(len(picks))
         while source != maker:

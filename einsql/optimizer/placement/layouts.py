@@ -1,4 +1,4 @@
-"""Where cells run and which tiles they read: arithmetic on boxes of keys at sites."""
+"""The sites of cells and the tiles that cells read: arithmetic on boxes of keys."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from einsql.optimizer.decomposition import Cut
 REPLICATE = Replicate()
 
 ORDERS = 24
-"""Orders of the cut labels that are tried for an operation: all orders of up to four labels."""
+"""The maximum of tried orders of an operation's cut labels: all orders of four labels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,14 +43,14 @@ class Cells:
     Attributes:
         labels: The free labels.
         grid: The cut labels with their parts, possibly COPIES, slowest first.
-        coordinates: (cells, labels), the number of the interval of each label.
-        boxes: (cells, labels, 2).
-        sites: (cells,).
+        coordinates: (cells, labels), the interval number of each label.
+        boxes: (cells, labels, 2), the interval `[lo, hi)` of each label.
+        sites: (cells,), the site of each cell.
         copies: The number of groups of sites that run all cells.
-        among: The number of sites.
-        idle: If that is a multiple of the cells, only the first site along one further axis
-            has a cell; this is the number of axes of the grid that are slower than it.
-        depths: The depth of each axis of the grid, as in `Shard`; empty for all 0.
+        among: The number of all sites.
+        idle: If the number of sites is a multiple of the cells, only the first site along an
+            additional axis has a cell. This is the number of slower axes of the grid.
+        depths: The depth of each axis of the grid, as in `Shard`; empty if all are 0.
     """
 
     labels: tuple[str, ...]
@@ -65,23 +65,23 @@ class Cells:
 
 
 def numbered(cells: int, sites: int) -> np.ndarray:
-    """The site of each cell in order: evenly spread, neighbours together."""
+    """The site of each cell in order: evenly distributed, neighbouring cells on near sites."""
     return np.arange(cells) * sites // cells
 
 
 def _coordinates(shape: Sequence[int]) -> Sequence[np.ndarray]:
-    """For each axis of a grid the coordinate of every point, the last axis fastest."""
+    """The coordinates of every point along each axis of a grid, the last axis fastest."""
     return np.unravel_index(np.arange(prod(shape)), tuple(shape)) if shape else ()
 
 
 def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
     """Yields the cells of an operation under each order of the cut labels.
 
-    If there are several sites per cell, the first grids have the idle sites next to each
-    cell, as a result has that was merged at the first site of each group.
+    If there are several sites per cell, the first grids place the idle sites next to each
+    cell, like a result that was merged at the first site of each group.
 
     Raises:
-        InternalError: Copies of all cells are more than there are sites.
+        InternalError: All copies of the cells exceed the number of sites.
     """
     free = [a for a in node.axes if a.define is None]
     labels = tuple(a.label for a in free)
@@ -122,7 +122,7 @@ def declared(
 
     Args:
         keys: Bounds of each key.
-        parts: Parts of each key; all 1 is a copy at every site.
+        parts: The number of parts of each key; all 1 for a copy at every site.
         sites: The number of sites.
         order: The keys in the order in which blocks are numbered, the slowest first; empty
             for the order of the keys.
@@ -143,11 +143,11 @@ def declared(
 
 
 def spread(keys: Sequence[tuple[int, int]], sites: int) -> Tiles:
-    """A tensor in as many equal parts of its longest key as there are sites, if it has any.
+    """The tiles of a tensor whose longest key is cut equally into at most `sites` parts.
 
     Args:
         keys: Bounds of each key.
-        sites: How many sites there are.
+        sites: The number of sites.
     """
     extents = [max(0, hi - lo) for lo, hi in keys]
     parts = [1] * len(keys)
@@ -187,7 +187,7 @@ def read_layout(node: EinSum, operand: int, cells: Cells) -> Layout | None:
 
 
 def made_layout(node: EinSum, cells: Cells, copies: Entry = REPLICATE) -> Layout | None:
-    """The layout of the cells' results; `copies` is the entry of the axis of repeated cells."""
+    """The layout of the cells' results; `copies` is the entry of the axis of copies."""
 
     def entry(label: str) -> Entry:
         if label == COPIES:
@@ -198,7 +198,7 @@ def made_layout(node: EinSum, cells: Cells, copies: Entry = REPLICATE) -> Layout
 
 
 def _layout(cells: Cells, entry: Callable[[str], Entry]) -> Layout | None:
-    """A layout with one entry for each axis of the grid; sites between cells store nothing."""
+    """A layout with one entry for each axis of the grid; idle sites store nothing."""
     idle, rest = divmod(cells.among, len(cells.sites))
     if rest or not idle:
         return None
@@ -213,13 +213,13 @@ def _layout(cells: Cells, entry: Callable[[str], Entry]) -> Layout | None:
 
 
 def laid(tiles: Tiles, layout: Layout | None) -> Tiles:
-    """The tiles with the layout that puts them there, if it does."""
+    """The tiles with a layout, if the layout yields these tiles."""
     fits = layout is not None and covers(layout, tiles.sites, tiles.boxes)
     return replace(tiles, layout=layout if fits else None)
 
 
 def made(node: EinSum, cells: Cells) -> Tiles:
-    """The tile of the result that each cell makes."""
+    """The result tile of each cell."""
     boxes = np.empty((len(cells.sites), len(node.keys), 2), np.int64)
     for axis, key in enumerate(node.keys):
         if key in cells.labels:
@@ -230,7 +230,7 @@ def made(node: EinSum, cells: Cells) -> Tiles:
 
 
 def groups(node: EinSum, cells: Cells) -> np.ndarray | None:
-    """The cells (groups, members) whose partial results make a tile; None if one cell does."""
+    """The cells whose partial results form each tile, (groups, members); None for single cells."""
     merged = [n for n, x in enumerate(cells.labels) if x not in node.keys]
     if not (cells.coordinates[:, merged] > 0).any():
         return None
@@ -242,10 +242,10 @@ def groups(node: EinSum, cells: Cells) -> np.ndarray | None:
 
 
 def reach(node: EinSum, axis: Axis, labels: tuple[str, ...], cells: np.ndarray) -> np.ndarray:
-    """Bounds (cells, 2) of a derived axis in each cell: with a window's halo, or its full range."""
+    """The bounds of a derived axis in each cell, (cells, 2); full range or a window with halo."""
     assert axis.define is not None
     full = np.array([axis.lo, axis.hi], np.int64)
-    if axis.label in node.keys:  # the result has all its values
+    if axis.label in node.keys:  # the result has all values of the axis
         return np.tile(full, (len(cells), 1))
     known, define = bounds_of(node), axis.define
     if not len(cells):
@@ -256,7 +256,7 @@ def reach(node: EinSum, axis: Axis, labels: tuple[str, ...], cells: np.ndarray) 
         inside = interval(define, bounds)
         if inside is None:
             return full
-        # Its expression may leave 64 bits where none of its values is reached.
+        # The expression may overflow 64 bits where the axis has no values.
         lo = min(max(axis.lo, inside[0]), axis.hi)
         return np.array([lo, max(lo, min(axis.hi, inside[1] + 1))], np.int64)
 
@@ -265,14 +265,14 @@ def reach(node: EinSum, axis: Axis, labels: tuple[str, ...], cells: np.ndarray) 
 
 
 def distinct(need: Tiles) -> tuple[Tiles, np.ndarray]:
-    """The tiles without repetitions, and for each cell its tile."""
+    """The distinct tiles, and the tile of each cell."""
     rows = np.concatenate([need.sites[:, None], need.boxes.reshape(len(need.sites), -1)], axis=1)
     _, first, pick = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     return Tiles(need.sites[first], need.boxes[first]), pick.reshape(-1)
 
 
 def following(need: Tiles, have: Tiles) -> np.ndarray | None:
-    """For each needed tile the site that has most of it, if these sites are all different."""
+    """For each needed tile the site with most of its elements, if these sites are distinct."""
     shared = volumes(common(need.boxes[:, None], have.boxes[None]))
     sites = have.sites[shared.argmax(axis=1)]
     return sites if len(np.unique(sites)) == len(sites) else None
@@ -296,10 +296,10 @@ def here(need: Tiles, have: Tiles) -> tuple[np.ndarray, np.ndarray]:
 
 
 def beside(need: Tiles, have: Tiles) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs each needed tile with the tiles at its site, one after another.
+    """Pairs each needed tile with the tiles at its site, in turn.
 
     Yields:
-        For each needed tile whether there is a further tile, and its number (arbitrary if not).
+        For each needed tile whether its site has another tile, and its number (else arbitrary).
     """
     order = np.argsort(have.sites, kind="stable")
     sites = have.sites[order]
@@ -311,7 +311,7 @@ def beside(need: Tiles, have: Tiles) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def lacking(need: Tiles, versions: Sequence[Tiles]) -> tuple[int, np.ndarray]:
-    """The elements that must move so that every site has its needed tiles.
+    """The elements that must move to provide every site with its needed tiles.
 
     Args:
         need: The needed tiles.

@@ -1,9 +1,9 @@
 """Places a cut graph on sites: the site of every cell, and the exchanges between them.
 
-Operations are placed in order, each where it moves least (`choose_grid.py`). A partial result
-stays partial until its first reader, which determines its completion. Later readers reuse the
-tiles that an exchange has sent to their site. Operations with equal cuts and equally placed
-operands, such as the layers of a network, are placed once.
+Operations are placed in order, each at the sites for which least data move (`choose_grid.py`).
+A partial result stays partial until its first reader, which determines its completion. Later
+readers reuse the tiles that an exchange has sent to their site. Operations with equal cuts and
+equally placed operands, such as the layers of a network, are placed once.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class _Relation:
     """A relation of the graph with its steps in the program.
 
     Attributes:
-        source: Its placement.
+        source: The relation's placement.
         steps: The step that produces each version, or the partial result.
-        fetched: The exchange of tiles, by the identity of the tiles.
+        fetched: The exchange of needed tiles, by the identity of the tiles.
     """
 
     source: Source = field(default_factory=Source)
@@ -52,7 +52,7 @@ def place(root: Node, cut: Decomposition) -> Program:
 
     Args:
         root: The graph that was cut.
-        cut: A vector for each of its operations.
+        cut: The cuts of the graph's operations.
     """
     placing = _Placing(root, cut, {})
     program = placing.program()
@@ -66,8 +66,8 @@ class _Placing:
     """One placement, producers first.
 
     Attributes:
-        granted: Partial results that operations should prefer, by the node's identity.
-        wishes: Further ones that would have let sums stay partial, for a next placement.
+        granted: Preferred partial results of operations, by the node's identity.
+        wishes: Additional preferences for the next placement, which would keep sums partial.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class _Placing:
         relation = self.relations[id(self.root)]
         if relation.source.partial is not None:
             self._complete(relation, freely(relation.source.partial))
-        if not relation.steps:  # a stored tensor of no declared cut
+        if not relation.steps:  # a stored tensor without a declared cut
             assert isinstance(self.root, Input)
             tiles = spread([(k.lo, k.hi) for k in self.root.schema.keys], self.sites)
             return self._add(Load(self.root, tiles))
@@ -111,7 +111,7 @@ class _Placing:
         return len(self.steps) - 1
 
     def _input(self, node: Input) -> None:
-        """Loads a tensor at its fixed sites, or else at the sites that read it."""
+        """Loads a tensor at its fixed sites; without fixed sites its readers load it."""
         relation = self.relations[id(node)] = _Relation()
         if node.settled:
             tiles = self._interned(lying(node, self.sites))
@@ -145,7 +145,7 @@ class _Placing:
         self._local(node, choice, operands, names)
 
     def _wish(self, node: EinSum, read: Sequence[_Relation]) -> None:
-        """Records the wish that operands without fixed sites are placed like another operand."""
+        """Records the preference to place operands without fixed sites like another operand."""
         free = [
             isinstance(o.source, EinSum)
             and all(isinstance(s, Input) and not s.settled for s in children(o.source))
@@ -179,7 +179,7 @@ class _Placing:
         known = relation.fetched.get(id(fetch.need))
         if known is not None:
             return known
-        if relation.source.partial is not None:  # read as it is, and completed later
+        if relation.source.partial is not None:  # read unmerged, completed later
             return relation.steps[0]
         if not fetch.used:
             assert isinstance(node, Input)
@@ -224,7 +224,7 @@ class _Placing:
 
 
 def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
-    """All that the choice for an operation depends on, labels by their position."""
+    """A key of all inputs of the choice for an operation, with labels by position."""
     at = {a.label: str(n) for n, a in enumerate(node.axes)}
     first: dict[int, int] = {}
     return (

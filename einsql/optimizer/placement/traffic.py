@@ -14,7 +14,7 @@ from einsql.ir.spmd.reduce_tree import rounds
 from einsql.optimizer.placement.layouts import beside
 
 LARGEST_GRID = 2**22
-"""Cells of a grid of intervals at most, 32 MiB as float64; of more, pairs of tiles are compared."""
+"""The maximum of cells of an interval grid, 32 MiB of float64; else tiles are compared in pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Traffic:
 
     Attributes:
         sent: Elements that leave each site.
-        received: Elements that reach it.
-        messages: The larger of the numbers of pieces of tiles that leave it and reach it.
+        received: Elements that reach each site.
+        messages: The larger number of tile pieces, of those that leave and reach each site.
     """
 
     sent: np.ndarray
@@ -32,7 +32,7 @@ class Traffic:
     messages: np.ndarray
 
     def of(self, width: int) -> Traffic:
-        """In bytes, if an element has so many."""
+        """The traffic in bytes, for elements of a number of bytes."""
         return Traffic(self.sent * width, self.received * width, self.messages)
 
 
@@ -69,7 +69,7 @@ def exchanged(have: Tiles, need: Tiles, sites: int) -> Traffic:
 
 
 def leaving(have: Tiles, need: Tiles, sites: int) -> np.ndarray:
-    """Elements of the first copy that leave each site for tiles elsewhere, float64 (sites,)."""
+    """Elements of the first copy that each site sends to other sites, float64 (sites,)."""
     once = Tiles(have.sites[: have.once], have.boxes[: have.once])
     shared, _ = _shared(once.boxes, need.boxes)
     return np.asarray(np.bincount(once.sites, shared, sites) - _staying(once, need, sites)[0])
@@ -98,14 +98,14 @@ def _shared(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarr
     sums = []
     for tables in (lengths, meets):
         total = grid.reshape(shape)
-        for table in tables:  # contracts the first axis, and appends the one of `boxes`
+        for table in tables:  # contracts the first axis and appends the axis of `boxes`
             total = np.tensordot(total, table, axes=(0, 1))
         sums.append(total.reshape(-1)[at])
     return sums[0], sums[1]
 
 
 def _intervals(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different intervals of an axis, and the number of each row's."""
+    """The distinct intervals of an axis, and the interval number of each row."""
     base = axis[:, 0].min(initial=0)
     span = int(axis.max(initial=0)) - int(base) + 1
     _, first, index = np.unique(
@@ -115,7 +115,7 @@ def _intervals(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _staying(have: Tiles, need: Tiles, sites: int) -> tuple[np.ndarray, np.ndarray]:
-    """Elements of each site's needed tiles that it already stores, and their pieces."""
+    """Elements of needed tiles that their site already stores, and the number of their pieces."""
     stays, pieces = np.zeros(sites), np.zeros(sites)
     for there, at in beside(need, have):
         shared = volumes(common(need.boxes, have.boxes[at])) * there

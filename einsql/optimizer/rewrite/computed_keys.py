@@ -1,4 +1,4 @@
-"""Solves keys computed from labels: the key becomes free, and one of its labels derived."""
+"""Solves keys computed from labels: the key becomes free and one of its labels derived."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from einsql.optimizer.rewrite.node_properties import in_order, with_axes
 from einsql.optimizer.rewrite.rules import Rule
 
 DENSE = 2
-"""Points after solving a key per point before, at most: those that do not exist cost time."""
+"""The maximum ratio of points after and before solving: points that do not exist cost time."""
 
 
 def solve_keys(node: EinSum) -> EinSum:
-    """Solves the first key that is ± a reduced label + others for that label.
+    """Solves the first key of the form ± reduced label + other labels for that label.
 
-    Loops then run over the keys of the result, to which nothing is scattered, and operands
+    Loops then run over the result's keys without scattered writes, and operands
     are read through windows.
     """
     known = free_labels_as_affine(node)
@@ -36,7 +36,7 @@ def solve_keys(node: EinSum) -> EinSum:
 
 
 def _solved(node: EinSum, key: str, label: str, value: Affine) -> EinSum | None:
-    """The node with a key free and a label of its value derived; None if it does not pay."""
+    """The node with the key free and a label of its value derived; None if that adds work."""
     step = value.steps[label]
     rest = Affine({x: s for x, s in value.steps.items() if x != label}, value.offset)
     define = Affine({key: step}, 0).plus(rest.scaled(-step)).expr()
@@ -46,7 +46,7 @@ def _solved(node: EinSum, key: str, label: str, value: Affine) -> EinSum | None:
     if can_raise(define, bounds_of(new)) or free.extent > DENSE * max(1, follows.extent):
         return None
     if label in dict(node.hint) and key not in dict(node.hint):
-        return None  # it says how the label is cut, which must be free for that
+        return None  # the hint cuts the label, which must stay free
     return in_order(new)
 
 

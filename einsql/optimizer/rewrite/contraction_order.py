@@ -1,4 +1,4 @@
-"""Contraction order: an n-ary join under a reduction becomes a tree of binary ones."""
+"""Contraction order: an n-ary join under a reduction becomes a tree of binary joins."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Terms:
 
 @dataclass(slots=True)
 class _Part:
-    """Operands joined so far: one node of partial results, or a join not computed yet.
+    """Joined operands: one node of partial results, or a join that is not computed yet.
 
     Attributes:
         members: Numbers of the original operands.
@@ -89,7 +89,7 @@ def factor_order(node: EinSum) -> EinSum:
 
 
 def _is_scaled(node: EinSum) -> bool:
-    """True for two operands, or one, times scalars: a product takes these with it."""
+    """True for one or two operands times scalars, which a product kernel includes."""
     keyed = {n for n, o in enumerate(node.operands) if o.labels}
     sparse = any(isinstance(o.source, Input) and o.source.sparse for o in node.operands)
     dense = not sparse and not any(operands_of(t) & keyed for t in conjuncts(node.guard))
@@ -168,7 +168,7 @@ class _Plan:
         return self._finish(parts)
 
     def _groups(self) -> list[frozenset[int]]:
-        """Operands that one condition reads together stay together."""
+        """Groups of operands; the operands that one condition reads are in one group."""
         groups = [frozenset({n}) for n in range(len(self.node.operands))]
         for condition in self.waiting:
             read = operands_of(condition)
@@ -188,7 +188,7 @@ class _Plan:
         return part
 
     def _decide(self, part: _Part, numbers: dict[int, int]) -> Expr:
-        """Takes the waiting conditions that a part has all operands and labels for."""
+        """Removes and returns the pending conditions that the part can evaluate."""
         decided = [
             c
             for c in self.waiting
@@ -198,7 +198,7 @@ class _Plan:
         return conj(*(renumber(c, numbers) for c in decided))
 
     def _wanted(self, part: _Part, others: Iterable[_Part]) -> frozenset[str]:
-        """Labels of a part that something outside of it still reads."""
+        """Labels of a part that other parts, keys or pending expressions read."""
         conditions = (*self.waiting, *(f for loose in self.loose.values() for f in loose))
         read = (*(o.labels for o in others), *map(labels_of, conditions))
         outside = set(self.node.keys).union(*read)
@@ -210,11 +210,11 @@ class _Plan:
         return part.labels & outside if counted else part.labels
 
     def _reduced(self, part: _Part, others: list[_Part]) -> _Part:
-        """The part reduced over the labels that nothing else reads; itself if there are none."""
+        """The part reduced over the labels without other readers; itself if there are none."""
         return part if self._wanted(part, others) == part.labels else self._stored(part, others)
 
     def _merged(self, chosen: list[_Part], others: list[_Part]) -> _Part:
-        """Several parts as one that is not computed yet."""
+        """Several parts as one part that is not computed yet."""
         labels = frozenset().union(*(p.labels for p in chosen))
         if not others:
             labels |= self._unread()
@@ -245,7 +245,7 @@ class _Plan:
         return part
 
     def _stored(self, part: _Part, others: Iterable[_Part]) -> _Part:
-        """The part as a node of its own, reduced to the labels still needed."""
+        """The part as a separate node, reduced to the labels with other readers."""
         wanted = self._wanted(part, others)
         keys = tuple(a.label for a in self.node.axes if a.label in wanted)
         reduces = len(keys) < len(part.labels)
@@ -285,7 +285,7 @@ class _Plan:
         return self._over(labels, last.operands, guard, self.node.keys, outputs)
 
     def _unread(self) -> frozenset[str]:
-        """Labels that no operand has: keys to broadcast over, or points to repeat."""
+        """Labels without an operand: keys to broadcast over, or points to repeat."""
         read = {x for o in self.node.operands for x in o.labels}
         return frozenset(a.label for a in self.node.axes if a.label not in read)
 
@@ -304,7 +304,7 @@ class _Plan:
 
 
 def _stored_name(t: _Terms) -> str:
-    """The field of a partial result; its PRESENT field marks the partial results that exist."""
+    """The field of a partial result; the PRESENT field marks the partial results that exist."""
     return f"partial{PRESENT}" if t.output.name == PRESENT else t.output.name
 
 
@@ -315,7 +315,7 @@ def _chain(t: _Terms, found: list[Expr]) -> Expr:
 
 
 def _path(parts: list[frozenset[str]], node: EinSum) -> _Path:
-    """Which parts to join in each step, as opt_einsum numbers them."""
+    """The parts to join in each step, in opt_einsum's numbers."""
     from opt_einsum import paths  # 60 ms, and few statements join three operands
 
     sizes = {a.label: max(1, a.extent) for a in node.axes}

@@ -32,7 +32,7 @@ def share(roots: Roots) -> tuple[Roots, int]:
 
     Nodes are compared in a canonical form: labels are numbered in order of first use by keys
     and operands, operands and the arguments of commutative functions are sorted, and fields
-    are named by their expressions. A root keeps its own names of fields and keys.
+    are named by their expressions. A root keeps its names of fields and keys.
     """
     done: dict[int, tuple[Node, _Fields]] = {}
     known: dict[_Key, tuple[Node, dict[_Key, str]]] = {}
@@ -47,7 +47,7 @@ def share(roots: Roots) -> tuple[Roots, int]:
             continue
         over = _read_shared(node, done)
         fired += len(over.operands) < len(node.operands)
-        if id(node) in shown:  # nobody reads it
+        if id(node) in shown:  # the root has no reader
             shown[id(node)] = over
             continue
         canonical = _Canonical(over, numbers)
@@ -64,7 +64,7 @@ def share(roots: Roots) -> tuple[Roots, int]:
 
 
 def _read_shared(node: EinSum, done: Mapping[int, tuple[Node, _Fields]]) -> EinSum:
-    """The node over shared sources, an operand read twice read once."""
+    """The node over shared sources, with equal operands merged."""
     operands: list[Operand] = []
     at: dict[tuple[int, tuple[str, ...]], int] = {}
     numbers: list[int] = []
@@ -97,12 +97,12 @@ def _unique_outputs(node: EinSum, keys: Mapping[str, _Key]) -> EinSum:
 
 
 class _Canonical:
-    """Names that two equal nodes have in common.
+    """Canonical names, which are equal for equal nodes.
 
     Args:
         node: The node.
         numbers: A number for each argument of a call; new arguments are added. Names are
-            comparable if they were formed with the same numbers.
+            comparable if they use the same numbers.
     """
 
     def __init__(self, node: EinSum, numbers: dict[_Key, int]) -> None:
@@ -139,7 +139,7 @@ class _Canonical:
                 return "value", f"{self._operands[e.operand]}.{e.field}", e.dtype.value
             case Param():
                 return "param", str(e.number), e.dtype.value
-        # Numbers keep the names of a long chain short, which otherwise grow by its square.
+        # Numbers keep the names of a long chain short; without them, names take quadratic space.
         args = [self._numbers.setdefault(a, len(self._numbers)) for a in map(self.expr, e.args)]
         if e.fn in SCALARS and SCALARS[e.fn].commutative:
             args.sort()

@@ -1,4 +1,4 @@
-"""Domains: comparisons become axis bounds, equal labels become one, needs push down."""
+"""Domains: comparisons become axis bounds, equal labels are merged, bounds are pushed down."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from einsql.optimizer.rewrite.node_properties import in_order, is_pointwise, wit
 from einsql.optimizer.rewrite.rules import Rule, rebuild
 
 _EXACT = {DType.DOUBLE: 2**53, DType.FLOAT: 2**24}
-"""Float types with the number up to which they have every integer."""
+"""For each float type the number up to which it represents every integer."""
 
 
 def narrow_axes(node: EinSum) -> EinSum:
@@ -60,7 +60,7 @@ def narrow_axes(node: EinSum) -> EinSum:
 
 
 def _clip(axis: Axis, lo: float, hi: float) -> Axis:
-    """The axis within other bounds; an empty one stays inside its old bounds."""
+    """The axis within other bounds; an empty axis stays inside its old bounds."""
     low, high = max(axis.lo, lo), min(axis.hi, hi)
     if low >= high:
         return axis if axis.extent == 0 else replace(axis, hi=axis.lo)
@@ -70,12 +70,12 @@ def _clip(axis: Axis, lo: float, hi: float) -> Axis:
 def _solve(
     term: Expr, bounds: dict[str, tuple[int, int]], defined: Mapping[Expr, str]
 ) -> tuple[str, float, float] | None:
-    """A comparison of one label with a constant as the label and its `[lo, hi)`.
+    """A comparison of one label with a constant, as the label and its bounds `[lo, hi)`.
 
     Args:
         term: A condition.
-        bounds: Of every label.
-        defined: The derived label whose value is an expression.
+        bounds: The bounds of every label.
+        defined: The derived label of an expression, by the expression.
     """
     if not isinstance(term, Call) or term.fn not in ("eq", "lt", "le"):
         return None
@@ -88,7 +88,7 @@ def _solve(
         return None
     if shift is None or not math.isfinite(number):
         return None
-    least, most = -math.inf, math.inf  # of sign · label + offset, inclusive
+    least, most = -math.inf, math.inf  # inclusive bounds of sign · label + offset
     if term.fn == "eq":
         if number != math.floor(number):
             return shift.label, 0, 0
@@ -106,7 +106,7 @@ def _solve(
 def _shift(
     expr: Expr, bounds: dict[str, tuple[int, int]], defined: Mapping[Expr, str]
 ) -> Shift | None:
-    """An expression as ± label + offset, if casts change none of its values; arguments as above."""
+    """An expression as ± label + offset, if no cast changes a value; arguments as in `_solve`."""
 
     def leaf(e: Expr) -> Shift | None:
         label = e.name if isinstance(e, Label) else defined.get(e)
@@ -126,7 +126,7 @@ def _shift(
 
 
 def unify_labels(node: EinSum) -> EinSum:
-    """Makes one label of two that are equal wherever the point exists."""
+    """Merges two labels that are equal wherever the point exists."""
     for axis in node.axes:
         if isinstance(axis.define, Label):
             merged = _merge(node, axis.label, axis.define.name)
@@ -147,7 +147,7 @@ def unify_labels(node: EinSum) -> EinSum:
 
 
 def _merge(node: EinSum, a: str, b: str) -> EinSum | None:
-    """The node with equal labels a and b made one, or None where keys forbid it."""
+    """The node with equal labels a and b merged, or None if keys forbid it."""
     x, y = node.axis(a), node.axis(b)
     lo, hi = max(x.lo, y.lo), min(x.hi, y.hi)
     own = [
@@ -179,7 +179,7 @@ def _merge(node: EinSum, a: str, b: str) -> EinSum | None:
 
 
 def _define(node: EinSum, label: str, value: Expr) -> EinSum | None:
-    """Derives a free label from the one value the guard leaves it: a gather or a scatter."""
+    """Derives a free label from the single value that the guard allows: a gather or a scatter."""
     axis = node.axis(label)
     if axis.define is not None or can_raise(value, bounds_of(node)):
         return None
@@ -189,13 +189,13 @@ def _define(node: EinSum, label: str, value: Expr) -> EinSum | None:
 
 
 def push_bounds(roots: Roots) -> tuple[Roots, int]:
-    """Narrows the keys of each producer to what its readers' axes can reach."""
+    """Narrows the keys of each producer to the values that its readers' axes can take."""
     needs: dict[int, list[tuple[int, int] | None]] = {}
     narrowed: dict[int, EinSum] = {}
     for node in reversed(walk(*roots)):
         if not isinstance(node, EinSum):
             continue
-        new = _to_needs(node, needs[id(node)]) if id(node) in needs else node  # a root has none
+        new = _to_needs(node, needs[id(node)]) if id(node) in needs else node  # roots have no needs
         if new is not node:
             narrowed[id(node)] = new
         axes = {a.label: a for a in new.axes}

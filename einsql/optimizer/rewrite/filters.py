@@ -1,4 +1,4 @@
-"""Filters move towards the data they read."""
+"""Pushes filters down into the producers of their data."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from einsql.optimizer.rewrite.node_properties import is_contraction, is_pointwis
 from einsql.optimizer.rewrite.rules import Rule, rebuild
 
 _Pushed = tuple[EinSum, EinSum]
-"""The reader and its producer, after a condition moved."""
+"""The reader and its producer after a condition has moved."""
 
 
 def push_filter(roots: Roots) -> tuple[Roots, int]:
-    """Moves conditions on one operand into its producer, where that saves work.
+    """Moves conditions on one operand into its producer, if that saves work.
 
     A condition on keys moves below an aggregation, so that fewer points are aggregated. A
     contraction keeps its domain, because BLAS multiplies full blocks. A condition on computed
@@ -77,7 +77,7 @@ def _below_aggregation(
 ) -> _Pushed | None:
     if moved in conjuncts(producer.guard) or can_raise(moved, bounds_of(producer)):
         return None
-    # Groups that now hold the reduction's identity must not raise before the guard ends.
+    # New empty groups have the reduction's identity, which must not raise in the guard.
     bounds = bounds_of(node)
     early = [*conjuncts(node.guard), *(a.define for a in node.axes if a.define is not None)]
     if any(n in operands_of(e) and can_raise(e, bounds) for e in early):

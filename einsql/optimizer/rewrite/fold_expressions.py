@@ -17,7 +17,7 @@ _TURNED = {"lt": "le", "le": "lt"}  # NOT a < b is b <= a: floats are totally or
 
 
 def simplify(expr: Expr, bounds: Bounds) -> Expr:
-    """An equal expression, smaller where laws, constants or label bounds allow.
+    """An equal expression, simplified by laws, constants and label bounds.
 
     A call that would raise is never folded to a value. A part without effect may be dropped
     together with its error.
@@ -52,14 +52,14 @@ def _step(e: Call, bounds: Bounds) -> Expr:
         return e.args[0]
     if e.dtype.is_integer:
         known = interval(e, bounds)
-        # The interval assumes that nothing raised, so what may raise must stay.
+        # The interval is valid only if nothing raises, so calls that may raise must stay.
         if known is not None and known[0] == known[1] and not can_raise(e, bounds):
             return Const(known[0], e.dtype)
     return _neutral(e, bounds) if len(e.args) == 2 else e
 
 
 def _constant(e: Call) -> Expr:
-    """A call of constants, computed as algebra spells it, unless it raises."""
+    """A call of constants, evaluated unless it raises."""
     args = [np.asarray(a.value, a.dtype.carrier) for a in e.args if isinstance(a, Const)]
     failure = failure_of(e.fn, e.args[0].dtype, e.dtype)
     with np.errstate(all="ignore"):
@@ -132,7 +132,7 @@ def _comparison(e: Call, bounds: Bounds) -> Expr:
 
 
 def _neutral(e: Call, bounds: Bounds) -> Expr:
-    """Identity and annihilating arguments of a binary function."""
+    """Folds identity and annihilating arguments of a binary function."""
     function = SCALARS[e.fn]
     for this, other in ((1, 0), (0, 1)):
         constant, kept = e.args[this], e.args[other]

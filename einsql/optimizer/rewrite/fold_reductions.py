@@ -55,11 +55,11 @@ from einsql.optimizer.rewrite.node_properties import (
 from einsql.optimizer.rewrite.rules import NodeRewrite, Rule
 
 _WITNESSES = 64
-"""Points of a group that are tried as a proof that it exists: all ends of three labels, 3 keys."""
+"""The maximum of witnesses tried for a group: all ends of three labels, and three keys."""
 
 
 def constant(node: EinSum, output: Output) -> Const | None:
-    """The value that an output provably has at every key, or None."""
+    """The constant that an output provably equals at every key, or None."""
     if output.reduction is None:
         (arg,) = output.args
         return arg if isinstance(arg, Const) and arg.dtype is output.dtype else None
@@ -92,7 +92,7 @@ def _cast(arg: Const, dtype: DType) -> Const:
 
 
 def _group_exists(node: EinSum, where: Expr) -> bool:
-    """True if every result key has a point where guard and `where` hold.
+    """True if every result key has a point at which the guard and `where` are true.
 
     The proof is a witness: reduced labels set to an end of their range or to a key.
     """
@@ -126,7 +126,7 @@ def _settled(node: EinSum) -> set[str] | None:
     """Free reduced labels that can take values at which every derived label exists.
 
     Returns:
-        The labels whose values that decides, for every result key; None where there may be
+        The labels whose values are thereby determined, for every result key; None if there may be
         keys without such values.
     """
     axes, bounds = {a.label: a for a in node.axes}, bounds_of(node)
@@ -143,7 +143,7 @@ def _settled(node: EinSum) -> set[str] | None:
         if not mine or mine & settled or any(axes[x].extent == 0 for x in value.steps):
             return None
         if is_key and mine != value.steps.keys():
-            return None  # another key decides what it can be
+            return None  # another key restricts its values
         if not (_counts(a, value, axes) if is_key else _meets(a, value, axes, mine)):
             return None
         settled |= mine
@@ -151,24 +151,24 @@ def _settled(node: EinSum) -> set[str] | None:
 
 
 def _counts(key: Axis, value: Affine, axes: Mapping[str, Axis]) -> bool:
-    """True if reduced labels are the digits of a key, which takes all its values."""
+    """True if reduced labels are the digits of a key, so that it takes all its values."""
     within = value.least(axes) <= key.lo and key.hi - 1 <= value.most(axes)
     return within and digits(value, axes) is not None
 
 
 def _meets(axis: Axis, value: Affine, axes: Mapping[str, Axis], chosen: AbstractSet[str]) -> bool:
-    """True if, at every key, some values of the chosen labels put another within its bounds."""
+    """True if at every key some values of the chosen labels put the axis within its bounds."""
     moved = Affine({x: s for x, s in value.steps.items() if x in chosen}, 0)
     rest = Affine({x: s for x, s in value.steps.items() if x not in chosen}, value.offset)
     return (
-        max(map(abs, moved.steps.values())) <= axis.extent  # no leap over all of the bounds
+        max(map(abs, moved.steps.values())) <= axis.extent  # no step exceeds the bounds
         and moved.least(axes) + rest.most(axes) < axis.hi
         and moved.most(axes) + rest.least(axes) >= axis.lo
     )
 
 
 def read_known(node: EinSum) -> EinSum:
-    """Replaces operand fields that are constants, or conditions on keys alone."""
+    """Replaces operand fields that are constants or conditions on keys alone."""
     known: dict[tuple[int, str], Expr] = {}
     operands = list(node.operands)
     read = {
@@ -194,13 +194,13 @@ def read_known(node: EinSum) -> EinSum:
 def _condition(
     source: EinSum, o: Output, labels: tuple[str, ...], operands: list[Operand]
 ) -> Expr | None:
-    """A flag as a condition on the reader's labels, where it reads no data but scalars.
+    """A flag as a condition on the reader's labels, if its only data are scalars.
 
     Args:
         source: The node of the flag.
         o: The flag.
-        labels: How the reader reads the node.
-        operands: Of the reader; scalars are added.
+        labels: The labels with which the reader reads the node.
+        operands: The reader's operands; scalars are added.
     """
     if not is_flag(o.name) or not derived_are_total(source):
         return None
@@ -232,7 +232,7 @@ def drop_unseen(node: EinSum) -> EinSum:
 
 
 def drop_repeats(node: EinSum) -> EinSum:
-    """Drops free reduced labels that nothing reads, where repetition changes nothing."""
+    """Drops unread free reduced labels if repetition does not change the reduction."""
     idle = set(node.reduced) - used_labels(node)
     gone = {a.label for a in node.axes if a.label in idle and a.define is None and a.extent > 0}
     if not gone:
@@ -244,7 +244,7 @@ def drop_repeats(node: EinSum) -> EinSum:
 
 
 def settle_single_points(node: EinSum) -> EinSum:
-    """Drops reductions over the one point of each key: ⊕{x} = x."""
+    """Drops reductions over a single point per key: ⊕{x} = x."""
     if not (is_pointwise(node) and is_total(node)):
         return node
     outputs = tuple(_single(o) for o in node.outputs)
@@ -258,7 +258,7 @@ def _single(o: Output) -> Output:
     (arg,) = o.args
     if o.dtype is DType.BOOLEAN and REDUCTIONS[o.reduction].monoid == "or":
         return Output(o.name, (conj(o.where, arg),), o.dtype)
-    # 0 + (-0.0) is 0.0, so a sum of one float is not always that float.
+    # 0 + (-0.0) is 0.0, so a sum of one float may differ from that float.
     exact = REDUCTIONS[o.reduction].idempotent or not o.dtype.is_float
     return (
         Output(o.name, (arg,), o.dtype) if exact and o.where == TRUE and arg.dtype is o.dtype else o
@@ -266,7 +266,7 @@ def _single(o: Output) -> Output:
 
 
 def settle_constants(node: EinSum) -> EinSum:
-    """Makes a node whose outputs are constants element-wise, over its keys only."""
+    """Turns a node of constant outputs into an element-wise node over its keys."""
     if any(node.axis(k).define is not None for k in node.keys) or not node.reduced:
         return node
     constants = [constant(node, o) for o in node.outputs]
@@ -291,14 +291,14 @@ _STEPS: tuple[NodeRewrite, ...] = (
 
 
 def fold_reductions(node: EinSum) -> EinSum:
-    """Applies the laws above to a node."""
+    """Applies the laws of this module to a node."""
     for step in _STEPS:
         node = step(node)
     return node
 
 
 def drop_proven_flags(roots: Roots) -> tuple[Roots, int]:
-    """Drops the roots' flags proven TRUE: an absent flag means the same."""
+    """Drops the roots' flags proven TRUE, because an absent flag means TRUE."""
     new = tuple(map(_without_proven, roots))
     fired = sum(a is not b for a, b in zip(new, roots, strict=True))
     return (new if fired else roots), fired

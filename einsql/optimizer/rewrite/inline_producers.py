@@ -1,4 +1,4 @@
-"""Composition: a producer's definition takes the place of reading its fields."""
+"""Composition: replaces reads of a producer's fields by their definitions."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ from einsql.optimizer.rewrite.node_properties import (
 from einsql.optimizer.rewrite.rules import Rule, rebuild
 
 _LARGEST = 256
-"""Subexpressions of one node at most; each inlined square doubles its argument."""
+"""The maximum of subexpressions of a node: each inlined square doubles its argument."""
 
 
 def compose(node: EinSum, n: int) -> EinSum | None:
-    """The node with operand `n` replaced by its definition, or None where that is unsafe.
+    """The node with operand `n` replaced by its definition, or None if that is unsafe.
 
-    It is safe if the producer's point exists wherever the node reads it (always, or because
-    the node's guard tests its presence), or if reading a point that does not exist can neither
-    raise nor drop the reader's point.
+    It is safe if the producer's point exists wherever the node reads it, either always or because
+    the node's guard tests its presence. It is also safe if reading a point that does not exist
+    can neither raise nor drop the reader's point.
     """
     producer = node.operands[n].source
     if not isinstance(producer, EinSum) or not is_pointwise(producer):
@@ -82,7 +82,7 @@ def compose(node: EinSum, n: int) -> EinSum | None:
         values[PRESENT] = TRUE
     over = map_exprs(node, composed)
     outputs = over.outputs
-    if asks:  # the guard grows, and a flag without a reduction would be arbitrary outside of it
+    if asks:  # the larger guard would make unreduced flags arbitrary
         outputs = tuple(
             replace(o, reduction="bool_or") if o.name == PRESENT and o.reduction is None else o
             for o in outputs
@@ -183,7 +183,7 @@ class _Embedding:
         return {self.expr(c) for c in wanted} <= set(conjuncts(self._node.guard))
 
     def expr(self, e: Expr) -> Expr:
-        """An expression of the producer, as the reader sees it."""
+        """An expression of the producer over the reader's labels and operands."""
         return renumber(relabel(e, self._names), self._inner_numbers)
 
     def outer(self, e: Value) -> Value:
@@ -203,7 +203,7 @@ class _Embedding:
         ]
 
     def derived(self) -> list[Axis]:
-        """The producer's derived axes that are no keys."""
+        """The producer's derived axes that are not keys."""
         return [
             replace(a, label=self._names[a.label], define=self.expr(a.define))
             for a in self._producer.axes
@@ -218,7 +218,7 @@ def _place(operands: list[Operand], wanted: Operand) -> int:
 
 
 def _is_view(producer: EinSum) -> bool:
-    """True if every value is read, not computed, and flags cost next to nothing."""
+    """True if every value is read without computation and flags are cheap."""
     flags = [e for o in producer.outputs if is_flag(o.name) for e in (*o.args, o.where)]
     return (
         is_pointwise(producer)
@@ -229,7 +229,7 @@ def _is_view(producer: EinSum) -> bool:
 
 
 def _keeps_contraction(producer: EinSum) -> bool:
-    """True if a contraction over the producer stays one when it reads through it."""
+    """True if a contraction over the producer stays a contraction after composition."""
     reads_data = any(a.define is not None and operands_of(a.define) for a in producer.axes)
     return not reads_data and len(operands_of(producer.guard)) <= 1
 
@@ -248,7 +248,7 @@ def _compose_where(node: EinSum, wanted: Callable[[EinSum, int, EinSum], bool]) 
 
     Args:
         node: The reader.
-        wanted: Takes the reader, the number of an operand, and its node.
+        wanted: Predicate of the reader, the number of an operand, and the operand's node.
     """
     n = 0
     while n < len(node.operands):
@@ -263,7 +263,7 @@ def _compose_where(node: EinSum, wanted: Callable[[EinSum, int, EinSum], bool]) 
 
 
 def fuse_maps(roots: Roots) -> tuple[Roots, int]:
-    """Composes element-wise arithmetic with its reader, where no work is multiplied."""
+    """Composes element-wise arithmetic with its reader, if that repeats no work."""
     readers_of = readers(*roots)
 
     def visit(old: EinSum, node: EinSum) -> EinSum:
@@ -281,7 +281,7 @@ def fuse_maps(roots: Roots) -> tuple[Roots, int]:
 
 
 def _all_fuse(source: EinSum, reading: list[tuple[EinSum, int]]) -> bool:
-    """Whether fusing leaves no reader behind for whom the producer is computed anyway."""
+    """True if all readers fuse, so that the producer need not be computed."""
     if len(reading) == 1:
         return True
     few = len(source.operands) <= 2 and _is_cheap_map(source)
@@ -289,7 +289,7 @@ def _all_fuse(source: EinSum, reading: list[tuple[EinSum, int]]) -> bool:
 
 
 def _fuses(node: EinSum, n: int, source: EinSum) -> bool:
-    """Whether composing is no more work than computing the producer and reading it."""
+    """True if composing takes at most the work of computing and reading the producer."""
     if not is_pointwise(source):
         return False
     if is_contraction(node):
@@ -302,7 +302,7 @@ def _is_cheap_map(source: EinSum) -> bool:
 
 
 def _extends_chain(node: EinSum, n: int, source: EinSum) -> bool:
-    """Whether a contraction's factor is itself a product of plain values: one n-ary ⊗."""
+    """True if a contraction's factor is a product of plain values, which gives one n-ary ⊗."""
     if source.guard != TRUE or len(source.outputs) != 1 or len(node.outputs) != 1:
         return False
     if any(a.define is not None for a in (*node.axes, *source.axes)):

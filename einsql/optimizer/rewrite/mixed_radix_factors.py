@@ -1,4 +1,4 @@
-"""Mixed-radix factors: a factor read by computed digits becomes a view keyed by the digits.
+"""Mixed-radix factors: a factor that is read by digits becomes a view keyed by the digits.
 
 The keys of a fused attention projection are `f = h · D + d`. A product that reads it by h and d
 becomes a product with plain keys over a view of it. The view costs nothing, because only
@@ -16,7 +16,7 @@ from einsql.optimizer.rewrite.rules import Rule
 
 
 def show_digits(node: EinSum) -> EinSum:
-    """Reads the first factor under its digits."""
+    """Replaces the first factor with digits by a view keyed by the digits."""
     if not is_contraction(node) or not any(a.define is not None for a in node.axes):
         return node
     derived = affine_labels(node)
@@ -29,7 +29,7 @@ def show_digits(node: EinSum) -> EinSum:
 
 
 def _digits(node: EinSum, n: int, derived: dict[str, Affine]) -> tuple[str, ...] | None:
-    """The free labels that a factor is read by; None where they are no digits of its keys."""
+    """The free labels that are the digits of a factor's keys; None if there are none."""
     operand = node.operands[n]
     if isinstance(operand.source, Input) and operand.source.sparse:
         return None
@@ -51,7 +51,7 @@ def _digits(node: EinSum, n: int, derived: dict[str, Affine]) -> tuple[str, ...]
 
 
 def _is_read(node: EinSum, n: int, label: str) -> bool:
-    """Whether a label has other uses than one position of a factor."""
+    """True if a label has other uses than one position of a factor."""
     others = [x for m, o in enumerate(node.operands) for x in o.labels if m != n]
     return (
         label in node.keys
@@ -71,7 +71,7 @@ def _shown(node: EinSum, n: int, keys: tuple[str, ...], derived: dict[str, Affin
     rest = tuple(a for a in node.axes if a not in gone)
     new = replace(node, axes=rest, operands=operands)
     bounds = {a.label: a for a in node.axes}
-    for a in reversed(rest):  # a label that only led to the replaced ones has no reader now
+    for a in reversed(rest):  # drops labels that only defined replaced labels
         used = used_labels(new) | set(node.keys)
         form = derived.get(a.label)
         if a.label not in used and form is not None and form.stays_within(a, bounds):

@@ -37,7 +37,7 @@ def is_pointwise(node: EinSum) -> bool:
 
 
 def derived_are_total(node: EinSum) -> bool:
-    """True if derived labels are no keys and provably stay within their bounds."""
+    """True if no derived label is a key and all provably stay within their bounds."""
     bounds = bounds_of(node)
     return all(
         a.define is None
@@ -78,7 +78,7 @@ def unguarded(node: EinSum) -> EinSum:
 
 
 def in_order(node: EinSum) -> EinSum | None:
-    """The node with each derived axis after all that it depends on; None for a cycle."""
+    """The node with each derived axis after its dependencies; None for a cycle."""
     order = [a for a in node.axes if a.define is None]
     waiting = [a for a in node.axes if a.define is not None]
     if not waiting:
@@ -95,12 +95,12 @@ def in_order(node: EinSum) -> EinSum | None:
 
 
 def direct_labels(node: EinSum, expr: Expr) -> set[str]:
-    """Labels an expression reads itself or through the operands it reads."""
+    """Labels that an expression reads directly or through its operands."""
     return labels_of(expr).union(*(node.operands[n].labels for n in operands_of(expr)))
 
 
 def used_labels(node: EinSum) -> set[str]:
-    """Labels which an operand or an expression of the node reads."""
+    """Labels that an operand or an expression of the node reads."""
     read = {x for o in node.operands for x in o.labels}
     return read.union(*map(labels_of, exprs(node)))
 
@@ -132,10 +132,10 @@ def distributed(output: Output) -> tuple[str, tuple[Expr, ...]] | None:
 
 
 def is_contraction(node: EinSum) -> bool:
-    """True for ⊕ of ⊗ over operands that differ in labels: the work of a BLAS kernel.
+    """True for ⊕ of ⊗ over operands with different labels, as BLAS kernels compute it.
 
-    Each element of such an operand takes part in many points, so computing it inside the
-    node would multiply the work, and would take the node away from BLAS.
+    Each element of such an operand contributes to many points. Computing it inside the
+    node would multiply the work and prevent the use of BLAS.
     """
     if len(node.operands) < 2 or is_pointwise(node):
         return False
@@ -150,12 +150,12 @@ def is_contraction(node: EinSum) -> bool:
 
 
 def size(expr: Expr) -> int:
-    """Number of subexpressions."""
+    """The number of subexpressions."""
     return sum(1 for _ in subexpressions(expr))
 
 
 def is_cheap(expr: Expr) -> bool:
-    """True if computing the expression again costs no more than reading it."""
+    """True if recomputing the expression costs no more than reading it."""
     calls = [e for e in subexpressions(expr) if isinstance(e, Call)]
     return len(calls) <= 8 and all(e.fn == "cast" or SCALARS[e.fn].cheap for e in calls)
 
@@ -166,7 +166,7 @@ def is_leaf(expr: Expr) -> bool:
 
 
 def fresh_names(labels: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
-    """Names for labels that are not in use, all different."""
+    """Distinct unused names for labels."""
     names: dict[str, str] = {}
     for label in labels:
         names[label] = fresh(label, (*taken, *names.values()))
@@ -174,7 +174,7 @@ def fresh_names(labels: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
 
 
 def change_exprs(node: EinSum, change: Callable[[Expr], Expr]) -> EinSum:
-    """Applies a change to every expression; the same node where nothing changes."""
+    """Applies a change to every expression; returns the same object if nothing changes."""
     new = {id(e): change(e) for e in exprs(node)}
     if all(new[id(e)] is e for e in exprs(node)):
         return node
@@ -182,7 +182,7 @@ def change_exprs(node: EinSum, change: Callable[[Expr], Expr]) -> EinSum:
 
 
 def with_axes(node: EinSum, changed: Mapping[str, Axis]) -> EinSum:
-    """The node with some axes replaced, by label."""
+    """The node with axes replaced, by label."""
     return replace(node, axes=tuple(changed.get(a.label, a) for a in node.axes))
 
 

@@ -1,4 +1,4 @@
-"""The pipeline: stages of rules in order, a verifier after each, a trace of what fired."""
+"""The pipeline: stages of rules in order, a verifier after each rule, and a trace."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from einsql.optimizer.rewrite.verify import verify
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Rules that run in turn until none of them fires, or `rounds` times.
+    """Rules that run in turn until no rule fires, at most `rounds` times.
 
     Attributes:
         sited: True if it runs only for several sites.
-        alone: True if it runs only for the processor of one site.
+        alone: True if it runs only for the CPU of one site.
     """
 
     name: str
@@ -49,12 +49,12 @@ _SIMPLIFY = (
 )
 
 STAGES: tuple[Stage, ...] = (
-    # Folds and inlines first; the domain of a producer follows from those of its readers.
+    # Folds and inlines first; the domain of a producer follows from its readers' domains.
     Stage("simplify", (*_SIMPLIFY, PUSH_BOUNDS, PRUNE_OUTPUTS), 8),
     # Before fusing, so that equal producers become one with several readers.
     Stage("share", (SHARE,), 1),
     Stage("fuse", (FUSE_MAPS, *_SIMPLIFY, PUSH_BOUNDS, PRUNE_OUTPUTS), 8),
-    # After fusing, because only nodes that remain need a filter or an order of their own.
+    # After fusing, because only the remaining nodes need filters and contraction orders.
     Stage("order", (PUSH_FILTER, FACTOR_ORDER), 4),
     Stage(
         "settle",
@@ -76,10 +76,10 @@ GROUP_NODES = Rule(
     "group-nodes",
     "f(g(X)) = f(g(X₁)), f(g(X₂)), … for a partition of X by keys that f and g keep",
 )
-"""The name of a kernel optimization that runs nodes together; it rewrites nothing here."""
+"""The name of a kernel optimization that runs nodes together; it rewrites no graph."""
 
 RULES: tuple[Rule, ...] = tuple(dict.fromkeys(r for s in STAGES for r in s.rules))
-"""Every rule once, in the order in which it first runs."""
+"""Every rule once, in the order of its first run."""
 
 
 def run_stages(
@@ -103,7 +103,7 @@ def run_stages(
 
 
 class _Run:
-    """One optimization: facts about nodes that rules remember, and the trace."""
+    """One optimization: cached facts about nodes, and the trace."""
 
     def __init__(self, disabled: frozenset[str], until: str | None) -> None:
         self.trace: list[Step] = []
@@ -114,7 +114,7 @@ class _Run:
         self._verified: dict[int, EinSum] = {}
 
     def stage(self, stage: Stage, roots: Roots) -> Roots:
-        """Runs a stage's rules until every one of them has seen the same graph in vain."""
+        """Runs a stage's rules until no rule changes the graph."""
         unchanged = 0
         for _ in range(stage.rounds):
             for rule in stage.rules:

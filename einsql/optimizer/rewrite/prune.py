@@ -22,9 +22,9 @@ from einsql.optimizer.rewrite.rules import Rule, rebuild
 
 
 def prune_outputs(roots: Roots) -> tuple[Roots, int]:
-    """Drops outputs without a reader and everything only they need; a root keeps all outputs.
+    """Drops unread outputs and the nodes that only they need; a root keeps all outputs.
 
-    An operand is only a source of values: the axes determine which points exist. So an
+    Axes alone determine which points exist, and operands only provide values. So an
     unread operand can be dropped.
     """
     needed: dict[int, set[str]] = {}
@@ -35,12 +35,12 @@ def prune_outputs(roots: Roots) -> tuple[Roots, int]:
             continue
         wanted = needed.get(id(node))
         if wanted is None and id(node) not in shown:
-            continue  # its only readers have just dropped it
+            continue  # its readers were dropped
         new = node
         if wanted is not None and len(wanted) < len(node.outputs):
             new = replace(node, outputs=tuple(o for o in node.outputs if o.name in wanted))
             if PRESENT not in wanted and any(o.name == PRESENT for o in node.outputs):
-                new = unguarded(new)  # no reader asks which keys exist
+                new = unguarded(new)  # no reader tests which keys exist
         new = _drop_axes(new)
         read = _reads(new)
         for n, fields in read.items():
@@ -56,7 +56,7 @@ def prune_outputs(roots: Roots) -> tuple[Roots, int]:
 
 
 def _reads(node: EinSum) -> dict[int, set[str]]:
-    """Fields read of each operand, by operand number."""
+    """The read fields of each operand, by operand number."""
     values = (e for top in exprs(node) for e in subexpressions(top) if isinstance(e, Value))
     return {n: set(fields) for n, fields in grouped((e.operand, e.field) for e in values).items()}
 

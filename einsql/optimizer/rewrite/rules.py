@@ -11,12 +11,12 @@ from einsql.ir.einsum.printer import format_graph
 NodeRewrite = Callable[[EinSum], EinSum]
 """Rewrites a node, or returns the same object; may inspect the operands' nodes."""
 GraphRewrite = Callable[[Roots], tuple[Roots, int]]
-"""Returns the new roots and how often the rule fired; the same tuple where it did not."""
+"""Returns the new roots and the number of rewrites; the same tuple if there are none."""
 Settled = dict[int, EinSum]
 """Nodes that a node rewrite does not change, by id; the reference keeps the id valid."""
 
 _AT_ONE_NODE = 64
-"""Rewrites of one node by one rule in a round; a rule that fires more often is circular."""
+"""The maximum of rewrites of one node by one rule in a round; more indicate a cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Rule:
     """A named law of the EinSum language, as a rewrite of one node or of a whole graph.
 
     Attributes:
-        name: Unique, in kebab case; the name in `disabled_rules`.
+        name: The unique name in kebab case, as in `disabled_rules`.
         law: One line of algebra.
         node: The rewrite of a single node, for laws that depend only on its operands.
         graph: The rewrite of a graph, for laws that depend on the readers of a node.
@@ -38,7 +38,7 @@ class Rule:
     drops_flags: bool = False
 
     def apply(self, roots: Roots, settled: Settled) -> tuple[Roots, int]:
-        """Rewrites a graph; returns the new roots and how often the rule fired."""
+        """Rewrites a graph; returns the new roots and the number of rewrites."""
         fired = 0
         if self.node is not None:
             roots, fired = _everywhere(roots, self.node, settled)
@@ -50,7 +50,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rule that changed the graph; the texts are made when somebody reads them."""
+    """One rule that changed the graph; the texts are created on demand."""
 
     rule: Rule
     fired: int
@@ -60,33 +60,33 @@ class Step:
 
     @property
     def before(self) -> str:
-        """The printed graph the rule saw."""
+        """The printed graph before the rule."""
         return format_graph(*self.old)
 
     @property
     def after(self) -> str:
-        """The printed graph the rule left."""
+        """The printed graph after the rule."""
         return format_graph(*self.new)
 
 
 @dataclass(frozen=True, slots=True)
 class Optimized:
-    """An optimized graph and how it came about."""
+    """An optimized graph and the steps of its optimization."""
 
     roots: Roots
     trace: tuple[Step, ...]
 
     @property
     def root(self) -> Node:
-        """The first root, which is the only one of most graphs."""
+        """The first root; most graphs have a single root."""
         return self.roots[0]
 
 
 def rebuild(roots: Roots, visit: Callable[[EinSum, EinSum], EinSum]) -> tuple[Roots, int]:
-    """Rewrites a graph bottom-up; `visit` sees each node as it was and over new sources.
+    """Rewrites a graph bottom-up; `visit` takes each old node and the node over new sources.
 
     Returns:
-        The new roots and at how many nodes `visit` returned another object.
+        The new roots and the number of nodes for which `visit` returned another object.
     """
     done: dict[int, Node] = {}
     fired = 0

@@ -1,8 +1,8 @@
-"""Label splits: a contraction whose wide key is read in mixed radix gets its digits as keys.
+"""Label splits: a contraction whose wide key is read by digits gets the digits as keys.
 
 One product often serves several readers: the keys of a fused attention projection are
 `o = (c · H + h) · D + d`, and each reader selects its c. With the labels h and d every reader's
-part is a contraction of its own, which can be cut by heads. The readers then contract instead
+part is a separate contraction, which can be cut by heads. The readers then contract instead
 of gathering.
 """
 
@@ -32,7 +32,7 @@ from einsql.optimizer.rewrite.rules import Rule, rebuild
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """How a reader reads a key of its operand: under digits, highest first.
+    """The digits by which a reader reads a key of its operand, the highest first.
 
     Attributes:
         key: The position of the key.
@@ -46,16 +46,16 @@ class _Split:
 
     @property
     def size(self) -> int:
-        """How many of the key's values are read."""
+        """The number of the key's values that are read."""
         return prod(a.extent for a in self.digits)
 
 
 _Reads = dict[tuple[int, int], _Split]
-"""By the identity of a reader and the number of an operand."""
+"""The split of each read, by the identity of the reader and the number of the operand."""
 
 
 def split_labels(roots: Roots) -> tuple[Roots, int]:
-    """Does each wide contraction under the digits its readers use, where all of them do."""
+    """Splits each wide contraction whose readers all read it by digits."""
     reads = _splits(roots)
     split_nodes: dict[tuple[int, _Split], EinSum] = {}
 
@@ -80,7 +80,7 @@ def split_labels(roots: Roots) -> tuple[Roots, int]:
 
 
 def _splits(roots: Roots) -> _Reads:
-    """Every read of a contraction that may be split; all of its readers agree on the key."""
+    """Every read of a contraction that may be split; its readers all read one key by digits."""
     readers_of = readers(*roots)
     agreed: _Reads = {}
     for wide in walk(*roots):
@@ -97,11 +97,11 @@ def _splits(roots: Roots) -> _Reads:
 
 
 def _split(wide: EinSum, key: int, reader: EinSum, operand: int) -> _Split | None:
-    """How a reader reads a key of a contraction, if in mixed radix."""
+    """The split of a contraction's key by a reader; None unless it reads in mixed radix."""
     label = wide.keys[key]
     if wide.axis(label).define is not None or any(label in labels_of(e) for e in exprs(wide)):
         return None
-    if label in dict(wide.hint):  # it says how the whole key is cut
+    if label in dict(wide.hint):  # the hint cuts the complete key
         return None
     with_key = [o for o in wide.operands if label in o.labels]
     if len(with_key) == len(wide.operands) or any(o.labels.count(label) > 1 for o in with_key):
@@ -147,7 +147,7 @@ def _under_digits(wide: EinSum, split: _Split) -> EinSum:
 def _taken_apart(
     wide: EinSum, operand: Operand, label: str, digits: tuple[Axis, ...], define: Expr
 ) -> Operand:
-    """An operand of the contraction with digits for the key, made by a map."""
+    """A map over an operand of the contraction, with digits in place of the key."""
     others = tuple(x for x in dict.fromkeys(operand.labels) if x != label)
     free = (replace(wide.axis(x), define=None) for x in others)
     derived = replace(wide.axis(label), define=define)
@@ -156,14 +156,14 @@ def _taken_apart(
 
 
 def _without_unread(node: EinSum, replaced: set[str]) -> EinSum:
-    """The node without those replaced labels, always within bounds, that nothing else uses."""
+    """The node without unread replaced labels that are always within bounds."""
     used = used_labels(node) | set(node.keys)
     kept = tuple(a for a in node.axes if a.label in used or a.label not in replaced)
     return replace(node, axes=kept, hint=hint_over(node.hint, {a.label for a in kept}))
 
 
 def _spelled(labels: tuple[str, ...], label: str, digits: tuple[Axis, ...]) -> tuple[str, ...]:
-    """Labels with digits in the place of one of them."""
+    """The labels with digits in place of one label."""
     at = labels.index(label)
     return (*labels[:at], *(a.label for a in digits), *labels[at + 1 :])
 

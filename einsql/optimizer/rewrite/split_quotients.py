@@ -1,6 +1,6 @@
 """Quotient splits: a label that is only divided becomes a quotient and a remainder.
 
-A group of `i // 4` is then a label of its own, which can be cut over sites, and a key in
+A group of `i // 4` is then a separate label, which can be cut over sites, and a key in
 mixed radix shows its digits one division at a time.
 """
 
@@ -29,7 +29,7 @@ from einsql.optimizer.rewrite.rules import Rule
 
 
 def split_quotients(node: EinSum) -> EinSum:
-    """Splits the first label whose quotient and remainder by one number are all that counts."""
+    """Splits the first label that is used only as quotient and remainder by one number."""
     for axis in node.axes:
         divisor = _divisor(node, axis)
         if divisor is not None:
@@ -41,7 +41,7 @@ def _divisor(node: EinSum, axis: Axis) -> int | None:
     """The number by which a free label is divided; its other uses only index operands."""
     if axis.define is not None or axis.label in node.keys or axis.extent == 0:
         return None
-    if axis.label in dict(node.hint):  # it says how the whole label is cut
+    if axis.label in dict(node.hint):  # the hint cuts the complete label
         return None
     divisors: set[int] = set()
     finding = {a.define for a in node.axes if a.define is not None and a.label not in node.keys}
@@ -89,7 +89,7 @@ def _divided(node: EinSum, axis: Axis, number: int) -> EinSum:
 
     whole = {axis.label: digits(quotient)}
     new = map_exprs(node, lambda e: substitute(rewrite(e, divided), whole))
-    # In its place, for values found by it may define later labels.
+    # At the label's place, because values read by it may define later labels.
     split: tuple[Axis, ...]
     split = Axis(high, axis.lo // number, axis.hi // number), Axis(low, 0, number)
     if any(axis.label in o.labels for o in node.operands):

@@ -1,4 +1,4 @@
-"""The verifier: every node a rule leaves behind is well formed, the root's schema kept."""
+"""The verifier: after each rule every node is well formed and the root's schema unchanged."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def verify(root: Node, wanted: Schema, verified: dict[int, EinSum], *, drops_fla
 
     Args:
         root: The graph.
-        wanted: The schema the root had before.
-        verified: Nodes already found well formed, by id; new ones are added.
+        wanted: The root's schema before the rule.
+        verified: Verified nodes by id; newly verified nodes are added.
         drops_flags: Whether flags of `wanted` may be missing.
 
     Raises:

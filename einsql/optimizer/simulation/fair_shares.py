@@ -1,8 +1,8 @@
 """Durations of messages that start together and share links, with max-min fair rates.
 
 Every message uses two ports, one out and one in. At any time rates are max-min fair: no message
-can speed up unless one that is not faster slows down (progressive filling). When messages end,
-the other ones share the freed capacity.
+can speed up unless a message with no higher rate slows down (progressive filling). When messages
+end, the remaining ones share the freed capacity.
 
 Ports with the same messages, of the same sizes, to equivalent ports have the same rates. So
 each class of ports is computed once (the coarsest equitable partition of the graph of
@@ -15,28 +15,28 @@ from __future__ import annotations
 import numpy as np
 
 MOST_CLASSES = 2**21
-"""The maximum of classes of messages times distinct end times."""
+"""The maximum of the product of message classes and distinct end times."""
 
 FEWEST_ENDINGS = 32
 """The minimum of distinct end times, for any number of classes."""
 
 MOST_ROUNDS = 64
-"""Rounds of filling, after which every message gets the smaller share of its ports."""
+"""The maximum of filling rounds; then every message gets the smaller share of its ports."""
 
 _EXACT = 1 - 1e-12
-"""Shares so close to each other are the same."""
+"""The ratio above which two shares count as equal."""
 
 
 def durations(out: np.ndarray, into: np.ndarray, size: np.ndarray, capacity: float) -> np.ndarray:
     """The end time of each message, if all start at 0.
 
-    If classes of messages times end times exceed `MOST_CLASSES`, neighbouring end times are
-    merged into the latest of them: messages may end late, never early.
+    If message classes times end times exceed `MOST_CLASSES`, neighbouring end times are
+    merged into the latest of them. Messages may then end late, but never early.
 
     Args:
-        out: int64 (messages,), the port each message leaves through.
-        into: int64 (messages,), the port it arrives through; numbered independently of `out`.
-        size: float64 (messages,), their sizes, above 0.
+        out: int64 (messages,), the outgoing port of each message.
+        into: int64 (messages,), the incoming port, numbered independently of `out`.
+        size: float64 (messages,), positive sizes.
         capacity: The rate of every port; a message has a rate of at most 1.
 
     Returns:
@@ -49,7 +49,7 @@ def durations(out: np.ndarray, into: np.ndarray, size: np.ndarray, capacity: flo
     sizes, number = np.unique(size, return_inverse=True)
     colour_out, colour_in = _alike(out.reshape(-1), into.reshape(-1), number.reshape(-1))
     outs, ins = np.bincount(colour_out), np.bincount(colour_in)
-    # Messages of one class have a size, and leave and reach ports of one class.
+    # Messages of one class have equal sizes and use ports of one class.
     key = (colour_out[out] * len(ins) + colour_in[into]) * len(sizes) + number
     kinds, kind, counts = np.unique(key, return_inverse=True, return_counts=True)
     kinds, which = np.divmod(kinds, len(sizes))
@@ -62,9 +62,9 @@ def durations(out: np.ndarray, into: np.ndarray, size: np.ndarray, capacity: flo
 
 
 def _alike(out: np.ndarray, into: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the classes of ports, those out and those in.
+    """The class of each outgoing port and of each incoming port.
 
-    Classes are split until the ports of each have the same messages to each class. The
+    Classes are split until the ports of a class have equal messages to each class. The
     messages of ports are compared by sums of 64-bit hashes.
     """
     colours = [np.zeros(int(p.max()) + 1, np.uint64) for p in (out, into)]
@@ -90,7 +90,7 @@ def _mixed(values: np.ndarray) -> np.ndarray:
     return np.asarray(values ^ (values >> np.uint64(31)))
 
 
-# ---- what happens in time
+# ---- progress over time
 
 
 def _ends(
@@ -101,15 +101,15 @@ def _ends(
     per_in: np.ndarray,
     capacity: float,
 ) -> np.ndarray:
-    """When messages of each class end.
+    """The end times of the messages of each class.
 
     Args:
-        size: Of a message of each class.
-        out: The class of the ports each leaves through.
-        per_out: How many messages of the class leave through each of these ports.
-        into: The class of the ports each arrives through.
-        per_in: How many messages of the class arrive through each of these ports.
-        capacity: Of every port.
+        size: The size of a message of each class.
+        out: The class of the outgoing ports of each class of messages.
+        per_out: The number of messages of the class at each of these outgoing ports.
+        into: The class of the incoming ports of each class of messages.
+        per_in: The number of messages of the class at each of these incoming ports.
+        capacity: The rate of every port.
     """
     left, ends = size.copy(), np.zeros(len(size))
     under_way, now = np.arange(len(size)), 0.0
@@ -131,10 +131,10 @@ def _ends(
 def _fair(
     out: np.ndarray, per_out: np.ndarray, into: np.ndarray, per_in: np.ndarray, capacity: float
 ) -> np.ndarray:
-    """Max-min fair rates of the messages of each class; arguments as those of `_ends`.
+    """Max-min fair rates of the messages of each class; arguments as in `_ends`.
 
     A port is a bottleneck if none of its messages has a smaller share at another port. The
-    shares of its messages are final, and other messages share the remaining capacity.
+    shares of its messages are final. Other messages share the remaining capacity.
     """
     rate = np.ones(len(out))
     free = np.arange(len(out))

@@ -1,8 +1,8 @@
-"""Which site sends how much to which other site in a step of a placed program.
+"""The messages between sites in a step of a placed program.
 
-The messages are those of the runtime, which go straight to their targets: one for each
-piece of a tile and each of its fields. Those from one site to another are kept together,
-for they share a connection.
+As in the runtime, messages go directly to their targets: one for each piece of a tile and
+each of its fields. The messages from one site to another are combined into one entry,
+because they share a connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Messages:
         source: int64 (entries,), the sending site.
         target: int64 (entries,), the receiving site.
         size: float64 (entries,), positive integers: elements or bytes.
-        pieces: int64 (entries,), the number of pieces of tiles, or of messages.
+        pieces: int64 (entries,), the number of pieces of tiles or of messages.
     """
 
     sites: int
@@ -36,11 +36,11 @@ class Messages:
     pieces: np.ndarray
 
     def of(self, width: int, fields: int) -> Messages:
-        """In bytes and messages, if an element has so many, in so many fields."""
+        """The messages in bytes, for elements of `width` bytes in a number of fields."""
         return replace(self, size=self.size * width, pieces=self.pieces * fields)
 
     def only(self, which: np.ndarray) -> Messages:
-        """Some of the entries, by a flag for each, bool (entries,)."""
+        """The entries selected by a mask, bool (entries,)."""
         columns = (self.source, self.target, self.size, self.pieces)
         return Messages(self.sites, *(c[which] for c in columns))
 
@@ -54,7 +54,7 @@ class Messages:
 
 
 def together(source: np.ndarray, target: np.ndarray, size: np.ndarray, sites: int) -> Messages:
-    """Combines pieces with the same source and target; drops those that stay at their site."""
+    """Combines pieces with the same source and target; drops pieces that do not change site."""
     moves = (source != target) & (size > 0)
     ends = source[moves] * sites + target[moves]
     pairs, pair, pieces = np.unique(ends, return_inverse=True, return_counts=True)
@@ -76,14 +76,14 @@ def exchanging(base: Tiles, step: Exchange, sites: int) -> Messages:
     tile, needed = np.nonzero(shared)
     target, size = targets[needed], shared[tile, needed]
     holders = base.sites.reshape(base.copies, base.once)
-    # Each group of sites sends to its own members; a site with a copy receives nothing.
+    # Each group of sites sends to its own members; sites with a copy receive nothing.
     source = holders[target * base.copies // sites, tile]
     there = (holders[:, tile] == target).any(axis=0)
     return together(np.where(there, target, source), target, size, sites)
 
 
 def _shared(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Elements that each box has in common with each other one, float64 (boxes, others)."""
+    """Elements of the intersections of boxes with other boxes, float64 (boxes, others)."""
     total = np.ones((len(boxes), len(others)))
     for a in range(boxes.shape[1]):
         mine, row = np.unique(boxes[:, a], axis=0, return_inverse=True)
@@ -99,7 +99,7 @@ class Merging:
 
     Attributes:
         before: float64 (sites,), elements that a site reads and writes to merge its own parts.
-        rounds: For each round after that the messages, and the elements that their receivers
+        rounds: For each later round the messages, and the elements that their receivers
             read and write to merge them, float64 (sites,).
     """
 
@@ -131,5 +131,5 @@ def merging(local: Local, step: Complete, sites: int) -> Merging:
 
 
 def _merged(parts: np.ndarray) -> np.ndarray:
-    """How often an element is read or written where so many parts become one."""
+    """Reads and writes per element when a number of parts are merged into one."""
     return np.where(parts > 1, parts + 1, 0)

@@ -1,7 +1,7 @@
-"""Predicts an SPMD program: seconds of every step, and memory of every site.
+"""Predicts the seconds of every step and the memory of every site of an SPMD program.
 
 The cells, tiles and messages of every site are exact; the rates are those of the machine. A
-step takes as long as its busiest site.
+step's time is that of its busiest site.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from einsql.optimizer.decomposition.problem import renames
 from einsql.optimizer.placement.traffic import Traffic, completing, exchanged
 
 CACHED = 3
-"""The speed-up of reads and writes of data that stay in a cache of the core."""
+"""The speed-up of reads and writes of data in a cache of the core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class StepCosts:
         self._keys: dict[int, object] = {}
         self._volumes: dict[int, np.ndarray] = {}
         self._hidden = program.hidden()
-        """Steps whose tiles are never there as a whole."""
+        """Steps whose tiles are never stored."""
         self._begun = {n for t in program.together for n in t.steps[:-1]}
         """Local steps that run in place of another one."""
 
@@ -97,7 +97,7 @@ class StepCosts:
             return completing(local, step, sites).of(state_bytes(local.node))
         if not isinstance(step, Exchange) or step.nbytes == 0:
             return self._none
-        # What is not at hand comes from one copy of the relation.
+        # Elements that are not at hand come from one copy of the relation.
         base = self.program.steps[step.sources[0]].tiles
         absent = step.at_hand[:, 0] < 0
         key = (self.key(base), self.key(step.tiles), absent.tobytes())
@@ -108,7 +108,7 @@ class StepCosts:
         return self._traffic[key].of(tuple_bytes(self.program.relation(step.sources[0])))
 
     def key(self, tiles: Tiles) -> object:
-        """The same for equal tiles."""
+        """A key that is equal for equal tiles."""
         return memoized(
             self._keys, id(tiles), lambda: (tiles.sites.tobytes(), tiles.boxes.tobytes())
         )
@@ -119,7 +119,7 @@ class StepCosts:
         return float((busiest + traffic.messages * self.machine.latency).max(initial=0.0))
 
     def merging(self, step: Step) -> float:
-        """Seconds of the site that merges most: parts are read in turn, and written once."""
+        """Seconds of the site that merges most: it reads the parts in turn and writes once."""
         if not isinstance(step, Complete):
             return 0.0
         local = self.program.maker(step)
@@ -128,14 +128,14 @@ class StepCosts:
         return float(most / self.machine.memory_bandwidth)
 
     def local(self, n: int, step: Local) -> np.ndarray:
-        """Seconds of each site, float64 (sites,): of its cells, one after another."""
+        """Seconds in which each site runs its cells in sequence, float64 (sites,)."""
         node, m = step.node, self.machine
         contraction = bool(node.reduced) and len(node.operands) > 1
         double = any(o.dtype.numpy.itemsize > 4 for o in node.outputs)
         points = extents(step.cells).prod(axis=1, dtype=np.float64)
         if points.max(initial=0) == 0:
             return np.zeros(self.program.sites)
-        if renames(node):  # it hands on what it reads
+        if renames(node):  # it returns its operand's tiles
             return np.bincount(step.sites, minlength=self.program.sites) * m.call_overhead
         point = m.arithmetic(effort_at_point(node), contraction=contraction, double=double)
         stored, passed = self._cell_bytes(n, step, read=True)
@@ -147,7 +147,7 @@ class StepCosts:
     def _cell_bytes(
         self, n: int, step: Local, *, read: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes of each cell, the tiles it reads and the one it makes.
+        """Bytes of each cell: the tiles that it reads and its result tile.
 
         Args:
             n: The number of the step.
@@ -165,12 +165,12 @@ class StepCosts:
         for o, source, pick in zip(node.operands, step.operands, step.picks, strict=True):
             there = self._elements(self.program.steps[source].tiles)[pick]
             if read:
-                there = np.minimum(there, points)  # of a gather's table few rows
+                there = np.minimum(there, points)  # a gather reads few rows of its table
             total[int(source in self._hidden)] += there * tuple_bytes(o.source)
         return total[0], total[1]
 
     def largest(self, n: int, step: Local) -> int:
-        """Bytes of the largest cell; one that is merged gets as much as it makes from its group."""
+        """Bytes of the largest cell; a merged cell also receives a tile from its group."""
         total, _ = self._cell_bytes(n, step)
         if step.partial:
             total = total + self._elements(step.tiles) * state_bytes(step.node)

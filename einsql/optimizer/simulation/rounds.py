@@ -16,7 +16,7 @@ from einsql.ir.spmd.program import Collective, CollectiveName
 from einsql.optimizer.simulation.messages import Messages, together
 
 Algorithm = Callable[[Messages], list[Messages]]
-"""From a collective's direct messages to those of each round."""
+"""Maps a collective's direct messages to the messages of each round."""
 
 Algorithms = Mapping[CollectiveName, Algorithm]
 
@@ -27,7 +27,7 @@ DIRECT: Algorithms = {}
 def rounds(
     messages: Messages, collectives: Sequence[Collective], algorithms: Algorithms
 ) -> list[Messages]:
-    """The messages of each round of a step, which does a single collective or is direct."""
+    """The messages of each round of a step: of its only collective, else direct messages."""
     names = [c.name for c in collectives if c.nbytes]
     if len(names) != 1 or names[0] not in algorithms:
         return [messages]
@@ -35,7 +35,7 @@ def rounds(
 
 
 def tree(messages: Messages) -> list[Messages]:
-    """A binomial tree: sites with the content pass it on, ⌈log₂ g⌉ rounds among g sites.
+    """A binomial tree: sites with the content forward it, ⌈log₂ g⌉ rounds among g sites.
 
     It supports messages of one size from each source (a broadcast).
     """
@@ -63,14 +63,14 @@ def tree(messages: Messages) -> list[Messages]:
 def ring(messages: Messages) -> list[Messages]:
     """A ring: every site sends its last received piece to the next, g - 1 rounds among g sites.
 
-    It supports groups of sites that each send the same to all others (an all-gather).
+    It supports groups in which every site sends one content to all others (an all-gather).
     """
     sites = messages.sites
     if not _one_size(messages.source, messages.size):
         return [messages]
     piece = np.zeros(sites)
     piece[messages.source] = messages.size
-    group = np.arange(sites)  # of each site the first that it speaks with
+    group = np.arange(sites)  # for each site the first site of its group
     np.minimum.at(group, messages.target, messages.source)
     members = np.argsort(group, kind="stable")
     _, first, count = np.unique(group[members], return_index=True, return_counts=True)
@@ -85,14 +85,14 @@ def ring(messages: Messages) -> list[Messages]:
     ring_rounds = []
     for n in range(int(count.max()) - 1):
         now = talks & (n < count - 1)
-        owners = members[first + (place - n) % count]  # whose piece each member has got last
+        owners = members[first + (place - n) % count]  # the owner of each member's latest piece
         after = members[first + (place + 1) % count]
         ring_rounds.append(together(members[now], after[now], piece[owners[now]], sites))
     return ring_rounds
 
 
 def mirrored(algorithm: Algorithm) -> Algorithm:
-    """The algorithm in reverse, for reductions, which merge content on its way."""
+    """The algorithm in reverse, for reductions, which merge content between rounds."""
 
     def run(messages: Messages) -> list[Messages]:
         return [_turned(one_round) for one_round in reversed(algorithm(_turned(messages)))]

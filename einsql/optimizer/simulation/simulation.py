@@ -1,7 +1,7 @@
-"""Simulates an SPMD program on a described cluster: the begin and end of each step.
+"""Simulates an SPMD program on a described cluster: the start and end of each step.
 
 Every site has a clock. A local step advances the clocks of the sites that run its cells. An
-exchange that sends anything begins at the same time at all sites, because the runtime first
+exchange with messages starts at the same time at all sites, because the runtime first
 reduces a status over all sites, which waits for the last one. Its messages start together and
 share links (`fair_shares`). Each site continues when its own messages have ended.
 """
@@ -32,7 +32,7 @@ from einsql.optimizer.simulation.prediction import StepCosts
 from einsql.optimizer.simulation.rounds import DIRECT, Algorithms, rounds
 
 MOST_SITES = 4096
-"""A step may send a message from every site to every other one, and each is looked at."""
+"""The maximum of sites: a step may send a message between every pair of sites."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,17 +45,17 @@ class Simulation:
         cluster: The simulated cluster.
         seconds: The time at which the last site ends.
         computing: Seconds each site runs cells and merges.
-        communicating: Seconds it takes part in exchanges, after all sites have arrived.
-        waiting: Seconds it waits for other sites, before exchanges and at the end.
-        sent: Bytes it sends to other sites.
-        received: Bytes it receives from them.
-        out: Bytes it sends over its node's links.
-        into: Bytes it receives over its node's links.
-        memory: The peak of bytes of tiles that it stores.
+        communicating: Seconds each site takes part in exchanges, after all sites have arrived.
+        waiting: Seconds each site waits for other sites, before exchanges and at the end.
+        sent: Bytes each site sends to other sites.
+        received: Bytes each site receives from other sites.
+        out: Bytes each site sends over its node's links.
+        into: Bytes each site receives over its node's links.
+        memory: The peak of bytes of tiles that each site stores.
         begins: float64 (steps,), the time at which the first site begins each step.
-        ends: float64 (steps,), the time at which the last site ends it.
-        computes: float64 (times, 2, sites), begin and end of the computations of each site.
-        communicates: float64 (times, 2, sites), begin and end of its exchanges.
+        ends: float64 (steps,), the time at which the last site ends each step.
+        computes: float64 (times, 2, sites), start and end of the computations of each site.
+        communicates: float64 (times, 2, sites), start and end of the exchanges of each site.
     """
 
     cluster: Topology
@@ -75,7 +75,7 @@ class Simulation:
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are."""
+        """The number of nodes."""
         return -(-len(self.computing) // self.cluster.node_sites)
 
     def total(self, values: np.ndarray) -> np.ndarray:
@@ -88,23 +88,23 @@ class Simulation:
         return np.asarray(self.total(values) / self.total(np.ones(len(values))))
 
     def utilisation(self) -> np.ndarray:
-        """The part of the time that the sites of each node compute, float64 (nodes,)."""
+        """The share of the time in which the sites of each node compute, float64 (nodes,)."""
         return self._part(self.mean(self.computing))
 
     def link_utilisation(self) -> np.ndarray:
-        """The part that is used of what each node's links could carry, float64 (nodes,).
+        """The used share of the capacity of each node's links, float64 (nodes,).
 
-        In the direction that carries more.
+        It is the share of the direction with more bytes.
         """
         carried = np.maximum(self.total(self.out), self.total(self.into))
         return self._part(carried / (self.cluster.links * self.cluster.network))
 
     def course(self, spans: np.ndarray, bins: int) -> np.ndarray:
-        """The part of every node's time that spans take in each of so many parts of the run.
+        """The share of every node's time that spans take, for equal intervals of the run.
 
         Args:
-            spans: As `computes`.
-            bins: How many parts, all of the same length.
+            spans: float64 (times, 2, sites), start and end of each span, as `computes`.
+            bins: The number of intervals.
 
         Returns:
             float64 (nodes, bins), from 0 to 1.
@@ -139,7 +139,7 @@ def simulate(
         program: The steps of every site.
         machine: The rates of a site; the rates of the network come from the cluster.
         cluster: The nodes of the sites, and the network between them.
-        algorithms: The algorithms of collectives; other ones send direct messages.
+        algorithms: The algorithms of collectives; collectives without one send direct messages.
 
     Raises:
         NotSupportedError: There are more than `MOST_SITES` sites.
@@ -147,7 +147,7 @@ def simulate(
     if program.sites > MOST_SITES:
         raise NotSupportedError(
             f"{program.sites:,} sites are too many to simulate",
-            hint=f"A simulation has at most {MOST_SITES:,}; EXPLAIN (SITES n) without one more.",
+            hint=f"A simulation has at most {MOST_SITES:,} sites; EXPLAIN alone has no such limit.",
         )
     playing = _Playing(program, machine, cluster, algorithms)
     begins, ends = np.zeros(len(program.steps)), np.zeros(len(program.steps))
@@ -176,14 +176,14 @@ def simulate(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Exchanged:
-    """What an exchange takes each site once it has begun, and bytes; all (sites,)."""
+    """Seconds of an exchange at each site after its start, and bytes; all (sites,)."""
 
     seconds: np.ndarray
     traffic: np.ndarray
 
 
 class _Playing:
-    """One run; layers of a network repeat exchanges, so equal ones are played once."""
+    """One simulated run; equal exchanges, as layers repeat them, are simulated once."""
 
     def __init__(
         self, program: Program, machine: Machine, cluster: Topology, algorithms: Algorithms
@@ -197,7 +197,7 @@ class _Playing:
         self.clocks = np.zeros(sites)
         self.computing, self.communicating, self.waiting = (np.zeros(sites) for _ in range(3))
         self.traffic = np.zeros((4, sites))
-        """Bytes sent and received; those of them that cross nodes."""
+        """Bytes sent, bytes received, and the bytes of both that cross nodes."""
         self.computes: list[np.ndarray] = []
         self.communicates: list[np.ndarray] = []
         self._node = np.arange(sites) // cluster.node_sites
@@ -207,12 +207,12 @@ class _Playing:
         self._merging: dict[Hashable, Merging] = {}
 
     def step(self, n: int, step: Exchange | Local | Complete) -> tuple[float, float]:
-        """Plays a step; when it begins and ends."""
+        """Simulates a step; returns the times of its start and end."""
         before = float(self.clocks.min())
         if isinstance(step, Local):
             self._compute(self.costs.local(n, step))
         elif isinstance(step, Exchange):
-            if step.nbytes == 0:  # all is at hand, and no site asks another
+            if step.nbytes == 0:  # every tile is at hand, so sites do not synchronize
                 return before, before
             self._exchange(step)
         else:
@@ -249,7 +249,7 @@ class _Playing:
     def _send(
         self, key: Hashable, messages: Messages, width: int, fields: int, step: Exchange | Complete
     ) -> None:
-        """Synchronizes all sites, and then sends elements of given bytes and fields."""
+        """Synchronizes all sites and sends elements with a number of bytes and fields."""
         if len(messages.size) == 0:
             return
         names = tuple(c.name for c in step.collectives)
@@ -268,7 +268,7 @@ class _Playing:
         self.communicates.append(np.stack([np.full(self.program.sites, begin), self.clocks]))
 
     def _rounds(self, sent: Sequence[Messages]) -> _Exchanged:
-        """Runs the rounds in order; a round begins when its participants have arrived."""
+        """Simulates the rounds in order; a round starts when its participants have arrived."""
         clocks, traffic = np.zeros(self.program.sites), np.zeros((4, self.program.sites))
         for messages in sent:
             seconds, partakes = self._round(messages)
@@ -288,7 +288,7 @@ class _Playing:
         across = self._across(messages)
         latency = np.where(across, c.latency, c.node_latency) * messages.pieces
         ends = (messages.source, messages.target)
-        # Out and into at once, as links are.
+        # Links are full duplex, so both directions transfer at once.
         busy = np.maximum(*(np.bincount(end, latency, sites) for end in ends))
         through = np.maximum(busy[messages.source], busy[messages.target])
         for some, ports, links, rate in (
@@ -303,11 +303,11 @@ class _Playing:
         return seconds, seconds > 0
 
     def _across(self, messages: Messages) -> np.ndarray:
-        """Which messages leave their node, bool (messages,)."""
+        """True for messages that leave their node, bool (messages,)."""
         return np.asarray(self._node[messages.source] != self._node[messages.target])
 
     def _status_seconds(self) -> float:
-        """Reducing a status over all sites: doubling, inside nodes and between them."""
+        """Seconds to reduce a status over all sites by doubling, inside and between nodes."""
         c, sites = self.cluster, self.program.sites
         nodes = int(self._node[-1]) + 1
         inside = (min(c.node_sites, sites) - 1).bit_length()

@@ -1,6 +1,6 @@
 """The cost of an SPMD program in the model of the tensor-relational algebra (TRA §3).
 
-The model counts floats and ignores which sites store them. A relation that ends at several
+The model counts floats and ignores the sites that store them. A relation that ends at several
 sites was broadcast (BCAST) and costs its size for every copy. Any other movement is a shuffle
 (SHUF) and costs its size once, even if part of it does not move.
 """
@@ -36,7 +36,7 @@ def tra_costs(program: Program) -> list[float]:
 
 
 def _moved(tiles: Tiles) -> int:
-    """Elements of every copy if each element is at several sites, else each element once."""
+    """Elements of all copies if each element is at several sites, else elements of one copy."""
     axes = [np.unique(tiles.boxes[:, n]) for n in range(tiles.boxes.shape[1])]
     copies = np.zeros([max(1, len(a) - 1) for a in axes], np.int64)
     order = np.argsort(tiles.sites, kind="stable")
@@ -55,5 +55,5 @@ def _moved(tiles: Tiles) -> int:
 
 
 def _width(program: Program, step: int) -> int:
-    """Fields of a step's relation."""
+    """The number of fields of a step's relation."""
     return len(program.relation(step).schema.fields)

@@ -49,16 +49,16 @@ def lower(
 
     Args:
         node: The EinSum.
-        parts: The number of parts of each label; 1 where it is not named. A derived
+        parts: The number of parts of each label, by default 1. A derived
             label is cut only after the result is computed.
-        sources: The operands' relations, if they are computed and have one field;
-            Inputs are scanned.
+        sources: The relations of computed operands with one field;
+            Inputs are scanned instead.
 
     Returns:
         A relation whose key i cuts axis i into the parts of the result's labels.
 
     Raises:
-        NotSupportedError: The node has several fields, or an operand's relation is missing.
+        NotSupportedError: The node has several fields, or a computed operand has no relation.
         ProgrammingError: A label has more parts than values.
     """
     relations: list[Fields | None] = []
@@ -75,15 +75,15 @@ def lower(
 def lower_fields(
     node: EinSum, parts: Mapping[str, int], sources: Sequence[Fields | None] = ()
 ) -> dict[str, ra.Node]:
-    """The plan of each output of an EinSum; as `lower`.
+    """The plan of each output of an EinSum, by name (see `lower`).
 
     Args:
         node: The EinSum.
         parts: As in `lower`.
-        sources: The relations of the operands' fields, if they are computed.
+        sources: The relations of the fields of computed operands.
 
     Raises:
-        NotSupportedError: The relations of an operand are missing.
+        NotSupportedError: A computed operand has no relations.
         ProgrammingError: A label has more parts than values.
     """
     lowering = _Lowering(node, parts, sources)
@@ -91,7 +91,7 @@ def lower_fields(
 
 
 def lower_graph(root: Node, parts: Mapping[EinSum, Mapping[str, int]]) -> ra.Node:
-    """The plan of a graph with one value whose every EinSum has its parts.
+    """The plan of a graph whose root has one field.
 
     Raises:
         NotSupportedError: The root is an Input or has several fields.
@@ -104,7 +104,7 @@ def lower_graph(root: Node, parts: Mapping[EinSum, Mapping[str, int]]) -> ra.Nod
 
 
 def lower_graph_fields(root: Node, parts: Mapping[EinSum, Mapping[str, int]]) -> dict[str, ra.Node]:
-    """The plan of every field of a graph's root; as `lower_graph`.
+    """The plan of every field of a graph's root, by name (see `lower_graph`).
 
     Raises:
         NotSupportedError: The root is an Input.
@@ -122,7 +122,7 @@ def lower_graph_fields(root: Node, parts: Mapping[EinSum, Mapping[str, int]]) ->
 
 @dataclass
 class _Lowering:
-    """One EinSum, output by output."""
+    """Lowers one EinSum, output by output."""
 
     node: EinSum
     wanted: Mapping[str, int]
@@ -166,9 +166,9 @@ class _Lowering:
     def _read(
         self, output: Output, parts: Mapping[str, int]
     ) -> tuple[list[tuple[int, str]], list[str]]:
-        """The operands' fields an output reads, and the labels that need a tensor of their own.
+        """The operands' fields that an output reads, and the labels that need an index tensor.
 
-        Those are labels that are cut and read as values, or that no field is cut by.
+        An index tensor is needed for cut labels whose values are read or that no field has.
         """
         defines = [a.define for a in self.node.axes if a.define is not None]
         terms = [*defines, self.node.guard, *output.args, output.where]
@@ -191,7 +191,7 @@ class _Lowering:
         return self.cut_operands[key]
 
     def _index(self, label: str, split: int) -> ra.Node:
-        """The tensor of a label's values, cut as the label is."""
+        """The tensor of a label's values, with the label's cut."""
         axis = self.node.axis(label)
         cuts = equal_cuts("Scan", [axis.extent], [split])
         return ra.Scan(ra.RangeInput.over(axis.lo, axis.hi), cuts)
@@ -200,11 +200,11 @@ class _Lowering:
         reduction = None if output.reduction is None else REDUCTIONS[output.reduction]
         if reduction is not None and reduction.monoid is not None:
             return ra.Aggregate(result, kept, reduction.name)
-        # Labels that are left out were whole, so their keys are all 0.
+        # The omitted labels are not cut, so their keys are all 0.
         return ra.ReKey(result, tuple(key_label(n) for n in kept))
 
     def _in_order(self, result: ra.Node, has: tuple[str, ...]) -> ra.Node:
-        """The result with a key for each label, those of labels that only it has included."""
+        """The result with a key for each label, including labels that occur only in the result."""
         wanted = self.node.keys
         if has != wanted:
             keys = (key_label(has.index(x)) if x in has else bigint(0) for x in wanted)
@@ -212,7 +212,7 @@ class _Lowering:
         return ra.repartition(result, [self.wanted.get(x, 1) for x in wanted])
 
     def _extreme(self, output: Output) -> ra.Node:
-        """ARG_MIN in two steps that can be cut: the extreme, then the least argument there."""
+        """ARG_MIN in two steps that can be cut: the extreme, then the least argument with it."""
         argument, value = output.args
         reduction = "min" if output.reduction == "arg_min" else "max"
         extreme = Output("best", (value,), value.dtype, reduction, output.where)
@@ -231,7 +231,7 @@ class _Lowering:
 
 
 def _repeats(value: Expr) -> bool:
-    """True if two kernels surely compute the same: floats may be rounded differently."""
+    """True if two kernels compute equal values; float kernels may round differently."""
     return isinstance(value, Value | Label | Const) or not any(
         e.dtype.is_float for e in subexpressions(value)
     )

@@ -1,4 +1,4 @@
-"""The kernel of an output: its EinSum over operands that are tiles."""
+"""The kernel of an output: the output's EinSum over tiles."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def kernel(
 
     Args:
         node: The EinSum.
-        output: One of its outputs.
+        output: One of the EinSum's outputs.
         reads: Operand and field of each tile.
-        indexed: Labels that are cut; a further tile each has their values.
+        indexed: Cut labels whose values are read; each has an additional tile of its values.
 
     Labels count from 0 in a tile. The value of a label that is not cut is that count plus
     the lower bound of the label; definitions of labels are shifted likewise.
@@ -80,7 +80,7 @@ def kernel(
 
 
 def _moved(define: Expr, axis: Axis) -> Expr:
-    """The definition less its axis's start; -1, which is no position, outside its bounds."""
+    """The definition less its axis's lower bound; -1, an invalid position, out of bounds."""
     wide = cast(define, DType.BIGINT)
     above = call("le", DType.BOOLEAN, bigint(axis.lo), wide)
     within = conj(above, call("lt", DType.BOOLEAN, wide, bigint(axis.hi)))

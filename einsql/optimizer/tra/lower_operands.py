@@ -1,4 +1,4 @@
-"""Operands of an EinSum as relations of blocks: cut, sliced, their diagonals taken."""
+"""Operands of an EinSum as relations of blocks: cuts, slices and diagonals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from einsql.ir.tra.typing import assembled
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A field of a node, with its relation where it is computed."""
+    """A field of a node, and its relation if the node is computed."""
 
     node: Node
     field: str
@@ -24,15 +24,15 @@ class Source:
 
 
 def cut_operand(source: Source, axes: Sequence[Axis], parts: Sequence[int]) -> ra.Node:
-    """The blocks of a field within the bounds of the axes it is read through.
+    """The blocks of a field within the bounds of the axes that read it.
 
     Args:
         source: The field.
-        axes: One for each of its keys, within the key's bounds.
-        parts: Into how many parts each is cut.
+        axes: One axis for each of the field's keys, within the key's bounds.
+        parts: The number of parts of each axis.
 
     Raises:
-        NotSupportedError: It is computed, and its relation is not given.
+        NotSupportedError: The field is computed, and `source` has no relation.
         ProgrammingError: An axis has more parts than values.
     """
     keys = source.node.schema.keys

@@ -1,8 +1,8 @@
-"""The specific rules: ways to multiply matrices over sites, and contractions alike (TRA §4.2).
+"""The specific rules: distributed products of matrices and other contractions (TRA §4.2).
 
 A contraction is a local aggregation of a local join that sums over the join keys. X and Y are
-its operands without their broadcasts and shuffles. The keys i are those of X only, k those of
-Y only, and j the shared ones.
+its operands without their broadcasts and shuffles. The keys i occur only in X, the keys k only
+in Y, and the keys j in both.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from einsql.optimizer.tra.rules import Build, ImplementationRule, bare
 
 @dataclass(frozen=True, slots=True)
 class _Contraction:
-    """The operations of a contraction, and the operands below their moves."""
+    """The operations of a contraction, and its operands without their moves."""
 
     sum: LocalAggregate
     join: LocalJoin
     operands: tuple[Node, Node]
 
     def over(self, join: Node, *moves: tuple[int, ...]) -> Node:
-        """The sum of other products, shuffled on the way."""
+        """The contraction's sum over another join, with shuffles between them."""
         for dims in moves:
             join = Shuffle(join, dims)
         return replace(self.sum, source=join)
@@ -48,7 +48,7 @@ def _contraction(node: Node) -> _Contraction | None:
 
 
 def _builds(ways: Callable[[_Contraction], Iterator[Build]], node: Node) -> Iterator[Build]:
-    """The ways to write a node that is a contraction."""
+    """The alternatives of a node that is a contraction."""
     contraction = _contraction(node)
     return iter(()) if contraction is None else ways(contraction)
 
@@ -66,18 +66,18 @@ def cross_product(c: _Contraction) -> Iterator[Build]:
 
 
 def replicated(c: _Contraction) -> Iterator[Build]:
-    """RMM, as printed: all of one (i, k) meets at one site."""
+    """RMM, as printed: all arrays of one (i, k) are sent to one site."""
     yield lambda: c.over(_on_all_keys(c, c.sum.group_by))
 
 
 def three_dimensional(c: _Contraction) -> Iterator[Build]:
-    """3D: every (i, j, k) at a site of its own, then the sums at those of (i, k)."""
+    """3D: each (i, j, k) is joined at a separate site, then each (i, k) is summed at one site."""
     every = tuple(range(c.join.width))
     yield lambda: c.over(_on_all_keys(c, every), c.sum.group_by)
 
 
 def _on_all_keys(c: _Contraction, dims: tuple[int, ...]) -> LocalJoin:
-    """The join of both operands, duplicated along the keys they lack and shuffled."""
+    """The join of both operands, duplicated along their missing keys and shuffled."""
     every = tuple(range(c.join.width))
     bounds: dict[int, int] = {}
     for source, places in zip(c.operands, c.join.keys, strict=True):

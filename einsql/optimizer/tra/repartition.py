@@ -1,4 +1,4 @@
-"""R2: where arrays are moved, so that fewer bytes are (TRA §4.2)."""
+"""R2: moves broadcasts and shuffles so that fewer bytes cross sites (TRA §4.2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from einsql.optimizer.tra.rules import Build, ImplementationRule, bare
 
 
 def last_move(node: Node) -> Iterator[Build]:
-    """R2-1; also drops a shuffle that moves nothing because the last one had its placement."""
+    """R2-1; also drops a shuffle to the placement of the shuffle before it."""
     if not isinstance(node, Bcast | Shuffle):
         return
     source = node.source
@@ -38,9 +38,9 @@ def filter_before_move(node: Node) -> Iterator[Build]:
 
 
 def map_and_move(node: Node) -> Iterator[Build]:
-    """R2-3, in both directions: a map may shrink or grow the arrays that move.
+    """R2-3, in both directions: a map may shrink or enlarge the arrays that move.
 
-    A shuffle moves past a map that keeps the values of the shuffle's keys at any position.
+    A shuffle moves past a map that preserves the values of the shuffle's keys at any position.
     """
     match node:
         case LocalMap(source=Bcast(source=moved)):
@@ -58,12 +58,12 @@ def map_and_move(node: Node) -> Iterator[Build]:
 
 
 def _renumbered(keys: tuple[int, ...], numbers: dict[int, int]) -> tuple[int, ...] | None:
-    """Other numbers of keys; None if one of them has none."""
+    """The new numbers of keys; None if a key has none."""
     return tuple(map(numbers.__getitem__, keys)) if numbers.keys() >= set(keys) else None
 
 
 def _kept(node: LocalMap) -> dict[int, int]:
-    """The map's key dimensions that are, unchanged, key dimensions of its source."""
+    """The map's key dimensions that equal a key dimension of its source."""
     count = len(node.source.schema.blocks.bounds)
     if node.keys is None:
         return {k: k for k in range(count)}
@@ -72,7 +72,7 @@ def _kept(node: LocalMap) -> dict[int, int]:
 
 
 def drop_shuffle(node: Node) -> Iterator[Build]:
-    """R2-4, also for Stack: R is partitioned by keys of the group, so a group has one site."""
+    """R2-4, also for Stack: R is sharded by grouping keys, so each group has one site."""
     if not isinstance(node, LocalAggregate | LocalStack) or not isinstance(node.source, Shuffle):
         return
     move, groups = node.source, group_keys(node)
@@ -87,14 +87,14 @@ def drop_shuffle(node: Node) -> Iterator[Build]:
 
 
 def group_keys(node: LocalAggregate | LocalStack) -> set[int]:
-    """The key dimensions of its operand that an operation groups by."""
+    """The operand's key dimensions by which an operation groups."""
     if isinstance(node, LocalAggregate):
         return set(node.group_by)
     return set(range(len(node.source.schema.blocks.bounds))) - {node.key}
 
 
 def two_phases(node: Node) -> Iterator[Build]:
-    """R2-5, and with Bcast for Shuffle: kernels that end a fold run once, in the last phase."""
+    """R2-5, also with Bcast for Shuffle: finishing kernels run once, in the last phase."""
     if not isinstance(node, LocalAggregate) or not isinstance(node.source, Bcast | Shuffle):
         return
     move = node.source
@@ -111,7 +111,7 @@ def two_phases(node: Node) -> Iterator[Build]:
 
 
 def join_ways(node: Node) -> Iterator[Build]:
-    """R2-6: every way to bring the arrays of each match of a complete join to one site.
+    """R2-6: the moves that bring the arrays of each match of a complete join to one site.
 
     If both sides are replicated, each site computes every match, and the type records these
     as copies: a later shuffle or aggregation uses one of them.
@@ -131,7 +131,7 @@ def join_ways(node: Node) -> Iterator[Build]:
 
 
 def shuffled_join(join: LocalJoin, sources: tuple[Node, ...], dims: tuple[int, ...]) -> LocalJoin:
-    """The join over operands that are shuffled on keys of its matches, which all have."""
+    """The join over operands that are shuffled on match keys; every operand has these keys."""
     moved = [
         Shuffle(s, tuple(places.index(k) for k in dims))
         for s, places in zip(sources, join.keys, strict=True)

@@ -1,4 +1,4 @@
-"""The rules of the implementation algebra: a name, a law and the alternatives it gives."""
+"""The rules of the implementation algebra: a name, a law and a function of alternatives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from einsql.ir.ia.typing import PhysicalSchema
 from einsql.ir.tra.block_schema import BlockSchema
 
 Build = Callable[[], Node]
-"""Makes an alternative; raises where its local work would be wrong."""
+"""Builds an alternative; raises if its local operations would be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class ImplementationRule:
 
     Attributes:
         name: The paper's number; the name in `disabled_rules`.
-        law: One line of algebra, with the conditions under which it holds.
-        builds: The other ways to write a node by this law, if any.
+        law: One line of algebra, with its conditions.
+        builds: Yields builders of a node's alternatives by this law.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 Each operation gets one implementation, independent of cost; rules find the others. Two entries
 differ from the printed table: Tile appends the key that counts tiles, and Stack shuffles on all
-keys but the one it stacks.
+keys except the stacked one.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Stored = Mapping[str, Sequence[int] | None]
 
 
 def translate(root: tra.Node, sites: int, stored: Stored | None = None) -> ia.Node:
-    """A tensor-relational plan by Table 1.
+    """Translates a tensor-relational plan by Table 1 (TRA §4.1).
 
     Args:
         root: The plan.
         sites: The number of sites.
-        stored: The placements of stored tensors. A tensor that is not named has the placement
+        stored: The placements of stored tensors. An unnamed tensor has the placement
             of its declared cut, or else is distributed over the sites by all of its keys.
 
     Raises:
-        ProgrammingError: A name or a key in `stored` is none of the plan's.
+        ProgrammingError: A name or a key in `stored` does not occur in the plan.
     """
     placements = stored or {}
     names = [n.tensor.name for n in tra.walk(root) if isinstance(n, tra.Scan)]
