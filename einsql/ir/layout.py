@@ -32,7 +32,7 @@ class Mesh:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Size of each axis."""
+        """The size of each axis."""
         return tuple(size for _, size in self.axes)
 
 
@@ -42,7 +42,7 @@ class Shard:
 
     Attributes:
         axis: The tensor axis.
-        depth: Orders the mesh axes that cut the same tensor axis: lower depths cut first,
+        depth: The order of mesh axes that cut the same tensor axis: lower depths cut first,
             equal depths in the order of the mesh.
     """
 
@@ -95,10 +95,10 @@ class Tiles:
 
     Attributes:
         sites: int64 (tiles,), the site that stores each tile.
-        boxes: int64 (tiles, keys, 2), the keys `[lo, hi)` that each tile covers.
+        boxes: int64 (tiles, keys, 2), the range of keys `[lo, hi)` of each tile.
         copies: The number of copies of the relation. The first tiles/copies tiles are one
             copy, the next ones the same boxes at other sites, and so on.
-        layout: The placement that yields these tiles and sites; None if there is none.
+        layout: The placement that yields these tiles and sites; None if no placement does.
     """
 
     sites: np.ndarray
@@ -108,12 +108,12 @@ class Tiles:
 
     @property
     def once(self) -> int:
-        """How many tiles one copy has."""
+        """The number of tiles of one copy."""
         return len(self.sites) // self.copies
 
     @property
     def volumes(self) -> np.ndarray:
-        """Elements of each tile."""
+        """The number of elements of each tile."""
         return volumes(self.boxes)
 
     def equals(self, other: Tiles) -> bool:
@@ -127,12 +127,12 @@ class Tiles:
 
 
 def covers(layout: Layout, sites: np.ndarray, boxes: np.ndarray) -> bool:
-    """True if a layout puts exactly these boxes at these sites.
+    """True if a layout yields exactly these boxes at these sites.
 
     Args:
-        layout: Over all sites.
+        layout: A layout over all sites.
         sites: (tiles,), the site of each box.
-        boxes: (tiles, keys, 2), together all keys of a relation.
+        boxes: (tiles, keys, 2), boxes that together cover all keys of a relation.
     """
     span = enclosing(boxes)
     expected = region(layout.mesh, layout.placed, extents(span).tolist())
@@ -146,12 +146,12 @@ def covers(layout: Layout, sites: np.ndarray, boxes: np.ndarray) -> bool:
 
 
 def layout_of(tiles: Tiles, sites: int, shape: Sequence[int]) -> Layout | None:
-    """Finds the placement on a mesh of all sites that yields given tiles.
+    """Infers the placement on a mesh of all sites that yields the tiles.
 
     Args:
-        tiles: All tiles of a relation; their own layout is ignored.
+        tiles: All tiles of a relation; `tiles.layout` is ignored.
         sites: The number of sites.
-        shape: Extents of the relation.
+        shape: The extents of the relation.
 
     Returns:
         The placement with the fewest mesh axes, which are named r0, r1, …; None if no mesh
@@ -182,7 +182,7 @@ def layout_of(tiles: Tiles, sites: int, shape: Sequence[int]) -> Layout | None:
 
 
 def _entry(first: np.ndarray, box: np.ndarray | None) -> Entry | None:
-    """The entry of a mesh axis whose first two sites store these boxes; None if impossible."""
+    """The entry of a mesh axis whose first two sites store the boxes; None if there is none."""
     if box is None:
         return Single()
     changed = np.flatnonzero((box != first).any(axis=1))
@@ -192,7 +192,7 @@ def _entry(first: np.ndarray, box: np.ndarray | None) -> Entry | None:
 
 
 def _chains(sites: int, strides: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Every mesh of these strides and of all sites, the last stride first; short ones first."""
+    """Every mesh of all sites with these strides, the last stride first; short meshes first."""
     open_ends: list[tuple[int, ...]] = [(1,)] if sites == 1 or 1 in strides else []
     while open_ends:
         yield from (ends for ends in open_ends if ends[-1] == sites)
@@ -207,7 +207,7 @@ def _chains(sites: int, strides: Sequence[int]) -> Iterator[tuple[int, ...]]:
 def _deepened(
     strides: Sequence[int], along: Mapping[int, Entry | None], boxes: np.ndarray
 ) -> Placement:
-    """Entries with depths: of two cuts of a tensor axis the outer one has pieces farther apart."""
+    """Entries with depths: of two cuts of a tensor axis the outer cut has the larger offset."""
     entries: list[Entry] = []
     for stride in strides:
         entry = along[stride]
@@ -222,14 +222,14 @@ def _deepened(
 
 
 def describe(layout: Layout, keys: Sequence[str]) -> str:
-    """A layout in the terms of PyTorch's DTensor.
+    """Formats a layout in the terms of PyTorch's DTensor.
 
     Args:
-        layout: Over all sites.
-        keys: Names of the tensor's axes.
+        layout: A layout over all sites.
+        keys: The names of the tensor's axes.
 
     Returns:
-        Such as `DeviceMesh(r0=2, r1=4) [Shard(i), Replicate]`. A mesh axis that cuts the
+        Text such as `DeviceMesh(r0=2, r1=4) [Shard(i), Replicate]`. A mesh axis that cuts the
         pieces of a later one further is a `StridedShard`.
     """
     axes = [(n, e) for (_, n), e in zip(layout.mesh.axes, layout.placed, strict=True) if n > 1]
@@ -246,7 +246,7 @@ def describe(layout: Layout, keys: Sequence[str]) -> str:
 
 
 def described(tiles: Tiles, sites: int, extents: Mapping[str, int]) -> str:
-    """The placement of tiles as `describe` prints it, or `8 tiles at 3 sites` without one.
+    """Formats the placement of tiles as `describe` does; without one, as `8 tiles at 3 sites`.
 
     Args:
         tiles: All tiles of a relation.
@@ -264,7 +264,7 @@ def ranks_of(sites: np.ndarray, count: int, ranks: int) -> np.ndarray:
     """The rank of each site: equal contiguous ranges of sites go to the ranks in order.
 
     Args:
-        sites: int64 (…,), numbers of sites.
+        sites: int64 (…,), the numbers of the sites.
         count: The number of sites.
         ranks: The number of ranks.
     """
@@ -274,7 +274,7 @@ def ranks_of(sites: np.ndarray, count: int, ranks: int) -> np.ndarray:
 def placement(
     mesh: Mesh, axes: Sequence[Sequence[str]], partial: Mapping[str, str] | None = None
 ) -> Placement:
-    """A placement in sharding notation.
+    """Creates a placement from sharding notation.
 
     Args:
         mesh: The mesh.
@@ -282,7 +282,7 @@ def placement(
         partial: Mesh axes along which values are partial, with the name of the reduction.
 
     Returns:
-        The placement; mesh axes that are not named replicate.
+        The placement; unnamed mesh axes replicate.
 
     Raises:
         InterfaceError: A mesh axis is unknown, is named twice, or cuts before an outer one.
@@ -317,7 +317,7 @@ class Region:
     """The part of a tensor that each site of a mesh stores.
 
     Attributes:
-        boxes: int64 (sites, tensor axes, 2), half-open.
+        boxes: int64 (sites, tensor axes, 2), the box of each site, with exclusive upper bounds.
         there: bool (sites,), False at sites that store nothing.
     """
 
@@ -326,7 +326,7 @@ class Region:
 
     @property
     def volumes(self) -> np.ndarray:
-        """Elements at each site."""
+        """The number of elements at each site."""
         return np.asarray(volumes(self.boxes) * self.there)
 
 
@@ -336,7 +336,7 @@ def region(mesh: Mesh, placed: Placement, shape: Sequence[int]) -> Region:
     Args:
         mesh: The mesh.
         placed: The placement of the tensor.
-        shape: Its extents.
+        shape: The tensor's extents.
     """
     sites = prod(mesh.shape)
     at = np.unravel_index(np.arange(sites), mesh.shape) if mesh.axes else ()

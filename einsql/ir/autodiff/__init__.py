@@ -2,8 +2,8 @@
 
 `terms` are expressions with operators; `expressions` differentiates one expression. `domains`
 sums the contributions of points to elements, and `backward` traverses the graph. `paths`
-refuses functions without a derivative; `shifts` finds derivatives that cancel. `signs` infers
-which values are finite. `forms` keeps products of matrices, `parts` the size of expressions.
+rejects functions without a derivative; `shifts` detects derivatives that cancel. `signs` infers
+finite values. `forms` preserves products of matrices, `parts` limits the size of expressions.
 
 The derivatives are EinSum nodes over the nodes of the loss, so both passes are planned as one
 graph.

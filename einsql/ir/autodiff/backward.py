@@ -2,7 +2,7 @@
 
 The adjoint of a field is the derivative of the loss by each of its elements: a node with
 the same keys and one value, or a constant. It is the sum of the contributions of every
-operand that reads the field, and 0 where no point reads an element.
+operand that reads the field, and 0 for elements that no point reads.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Seed:
     Attributes:
         adjoint: The adjoint of the output's argument at the point.
         of_output: The adjoint of the output.
-        operands: The node's operands and those that the adjoint reads.
-        itself: The number of the operand that is the node itself.
+        operands: The node's operands and the operands of the adjoint.
+        itself: The number of the operand for the node itself.
     """
 
     adjoint: Term
@@ -66,7 +66,7 @@ class Backward:
 
     Attributes:
         loss: A node without keys.
-        value: Its float field.
+        value: The loss's float field.
         gradients: The gradients computed so far.
     """
 
@@ -91,7 +91,7 @@ class Backward:
             self._nodes.append(node)
         for node in self._nodes:
             if isinstance(node, EinSum):
-                for o in node.outputs:  # producers first, so that this recurs no deeper
+                for o in node.outputs:  # producers first, which avoids deep recursion
                     self._known.of_field(node, o.name)
                 form = self._forms.get(id(node), node)
                 for source in {id(o.source): o.source for o in form.operands}.values():
@@ -102,18 +102,18 @@ class Backward:
         return any(n is source for n in self._nodes)
 
     def uses(self, other: Backward) -> bool:
-        """True if the loss is computed from a gradient of another one."""
+        """True if the loss is computed from a gradient of another loss."""
         return any(n is gradient for gradient in other.gradients for n in self._nodes)
 
     def gradient(self, source: Node) -> EinSum:
         """The derivative of the loss by every element of a node that it reads.
 
         Returns:
-            A node with the keys of the source and its float fields; of two bytes an
-            element they are FLOAT. Where the source has no element there is none.
+            A node with the source's keys and float fields; fields of 16-bit types become FLOAT.
+            It has the same elements as the source.
 
         Raises:
-            ProgrammingError: Something on the way has no derivative.
+            ProgrammingError: An operation between the source and the loss has no derivative.
         """
         refuse_choices(self._nodes, self.loss, self.value, source)
         after = {id(source)}
@@ -121,7 +121,7 @@ class Backward:
             form = self._forms.get(id(node), node)
             if isinstance(form, EinSum) and any(id(o.source) in after for o in form.operands):
                 after.add(id(node))
-        for node in reversed(self._nodes):  # readers first, so that nothing recurs deeply
+        for node in reversed(self._nodes):  # readers first, which avoids deep recursion
             if id(node) in after:
                 for f in node.schema.fields:
                     if f.dtype.is_float:
@@ -163,7 +163,7 @@ class Backward:
         return memoized(self._adjoints, (id(node), name), total)
 
     def _cancels(self, node: Node, name: str) -> bool:
-        """True for an extreme that shifts the loss's terms by an amount that cancels."""
+        """True for an extreme that shifts terms of the loss by an amount that cancels."""
         if not isinstance(node, EinSum) or node is self.loss:
             return False
         output = next(o for o in node.outputs if o.name == name)
@@ -189,11 +189,11 @@ class Backward:
         Args:
             node: The node.
             form: An equal node over other operands (see `factored`).
-            o: One of its outputs, in that form.
+            o: An output of `form`.
             leaves: The values of the operand.
 
         Returns:
-            None if the output does not depend on the operand.
+            The contributions; None if the output does not depend on the operand.
         """
         if not o.dtype.is_float or not any(e in leaves for e in subexpressions(o.args[0])):
             return None
@@ -204,18 +204,18 @@ class Backward:
         total = added(t for t in terms if t is not None)
         if total is None:
             return None
-        if o.reduction is None:  # reading the stored result is never dearer than computing it
+        if o.reduction is None:  # reading the stored result costs no more than computing it
             stored = Value(seed.itself, o.name, o.dtype)
             total = Term(replaced(total.expr, o.args[0], stored))
         is_product = o.reduction is not None and is_contraction(total.expr, seed.operands)
         finite = is_product or self._known.of_expr(total.expr, seed.operands).finite
         if seed.of_output.number is None and not finite:
-            # Elements that a later filter drops have adjoint 0, even if this gives 0 · inf.
+            # Elements that a later filter drops have adjoint 0, even if this yields 0 · inf.
             nothing = seed.of_output.equal(0).both(total.is_nan())
             total = nothing.choose(0, total)
         return in_parts(Points(node.axes, seed.operands, node.guard, total, o.where))
 
-    # ---- adjoints of what is reduced
+    # ---- adjoints of reduced values
 
     def _seed(self, node: EinSum, form: EinSum, o: Output) -> Seed | None:
         """The adjoint of an output's expression at every point of its node."""
@@ -248,10 +248,10 @@ def _seed(node: EinSum, form: EinSum, o: Output, adjoint: Adjoint, known: Knowle
 
 @dataclass
 class Group:
-    """A reduced output at a point of its node, as derivatives of reductions see it.
+    """A reduced output at a point of its node, the argument of derivatives of reductions.
 
     Attributes:
-        adjoint: Of the reduced value.
+        adjoint: The adjoint of the reduced value.
     """
 
     _node: EinSum
@@ -263,7 +263,7 @@ class Group:
 
     @property
     def value(self) -> Term:
-        """What the point contributes."""
+        """The point's contribution to the reduction."""
         return Term(self._output.args[0])
 
     @property
@@ -272,11 +272,11 @@ class Group:
         return Term(Value(self._itself, self._output.name, self._output.dtype))
 
     def asks(self, condition: Term) -> bool:
-        """True if only points count where a condition holds."""
+        """True if the output reduces only points that satisfy a condition."""
         return condition.expr in conjuncts(self._output.where)
 
     def total(self, reduction: str, value: Term | int, where: Term) -> Term:
-        """Another reduction over the points of the group; numbers are counted."""
+        """Another reduction of the group's points with a condition; ints are BIGINT summands."""
         e = value.expr if isinstance(value, Term) else Const(value, DType.BIGINT)
         dtype = self._output.dtype if isinstance(value, Term) else DType.BIGINT
         condition = where.expr
@@ -287,19 +287,19 @@ class Group:
         return Term(Value(len(self._operands), name, dtype))
 
     def finish(self, known: Knowledge) -> tuple[Operand, ...]:
-        """The operands that adjoints of the value may read."""
+        """The operands that the value's adjoint may read."""
         if not self._totals:
             return tuple(self._operands)
         n = self._node
         totals = domains.node(n.axes, self._operands, n.guard, n.keys, self._totals)
         for o in self._totals:
-            if o.dtype.is_integer:  # counts are divided by where something is counted
+            if o.dtype.is_integer:  # counts are divisors only in groups with counted points
                 known.trust(totals, o.name, POSITIVE)
         return (*self._operands, Operand(totals, n.keys))
 
 
 def _read(adjoint: Adjoint, labels: tuple[str, ...], operands: list[Operand]) -> Expr:
-    """An adjoint as an expression; a node becomes one more operand."""
+    """An adjoint as an expression; a node becomes an additional operand."""
     if isinstance(adjoint, Const):
         return adjoint
     operands.append(Operand(adjoint, labels))
@@ -307,13 +307,13 @@ def _read(adjoint: Adjoint, labels: tuple[str, ...], operands: list[Operand]) ->
 
 
 def _axes(node: Node) -> tuple[tuple[Axis, ...], tuple[str, ...]]:
-    """An axis for each key of a node, and their labels."""
+    """An axis for each key of a node, and the axes' labels."""
     keys = node.schema.keys
     return tuple(Axis(k.name, k.lo, k.hi) for k in keys), tuple(k.name for k in keys)
 
 
 def _added(node: Node, parts: list[Adjoint], dtype: DType) -> Adjoint | None:
-    """The sum of adjoints of a node's field, in one pass, in the type of the field."""
+    """The sum of adjoints of a node's field, in one node and in the field's type."""
     axes, labels = _axes(node)
     operands: list[Operand] = []
     terms = [Term(_read(part, labels, operands)) for part in parts]

@@ -1,7 +1,7 @@
 """Sums of the contributions of a node's points to the elements that an operand reads.
 
 The keys of such a sum are the operand's labels. A label that is repeated, computed, or
-shorter than its key gives a derived key: elements that no point reads get 0.
+shorter than its key yields a derived key. Elements that no point reads get 0.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.intervals import bounds_of, fits, interval
 
 VALUE = "val"
-"""The one field of nodes made here."""
+"""The name of the single field of the nodes of this module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Points:
 
     Attributes:
         value: A float expression over the operands.
-        where: A further condition on points, besides the guard.
+        where: A condition on points in addition to the guard.
     """
 
     axes: tuple[Axis, ...]
@@ -54,13 +54,13 @@ class Points:
 
     @property
     def read(self) -> set[str]:
-        """Labels that the contribution and the conditions read themselves or through operands."""
+        """Labels that the contribution and the conditions read directly or through operands."""
         expressions = (self.value.expr, self.guard, self.where)
         return set().union(*(_direct(self, e) for e in expressions))
 
 
 def summed(points: Points, read: Operand) -> Const | EinSum | None:
-    """Sums the contributions of points to each element that one of their operands reads.
+    """Sums the contributions of points to each element that one of the operands reads.
 
     Returns:
         A node with the keys of the operand's source and the field VALUE, a constant if
@@ -89,7 +89,7 @@ def summed(points: Points, read: Operand) -> Const | EinSum | None:
 
 
 def _keyed(axes: tuple[Axis, ...], read: Operand) -> tuple[tuple[Axis, ...], tuple[str, ...]]:
-    """Axes with one for each key of an operand's source, over all of its values."""
+    """Axes and keys with one axis for each key of an operand's source, over the key's values."""
     labels = {a.label: a for a in axes}
     keys: list[str] = []
     for label, key in zip(read.labels, read.source.schema.keys, strict=True):
@@ -128,18 +128,18 @@ def node(
     keys: tuple[str, ...],
     outputs: Sequence[Output],
 ) -> EinSum:
-    """An EinSum without the operands that nothing reads."""
+    """An EinSum without its unread operands."""
     over_all = EinSum(axes, tuple(operands), guard, keys, tuple(outputs))
     return with_operands(over_all, sorted(set().union(*map(operands_of, exprs(over_all)))))
 
 
 def _trimmed(points: Points, keys: Sequence[str]) -> tuple[Points, int]:
-    """The points without axes that nothing reads, and how often each of them is there.
+    """The points without unread axes, and the number of repetitions of each point.
 
-    Derived axes go if they are always within their bounds, so that they decide nothing.
+    Unread derived axes are dropped if they are always within their bounds.
     """
     used = points.read | set(keys)
-    for a in reversed(points.axes):  # axes come after those that define them
+    for a in reversed(points.axes):  # axes follow the axes that define them
         if a.define is not None and (a.label in used or not _is_total(points, a)):
             used |= {a.label, *_direct(points, a.define)}
     unread = (a for a in points.axes if a.label not in used and a.define is None)
@@ -154,12 +154,12 @@ def _is_total(points: Points, axis: Axis) -> bool:
 
 
 def _direct(points: Points, expr: Expr) -> set[str]:
-    """Labels an expression reads itself or through the operands it reads."""
+    """Labels that an expression reads directly or through its operands."""
     return labels_of(expr).union(*(points.operands[n].labels for n in operands_of(expr)))
 
 
 def reached(points: Points, axes: Iterable[Axis]) -> set[str]:
-    """Labels of axes and of all that they are computed from."""
+    """Labels of axes and of the axes that define them."""
     known = {a.label: a for a in points.axes}
     waiting = list(axes)
     labels = {a.label for a in waiting}
@@ -172,9 +172,9 @@ def reached(points: Points, axes: Iterable[Axis]) -> set[str]:
 
 
 def _reduced_first(points: Points, keys: tuple[str, ...]) -> tuple[Points, tuple[str, ...]] | None:
-    """A sum by the labels that computed keys depend on, if that leaves fewer points.
+    """A sum by the labels that define computed keys, if it yields fewer points.
 
-    A product of matrices then stays one. If the intermediate sum would be larger than the
+    A product of matrices then stays a product. If the intermediate sum would be larger than the
     result, as for a convolution, the sum is done in one step.
     """
     computed = [a for a in points.axes if a.define is not None and a.label in keys]
@@ -202,7 +202,7 @@ def _is_injective(points: Points, computed: Sequence[Axis]) -> bool:
 
 
 def _as_product(expr: Expr) -> Expr:
-    """A negative as a product with -1, which sums of products take as a factor."""
+    """A negation as a product with -1, which sums of products support as a factor."""
     if isinstance(expr, Call) and expr.fn == "neg":
         return Call("mul", (expr.args[0], Const(-1.0, expr.dtype)), expr.dtype)
     return expr

@@ -1,4 +1,4 @@
-"""The derivative of one expression by a value in it: reverse mode from the root down."""
+"""The derivative of an expression by a value in it, in reverse mode from the root."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def derivative(root: Expr, leaf: Value, adjoint: Term) -> Term | None:
     """The adjoint of a value, from the adjoint of an expression over it.
 
     Adjoints have the widest type on their path, because casts to narrower types, which might
-    raise, come last.
+    raise, are applied last.
 
     Args:
         root: A float expression.
-        leaf: A float value; every occurrence counts.
+        leaf: A float value, with all of its occurrences.
         adjoint: The adjoint of the root.
 
     Returns:
@@ -46,9 +46,9 @@ def derivative(root: Expr, leaf: Value, adjoint: Term) -> Term | None:
 
 
 _Adjoint = dict[Expr, Term]
-"""Terms to be added, by the conditions that select them.
+"""The summands of an adjoint, by the conditions that select them.
 
-Terms that are not selected are not multiplied by 0, because they may be infinite.
+Unselected terms are not multiplied by 0, because they may be infinite.
 """
 
 
@@ -57,7 +57,7 @@ def _add(adjoint: _Adjoint, condition: Expr, term: Term) -> None:
 
 
 def _unchosen(term: Term) -> tuple[Expr, Term]:
-    """A term that is 0 unless a condition holds, as the condition and the term."""
+    """Splits a term that is 0 unless a condition is true into the condition and the term."""
     e = term.expr
     if isinstance(e, Call) and e.fn == "if":
         condition, then, otherwise = e.args
@@ -89,16 +89,16 @@ def _towards(root: Expr, leaf: Value) -> list[Expr]:
 
 
 def _passes(e: Expr) -> TypeGuard[Call]:
-    """True for calls whose arguments may get something of the adjoint."""
+    """True for calls that may contribute to the adjoints of their arguments."""
     return isinstance(e, Call) and (e.fn == "cast" or SCALARS[e.fn].derivative is not still)
 
 
 def _flow(e: Call, g: Term) -> Iterator[tuple[Expr, Term | None]]:
-    """What a call's adjoint makes of those of its arguments, or of what is further down."""
+    """The contributions of a call's adjoint to adjoints of its arguments or subexpressions."""
     exponent = _softplus(e)
     if exponent is None:
         yield from zip(e.args, _parts(e, g), strict=True)
-    else:  # EXP may overflow, and infinity over infinity is no number
+    else:  # EXP may overflow, and infinity over infinity is NaN
         dtype = wider(g.dtype, e.dtype)
         yield exponent, g.cast(dtype) * Term(exponent).cast(dtype).call("sigmoid")
 

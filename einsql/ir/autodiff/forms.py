@@ -1,7 +1,7 @@
 """Rewrites sums of products with maps inside as sums of plain products over these maps.
 
 The forward pass may compute Σ f(x) · w in one node. Its derivative is a product of matrices
-only if f(x) is an operand: differentiating by that operand comes before differentiating f.
+only if f(x) is an operand, because the derivative by that operand is a separate step.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from einsql.ir.einsum.graph import operands_of as reads
 from einsql.ir.einsum.intervals import bounds_of, can_raise
 
 FACTOR = "factor"
-"""The one field of maps made here."""
+"""The name of the single field of the maps of this module."""
 
 
 def factored(node: EinSum) -> tuple[list[EinSum], EinSum] | None:
-    """Moves the maps in a node's product into nodes of their own.
+    """Moves the maps in a node's product into separate nodes.
 
     Returns:
         The maps, and the node over them with the same keys and outputs; None if there are
-        no maps, or the node over them would be no product.
+        no maps or the node over them would not be a product.
     """
     if any(a.define is not None for a in node.axes) or len(node.operands) < 2:
         return None
@@ -50,7 +50,7 @@ def factored(node: EinSum) -> tuple[list[EinSum], EinSum] | None:
 
 
 def _over_maps(node: EinSum, o: Output, maps: list[EinSum], operands: list[Operand]) -> Expr | None:
-    """The argument of an output with values of maps for its factors."""
+    """The argument of an output, with values of maps in place of its factors."""
     factors = list(factors_of(o.args[0]))
     inner = [f for f in factors if not is_plain(f)]
     if not o.dtype.is_float or not inner or len({n for f in factors for n in reads(f)}) < 2:
@@ -79,7 +79,7 @@ def _over_maps(node: EinSum, o: Output, maps: list[EinSum], operands: list[Opera
 
 
 def _guarded(node: EinSum, o: Output, f: Expr, number: int) -> Expr | None:
-    """The factor, guarded so that it raises at no point that the node skips; None if unsafe."""
+    """The factor, guarded against errors at points that the node skips; None if unsafe."""
     if not can_raise(f, bounds_of(node)):
         return f
     counts = conj(node.guard, o.where)
@@ -89,7 +89,7 @@ def _guarded(node: EinSum, o: Output, f: Expr, number: int) -> Expr | None:
 
 
 def factors_of(expr: Expr) -> Iterator[Expr]:
-    """The factors of a product, signs left out."""
+    """The factors of a product, without signs."""
     if isinstance(expr, Call) and expr.fn in ("mul", "neg"):
         for a in expr.args:
             yield from factors_of(a)
@@ -98,14 +98,14 @@ def factors_of(expr: Expr) -> Iterator[Expr]:
 
 
 def is_contraction(expr: Expr, operands: Sequence[Operand]) -> bool:
-    """True for the summand of a matrix product: plain factors, two with labels of their own."""
+    """True for the summand of a matrix product: plain factors, two with unshared labels."""
     factors = list(factors_of(expr))
     labels = [set(operands[n].labels) for n in sorted(reads(expr))]
     return all(map(is_plain, factors)) and any(a - b and b - a for a in labels for b in labels)
 
 
 def is_plain(factor: Expr) -> bool:
-    """True for constants and values, cast or not."""
+    """True for constants and values, possibly cast."""
     while isinstance(factor, Call) and factor.fn == "cast":
         (factor,) = factor.args
     return isinstance(factor, Const | Value)

@@ -1,7 +1,7 @@
-"""Splits long derivatives: repeated subexpressions become nodes of their own.
+"""Splits long derivatives: repeated subexpressions become separate nodes.
 
 Reverse mode shares subexpressions, but expressions are processed as trees, in which every
-occurrence costs. Second derivatives would double in size at every level.
+occurrence costs time. Second derivatives would double in size at every level.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from einsql.ir.einsum.graph import TRUE, Call, Expr, Operand, Output, Value, lab
 from einsql.ir.einsum.intervals import bounds_of, can_raise
 
 LONG = 200
-"""Subexpressions above which an expression is taken apart."""
+"""The maximum of subexpressions of an expression that is not split."""
 PART = 12
-"""Subexpressions from which one that occurs twice is worth a node of its own."""
+"""The minimum of subexpressions of a repeated expression that becomes a separate node."""
 
 
 def in_parts(points: Points) -> Points:
-    """The same contributions; subexpressions that a long value repeats become map nodes."""
+    """Equal contributions, with the repeated subexpressions of long values as map nodes."""
     known: dict[tuple[object, ...], Expr] = {}
     root = _interned(points.value.expr, known, {})
     order = once_each(root)
@@ -38,7 +38,7 @@ def in_parts(points: Points) -> Points:
             new = Call(e.fn, tuple(rebuilt[id(a)] for a in e.args), e.dtype)
         size[id(e)] = 1 + sum(size[id(a)] for a in (e.args if isinstance(e, Call) else ()))
         often = uses[id(e)] > 1 and size[id(e)] >= PART and e.dtype.is_float
-        if often and not can_raise(new, bounds):  # what might raise stays under its conditions
+        if often and not can_raise(new, bounds):  # expressions that may raise stay conditional
             new = _as_node(replace(points, operands=tuple(operands)), new, operands)
             size[id(e)] = 1
         rebuilt[id(e)] = new
@@ -46,7 +46,7 @@ def in_parts(points: Points) -> Points:
 
 
 def _as_node(points: Points, value: Expr, operands: list[Operand]) -> Expr:
-    """A value of a map over the labels that an expression reads, which is a new operand."""
+    """A value of a new operand: a map over the labels that an expression reads."""
     labels = labels_of(value).union(*(points.operands[n].labels for n in operands_of(value)))
     within = reached(points, [a for a in points.axes if a.label in labels])
     axes = tuple(a for a in points.axes if a.label in within)
@@ -70,7 +70,7 @@ def _interned(e: Expr, known: dict[tuple[object, ...], Expr], seen: dict[int, Ex
 
 
 def once_each(root: Expr) -> list[Expr]:
-    """Every object below a root once, arguments first."""
+    """Every object in an expression once, arguments first."""
     order: list[Expr] = []
     done: set[int] = set()
     stack = [(root, False)]
@@ -88,7 +88,7 @@ def once_each(root: Expr) -> list[Expr]:
 
 
 def replaced(root: Expr, old: Expr, new: Expr) -> Expr:
-    """The expression with another one in the place of an object below it."""
+    """The expression with one object in it replaced."""
     rebuilt: dict[int, Expr] = {}
     for e in once_each(root):
         rebuilt[id(e)] = new if e is old else e
@@ -98,7 +98,7 @@ def replaced(root: Expr, old: Expr, new: Expr) -> Expr:
 
 
 def _sizes(order: list[Expr]) -> dict[int, int]:
-    """How many subexpressions each has as a tree."""
+    """The number of subexpressions of each expression as a tree."""
     sizes: dict[int, int] = {}
     for e in order:
         sizes[id(e)] = 1 + sum(sizes[id(a)] for a in (e.args if isinstance(e, Call) else ()))

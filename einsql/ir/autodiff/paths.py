@@ -1,4 +1,4 @@
-"""Which fields a loss depends on, and which of them depend on a source."""
+"""The fields on which a loss depends, and the fields that depend on a source."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from einsql.ir.functions import REDUCTIONS, SCALARS
 
 
 def refuse_choices(nodes: Sequence[Node], loss: Node, field: str, source: Node) -> None:
-    """Refuses a loss that depends on a source through ARG_MIN or ARG_MAX.
+    """Rejects a loss that depends on a source through ARG_MIN or ARG_MAX.
 
     Args:
         nodes: The graph of the loss, producers first.
         loss: The node of the loss.
-        field: Its field.
+        field: The field of the loss.
         source: The node by which the loss is differentiated.
 
     Raises:
-        ProgrammingError: The loss depends on the source in that way.
+        ProgrammingError: The loss depends on the source through ARG_MIN or ARG_MAX.
     """
     choices = [
         (n, o)
@@ -58,7 +58,7 @@ def refuse_choices(nodes: Sequence[Node], loss: Node, field: str, source: Node) 
 
 
 def _read(node: EinSum, output: Output) -> Iterator[Value]:
-    """The values that an output depends on, but for those under STOP_GRADIENT."""
+    """The values on which an output depends, except values under STOP_GRADIENT."""
     stack: list[Expr] = [*output.args, output.where, node.guard]
     stack += [a.define for a in node.axes if a.define is not None]
     seen: set[int] = set()

@@ -16,7 +16,7 @@ from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Node, Value, opera
 
 
 class Change(NamedTuple):
-    """The effect of a shift on a value: v · EXP(power · d) + step · d; one of both is 0."""
+    """The effect of a shift on a value: v · EXP(power · d) + step · d; power or step is 0."""
 
     power: float = 0.0
     step: float = 0.0
@@ -24,7 +24,7 @@ class Change(NamedTuple):
 
 SAME = Change()
 _Shift = tuple[Change, tuple[int, ...]]
-"""A change, and which keys of the node number the shifts."""
+"""A change, and the node's keys that index the shifts."""
 
 
 def cancels(nodes: Sequence[Node], start: EinSum, name: str, loss: Node, field: str) -> bool:
@@ -32,10 +32,10 @@ def cancels(nodes: Sequence[Node], start: EinSum, name: str, loss: Node, field: 
 
     Args:
         nodes: The graph of the loss, producers first.
-        start: The field's node; each of its elements may be shifted by another number.
-        name: The field.
+        start: The field's node; each element may be shifted by a different number.
+        name: The shifted field.
         loss: The node of the loss.
-        field: Its field.
+        field: The field of the loss.
     """
     places = tuple(range(len(start.keys)))
     changed: dict[tuple[int, str], _Shift] = {(id(start), name): (Change(step=1.0), places)}
@@ -92,7 +92,7 @@ def _through(
 
 
 def _keeps(reduction: str | None, change: Change) -> bool:
-    """True if values that all change so are reduced to one that does."""
+    """True if a reduction of values with one change has the same change."""
     return reduction in (None, "max", "min") or (reduction == "sum" and change.step == 0)
 
 
@@ -146,7 +146,7 @@ def _of_call(e: Call, args: list[Change]) -> Change | None:
 
 
 def _either(e: Call, a: Change, b: Change) -> Change | None:
-    """Of a choice: both change alike, or one is 0, which no power changes."""
+    """The change of a choice: the branches change equally, or one is 0 and the other scaled."""
     for change, other in ((a, e.args[2]), (b, e.args[1])):
         if change.step == 0 and isinstance(other, Const) and other.value == 0:
             return change

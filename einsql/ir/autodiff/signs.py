@@ -1,4 +1,4 @@
-"""Facts about values: which are never 0, and which are finite.
+"""Facts about values: values that are never 0 and values that are finite.
 
 Data may be infinite, as masks often are, and so may element-wise functions of them. Sums of
 products are assumed to be finite: a matrix product over infinite elements gives NaN in both
@@ -20,12 +20,12 @@ class Known:
     """Facts about a number.
 
     Attributes:
-        positive: It is above 0.
-        not_negative: It is 0 or above.
-        finite: It is finite, provided that sums of products are.
-        maximum: It is the largest of a group.
-        below: It is the distance to such a maximum. No exponential of it overflows, and at
-            least one in the group does not vanish.
+        positive: The number is above 0.
+        not_negative: The number is 0 or above.
+        finite: The number is finite, assuming that sums of products are finite.
+        maximum: The number is the largest of a group.
+        below: The number is the distance to such a maximum. Its exponential never overflows, and at
+            least one exponential of the group does not vanish.
     """
 
     positive: bool = False
@@ -38,7 +38,7 @@ class Known:
 FINITE = Known(finite=True)
 POSITIVE = Known(positive=True, not_negative=True, finite=True)
 _INCREASING = frozenset({"add", "mul", "div", "sqrt", "if", "greatest", "least"})
-"""Functions of numbers whose result is positive if all of them are."""
+"""Functions whose result is positive if all their numeric arguments are positive."""
 _NEVER_NEGATIVE = frozenset({"sqrt", "abs", "acosh"})
 _UNSURE = frozenset(
     {
@@ -56,7 +56,7 @@ _UNSURE = frozenset(
         "exp",
     }
 )
-"""Functions that are not finite everywhere, besides those that `_of_call` treats one by one."""
+"""Functions that may be infinite, in addition to the cases of `_of_call`."""
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Knowledge:
             known = self.of_expr(output.args[0], node.operands)
             if output.reduction == "sum" and is_contraction(output.args[0], node.operands):
                 known = replace(known, finite=True)
-            if output.reduction is not None and output.where != TRUE:  # nothing may be selected
+            if output.reduction is not None and output.where != TRUE:  # the group may be empty
                 sums = output.reduction == "sum"
                 known = Known(
                     not_negative=sums and known.not_negative, finite=sums and known.finite
@@ -98,8 +98,8 @@ class Knowledge:
         """The facts about an expression.
 
         Args:
-            expr: An expression of any type; only numbers have signs.
-            operands: The operands that its values refer to.
+            expr: An expression of any type; only numeric expressions have signs.
+            operands: The operands to which the expression's values refer.
         """
         known: dict[int, Known] = {}
         for e in once_each(expr):

@@ -1,4 +1,4 @@
-"""Terms: expressions with operators, which fold constants while they are built."""
+"""Terms: expressions with operators, which fold constants during construction."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from einsql.ir.functions.casts import cast_array
 
 
 def wider(a: DType, b: DType) -> DType:
-    """The common type of two float types; types of two bytes compute as FLOAT."""
+    """The common type of two float types; 16-bit types compute as FLOAT."""
     return DType.DOUBLE if DType.DOUBLE in (a, b) else DType.FLOAT
 
 
 def added(terms: Iterable[Term]) -> Term | None:
-    """The sum of terms; None if there are none."""
+    """The sum of terms; None without terms."""
     summands = list(terms)
     return reduce(add, summands) if summands else None
 
@@ -30,7 +30,7 @@ def added(terms: Iterable[Term]) -> Term | None:
 class Term:
     """An expression of floats, integers or truth values.
 
-    Operators take terms of other types, which are cast to the wider float, and numbers.
+    Operators take numbers, and terms of other types, which are cast to the wider float.
     """
 
     expr: Expr
@@ -42,7 +42,7 @@ class Term:
 
     @property
     def number(self) -> float | None:
-        """Its value, if it is a constant."""
+        """The term's value if it is a constant."""
         return float(self.expr.value) if isinstance(self.expr, Const) else None
 
     # ---- arithmetic
@@ -99,26 +99,26 @@ class Term:
         return _call("neg", self) if minus is None else minus
 
     def call(self, fn: str, *others: Term) -> Term:
-        """A function of the algebra that keeps the type of its arguments."""
+        """A call of a scalar function whose result has the type of its arguments."""
         return _call(fn, self, *others)
 
     # ---- comparisons and choices
 
     def less(self, other: Term | float) -> Term:
-        """Self < other."""
+        """The condition self < other."""
         return _test("lt", *self.promoted(other))
 
     def above(self, other: Term | float) -> Term:
-        """Self > other."""
+        """The condition self > other."""
         a, b = self.promoted(other)
         return _test("lt", b, a)
 
     def equal(self, other: Term | float) -> Term:
-        """Self = other."""
+        """The condition self = other."""
         return _test("eq", *self.promoted(other))
 
     def differs(self, other: Term | float) -> Term:
-        """Self <> other."""
+        """The condition self <> other."""
         return _test("ne", *self.promoted(other))
 
     def choose(self, then: Term | float, otherwise: Term | float) -> Term:
@@ -136,21 +136,21 @@ class Term:
         return Term(Call("if", (self.expr, a.expr, b.expr), a.dtype))
 
     def negated(self) -> Term:
-        """NOT self."""
+        """The condition NOT self."""
         return Term(negate(self.expr))
 
     def both(self, other: Term) -> Term:
-        """Self AND other."""
+        """The condition self AND other."""
         return Term(conj(self.expr, other.expr))
 
     def is_nan(self) -> Term:
-        """True for NaN."""
+        """The condition that the term is NaN."""
         return Term(Call("isnan", (self.expr,), DType.BOOLEAN))
 
     # ---- types
 
     def cast(self, dtype: DType) -> Term:
-        """The value in another type."""
+        """The term cast to another type."""
         if self.dtype is dtype:
             return self
         if isinstance(self.expr, Const):
@@ -178,7 +178,7 @@ class Term:
 
 
 def _call(fn: str, *args: Term) -> Term:
-    """A call that keeps its arguments' type, computed if they are constants."""
+    """A call with the type of its arguments, folded if they are constants."""
     dtype = args[0].dtype
     values = [np.asarray(t.expr.value, dtype.carrier) for t in args if isinstance(t.expr, Const)]
     if len(values) == len(args):

@@ -1,1 +1,1 @@
-"""EinSum graphs: what a query computes."""
+"""EinSum graphs: the computation of a query."""

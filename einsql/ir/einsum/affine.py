@@ -18,20 +18,20 @@ class Affine:
     offset: int
 
     def least(self, axes: Mapping[str, Axis]) -> int:
-        """The least value over axes that are not empty."""
+        """The least value over non-empty axes."""
         ends = ((s, axes[x]) for x, s in self.steps.items())
         return self.offset + sum(s * (a.lo if s > 0 else a.hi - 1) for s, a in ends)
 
     def most(self, axes: Mapping[str, Axis]) -> int:
-        """The greatest value over axes that are not empty."""
+        """The greatest value over non-empty axes."""
         return -self.scaled(-1).least(axes)
 
     def stays_within(self, axis: Axis, axes: Mapping[str, Axis]) -> bool:
-        """True if no value over axes that are not empty leaves the bounds of an axis."""
+        """True if all values over non-empty axes are within the bounds of an axis."""
         return axis.lo <= self.least(axes) and self.most(axes) < axis.hi
 
     def is_injective(self, axes: Mapping[str, Axis]) -> bool:
-        """True if the size of each step exceeds the reach of all smaller ones, as of digits."""
+        """True if each step exceeds the range of all smaller steps, as for digits."""
         reach = 0
         for size, label in sorted((abs(step), label) for label, step in self.steps.items()):
             if size <= reach:
@@ -51,7 +51,7 @@ class Affine:
         return Affine({x: s for x, s in steps.items() if s}, self.offset + other.offset)
 
     def expr(self) -> Expr:
-        """The expression spelled out, as a BIGINT."""
+        """The affine form as a BIGINT expression."""
         total: Expr | None = None
         for x, s in self.steps.items():
             total = _with_term(total, Label(x), s)
@@ -61,7 +61,7 @@ class Affine:
 
 
 def _with_term(before: Expr | None, label: Label | None, by: int) -> Expr:
-    """A sum with one more term: a label times a number, or the number."""
+    """A sum with an additional term: a label times a number, or the number."""
     term: Expr = bigint(abs(by)) if label is None else label
     if label is not None and abs(by) != 1:
         term = Call("mul", (label, bigint(abs(by))), DType.BIGINT)
@@ -75,7 +75,7 @@ def affine(expr: Expr, known: Mapping[str, Affine]) -> Affine | None:
 
     Args:
         expr: The expression.
-        known: The affine form of each label that it may read.
+        known: The affine form of each label that the expression may read.
     """
     if isinstance(expr, Label):
         return known.get(expr.name)
@@ -109,20 +109,20 @@ class Shift:
     offset: int
 
     def negated(self) -> Shift:
-        """Its negative."""
+        """The negated shift."""
         return Shift(self.label, -self.sign, -self.offset)
 
     def plus(self, number: int) -> Shift:
-        """The sum with a number."""
+        """The shift plus a number."""
         return Shift(self.label, self.sign, self.offset + number)
 
 
 def shift_of(expr: Expr, leaf: Callable[[Expr], Shift | None]) -> Shift | None:
-    """An expression of one label and constants that are added or subtracted, or None.
+    """The shift of an expression that adds constants to one label or subtracts them, or None.
 
     Args:
         expr: The expression.
-        leaf: The shift that a subexpression is known to be, such as a label; None for others.
+        leaf: Returns the shift of a known subexpression such as a label; None for others.
     """
     known = leaf(expr)
     if known is not None:
@@ -141,12 +141,12 @@ def shift_of(expr: Expr, leaf: Callable[[Expr], Shift | None]) -> Shift | None:
 
 
 def free_labels_as_affine(node: HasAxes) -> dict[str, Affine]:
-    """Each free label of a node as itself."""
+    """The affine form of each free label of a node."""
     return {a.label: Affine({a.label: 1}, 0) for a in node.axes if a.define is None}
 
 
 def affine_labels(node: HasAxes) -> dict[str, Affine]:
-    """Those derived labels of a node that are affine in its free labels."""
+    """The affine forms of derived labels that are affine in the node's free labels."""
     known = free_labels_as_affine(node)
     derived: dict[str, Affine] = {}
     for a in node.axes:
@@ -160,8 +160,8 @@ def digits(a: Affine, axes: Mapping[str, Axis]) -> tuple[str, ...] | None:
     """The labels of an expression in mixed radix, the most significant first.
 
     Returns:
-        The labels if every value in `[least, most]` has exactly one point over them, which
-        counts up in that order, else None.
+        The labels if every value in `[least, most]` has exactly one point over them, and the points
+        are in the order of the values; else None.
     """
     order = sorted(a.steps, key=lambda x: a.steps[x])
     weight = 1

@@ -1,6 +1,6 @@
-"""Outputs that matter only where the sum of another term is not finite.
+"""Conditional outputs, which are needed only where the sum of another term is not finite.
 
-Their argument is a call of `beside(x, term)`; the node has SUM(term), too.
+Their argument is a call of `beside(x, term)`. The node also has the output SUM(term).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from einsql.ir.einsum.graph import Call, EinSum, Output
 
 
 def beside(o: Output) -> Call | None:
-    """The mark of a conditional output; None for other outputs."""
+    """The call of `beside` that marks a conditional output; None for other outputs."""
     match o:
         case Output(args=(Call(fn="beside") as mark, *_)) if o.reduction is not None:
             return mark
@@ -19,7 +19,7 @@ def beside(o: Output) -> Call | None:
 
 
 def always(node: EinSum) -> EinSum:
-    """The node whose conditional outputs are computed unconditionally."""
+    """The node with unconditional outputs in place of its conditional outputs."""
     marks = [beside(o) for o in node.outputs]
     if not any(marks):
         return node

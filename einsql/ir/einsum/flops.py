@@ -1,4 +1,4 @@
-"""How much arithmetic a node is: operations per point of its domain."""
+"""The arithmetic of a node: operations per point of its domain."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from einsql.ir.functions import SCALARS
 
 
 def flops(node: EinSum) -> int:
-    """Scalar operations of a node: those at one point, at every point of its domain."""
+    """Scalar operations of a node: operations at one point times the points of its domain."""
     return node.points * flops_at_point(node)
 
 
 def flops_at_point(node: EinSum) -> int:
     """Scalar operations at one point: every call, and one for each reduction.
 
-    Equal subexpressions count once, as kernels evaluate them once; a sum of products over
-    n·m·k points is 2·n·m·k.
+    Equal subexpressions count once, because kernels evaluate them once. A sum of products over
+    n·m·k points takes 2·n·m·k operations.
     """
     return len(_calls(node)) + _reductions(node)
 
 
 def effort_at_point(node: EinSum) -> Effort:
-    """The operations of `flops_at_point` by what they take."""
+    """The operations of `flops_at_point` by kind."""
     cheap = [SCALARS[x.fn].cheap for x in _calls(node)]
     return Effort(sum(cheap) + _reductions(node), len(cheap) - sum(cheap))
 

@@ -3,11 +3,11 @@
 A node evaluates scalar expressions over operand values and keys at every point of its domain
 where the guard is true. It reduces them over the labels that are not keys of the result
 (extended Einstein summation, EinDecomp §3). Presence and validity are ordinary BOOLEAN
-outputs, so NULL and absent keys need no mechanism of their own.
+outputs, so NULL and absent keys need no separate mechanism.
 
-The value of a *derived* axis is computed from the other axes. Where that value leaves the
+The value of a *derived* axis is computed from the other axes. Where the value is outside the
 axis's bounds, the point does not exist. An operand read through a derived axis is a gather. A
-result keyed by one is a segment reduction. An affine derived axis gives a convolution, a
+result keyed by a derived axis is a segment reduction. An affine derived axis is a convolution, a
 shift or a pooling window.
 """
 
@@ -26,12 +26,12 @@ from einsql.ir.layout import Tiles
 Scalar = bool | int | float
 
 SCALAR = "value"
-"""The one field of a `ParameterInput`."""
+"""The name of the single field of a `ParameterInput`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A literal. Equality is by type and spelling, so -0.0 is not 0.0 and NaN is NaN."""
+    """A literal. Equality compares type and spelling: -0.0 differs from 0.0, NaN equals NaN."""
 
     value: Scalar = field(compare=False)
     dtype: DType
@@ -49,7 +49,7 @@ class Label:
 
     @property
     def dtype(self) -> DType:
-        """Keys are BIGINT in every expression."""
+        """BIGINT, the type of keys in every expression."""
         return DType.BIGINT
 
 
@@ -64,9 +64,9 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter of the statement, counted from 1, whose value is known at run time.
+    """A parameter of the statement, numbered from 1, with a value known at run time.
 
-    Only expressions that are being bound have it. A node reads the scalar `ParameterInput`.
+    Only unbound expressions contain it. A node reads the scalar `ParameterInput` instead.
     """
 
     number: int
@@ -99,7 +99,7 @@ class Axis:
 
     @property
     def extent(self) -> int:
-        """How many values the label can take."""
+        """The number of the label's values."""
         return max(0, self.hi - self.lo)
 
 
@@ -108,11 +108,11 @@ class Input:
     """A stored tensor, a file or an array, by name; other kinds of inputs are subclasses.
 
     Attributes:
-        parts: The declared number of parts of each key over the sites; None if nothing is
+        parts: The declared number of parts of each key over the sites; None if none is
             declared, all 1 for a copy at every site.
-        order: Positions of the keys in the order in which the blocks of such a cut are
+        order: Positions of the keys in the order in which the blocks of a declared cut are
             numbered, the slowest first.
-        lies: The stored tiles with their sites: they cover every key, once except for
+        lies: The stored tiles with their sites. They cover every key, once except for
             copies. They take precedence over the declared cut.
         sparse: Whether its fields may be a `Sparse`, which stores only some elements.
     """
@@ -126,7 +126,7 @@ class Input:
 
     @property
     def settled(self) -> bool:
-        """True if its sites are fixed; otherwise it is stored where it is read."""
+        """True if the tensor's sites are fixed; otherwise the readers' sites load it."""
         return self.lies is not None or self.parts is not None
 
 
@@ -140,14 +140,14 @@ class ParameterInput(Input):
 
         Args:
             text: The expression as EXPLAIN shows it, such as `?1 + 1`.
-            dtype: Its type.
+            dtype: The type of the scalar.
         """
         return cls(text, Schema((), (Field(SCALAR, dtype),)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartInput(Input):
-    """The result of a part of the statement over tiles, or of what is cut into tiles."""
+    """The result of a part of the statement that runs over tiles, or the input of such a part."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,10 +173,10 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A field of the result: `args` are evaluated where `where` holds, then reduced.
+    """A field of the result: `args` are evaluated where `where` is true, then reduced.
 
     Without a reduction every free label is a key of the result and `where` is TRUE; a
-    derived label may be left out (a gather: its value follows from the free ones).
+    derived label may be omitted (a gather: the free labels determine its value).
     Where the point does not exist (guard false, derived label out of bounds) the value
     is arbitrary; a node in which that can happen has a PRESENT output.
     """
@@ -206,7 +206,7 @@ class EinSum:
 
     @property
     def schema(self) -> Schema:
-        """Schema of the result."""
+        """The schema of the result."""
         axes = {a.label: a for a in self.axes}
         return Schema(
             tuple(Key(k, axes[k].lo, axes[k].hi) for k in self.keys),
@@ -215,12 +215,12 @@ class EinSum:
 
     @property
     def reduced(self) -> tuple[str, ...]:
-        """Labels that are aggregated away."""
+        """The labels over which the node reduces."""
         return tuple(a.label for a in self.axes if a.label not in self.keys)
 
     @property
     def points(self) -> int:
-        """Number of points of the free domain."""
+        """The number of points of the free domain."""
         return prod(a.extent for a in self.axes if a.define is None)
 
     @property
@@ -243,14 +243,14 @@ class EinSum:
 Node = Input | EinSum
 
 Roots = tuple[Node, ...]
-"""What a graph computes: most graphs have one root, a statement that changes several tensors
-one for each of them. No EinSum among them is an operand of another node (see `apart`)."""
+"""The results of a graph. Most graphs have one root; a statement that changes several tensors
+has one root for each. No EinSum root is an operand of another node (see `apart`)."""
 
 
 def hint_over(
     hint: Iterable[tuple[str, int]], labels: Container[str]
 ) -> tuple[tuple[str, int], ...]:
-    """The part of a hint that is about some labels; of two entries for one the first."""
+    """The entries of a hint for some labels; of two entries for a label, the first."""
     parts_of_label: dict[str, int] = {}
     for label, parts in hint:
         if label in labels:
@@ -270,7 +270,7 @@ def conj(*terms: Expr) -> Expr:
 
 
 def cast(expr: Expr, dtype: DType) -> Expr:
-    """The expression in another type."""
+    """The expression cast to another type."""
     return expr if expr.dtype is dtype else Call("cast", (expr,), dtype)
 
 
@@ -286,7 +286,7 @@ def disj(*terms: Expr) -> Expr:
 
 
 def _tree(fn: str, terms: list[Expr], nothing: Expr) -> Expr:
-    """A call over all terms in their order; halving them keeps it shallow."""
+    """A balanced tree of calls over all terms in order."""
     if len(terms) <= 1:
         return terms[0] if terms else nothing
     half = len(terms) // 2
@@ -302,7 +302,7 @@ def negate(a: Expr) -> Expr:
 
 
 def conjuncts(expr: Expr) -> Iterator[Expr]:
-    """The terms of a conjunction, TRUE left out."""
+    """The terms of a conjunction, except TRUE."""
     if isinstance(expr, Call) and expr.fn == "and":
         for a in expr.args:
             yield from conjuncts(a)
@@ -311,7 +311,7 @@ def conjuncts(expr: Expr) -> Iterator[Expr]:
 
 
 def subexpressions(expr: Expr) -> Iterator[Expr]:
-    """The expression and everything below it, top down."""
+    """The expression and its subexpressions, top down."""
     stack = [expr]
     while stack:
         e = stack.pop()
@@ -386,14 +386,14 @@ def exprs(node: EinSum) -> Iterator[Expr]:
 
 
 def with_operands(node: EinSum, kept: Sequence[int]) -> EinSum:
-    """The node over some of its operands, which its expressions read alone."""
+    """The node over some of its operands; its expressions must read no others."""
     numbers = {old: new for new, old in enumerate(kept)}
     node = replace(node, operands=tuple(node.operands[n] for n in kept))
     return map_exprs(node, lambda e: renumber(e, numbers))
 
 
 def fresh(wanted: str, taken: Iterable[str]) -> str:
-    """A name derived from a given one that is not in use."""
+    """An unused name derived from a wanted name."""
     names = set(taken)
     candidates = (f"{wanted}_{n}" for n in count(1))
     return next(name for name in chain([wanted], candidates) if name not in names)
@@ -410,7 +410,7 @@ def walk(*roots: Node) -> list[Node]:
 
 
 def with_sources(node: EinSum, sources: Iterable[Node]) -> EinSum:
-    """The node over other sources; itself when they are the same objects."""
+    """The node over other sources; the same node if the sources are the same objects."""
     new = tuple(sources)
     if all(o.source is s for o, s in zip(node.operands, new, strict=True)):
         return node
@@ -423,9 +423,9 @@ def with_sources(node: EinSum, sources: Iterable[Node]) -> EinSum:
 def apart(roots: Iterable[Node]) -> Roots:
     """The roots of one graph, none of which is an operand of another node.
 
-    A root that another root reads, or that occurs twice, gets a copying node above it. Rules
-    can then rely on the properties of a single root: no node reads its flags, and it keeps
-    all its fields.
+    A root that another root reads, or that occurs twice, is replaced by a copying node over it.
+    Rules can then rely on the properties of a single root: no node reads its flags, and it
+    keeps all its fields.
     """
     originals = tuple(roots)
     taken = {id(c) for node in walk(*originals) for c in children(node)}
@@ -439,7 +439,7 @@ def apart(roots: Iterable[Node]) -> Roots:
 
 
 def passed_on(node: EinSum) -> EinSum:
-    """A node with the same fields over the same keys that does nothing but read them."""
+    """A node that reads every field over the same keys without further computation."""
     keys = node.schema.keys
     return view(Operand(node, node.keys), [Axis(k.name, k.lo, k.hi) for k in keys], node.keys)
 
@@ -452,7 +452,7 @@ def view(operand: Operand, axes: Iterable[Axis], keys: tuple[str, ...]) -> EinSu
 
 
 def transform(root: Node, visit: Callable[[EinSum], Node]) -> Node:
-    """Rebuilds a graph bottom-up; `visit` sees each EinSum over its new sources."""
+    """Rebuilds a graph bottom-up; `visit` takes each EinSum over its new sources."""
 
     def over(node: Node, sources: list[Node]) -> Node:
         return visit(with_sources(node, sources)) if isinstance(node, EinSum) else node
@@ -461,5 +461,5 @@ def transform(root: Node, visit: Callable[[EinSum], Node]) -> Node:
 
 
 def consumers(root: Node) -> dict[int, int]:
-    """How many operands read each node, by id; the root counts one reader more."""
+    """The number of operands that read each node, by id; the root counts one additional reader."""
     return Counter([id(root), *(id(c) for node in walk(root) for c in children(node))])

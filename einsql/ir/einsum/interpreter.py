@@ -1,8 +1,8 @@
-"""The meaning of EinSum graphs in slow, plain NumPy.
+"""The reference interpreter of EinSum graphs, in plain NumPy.
 
-Every axis is enumerated, derived ones too: a derived axis is the condition
+Every axis is enumerated, including derived axes: a derived axis is the condition
 `label = definition`. Floats are widened to DOUBLE, so the faster kernels approximate these
-results. Memory is points × expressions; use it for small domains.
+results. It takes memory for points × expressions, so domains must be small.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Fields = dict[str, np.ndarray]
 
 
 def wide(dtype: DType) -> DType:
-    """The type the reference computes in."""
+    """The type in which the interpreter computes."""
     return DType.DOUBLE if dtype.is_float else dtype
 
 
@@ -31,12 +31,12 @@ def evaluate(root: Node, inputs: Mapping[str, Mapping[str, np.ndarray]]) -> Fiel
     """Evaluates a graph.
 
     Args:
-        root: The node whose fields are wanted.
-        inputs: Fields of every Input node by its name.
+        root: The root of the graph.
+        inputs: The fields of every Input node, by its name.
 
     Returns:
-        The root's fields, floats as float64; where a presence or validity flag is
-        false the value is arbitrary.
+        The root's fields; floats are float64. Values with a false presence or validity flag
+        are arbitrary.
 
     Raises:
         DataError: A selected element overflows, divides by zero or cannot be cast.
@@ -61,7 +61,7 @@ def evaluate_node(node: EinSum, operands: list[Fields]) -> Fields:
 
     Args:
         node: The EinSum.
-        operands: The fields of each operand, floats as float64.
+        operands: The fields of each operand; floats are float64.
 
     Raises:
         DataError: A selected element overflows, divides by zero or cannot be cast.
@@ -92,7 +92,7 @@ def evaluate_node(node: EinSum, operands: list[Fields]) -> Fields:
                 raise InternalError("A node reads a parameter without a ParameterInput")
 
     def apply(e: Call, mask: np.ndarray) -> np.ndarray:
-        if e.fn in ("and", "or", "if"):  # the right-hand sides count only where needed
+        if e.fn in ("and", "or", "if"):  # the right-hand sides are evaluated only where needed
             first = value(e.args[0], mask)
             then = mask & (first if e.fn != "or" else ~first)
             args = [first, value(e.args[1], then)]
@@ -128,7 +128,7 @@ def evaluate_node(node: EinSum, operands: list[Fields]) -> Fields:
 
 
 def _only(value: np.ndarray, exists: np.ndarray, gone: tuple[int, ...]) -> np.ndarray:
-    """Drops derived axes: at most one point exists along them."""
+    """Drops derived axes, along which at most one point exists."""
     if 0 in exists.shape:
         kept = tuple(n for i, n in enumerate(value.shape) if i not in gone)
         return np.zeros(kept, value.dtype)
@@ -142,14 +142,14 @@ def _only(value: np.ndarray, exists: np.ndarray, gone: tuple[int, ...]) -> np.nd
 def reduce_axes(
     name: str, dtype: DType, args: list[np.ndarray], mask: np.ndarray, gone: tuple[int, ...]
 ) -> np.ndarray:
-    """Reduces arrays over some of their axes, one element after another.
+    """Reduces arrays over some of their axes, element by element.
 
     Args:
         name: The reduction.
-        dtype: The type it computes in.
-        args: Its arguments, arrays of one shape.
-        mask: The elements that take part.
-        gone: The axes that are reduced.
+        dtype: The type in which it computes.
+        args: The reduction's arguments, arrays of one shape.
+        mask: True for the reduced elements.
+        gone: The reduced axes.
 
     Raises:
         DataError: An intermediate overflows.

@@ -11,7 +11,7 @@ from einsql.ir.functions import SCALARS, Interval
 from einsql.ir.functions.casts import cast_interval, failure_of
 
 DEPTH = 40
-"""Depth of calls below which the interval is that of the type.
+"""The depth of calls below which the interval is the type's range.
 
 Rules compute the interval at every level of an expression, so without a limit a long chain
 of operations would take quadratic time.
@@ -19,11 +19,11 @@ of operations would take quadratic time.
 
 
 Bounds = Mapping[str, tuple[int, int]]
-"""`[lo, hi)` of labels."""
+"""The bounds `[lo, hi)` of labels."""
 
 
 class HasAxes(Protocol):
-    """A node, or anything else over a domain."""
+    """A node or another object over a domain."""
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -31,17 +31,17 @@ class HasAxes(Protocol):
 
 
 def bounds_of(node: HasAxes) -> dict[str, tuple[int, int]]:
-    """`[lo, hi)` of every label of a node."""
+    """The bounds `[lo, hi)` of every label of a node."""
     return {a.label: (a.lo, a.hi) for a in node.axes}
 
 
 def raw_interval(expr: Expr, bounds: Bounds, depth: int = DEPTH) -> Interval:
-    """Inclusive bounds of an integer expression before it is checked against its type.
+    """Inclusive bounds of an integer expression before the overflow check of its type.
 
     Args:
-        expr: An expression; anything but an integer or BOOLEAN gives None.
-        bounds: `[lo, hi)` of each label the expression may read.
-        depth: How many calls below the expression are looked at.
+        expr: An expression; the result is None unless it is an integer or BOOLEAN.
+        bounds: The bounds `[lo, hi)` of each label that the expression may read.
+        depth: The depth of calls to analyse.
     """
     if isinstance(expr, Const):
         return (int(expr.value), int(expr.value)) if expr.dtype.is_integer else None
@@ -64,7 +64,7 @@ def raw_interval(expr: Expr, bounds: Bounds, depth: int = DEPTH) -> Interval:
 
 
 def interval(expr: Expr, bounds: Bounds, depth: int = DEPTH) -> Interval:
-    """Inclusive bounds of an integer expression's value, given that it did not raise."""
+    """Inclusive bounds of an integer expression's value, assuming that it does not raise."""
     if not expr.dtype.is_integer:
         return (0, 1) if expr.dtype is DType.BOOLEAN else None
     raw = raw_interval(expr, bounds, depth)
@@ -87,7 +87,7 @@ def fits(found: Interval, lo: int, hi: int) -> bool:
 
 
 def can_raise(expr: Expr, bounds: Bounds) -> bool:
-    """False only if evaluating the expression at any point provably raises nothing."""
+    """True unless the expression provably raises at no point."""
     return any(isinstance(e, Call) and _call_can_raise(e, bounds) for e in subexpressions(expr))
 
 

@@ -10,7 +10,7 @@ from einsql.errors import ProgrammingError
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A parsed expression: one label per axis of each operand, and the output's labels."""
+    """A parsed expression: a label per axis of each operand, and the output's labels."""
 
     inputs: tuple[tuple[str, ...], ...]
     output: tuple[str, ...]
@@ -20,8 +20,8 @@ def parse_spec(text: str, ranks: Sequence[int]) -> Spec:
     """Parses an einsum expression over operands of the given ranks.
 
     Labels are single letters, or words separated by spaces as in 'b s h, b t h -> b h s t'.
-    Without `->` the output is every label that occurs once, in alphabetical order, behind
-    the ellipsis's axes.
+    Without `->` the output has every label that occurs once, in alphabetical order, after
+    the axes of the ellipsis.
 
     Raises:
         ProgrammingError: The expression does not fit the operands.
@@ -36,7 +36,7 @@ def parse_spec(text: str, ranks: Sequence[int]) -> Spec:
     split = [_labels(t, long, text) for t in terms]
     covered = [_covered(labels, rank, text) for labels, rank in zip(split, ranks, strict=True)]
     widest = max(covered, default=0)
-    dots = tuple(f".{n}" for n in range(widest))  # no label a user can write
+    dots = tuple(f".{n}" for n in range(widest))  # names that users cannot write
     inputs = tuple(
         _spread(labels, dots[widest - n :]) for labels, n in zip(split, covered, strict=True)
     )

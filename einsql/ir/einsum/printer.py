@@ -24,7 +24,7 @@ _INFIX = {
 
 
 def format_expr(expr: Expr, names: tuple[str, ...] = ()) -> str:
-    """One expression; `names` are the operands' names, in order."""
+    """Formats an expression; `names` are the operands' names, in order."""
     match expr:
         case Const():
             return str(expr.value).lower() if isinstance(expr.value, bool) else expr.spelling
@@ -49,7 +49,7 @@ def format_expr(expr: Expr, names: tuple[str, ...] = ()) -> str:
 
 
 def format_node(node: EinSum, name: str, names: tuple[str, ...]) -> list[str]:
-    """The lines of one node; `names` are its operands' names."""
+    """Formats a node as lines; `names` are its operands' names."""
     axes = {a.label: a for a in node.axes}
     keys = ", ".join(f"{k}:{_bounds(axes[k].lo, axes[k].hi)}" for k in node.keys)
     lines = [f"{name}[{keys}]"]
@@ -80,7 +80,7 @@ def format_node(node: EinSum, name: str, names: tuple[str, ...]) -> list[str]:
 
 
 def format_graph(*roots: Node) -> str:
-    """A graph, producers first; nodes are numbered r0, r1, … in that order."""
+    """Formats a graph, producers first; nodes are numbered r0, r1, … in that order."""
     names: dict[int, str] = {}
     blocks: list[str] = []
     count = 0

@@ -1,7 +1,7 @@
-"""Scalar functions and reductions: laws, types, derivatives and spellings, one entry each.
+"""Scalar functions and reductions: one entry each with laws, types, derivative and code.
 
 `functions` and `reductions` have the entries. `numeric` has their NumPy implementations,
-failures and interval rules, `derivatives` the longer derivatives.
+failures and interval rules; `derivatives` has the longer derivatives.
 
 Floats are ordered as DuckDB orders them: NaN equals NaN and is greater than infinity.
 """

@@ -1,4 +1,4 @@
-"""CAST between types: its results on arrays and bounds, and its failures."""
+"""CAST between types: results on arrays and intervals, and failures."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _OVERFLOWS = {
     BF: ((D, F), 2.0**128 - 2.0**119),
     H: ((D, F, BF), 65520.0),
 }
-"""For a float type the wider ones, and the least of their values that rounds to infinity."""
+"""For a float type the wider types, and the least of their values that rounds to infinity."""
 
 
 def cast_failure(source: DType, target: DType) -> Failure | None:
-    """How CAST can raise, or None where every value fits."""
+    """The failure of CAST, or None if every value fits."""
     what = f"value out of range in CAST({source.value} AS {target.value})"
     if target.is_integer and source.is_float:
         lo, hi = _LIMITS[target]
@@ -63,10 +63,10 @@ def cast_failure(source: DType, target: DType) -> Failure | None:
 
 
 def cast_array(a: Array, target: DType) -> Array:
-    """CAST over an array; callers check before that every value fits.
+    """CAST over an array; the caller must check that every value fits.
 
-    The dtypes of argument and result are the carriers of their types. A value that does not
-    fit becomes an arbitrary one.
+    The dtypes of argument and result are the carriers of their types. The result of a value that
+    does not fit is arbitrary.
     """
     a = np.asarray(a)
     if target is BF:
@@ -82,17 +82,17 @@ def cast_array(a: Array, target: DType) -> Array:
 
 
 def failure_of(fn: str, source: DType, target: DType) -> Failure | None:
-    """How a scalar function or CAST can raise, by the types of its first argument and result."""
+    """The failure of a scalar function or CAST, by its first argument's and its result's type."""
     return cast_failure(source, target) if fn == "cast" else SCALARS[fn].fails.get(source)
 
 
 def evaluated(fn: str, args: Sequence[Array], target: DType) -> Array:
-    """The result of a scalar function or CAST in its type; callers check for failures before."""
+    """The typed result of a scalar function or CAST; the caller must check for failures."""
     return cast_array(args[0] if fn == "cast" else SCALARS[fn].numpy(*args), target)
 
 
 def cast_interval(a: Interval, source: DType, target: DType) -> Interval:
-    """Integer interval through a cast between integer types."""
+    """The integer interval of a cast between integer types."""
     if source is B and target.is_integer:
         return 0, 1
     return a if target.is_integer and source.is_integer else None

@@ -16,44 +16,44 @@ from collections.abc import Callable
 from typing import Any
 
 Term = Any
-"""An expression under construction; nothing here depends on what expressions are."""
+"""An expression under construction; this module does not depend on its type."""
 
 Terms = tuple[Term | None, ...]
 
 Derivative = Callable[..., Terms]
-"""Takes the result's adjoint, the result and the arguments; gives the arguments' adjoints."""
+"""Maps the result's adjoint, the result and the arguments to the arguments' adjoints."""
 
 PointDerivative = Callable[[Any], Term]
-"""Takes a `Group` of `ir/autodiff/backward.py`; gives the adjoint of a point's contribution."""
+"""Maps a `Group` of `ir/autodiff/backward.py` to the adjoint of a point's contribution."""
 
 
 def still(g: Term, y: Term, *args: Term) -> Terms:
-    """The derivative is 0 wherever there is one: comparisons, rounding, integers."""
+    """Derivative 0 of piecewise constant functions: comparisons, rounding, integers."""
     return (None,) * len(args)
 
 
 def selected(g: Term, y: Term, condition: Term, a: Term, b: Term) -> Terms:
-    """The branch that is selected gets everything; the other one is not multiplied by 0."""
+    """Derivative of a choice: the selected branch gets the adjoint, without a product with 0."""
     return None, condition.choose(g, 0), condition.choose(0, g)
 
 
 def quotient(g: Term, y: Term, a: Term, b: Term) -> Terms:
-    """Of a / b."""
+    """Derivative of a / b."""
     return g / b, -(g * y) / b
 
 
 def magnitude(g: Term, y: Term, x: Term) -> Terms:
-    """Of |x|; 0 at 0."""
+    """Derivative of |x|, which is 0 at 0."""
     return (x.less(0).choose(-g, x.above(0).choose(g, 0)),)
 
 
 def larger(g: Term, y: Term, a: Term, b: Term) -> Terms:
-    """Of GREATEST; two that tie get half each, but one that ties with a constant nothing."""
+    """Derivative of GREATEST: equal arguments get half each, or 0 if the other is constant."""
     return _winner(g, y, a, b, "above"), _winner(g, y, b, a, "above")
 
 
 def smaller(g: Term, y: Term, a: Term, b: Term) -> Terms:
-    """Of LEAST; ties as in GREATEST."""
+    """Derivative of LEAST, with ties as in GREATEST."""
     return _winner(g, y, a, b, "less"), _winner(g, y, b, a, "less")
 
 
@@ -64,7 +64,7 @@ def _winner(g: Term, y: Term, x: Term, other: Term, wins: str) -> Term:
 
 
 def power(g: Term, y: Term, a: Term, b: Term) -> Terms:
-    """Of a ** b; of b it is 0 where a is 0."""
+    """Derivative of a ** b; the adjoint of b is 0 where a is 0."""
     by_b = a.equal(0).choose(0, g * y * a.call("ln"))
     match b.number:
         case None:
@@ -87,7 +87,7 @@ def power(g: Term, y: Term, a: Term, b: Term) -> Terms:
 
 
 def angle(g: Term, y: Term, a: Term, b: Term) -> Terms:
-    """Of ATAN2(a, b): b / (a² + b²) and -a / (a² + b²), without squares that overflow."""
+    """Derivative of ATAN2(a, b): b / (a² + b²) and -a / (a² + b²), without overflow."""
     less = a.call("abs").less(b.call("abs"))
     ratio = less.choose(a, b) / less.choose(b, a)
     length = less.choose(b, a) + less.choose(a, b) * ratio
@@ -95,7 +95,7 @@ def angle(g: Term, y: Term, a: Term, b: Term) -> Terms:
 
 
 def beside_one(g: Term, y: Term, x: Term) -> Terms:
-    """1 / √(1 + x²), of ASINH, without a square that overflows."""
+    """Derivative of ASINH: 1 / √(1 + x²), without overflow of the square."""
     size = x.call("abs")
     large = size.above(1)
     ratio = large.choose(1 / size, size)
@@ -103,18 +103,18 @@ def beside_one(g: Term, y: Term, x: Term) -> Terms:
 
 
 def bell(g: Term, y: Term, x: Term) -> Terms:
-    """Of ERF."""
+    """Derivative of ERF."""
     return (g * (2 / math.sqrt(math.pi)) * (-(x * x)).call("exp"),)
 
 
 _STIRLING = (1 / 12, 1 / 120, 1 / 252, 1 / 240, 1 / 132, 691 / 32760, 1 / 12)
 """Coefficients of Stirling's correction in powers of 1 / z², with alternating signs."""
 _SHIFT = 8
-"""From here on these suffice for a DOUBLE."""
+"""The least z for which these coefficients suffice for a DOUBLE."""
 
 
 def digamma(g: Term, y: Term, x: Term) -> Terms:
-    """Of LGAMMA: reflected to what is positive, moved on to what is large, by Stirling's series."""
+    """Derivative of LGAMMA: reflection to x > 0, recurrence to large x, then Stirling's series."""
     mirrored = x.above(0).negated()
     start = mirrored.choose(1 - x, x)
     z = start + _SHIFT
@@ -124,7 +124,7 @@ def digamma(g: Term, y: Term, x: Term) -> Terms:
     for c in reversed(_STIRLING[:-1]):
         series = square * (c - series)
     positive = z.call("ln") - 0.5 / z - series - steps
-    turn = ((x - x.call("round")) * math.pi).call("tan")  # exact beside integers, 0 among them
+    turn = ((x - x.call("round")) * math.pi).call("tan")  # exact near integers, including 0
     return (g * mirrored.choose(positive - math.pi / turn, positive),)
 
 
@@ -132,18 +132,18 @@ def digamma(g: Term, y: Term, x: Term) -> Terms:
 
 
 def of_sum(group: Any) -> Term:
-    """Every point gets the adjoint of its group."""
+    """Derivative of SUM: every point gets the adjoint of its group."""
     return group.adjoint
 
 
 def of_extreme(group: Any) -> Term:
-    """Splits the adjoint evenly between the points where the extreme is attained."""
+    """Derivative of MIN and MAX: points with the extreme value share the adjoint equally."""
     hit = group.value.equal(group.result)
     return hit.choose(group.adjoint / group.total("sum", 1, where=hit), 0)
 
 
 def of_product(group: Any) -> Term:
-    """The product of all other values: exact with zeros, and for second derivatives too.
+    """Derivative of PRODUCT: the product of all other values, exact for zeros and in second order.
 
     Let z be the number of zeros, s their sum and r the product of all other values. For a
     zero, the product of the others is r if z = 1, and r · (s - value), the other zero, if

@@ -1,7 +1,7 @@
-"""The scalar functions: laws, types, derivatives and spellings, one entry for each.
+"""The scalar functions: one entry each with laws, types, derivative and code.
 
-An entry gives the function's result type, its laws (what rules may rely on), when it
-raises, how an interval of integers passes through it, its derivative, and its spelling in
+An entry has the function's result type, its laws for rewrite rules, its failures,
+its interval rule for integers, its derivative, and its code in
 NumPy and in generated Numba source. In Numba templates `{0}`, `{1}` are the arguments,
 already of the entry's argument types; the caller casts the result to the call's type.
 """
@@ -90,19 +90,19 @@ class Function:
     """A scalar function with its types, laws, implementations and derivative.
 
     Attributes:
-        numpy: Takes arrays of the argument types; the caller casts the result.
-        numba: Source template over `{0}`, `{1}`, …
-        fails: Maps an argument type to the failure it can have.
-        interval: Integer interval of the result from those of the arguments.
-        commutative: f(x, y) = f(y, x), bitwise.
-        associative: f(f(x, y), z) = f(x, f(y, z)); floats are rounded differently, and
+        numpy: The function of arrays of the argument types; the caller casts the result.
+        numba: The source template over `{0}`, `{1}`, …
+        fails: The failure by argument type.
+        interval: Maps the arguments' integer intervals to the result's.
+        commutative: True if f(x, y) = f(y, x), bitwise.
+        associative: True if f(f(x, y), z) = f(x, f(y, z)); floats are rounded differently, and
             integers may overflow in one order only.
-        identity: Value e with f(x, e) = x, bitwise, or None.
-        annihilator: Value z with f(x, z) = z for every finite x, or None.
-        cheap: Computing it costs no more than reading a value from memory.
-        transparent: f(x) = x, bitwise: it only marks its argument for rules, which then
+        identity: The value e with f(x, e) = x, bitwise, or None.
+        annihilator: The value z with f(x, z) = z for every finite x, or None.
+        cheap: True if computing it costs no more than reading a value from memory.
+        transparent: True if f(x) = x, bitwise: it only marks its argument for rules, which then
             drop it.
-        derivative: From the adjoint of the result to those of the arguments.
+        derivative: The derivative (see `Derivative`), or the reason why there is none.
     """
 
     name: str
@@ -239,7 +239,7 @@ _ENTRIES: tuple[Function, ...] = (
 )  # fmt: skip
 
 SCALARS: dict[str, Function] = {f.name: f for f in _ENTRIES}
-"""Every scalar function by name, except `cast`, which has two types."""
+"""Every scalar function by name, except `cast`, which depends on two types."""
 
 INTERNAL = frozenset({"if", "within", "ratio", "nearest", "beside", "settled", "stop_gradient"})
-"""Functions without a name of their own in SQL, or with another meaning there."""
+"""Functions without a name in SQL, or with another meaning in SQL."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from einsql.core.schema import DType
 
-Array = Any  # an ndarray or NumPy scalar of whatever dtype the call has
+Array = Any  # an ndarray or NumPy scalar of any dtype
 Interval = tuple[int, int] | None
 """Inclusive bounds of an integer expression, or None if they are unknown."""
 
@@ -26,7 +26,7 @@ BF = DType.BFLOAT16
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """When a function raises: a NumPy predicate and its Numba twin over the arguments."""
+    """The condition under which a function raises, as a NumPy and a Numba predicate."""
 
     reason: str
     numpy: Callable[..., Array]
@@ -34,7 +34,7 @@ class Failure:
 
 
 def _wide(op: str) -> Callable[[Array, Array], Array]:
-    """Overflow of an INTEGER or TINYINT operation, found in int64."""
+    """A test for overflow of an INTEGER or TINYINT operation, computed in int64."""
 
     def test(a: Array, b: Array) -> Array:
         x, y = np.asarray(a, np.int64), np.asarray(b, np.int64)
@@ -46,19 +46,19 @@ def _wide(op: str) -> Callable[[Array, Array], Array]:
 
 
 def add_overflows(a: Array, b: Array) -> Array:
-    """Where a BIGINT sum leaves its type."""
+    """True where a BIGINT sum overflows."""
     r = a + b
     return ((a ^ r) & (b ^ r)) < 0
 
 
 def sub_overflows(a: Array, b: Array) -> Array:
-    """Where a BIGINT difference leaves its type."""
+    """True where a BIGINT difference overflows."""
     return ((a ^ b) & (a ^ (a - b))) < 0
 
 
 def mul_overflows(a: Array, b: Array) -> Array:
-    """Where a BIGINT product leaves its type."""
-    # A wrapped product is off by a multiple of 2^64, which no division by `a` hides.
+    """True where a BIGINT product overflows."""
+    # A wrapped product differs by a multiple of 2^64, which division by `a` detects.
     a, b = np.broadcast_arrays(a, b)
     wrapped = a * b
     safe = np.where(a == 0, 1, a)
@@ -69,7 +69,7 @@ def mul_overflows(a: Array, b: Array) -> Array:
 
 
 def overflow(what: str, op: str, exact: Callable[..., Array], name: str) -> dict[DType, Failure]:
-    """How an operation on integers fails, by their type."""
+    """The failures of an operation on integers, by type."""
 
     def narrow(dtype: DType) -> Failure:
         lo, hi = dtype.range
@@ -93,7 +93,7 @@ _LEAST = {
 
 
 def least(what: str) -> dict[DType, Failure]:
-    """How an operation fails at the least integer, by the type."""
+    """The failures of an operation at the least integer, by type."""
     return {
         t: Failure(
             f"Overflow in {what} of {t.value}",
@@ -105,7 +105,7 @@ def least(what: str) -> dict[DType, Failure]:
 
 
 def corners(op: Callable[[int, int], int]) -> Callable[[Interval, Interval], Interval]:
-    """The interval of a function whose extremes are at the ends of its arguments' intervals."""
+    """The interval rule of a function with extremes at the ends of its arguments' intervals."""
 
     def through(a: Interval, b: Interval) -> Interval:
         if a is None or b is None:
@@ -122,13 +122,13 @@ def _truncated(a: int, b: int) -> int:
 
 
 def idiv_interval(a: Interval, b: Interval) -> Interval:
-    """Of a truncated quotient by a positive number."""
+    """The interval of a truncated quotient by a positive number."""
     return None if b is None or b[0] <= 0 else corners(_truncated)(a, b)
 
 
 def mod_interval(a: Interval, b: Interval) -> Interval:
-    """Of a remainder."""
-    if b is None or (b[0] <= 0 and b[1] >= -1):  # by -1 the least integer overflows
+    """The interval of a remainder."""
+    if b is None or (b[0] <= 0 and b[1] >= -1):  # the least integer overflows with -1
         return None
     most = max(abs(b[0]), abs(b[1]))
     if b[0] == b[1] and a is not None and a[0] >= 0 and a[0] // most == a[1] // most:
@@ -139,14 +139,14 @@ def mod_interval(a: Interval, b: Interval) -> Interval:
 
 
 def within_interval(a: Interval, limit: Interval) -> Interval:
-    """Of a number that is checked to have few digits."""
+    """The interval of a number within a checked limit."""
     if a is None or limit is None or not (-limit[0] < a[0] and a[1] < limit[0]):
         return None
     return a
 
 
 def abs_interval(a: Interval) -> Interval:
-    """Of an absolute value."""
+    """The interval of an absolute value."""
     if a is None:
         return None
     low = 0 if a[0] <= 0 <= a[1] else min(abs(a[0]), abs(a[1]))
@@ -154,12 +154,12 @@ def abs_interval(a: Interval) -> Interval:
 
 
 def hull(_: Interval, a: Interval, b: Interval) -> Interval:
-    """Of a choice between two values."""
+    """The interval of a choice between two values."""
     return None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1]))
 
 
 def both(pick: Callable[[int, int], int]) -> Callable[[Interval, Interval], Interval]:
-    """Of a function that is increasing in both arguments."""
+    """The interval rule of a function that increases in both arguments."""
 
     def through(a: Interval, b: Interval) -> Interval:
         return None if a is None or b is None else (pick(a[0], b[0]), pick(a[1], b[1]))
@@ -173,29 +173,29 @@ def is_float_array(a: Array) -> bool:
 
 
 def equal(a: Array, b: Array) -> Array:
-    """A = b with NaN equal to NaN."""
+    """The comparison a = b, with NaN equal to NaN."""
     same = np.asarray(a == b)
     return same | ((a != a) & (b != b)) if is_float_array(a) else same
 
 
 def less(a: Array, b: Array) -> Array:
-    """A < b with NaN above everything."""
+    """The comparison a < b, with NaN greater than all numbers."""
     below = np.asarray(a < b)
     return below | ((a == a) & (b != b)) if is_float_array(a) else below
 
 
 def maximum(a: Array, b: Array) -> Array:
-    """The larger one, NaN above everything."""
+    """The larger value, with NaN greater than all numbers."""
     return np.where(less(a, b), b, a)
 
 
 def minimum(a: Array, b: Array) -> Array:
-    """The smaller one, NaN above everything."""
+    """The smaller value, with NaN greater than all numbers."""
     return np.where(less(b, a), b, a)
 
 
 def trunc_divide(a: Array, b: Array) -> Array:
-    """`//`: truncated for integers, plain for floats."""
+    """The operator `//`: truncated for integers, plain division for floats."""
     if is_float_array(a):
         return a / b
     safe = np.where(b == 0, 1, b).astype(np.asarray(b).dtype)
@@ -206,7 +206,7 @@ def trunc_divide(a: Array, b: Array) -> Array:
 
 
 def remainder(a: Array, b: Array) -> Array:
-    """`%`, with the dividend's sign."""
+    """The operator `%`, with the dividend's sign."""
     if is_float_array(a):
         return np.fmod(a, b)
     safe = np.where((b == 0) | (b == -1), 1, b)
@@ -214,7 +214,7 @@ def remainder(a: Array, b: Array) -> Array:
 
 
 def floored_remainder(a: Array, b: Array) -> Array:
-    """FMOD, with the divisor's sign."""
+    """The function FMOD, with the divisor's sign."""
     return a - np.floor(a / b) * b
 
 
@@ -227,23 +227,23 @@ def round_away(a: Array) -> Array:
 
 
 def power(a: Array, b: Array) -> Array:
-    """`**`."""
+    """The operator `**`."""
     # np.power takes a square root for a scalar 0.5, which differs at -0.0 and -inf.
     return np.float_power(a, b).astype(np.asarray(a).dtype)
 
 
 def ratio_by(multiply: Callable[[Array, Array], Array]) -> Callable[[Array, Array, Array], Array]:
-    """The function `ratio`, without a branch, for arrays, loops and GPUs alike.
+    """Creates the function `ratio` without branches, for arrays, loops and GPUs.
 
     Args:
-        multiply: A product of DOUBLEs, rounded before anything is added to it.
+        multiply: A product of DOUBLEs that is rounded separately, without a fused addition.
     """
 
     def ratio(high: Array, low: Array, count: Array) -> Array:
         """(high · 2^32 + low) / count of integers, rounded once.
 
         The total is the unevaluated sum of two DOUBLEs, and the quotient is corrected by its
-        exact remainder. That is the DOUBLE nearest to the quotient while the total is below
+        exact remainder. The result is the DOUBLE nearest to the quotient if the total is below
         2^103 and the count below 2^51.
         """
         high = high + (low >> 32)
@@ -270,7 +270,7 @@ ratio = ratio_by(mul)
 
 
 def settled(spread: Array, low: Array, high: Array) -> Array:
-    """A sum of squared distances; where that is not finite and the values are equal, 0 or NaN."""
+    """A sum of squared distances; if it is not finite and the values are equal, 0 or NaN."""
     finite = np.isfinite(spread)
     if np.all(finite):
         return spread
@@ -278,10 +278,10 @@ def settled(spread: Array, low: Array, high: Array) -> Array:
 
 
 def sigmoid(a: Array) -> Array:
-    """1 / (1 + EXP(-a)), of which nothing overflows."""
+    """The function 1 / (1 + EXP(-a)), without overflow."""
     decay = np.asarray(np.abs(a))
     np.exp(np.negative(decay, decay), decay)
-    top = np.asarray(np.exp(np.minimum(a, 0)))  # a choice by sign takes longer than both
+    top = np.asarray(np.exp(np.minimum(a, 0)))  # selecting by sign takes longer than computing both
     np.add(decay, 1, decay)
     return np.divide(top, decay, top)
 
@@ -297,7 +297,7 @@ def lgamma(a: Array) -> Array:
     """The logarithm of the gamma function."""
     from scipy.special import gammaln  # as above
 
-    return np.where(a == -math.inf, math.inf, gammaln(a))  # SciPy says -inf there, C does not
+    return np.where(a == -math.inf, math.inf, gammaln(a))  # SciPy returns -inf at -inf, unlike C
 
 
 INT_DIV_FAILS = {

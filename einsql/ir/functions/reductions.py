@@ -1,4 +1,4 @@
-"""The base reductions: laws, identities and derivatives, one entry for each."""
+"""The base reductions: one entry each with laws, identity and derivative."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Reduction:
     """A commutative, associative reduction with an identity.
 
     ARG_MIN and ARG_MAX contribute (argument, value) pairs and keep the argument of the
-    extreme value, among equal values the least argument; `better` is set for them alone.
+    extreme value, among equal values the least argument. Only they have `better`.
 
     Attributes:
-        identity: Start of the running value for an output type; an empty group holds it.
-        monoid: The scalar function combining two running values, or None for pairs.
+        identity: The initial running value for an output type, which is the value of empty groups.
+        monoid: The scalar function that combines two running values, or None for pairs.
         better: For pairs, the comparison `better(new, old)` that replaces the running pair.
         over: The scalar functions that distribute over this reduction, as `mul` does
             over SUM: x·(a + b) = x·a + x·b.
-        derivative: The adjoint of what a point contributes, or why there is none.
+        derivative: The adjoint of a point's contribution, or the reason why there is none.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Reduction:
 
     @property
     def arity(self) -> int:
-        """How many expressions a point contributes."""
+        """The number of expressions that a point contributes."""
         return 1 if self.better is None else 2
 
 
@@ -96,4 +96,4 @@ REDUCTIONS: dict[str, Reduction] = {
         ),
     )
 }
-"""Base reductions. AVG, VARIANCE, COUNT and LOGSUMEXP are spelled with these by the binder."""
+"""Base reductions, to which the binder reduces AVG, VARIANCE, COUNT and LOGSUMEXP."""

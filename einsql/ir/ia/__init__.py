@@ -1,1 +1,1 @@
-"""The implementation algebra: at which sites tiles are placed."""
+"""The implementation algebra: plans over tiles that are placed at sites."""

@@ -1,9 +1,9 @@
 """Placements of the pairs of a relation on a grid of sites (TRA §3).
 
 Keys are distributed cyclically over a grid axis of g sites: value k goes to coordinate
-k mod g. This needs no bound of the key. Neighbouring blocks go to different sites, so a
-triangular filter leaves the load balanced. Equal keys of two relations on equal grids share a
-site. Where g exceeds the bound of the key, some sites store nothing.
+k mod g, which requires no bound of the key. Neighbouring blocks go to different sites, so a
+triangular filter keeps the load balanced. Equal keys of two relations on equal grids share a
+site. If g exceeds the bound of the key, some sites store nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Sites = tuple[int, ...]
 """The sites that store a copy of an array, ascending."""
 
 Held = Mapping[KeyTuple, tuple[Sites, ...]]
-"""For every key its arrays, one or several parts, each with the sites that store a copy."""
+"""For every key the sites with a copy of its array, or of each of its parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A key dimension gives the coordinate of a pair along this grid axis, cyclically.
+    """A key dimension determines the coordinate of a pair along this grid axis, cyclically.
 
-    `einsql.ir.layout.Shard` cuts an axis into contiguous pieces instead.
+    In contrast, `einsql.ir.layout.Shard` cuts an axis into contiguous pieces.
     """
 
     key: int
@@ -39,7 +39,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """No single key dimension gives the coordinate of a pair along this grid axis.
+    """No single key dimension determines the coordinate of a pair along this grid axis.
 
     A local map may renumber keys, while the pairs stay at their sites.
     """
@@ -60,8 +60,8 @@ class Placement:
 
     Attributes:
         sites: The number of sites.
-        grid: Sites along each axis, each at least 2.
-        entries: How pairs are distributed along each axis.
+        grid: The number of sites along each axis, at least 2.
+        entries: The distribution of pairs along each axis.
     """
 
     sites: int
@@ -102,7 +102,7 @@ class Placement:
 
 @lru_cache(maxsize=4096)
 def _sites_at(grid: tuple[int, ...], fixed: tuple[int | None, ...]) -> Sites:
-    """The sites with given coordinates; None is every coordinate of its axis."""
+    """The sites with some fixed coordinates; None stands for every coordinate of an axis."""
     sites = [0]
     for g, at in zip(grid, fixed, strict=True):
         along = range(g) if at is None else (at,)
@@ -120,21 +120,21 @@ def coordinates(site: int, grid: Sequence[int]) -> tuple[int, ...]:
 
 
 def everywhere(sites: int) -> Placement:
-    """A copy at every site, the paper's D = ∅."""
+    """The placement with a copy at every site, the paper's D = ∅."""
     return Placement(sites, (sites,), (Replicate(),)) if sites > 1 else Placement(1, (), ())
 
 
 def spread(sites: int, keys: Sequence[int], bounds: Sequence[int]) -> Placement:
-    """The placement of a shuffle on some key dimensions; on none, all at site 0.
+    """The placement of a shuffle on key dimensions; without any, all pairs are at site 0.
 
     Args:
-        sites: How many sites there are.
+        sites: The number of sites.
         keys: The key dimensions, distinct.
-        bounds: How many values each of them takes.
+        bounds: The number of values of each of these dimensions.
 
     Returns:
-        The grid that leaves the busiest site the fewest keys, with the fewest sites
-        among those; a dimension that no axis is left for is not sharded.
+        The grid with the fewest keys at the busiest site, and among these the fewest sites.
+        A dimension without an axis is not sharded.
     """
     grid = _grid(sites, tuple(bounds))
     axes = [(g, Shard(k)) for g, k in zip(grid, keys, strict=True) if g > 1]
@@ -151,7 +151,7 @@ def _grid(sites: int, bounds: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _grids(sites: int, bounds: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Every grid of at most as many sites, in sizes that spare the busiest site a key."""
+    """Every grid of at most `sites` sites whose sizes reduce the keys of the busiest site."""
     if not bounds:
         return [()]
     bound = max(1, bounds[0])
@@ -163,14 +163,14 @@ def _grids(sites: int, bounds: tuple[int, ...]) -> list[tuple[int, ...]]:
 def law_of(
     held: Held, keys: int, merge: str | None, sites: int, grids: Iterable[tuple[int, ...]]
 ) -> Placement:
-    """The placement that describes given sites of arrays most precisely.
+    """The most precise placement that describes the sites of arrays.
 
     Args:
         held: The sites of each array.
         keys: The number of key dimensions.
-        merge: The reduction that merges parts under one key; None if there are none.
+        merge: The reduction that merges parts under one key; None without parts.
         sites: The number of sites.
-        grids: Grids to try.
+        grids: The grids to try.
     """
     candidates = [
         Placement(sites, grid, entries)
@@ -185,7 +185,7 @@ def law_of(
 def _entries(
     held: Held, grid: tuple[int, ...], keys: int, merge: str | None
 ) -> tuple[Entry, ...] | None:
-    """The entry of each axis of a grid, or None if the copies fill no sub-grid of it."""
+    """The entry of each axis of a grid, or None if the copies do not form a sub-grid."""
     along: dict[Sites, tuple[frozenset[int], ...]] = {}
     for copies in {c for parts in held.values() for c in parts}:
         if copies[-1] >= prod(grid):

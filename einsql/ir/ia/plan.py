@@ -1,14 +1,14 @@
 """Language 3 for plans over blocks: the implementation algebra (TRA §3).
 
-A plan is a tensor-relational plan whose arrays have sites. The rules of TRA §4.2 rewrite
+A plan is a tensor-relational plan whose arrays are placed at sites. The rules of TRA §4.2 rewrite
 plans, and the cheapest one runs. EinSum graphs that EinDecomp has cut become SPMD programs
 instead (`einsql.ir.spmd`), which no rule rewrites.
 
 Bcast and Shuffle move arrays between sites; all other operations are local to a site.
-Repartition moves and computes, because no local operation can cut a tensor differently.
+Repartition both moves and computes, because local operations cannot recut a tensor.
 Operations have chains of kernels, so a rule can always compose two of them. Building a node
 checks its schema, which records the sites of every array: a plan whose local operations
-would compute wrong results cannot be built. `einsql.ir.ia.typing` has the result types.
+would compute wrong results cannot be built. `einsql.ir.ia.typing` computes the result types.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from einsql.ir.tra import typing as tra_typing
 from einsql.ir.tra.block_schema import Cuts
 
 Kernels = tuple[EinSum, ...]
-"""Applied one after another; none of them is the identity."""
+"""A chain of kernels, applied in order; no kernel is the identity."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """A stored tensor whose blocks have the given placement; key i cuts axis i."""
+    """A stored tensor with the placement of its blocks; key i cuts axis i."""
 
     tensor: Input
     cuts: Cuts
@@ -60,7 +60,7 @@ class Bcast:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shuffle:
-    """SHUF: sends every array to the site that its keys `part_dims` give; to site 0 without."""
+    """SHUF: sends every array to the site of its keys `part_dims`; without keys, to site 0."""
 
     source: Node
     part_dims: tuple[int, ...]
@@ -74,7 +74,7 @@ class Shuffle:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repartition:
-    """Π: the same tensor in other blocks, each at the site that its keys `part_dims` give.
+    """Π: the same tensor in other blocks, each at the site of its keys `part_dims`.
 
     It shuffles the intersections of old and new blocks, and assembles them locally.
     """
@@ -105,13 +105,13 @@ class LocalFilter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalMap:
-    """λᴸ: emits every pair once or several times, applies kernels to its array, renames it.
+    """λᴸ: emits every pair once or more, applies kernels to its array, and renames its key.
 
     Attributes:
-        keys: The paper's keyMap over `k0`, `k1`, …; where a pair is emitted several times,
-            the last one counts these. None keeps the keys.
+        keys: The paper's keyMap over `k0`, `k1`, …. If a pair is emitted several times,
+            the last label is the number of the emission. None keeps the keys.
         kernels: The paper's arrayMap.
-        emit: How a pair becomes several; None for one.
+        emit: The emission of several pairs per pair; None for one pair.
     """
 
     source: Node
@@ -131,9 +131,9 @@ class LocalJoin:
 
     Attributes:
         keys: For every key dimension of each operand the key dimension of the match.
-        kernels: The paper's projOp; the first takes all arrays of a match.
+        kernels: The paper's projOp; the first kernel takes all arrays of a match.
         where: A condition on the keys of a match; other matches are skipped.
-        key_map: The result's keys as expressions over those of the match; None keeps them.
+        key_map: The result's keys as expressions over the match's keys; None keeps the keys.
         is_complete: True if the arrays of every selected match share a site.
     """
 
@@ -155,12 +155,12 @@ class LocalJoin:
 
     @property
     def width(self) -> int:
-        """Key dimensions of a match."""
+        """The number of key dimensions of a match."""
         return 1 + max((p for places in self.keys for p in places), default=-1)
 
     @property
     def join_keys(self) -> tuple[int, ...]:
-        """The match's key dimensions that every operand has."""
+        """The match's key dimensions that occur in every operand."""
         return tuple(k for k in range(self.width) if all(k in places for places in self.keys))
 
 
@@ -172,7 +172,7 @@ class LocalAggregate:
     (or Bcast) and a second local aggregation complete them.
 
     Attributes:
-        group_by: The keys that remain, in that order.
+        group_by: The result's keys, in order.
         inner: Kernels applied to every array before the merge.
         finish: Kernels applied to every merged array.
         where: A condition on the keys of a group; other groups are skipped.
@@ -195,7 +195,7 @@ class LocalAggregate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalStack:
-    """Concatenates arrays that differ only in key `key` along `dim`; they share a site.
+    """Concatenates arrays at one site that differ only in key `key`, along `dim`.
 
     The paper writes Σᴸ(keyDim, arrayStackOp). The order of the arrays matters, so it cannot
     run in two phases.
@@ -222,7 +222,7 @@ def spread_over(sites: int, bounds: Sequence[int], part_dims: Sequence[int]) -> 
     """The placement after a shuffle on some keys.
 
     Raises:
-        ProgrammingError: A key is named twice, or there is none such.
+        ProgrammingError: A key is repeated or does not exist.
     """
     if len(set(part_dims)) < len(part_dims) or any(not 0 <= k < len(bounds) for k in part_dims):
         raise ProgrammingError(
@@ -240,7 +240,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def with_children(node: Node, sources: Sequence[Node]) -> Node:
-    """The node over other operands; itself when they are the same objects."""
+    """The node over other operands; the same node if the operands are the same objects."""
     if all(a is b for a, b in zip(children(node), sources, strict=True)):
         return node
     if isinstance(node, LocalJoin):
@@ -255,7 +255,7 @@ def walk(*roots: Node) -> list[Node]:
 
 
 def sends(node: Node) -> int:
-    """Bytes that cross sites when a node runs, exactly."""
+    """The exact number of bytes that cross sites when a node runs."""
     if isinstance(node, Bcast | Shuffle):
         source = node.source.schema
         sent = Counter(key for key, *_ in array_transfers(source, node.schema))
@@ -269,5 +269,5 @@ def sends(node: Node) -> int:
 
 
 def bytes_sent(root: Node) -> int:
-    """Bytes that cross sites when a plan runs, exactly."""
+    """The exact number of bytes that cross sites when a plan runs."""
     return sum(map(sends, walk(root)))

@@ -11,10 +11,10 @@ from einsql.ir.tra.printer import format_joined, format_kernel, format_scan, for
 
 
 def format_implementation(root: ia.Node) -> str:
-    """A plan of the implementation algebra, producers first.
+    """Formats a plan of the implementation algebra, producers first.
 
-    A relation is shown as `format_plan` shows it, followed by its placement: the grid of
-    sites and the keys along each of its axes; then whether parts are to be merged.
+    A relation is printed as in `format_plan`, followed by its placement: the grid of
+    sites, the keys along each grid axis, and whether parts must be merged.
     """
     names: dict[int, str] = {}
     blocks: list[str] = []

@@ -17,9 +17,9 @@ from einsql.ir.tra.block_schema import Cuts, KeyTuple
 def array_transfers(
     source: PhysicalSchema, target: PhysicalSchema
 ) -> Iterator[tuple[KeyTuple, int, int, int]]:
-    """The transfers when arrays move: key, part, sending site and receiving site.
+    """Yields the transfers of moved arrays: key, part, sending site and receiving site.
 
-    A site that stores a copy receives none. Sites with copies share the sending.
+    A site with a copy receives nothing. The sites with copies share the sending.
     """
     for key, parts in source.held.items():
         for n, copies in enumerate(parts):
@@ -33,8 +33,8 @@ class Piece:
     """The intersection of a block of one cut with a block of another.
 
     Attributes:
-        source: The key of the block that contains it before.
-        target: The key of the block it becomes part of.
+        source: The key of the old block that contains the piece.
+        target: The key of the new block that contains the piece.
         box: The elements `[lo, hi)` along each axis of the tensor.
     """
 
@@ -44,12 +44,12 @@ class Piece:
 
     @property
     def volume(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return prod(hi - lo for lo, hi in self.box)
 
 
 def pieces(old: Cuts, new: Cuts) -> Iterator[Piece]:
-    """The pieces into which two cuts of a tensor divide each other, by the new blocks."""
+    """The intersections of the blocks of two cuts of a tensor, in the order of new blocks."""
     along = [_overlaps(a, b) for a, b in zip(old, new, strict=True)]
     for target in product(*(range(len(c) - 1) for c in new)):
         for overlaps in product(*(axis[k] for axis, k in zip(along, target, strict=True))):
@@ -57,7 +57,7 @@ def pieces(old: Cuts, new: Cuts) -> Iterator[Piece]:
 
 
 def _overlaps(old: Sequence[int], new: Sequence[int]) -> list[list[tuple[int, tuple[int, int]]]]:
-    """For every new interval the old ones that intersect it, with the intersections."""
+    """For every new interval the old intervals that intersect it, with the intersections."""
     before, after = (np.stack([c[:-1], c[1:]], axis=1) for c in (np.array(old), np.array(new)))
     shared = common(after[:, None], before[None])
     return [
@@ -69,7 +69,7 @@ def _overlaps(old: Sequence[int], new: Sequence[int]) -> list[list[tuple[int, tu
 def piece_transfers(
     source: PhysicalSchema, target: PhysicalSchema, old: Cuts, new: Cuts
 ) -> Iterator[tuple[Piece, int, int]]:
-    """Every piece with the site it is read at and the site it is for, often the same."""
+    """Yields every piece with its sending and its receiving site, which may be equal."""
     for piece in pieces(old, new):
         (copies,), (wanted,) = source.held[piece.source], target.held[piece.target]
         for site in wanted:

@@ -1,10 +1,10 @@
 """Result types of the operations of the implementation algebra.
 
 A physical relation is a set of (key, array, site) (TRA §3). Its type records the sites of
-every array. So the matches that a local join finds, the sites that share a group, and every
-byte that moves are known exactly before anything runs.
+every array. So the matches of a local join, the sites that share a group, and the moved bytes
+are known exactly before a plan runs.
 
-Several arrays under one key are *parts*, which ⊕ has yet to merge. The functions refuse local
+Several arrays under one key are *parts*, which ⊕ will merge. The functions reject local
 operations that would compute wrong results on the arrays of their sites.
 """
 
@@ -34,10 +34,10 @@ class PhysicalSchema:
     """The type of a physical relation.
 
     Attributes:
-        blocks: Its keys and the shapes of its arrays, independent of sites.
+        blocks: The relation's keys and the shapes of its arrays, independent of sites.
         placement: The sites of the arrays as a distribution over a grid.
         held: The sites of each array.
-        merge: The reduction that merges parts under one key; None if there are none.
+        merge: The reduction that merges parts under one key; None without parts.
     """
 
     blocks: BlockSchema
@@ -47,7 +47,7 @@ class PhysicalSchema:
 
     @property
     def sites(self) -> int:
-        """How many sites there are."""
+        """The number of sites."""
         return self.placement.sites
 
     def nbytes(self, key: KeyTuple) -> int:
@@ -55,7 +55,7 @@ class PhysicalSchema:
         return prod(self.blocks.shape(key)) * self.blocks.dtype.numpy.itemsize
 
     def at(self, site: int) -> list[tuple[KeyTuple, int]]:
-        """The arrays a site has copies of: key and number of the part."""
+        """The copies at a site: the key and the part's number of each."""
         return [
             (key, n)
             for key, parts in self.held.items()
@@ -71,9 +71,9 @@ _KNOWN: ContextVar[dict[Hashable, Any] | None] = ContextVar("_KNOWN", default=No
 
 @contextmanager
 def remembering() -> Iterator[None]:
-    """Within it the same operation on the very same types gives the very same type.
+    """Context in which types are cached: equal operations on the same types share one type.
 
-    A search makes the same operations over and over, in plans that differ elsewhere.
+    A search builds the same operations repeatedly, in plans that differ elsewhere.
     """
     known = _KNOWN.get()
     token = _KNOWN.set({} if known is None else known)
@@ -103,17 +103,17 @@ def _remembered(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 @_remembered
 def moved(source: PhysicalSchema, placement: Placement) -> PhysicalSchema:
-    """BCAST and SHUF: the same arrays at other sites; parts are not merged."""
+    """BCAST and SHUF: the same arrays at other sites, with parts unmerged."""
     sites_by_key = {k: (placement.at(k),) * len(parts) for k, parts in source.held.items()}
     return PhysicalSchema(source.blocks, placement, sites_by_key, source.merge)
 
 
 @_remembered
 def recut(source: PhysicalSchema, cuts: Cuts, placement: Placement) -> PhysicalSchema:
-    """Π with a shuffle: the same tensor in other blocks, at other sites.
+    """Π with a shuffle: the same tensor in other blocks and at other sites.
 
     Raises:
-        IntegrityError: Keys are missing, or parts are yet to be merged.
+        IntegrityError: Keys are missing, or parts are not merged.
         ProgrammingError: The keys do not cut the axes, or the cuts do not fit.
     """
     _whole(source, "Repartition")
@@ -121,12 +121,12 @@ def recut(source: PhysicalSchema, cuts: Cuts, placement: Placement) -> PhysicalS
     return PhysicalSchema(blocks, placement, {k: (placement.at(k),) for k in blocks.each_key()})
 
 
-# ---- local work on one relation
+# ---- local operations on one relation
 
 
 @dataclass(frozen=True, slots=True)
 class Tiled:
-    """A local map emits each array in tiles of `size` along `dim`, the last maybe smaller."""
+    """A local map emits each array in tiles of `size` along `dim`; the last may be smaller."""
 
     dim: int
     size: int
@@ -147,7 +147,7 @@ def filtered(source: PhysicalSchema, condition: Expr) -> PhysicalSchema:
     """σᴸ: the pairs whose keys satisfy a condition.
 
     Raises:
-        ProgrammingError: The condition is no BOOLEAN.
+        ProgrammingError: The condition is not a BOOLEAN.
     """
     blocks = tra_typing.filter_schema(source.blocks, condition)
     return _described(blocks, {k: source.held[k] for k in blocks.each_key()}, source.merge, source)
@@ -160,16 +160,16 @@ def mapped(
     keys: tuple[Expr, ...] | None,
     kernels: tuple[EinSum, ...],
 ) -> PhysicalSchema:
-    """λᴸ: every array is emitted once or several times, passed through kernels, and renamed.
+    """λᴸ: emits every array once or more, applies kernels to it, and renames its key.
 
     Args:
         source: The relation.
-        emit: How a pair becomes several; their count becomes one more, last key.
-        keys: The new key over the old one and that count; None keeps them.
-        kernels: Applied one after another.
+        emit: The emission of several pairs per pair; the emission's number is a new last key.
+        keys: The new key over the old key and that number; None keeps the keys.
+        kernels: The kernels, applied in order.
 
     Raises:
-        IntegrityError: Two keys become one, or parts meet a kernel that must see the whole.
+        IntegrityError: Two new keys are equal, or a kernel that needs merged arrays reads parts.
         ProgrammingError: A kernel does not fit.
     """
     if source.merge is not None and not all(distributes(k, source.merge) for k in kernels):
@@ -184,7 +184,7 @@ def mapped(
 
 
 def emitted(source: BlockSchema, emit: Emit | None) -> BlockSchema:
-    """The relation after the emission of a local map, which adds a last key."""
+    """The relation after the emission of a local map, with its additional last key."""
     if emit is None:
         return source
     if isinstance(emit, Tiled):
@@ -196,7 +196,7 @@ def emitted(source: BlockSchema, emit: Emit | None) -> BlockSchema:
 
 
 def chained(blocks: BlockSchema, kernels: Iterable[EinSum]) -> BlockSchema:
-    """The relation after kernels, one after another."""
+    """The relation after a chain of kernels."""
     for kernel in kernels:
         blocks = tra_typing.transform_schema(blocks, kernel)
     return blocks
@@ -211,19 +211,19 @@ def aggregated(
     finish: tuple[EinSum, ...],
     where: Expr,
 ) -> PhysicalSchema:
-    """Σᴸ: merges the arrays of a group at each site; gives parts where sites share a group.
+    """Σᴸ: merges the arrays of a group at each site; returns parts if sites share a group.
 
     Args:
         source: The relation.
-        group_by: Keys that remain.
-        reduce: ⊕.
-        inner: Kernels for every array before.
-        finish: Kernels for every result.
-        where: On the keys that remain: the groups that are wanted.
+        group_by: The result's keys.
+        reduce: The reduction ⊕.
+        inner: Kernels applied to every array before the merge.
+        finish: Kernels applied to every merged array.
+        where: A condition on the result's keys; other groups are skipped.
 
     Raises:
-        IntegrityError: Parts are to be merged otherwise, or meet a kernel that must see
-            the whole.
+        IntegrityError: Parts have another reduction, or a kernel that needs merged arrays
+            reads parts.
         ProgrammingError: Keys, reduction or kernels do not fit.
     """
     if source.merge not in (None, reduce):
@@ -241,12 +241,12 @@ def aggregated(
 
 
 def over_groups(where: Expr, group_by: Sequence[int]) -> Expr:
-    """A condition on the keys of groups as one on the keys that are grouped."""
+    """A condition on the keys of groups as a condition on the operand's keys."""
     return relabel(where, {f"k{n}": f"k{g}" for n, g in enumerate(group_by)})
 
 
 def _shared(source: PhysicalSchema, before: BlockSchema, group_by: Sequence[int]) -> Held:
-    """For every group its parts: one for each set of sites that have the same members."""
+    """For every group its parts: one for each set of sites with equal members."""
     groups: dict[KeyTuple, dict[int, list[tuple[KeyTuple, int]]]] = {}
     for key in before.each_key():
         sites = groups.setdefault(tuple(key[g] for g in group_by), {})
@@ -258,7 +258,7 @@ def _shared(source: PhysicalSchema, before: BlockSchema, group_by: Sequence[int]
         parts: dict[tuple[tuple[KeyTuple, int], ...], list[int]] = {}
         for site, members in at.items():
             parts.setdefault(tuple(members), []).append(site)
-        # On grids, and so after joins across them, two arrays share all their sites or none.
+        # On grids, also after joins across grids, two arrays share all their sites or none.
         assert sum(map(len, parts)) == len({m for members in parts for m in members})
         sites_by_key[group] = tuple(sorted(tuple(sorted(sites)) for sites in parts.values()))
     return sites_by_key
@@ -266,11 +266,11 @@ def _shared(source: PhysicalSchema, before: BlockSchema, group_by: Sequence[int]
 
 @_remembered
 def stacked(source: PhysicalSchema, key: int, dim: int) -> PhysicalSchema:
-    """Stack of groups whose arrays share a site.
+    """Stack: concatenates the arrays of groups, which must share a site.
 
     Raises:
-        IntegrityError: A group's arrays share no site, keys are missing, or parts are
-            yet to be merged.
+        IntegrityError: A group's arrays share no site, keys are missing, or parts are not
+            merged.
         ProgrammingError: There is no such key or axis, or arrays differ in another axis.
     """
     _whole(source, "Stack")
@@ -314,11 +314,11 @@ def distributes(kernel: EinSum, reduce: str) -> bool:
     return isinstance(value, Value)
 
 
-# ---- local work on several relations
+# ---- local operations on several relations
 
 
 def holds(condition: Expr, keys: Sequence[KeyTuple]) -> list[bool]:
-    """Which keys satisfy a condition."""
+    """For each key whether it satisfies a condition."""
     if condition == TRUE or not keys:
         return [True] * len(keys)
     array = np.array(keys, np.int64).reshape(len(keys), len(keys[0]))
@@ -326,7 +326,7 @@ def holds(condition: Expr, keys: Sequence[KeyTuple]) -> list[bool]:
 
 
 def renamed(keys: Sequence[KeyTuple], to: tuple[Expr, ...] | None) -> list[KeyTuple]:
-    """New keys by functions of the old ones; None keeps them."""
+    """New keys by functions of the old keys; None keeps the keys."""
     if to is None or not keys:
         return list(keys)
     array = np.array(keys, np.int64).reshape(len(keys), len(keys[0]))
@@ -342,20 +342,20 @@ def joined(
     where: Expr,
     keys: tuple[Expr, ...] | None,
 ) -> tuple[PhysicalSchema, bool]:
-    """⋈ᴸ: kernels on every match that shares a site.
+    """⋈ᴸ: applies kernels to every match whose arrays share a site.
 
     Args:
         sources: The operands.
         places: For each key dimension of each operand the result's key dimension.
-        kernels: The first takes the arrays of a match, each next one the result before.
+        kernels: The first takes the arrays of a match, each later one the previous result.
         where: A condition on the keys of a match; other matches are skipped.
-        keys: The new keys, or None to keep them.
+        keys: The new keys; None keeps the match's keys.
 
     Returns:
         The result, and whether the arrays of every selected match share a site.
 
     Raises:
-        IntegrityError: An operand has parts yet to be merged, or two keys become one.
+        IntegrityError: An operand has unmerged parts, or two new keys are equal.
         ProgrammingError: Joined keys differ in their bounds, or a kernel does not fit.
     """
     for source in sources:

@@ -1,1 +1,1 @@
-"""SPMD programs: what every site does, step by step."""
+"""SPMD programs: the steps that every site runs."""

@@ -26,7 +26,7 @@ from einsql.ir.functions import REDUCTIONS
 from einsql.ir.layout import Tiles
 
 COPIES = "*"
-"""The axis of a site grid along which every cell is run again."""
+"""The axis of a site grid along which every cell is repeated."""
 
 
 CollectiveName = Literal[
@@ -41,7 +41,7 @@ CollectiveName = Literal[
     "reduce-scatter",
     "all-reduce",
 ]
-"""As in MPI; a "slice" sends nothing, a "halo" only the margins of tiles."""
+"""Names as in MPI; a "slice" sends nothing, a "halo" sends only the margins of tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Collective:
     """A collective operation that moves tiles between sites.
 
     Attributes:
-        name: Its name in MPI's terms.
+        name: The collective's name in MPI's terms.
         along: The axes of the site grid along which sites communicate.
         nbytes: Bytes that cross sites.
     """
@@ -65,7 +65,7 @@ class Load:
 
     Attributes:
         source: The stored tensor.
-        tiles: The stored tiles if the cut is declared, else the tiles its reader needs.
+        tiles: The stored tiles if the cut is declared, else the tiles that the reader needs.
     """
 
     source: Input
@@ -84,11 +84,11 @@ class Exchange:
         sources: Steps that produce versions of the relation. If tiles are assembled, the
             tiles of the first are complete, and disjoint except for copies.
         at_hand: int64 (tiles, 2), for each needed tile the source (an index into `sources`)
-            and the tile from which its site slices it; -1 where it is assembled.
+            and the tile from which its site slices it; -1 if it is assembled.
         tiles: The needed tiles and their sites.
         collectives: The collectives in order; empty if every tile is local.
         completes: True if the source is a completion and every site that contributed to
-            it receives the result here: together they are one all-reduce.
+            it receives the result: both steps together are one all-reduce.
     """
 
     sources: tuple[int, ...]
@@ -111,14 +111,14 @@ class Local:
         node: The operation over the whole domain.
         labels: The free labels, in the order of `cells`.
         grid: The cut labels with their parts, possibly COPIES; sites are numbered by the
-            coordinates of their cells in this grid, the last fastest.
+            coordinates of their cells in this grid, the last axis fastest.
         sites: int64 (cells,), the site of each cell.
         cells: int64 (cells, labels, 2), the part of the domain of each cell.
         operands: For each operand the step that produces its tiles.
         picks: For each operand int64 (cells,), the tile that each cell reads.
         tiles: The result, one tile per cell; partial if labels are reduced and cut.
             Copies of a cell give copies of its tile.
-        partial: True if tiles of several cells have to be merged.
+        partial: True if tiles of several cells must be merged.
     """
 
     node: EinSum
@@ -163,10 +163,10 @@ class FusedSteps:
 
     Attributes:
         steps: The local steps, which all have the same cells at the same sites. They run
-            in place of the last of them.
+            at the position of the last step.
         visible: For each step whether a step outside the group reads it.
         edges: For each step and operand the step of the group that produces it, or -1.
-        links: The exchanges between them, which move nothing.
+        links: The exchanges between these steps, which move nothing.
         shown: The links that steps outside the group read.
     """
 
@@ -199,7 +199,7 @@ class Program:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of the stored tensors that it reads."""
+        """The names of the stored tensors that the program reads."""
         return tuple(dict.fromkeys(s.source.name for s in self.steps if isinstance(s, Load)))
 
     def relation(self, number: int) -> Input | EinSum:
@@ -227,7 +227,7 @@ class Program:
         return local
 
     def released(self) -> list[list[int]]:
-        """For each step the steps whose tiles are read last by it; the result is kept."""
+        """For each step the steps whose tiles it is the last to read, except the result's."""
         run = list(range(len(self.steps)))
         for t in self.together:
             for n in (*t.steps, *t.links):
@@ -267,14 +267,14 @@ def best_of(name: str) -> str:
 
 
 def some_of(name: str) -> str:
-    """The field that is true if an ARG_MIN or ARG_MAX has seen any value."""
+    """The field that is true if the group of an ARG_MIN or ARG_MAX has a value."""
     return f"{name}.some"
 
 
 def with_state(node: EinSum) -> EinSum:
-    """The node with the extra outputs that merging needs: the extreme value of each pair.
+    """The node with the additional outputs for merging: the extreme value of each pair.
 
-    A part does not know the sums of the others, so every extreme is computed.
+    A part does not have the sums of other parts, so every conditional output is computed.
     """
     node = always(node)
     extra: list[Output] = []
@@ -288,5 +288,5 @@ def with_state(node: EinSum) -> EinSum:
 
 
 def state_bytes(node: EinSum) -> int:
-    """Bytes of one tuple of a partial result, with what merging needs."""
+    """Bytes of one tuple of a partial result, including the state for merging."""
     return tuple_bytes(with_state(node))

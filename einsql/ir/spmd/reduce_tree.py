@@ -2,7 +2,7 @@
 
 If one site of a group receives the result, the group merges along a binomial tree of
 ⌈log₂ n⌉ rounds. A site then receives at most one tile per round, where a direct merge sends
-n − 1 tiles to one site. If the result is distributed over the group, all links are busy
+n − 1 tiles to one site. If the result is distributed over the group, all links are used
 without a tree, so all sites send at once. In both cases every other site sends its merged
 tile once.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from einsql.ir.spmd.program import Complete, Local
 
 TREE = 4
-"""Sites of a group from which on a tree has fewer rounds than there are senders."""
+"""The minimum of sites of a group for which a tree has fewer rounds than senders."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,9 +24,9 @@ class Round:
     """The transfers of one round.
 
     Attributes:
-        tiles: int64 (n,), the tile of the completion that each partial tile belongs to.
+        tiles: int64 (n,), the completion's tile of each partial tile.
         sources: int64 (n,), the site that sends its merged tile.
-        targets: int64 (n,), the site that merges it with its own.
+        targets: int64 (n,), the site that merges the tile with its own.
     """
 
     tiles: np.ndarray
@@ -35,7 +35,7 @@ class Round:
 
 
 def rounds(local: Local, step: Complete) -> list[Round]:
-    """The rounds in which partial results are merged; none if nothing has to move.
+    """The rounds in which partial results are merged; empty if no tile must move.
 
     Args:
         local: The step that produces the partial tiles.
@@ -69,7 +69,7 @@ def _at_once(
 def _by_tree(
     tiles: np.ndarray, group: np.ndarray, targets: np.ndarray
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Neighbours first; each tile has a tree of its own, whose root is its target."""
+    """Merges neighbours first; each tile has a separate tree with its target as the root."""
     by_round: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for target in np.unique(targets):
         own = tiles[targets == target]

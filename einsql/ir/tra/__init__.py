@@ -1,1 +1,1 @@
-"""Tensor-relational algebra: how a query is cut into tiles."""
+"""Tensor-relational algebra: plans of queries that are cut into tiles."""

@@ -1,4 +1,4 @@
-"""Types of tensor relations: which keys exist, and the shape of the array under each."""
+"""Types of tensor relations: the existing keys, and the shape of the array under each key."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ KeyTuple = tuple[int, ...]
 """The key of one (key, array) pair."""
 
 Cuts = tuple[tuple[int, ...], ...]
-"""For each axis the starts of its blocks, followed by the end of the axis."""
+"""For each axis the starts of its blocks, followed by the axis's exclusive upper bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """An axis of a relation's arrays: one extent, or one for each value of a key dimension.
+    """An axis of a relation's arrays: one extent, or one per value of a key dimension.
 
-    Equal extents are one extent, so axes that are alike compare equal.
+    Equal extents are reduced to one extent, so that equal axes compare equal.
     """
 
     extents: tuple[int, ...]
@@ -48,10 +48,10 @@ class BlockSchema:
     """The type of a tensor relation.
 
     Attributes:
-        bounds: How many values each key dimension takes; keys start at 0.
-        dims: The axes of its arrays.
-        dtype: The type of their elements.
-        existing: The keys there are; None for all within the bounds (continuity).
+        bounds: The number of values of each key dimension; keys start at 0.
+        dims: The axes of the arrays.
+        dtype: The type of the arrays' elements.
+        existing: The existing keys; None for all keys within the bounds (continuity).
     """
 
     bounds: tuple[int, ...]
@@ -70,38 +70,38 @@ class BlockSchema:
 
     @property
     def count(self) -> int:
-        """Number of pairs."""
+        """The number of pairs."""
         return prod(self.bounds) if self.existing is None else len(self.existing)
 
     def each_key(self) -> Iterator[KeyTuple]:
-        """The keys that exist, in order."""
+        """The existing keys, in order."""
         if self.existing is None:
             return product(*map(range, self.bounds))
         return iter(sorted(self.existing))
 
     def holes(self) -> Iterator[KeyTuple]:
-        """The keys that are missing within the bounds, in order."""
+        """The missing keys within the bounds, in order."""
         existing = self.existing
         if existing is not None:
             every = product(*map(range, self.bounds))
             yield from (k for k in every if k not in existing)
 
     def key_array(self) -> np.ndarray:
-        """The keys that exist, int64 of shape (pairs, key dimensions)."""
+        """The existing keys, int64 of shape (pairs, key dimensions)."""
         return np.array(list(self.each_key()), np.int64).reshape(self.count, len(self.bounds))
 
     def shape(self, key: KeyTuple) -> tuple[int, ...]:
-        """Shape of the array under a key."""
+        """The shape of the array under a key."""
         return tuple(d.at(key) for d in self.dims)
 
 
 def boundaries(extent: int, parts: int) -> tuple[int, ...]:
-    """Where the blocks of an equal split begin, and where the axis ends."""
+    """The starts of the blocks of an equal split, followed by the axis's extent."""
     return (*split(0, extent, parts)[:, 0].tolist(), extent)
 
 
 def equal_cuts(what: str, shape: Sequence[int], parts: Sequence[int]) -> Cuts:
-    """Each axis of an array split equally.
+    """The cuts that split each axis of an array equally.
 
     Raises:
         ProgrammingError: Axes and parts differ in number, or a part is below 1.
@@ -120,14 +120,14 @@ def sizes(cut: Sequence[int]) -> tuple[int, ...]:
 
 
 def dim_over(keys: np.ndarray, extents: np.ndarray, bounds: Sequence[int]) -> Dim | None:
-    """The axis with a given extent under each key.
+    """The axis with an extent for each key.
 
     None if the extents depend on more than one key dimension.
 
     Args:
         keys: int64 of shape (pairs, key dimensions).
         extents: int64 of shape (pairs,).
-        bounds: How many values each key dimension takes.
+        bounds: The number of values of each key dimension.
     """
     if len(np.unique(extents)) < 2:
         return Dim(tuple(extents[:1].tolist()))
@@ -140,7 +140,7 @@ def dim_over(keys: np.ndarray, extents: np.ndarray, bounds: Sequence[int]) -> Di
 
 
 def key_label(number: int) -> Label:
-    """A key dimension in key functions and conditions."""
+    """The label of a key dimension in key functions and conditions."""
     return Label(f"k{number}")
 
 
@@ -148,14 +148,14 @@ def over_keys(expr: Expr, keys: np.ndarray) -> np.ndarray:
     """Evaluates a function of keys for each key.
 
     Args:
-        expr: Over the labels `k0`, `k1`, …
+        expr: An expression over the labels `k0`, `k1`, …
         keys: int64 of shape (pairs, key dimensions).
 
     Returns:
-        One value for each key.
+        The value of each key.
 
     Raises:
-        DataError: It divides by zero or overflows.
+        DataError: The expression divides by zero or overflows.
     """
     columns = {f"k{n}": keys[:, n] for n in range(keys.shape[1])}
 
@@ -187,7 +187,7 @@ def matches(
         places: For each key dimension of each operand the result's key dimension.
 
     Returns:
-        The result's keys in order, each with the operands' keys that it joins.
+        The result's keys in order, each with the joined keys of the operands.
     """
     joined: list[tuple[KeyTuple, tuple[KeyTuple, ...]]] = [((), ())]
     width = 0
@@ -205,5 +205,5 @@ def matches(
 
 
 def shown(key: Sequence[object]) -> str:
-    """A key or a shape in messages, as `<0, 1>`."""
+    """Formats a key or a shape for messages, as `<0, 1>`."""
     return f"<{', '.join(map(str, key))}>"

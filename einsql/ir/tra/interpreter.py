@@ -1,7 +1,7 @@
-"""The meaning of tensor-relational plans in slow, plain NumPy.
+"""The reference interpreter of tensor-relational plans, in plain NumPy.
 
-A tensor relation is a dict from keys to arrays. Every operation is the loop that its
-definition reads as, and the einsum interpreter runs the kernels.
+A tensor relation is a dict from keys to arrays. Every operation is the loop of its
+definition, and the einsum interpreter runs the kernels.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def evaluate_blocks(root: tra.Node, inputs: Mapping[str, np.ndarray]) -> Blocks:
     """Evaluates a tensor-relational plan.
 
     Args:
-        root: The relation that is wanted.
-        inputs: The array of every scanned tensor by its name.
+        root: The plan.
+        inputs: The arrays of the scanned tensors, by name.
 
     Returns:
-        The root's arrays by key, floats as float64.
+        The root's arrays by key; floats are float64.
 
     Raises:
         DataError: An element overflows, divides by zero or cannot be cast.
@@ -86,7 +86,7 @@ def _cut(array: np.ndarray, cuts: Cuts) -> Blocks:
 
 
 def _tensor(blocks: Blocks, rank: int) -> np.ndarray:
-    """The array whose axis i is cut by key i, put together axis by axis."""
+    """Assembles the array whose axis i is cut by key i."""
     for axis in reversed(range(rank)):
         lines = grouped((key[:axis], block) for key, block in sorted(blocks.items()))
         blocks = {key: np.concatenate(line, axis) for key, line in lines.items()}

@@ -19,11 +19,11 @@ from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.ir.tra.lambda_tracing import apply, recorded, trace
 
 VALUE = "val"
-"""The field of every tile."""
+"""The name of every tile's field."""
 
 _MERGING = [r for r in REDUCTIONS.values() if r.monoid is not None]
 AGGREGATES = {r.name: r.name for r in _MERGING} | {r.monoid: r.name for r in _MERGING}
-"""Reductions that merge arrays element by element, by their own and their monoid's name."""
+"""Reductions that merge arrays element by element, by name and by their monoid's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel for operands of any types, and of any rank its notation fits.
+    """A kernel for operands of any types and of the ranks that its notation allows.
 
     Attributes:
-        notation: As `einsum` takes it; None combines elements at equal places.
+        notation: The notation as in `einsum`; None combines elements at equal positions.
         combine: ⊗, a scalar function's name or a Python function.
         reduce: ⊕, a reduction's name.
     """
@@ -52,7 +52,7 @@ class Kernel:
         """The EinSum for operands of given ranks and types.
 
         Raises:
-            ProgrammingError: It does not fit them.
+            ProgrammingError: The kernel does not fit the operands.
         """
         notation = self.notation
         if notation is None:
@@ -67,7 +67,7 @@ def einsum(
     """A kernel in einsum notation.
 
     Args:
-        notation: Such as 'ij,jk->ik'; '...' stands for axes of any number.
+        notation: Notation such as 'ij,jk->ik'; '...' matches any number of axes.
         combine: ⊗, a scalar function's name or a Python function of one value for each
             operand. A function of two arguments folds over more operands.
         reduce: ⊕, a reduction's name.
@@ -80,7 +80,7 @@ def einsum(
 
 
 def elementwise(combine: str | Callable[..., object]) -> Kernel:
-    """A kernel that combines the elements at equal places of operands of equal shapes.
+    """A kernel that combines the elements at equal positions of operands of equal shapes.
 
     Raises:
         ProgrammingError: There is no scalar function of that name.
@@ -98,7 +98,7 @@ def _known(combine: str | Callable[..., object]) -> str | Callable[..., object]:
 
 
 def aggregate_of(name: str, what: str) -> str:
-    """The reduction with a name, or whose monoid has that name, such as `add`.
+    """The reduction with a name, or with a monoid of that name such as `add`.
 
     Raises:
         ProgrammingError: No reduction of arrays has that name.
@@ -111,7 +111,7 @@ def aggregate_of(name: str, what: str) -> str:
     return AGGREGATES[name]
 
 
-@lru_cache(maxsize=512)  # the same template again finds its compiled kernels again
+@lru_cache(maxsize=512)  # a cached template keeps its compiled kernels
 def _named(
     notation: str, combine: str | Callable[..., object], reduce: str, tiles: tuple[Tile, ...]
 ) -> EinSum:
@@ -145,10 +145,10 @@ def operand(
     """An operand of a kernel: an array read with one label for each axis.
 
     Args:
-        number: Its place among the operands.
+        number: The operand's position.
         labels: A label for each axis.
-        dtype: The type of its elements.
-        shape: Its extents; templates, which wait for arrays, have 1 everywhere.
+        dtype: The type of the array's elements.
+        shape: The array's extents; all 1 in templates.
     """
     extents = [1] * len(labels) if shape is None else shape
     keys = tuple(Key(f"d{n}", 0, extent) for n, extent in enumerate(extents))
@@ -171,7 +171,7 @@ def _combined(notation: str, combine: str | Callable[..., object], values: list[
 
 
 def _reduced(value: Expr, reduce: str) -> Output:
-    """A reduction in the type SQL's aggregate has, FLOAT staying FLOAT."""
+    """A reduction with the type of SQL's aggregate, except that FLOAT stays FLOAT."""
     if reduce in ("sum", "product"):
         value = cast(value, _TOTALS[reduce].get(value.dtype, value.dtype))
     check_reduction(reduce, value.dtype, "A kernel")
@@ -187,10 +187,10 @@ _TOTALS = {
 
 
 def check_reduction(reduce: str, dtype: DType, what: str) -> None:
-    """Refuses a reduction that does not fit a type.
+    """Rejects a reduction that does not fit a type.
 
     Raises:
-        ProgrammingError: It does not.
+        ProgrammingError: The reduction does not fit.
     """
     if SCALARS[REDUCTIONS[reduce].monoid or ""].types((dtype, dtype), True) is None:
         other = "bool_or" if dtype is DType.BOOLEAN else "sum"
@@ -201,7 +201,7 @@ def check_reduction(reduce: str, dtype: DType, what: str) -> None:
 
 @lru_cache(maxsize=512)
 def merging(reduce: str, tile: Tile) -> EinSum:
-    """The kernel that merges two arrays of one group: ⊕ element by element, type kept."""
+    """The kernel that merges two arrays of a group by ⊕, element by element, without a cast."""
     monoid = REDUCTIONS[reduce].monoid or ""
     node = elementwise(monoid).template((tile, tile))
     (output,) = node.outputs
@@ -210,10 +210,10 @@ def merging(reduce: str, tile: Tile) -> EinSum:
 
 
 def instantiate(template: EinSum, shapes: Sequence[tuple[int, ...]]) -> EinSum:
-    """The kernel over tiles of given shapes; a label of no operand keeps its bounds.
+    """The kernel over tiles of given shapes; labels without an operand keep their bounds.
 
     Raises:
-        InternalError: A label has two extents, or an operand another rank.
+        InternalError: A label has two extents, or an operand has another rank.
     """
     extents: dict[str, int] = {}
     operands: list[Operand] = []
@@ -238,10 +238,10 @@ def element_axes(kinds: Iterable[Tile], what: str = "") -> tuple[str, ...]:
 
     Args:
         kinds: Ranks and types of the arrays.
-        what: A prefix for errors that names the function, as in `f: `.
+        what: A prefix of errors that names the function, such as `f: `.
 
     Raises:
-        ProgrammingError: Two have different ranks.
+        ProgrammingError: Two arrays have different ranks.
     """
     ranks = {k.rank for k in kinds} - {0}
     if len(ranks) > 1:

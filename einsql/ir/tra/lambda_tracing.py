@@ -1,4 +1,4 @@
-"""Traces Python functions: one call with recording objects gives an expression.
+"""Traces Python functions: a call with recording objects returns an expression.
 
 Literal numbers in the function take the type of the values they are combined with, as in
 NumPy. Integers divide as in Python: `//` and `%` round towards minus infinity.
@@ -27,7 +27,7 @@ class Traced:
 
     Attributes:
         expr: The expression recorded so far.
-        bounds: `[lo, hi)` of the labels it reads.
+        bounds: `[lo, hi)` of the expression's labels.
     """
 
     __slots__ = ("bounds", "expr")
@@ -166,10 +166,10 @@ def call(fn: str, *args: object) -> Traced:
 
     Args:
         fn: A name in `einsql.ir.functions.SCALARS`, such as "erf", "greatest" or "if".
-        args: Traced values and numbers, at least one of them traced.
+        args: Traced values and numbers, at least one traced value.
 
     Raises:
-        ProgrammingError: There is no such function, or the arguments do not fit it.
+        ProgrammingError: There is no such function, or the arguments do not fit.
     """
     if fn not in SCALARS:
         raise ProgrammingError(
@@ -185,7 +185,7 @@ def call(fn: str, *args: object) -> Traced:
 
 
 def apply(fn: str, args: Sequence[Expr]) -> Expr:
-    """A function call with its arguments cast to a common type; FLOAT stays FLOAT.
+    """Builds a function call with arguments cast to a common type; FLOAT stays FLOAT.
 
     Raises:
         ProgrammingError: The arguments do not fit the function.
@@ -204,15 +204,15 @@ def trace(fn: Callable[..., object], args: Sequence[Expr], bounds: Bounds, what:
 
     Args:
         fn: A function of as many positional arguments as `args` has.
-        args: Its arguments.
+        args: The function's arguments.
         bounds: `[lo, hi)` of every label in `args`.
         what: The caller's name in errors.
 
     Returns:
-        The function's return value, with Traced values in it.
+        The function's return value, which contains Traced values.
 
     Raises:
-        ProgrammingError: It takes other arguments, or does what cannot be recorded.
+        ProgrammingError: The function has other parameters, or an operation cannot be recorded.
     """
     values = [Traced(a, bounds) for a in args]
     try:
@@ -228,10 +228,10 @@ def trace(fn: Callable[..., object], args: Sequence[Expr], bounds: Bounds, what:
 
 
 def recorded(value: object, what: str) -> Expr:
-    """The expression a traced function returned, a number as a constant.
+    """The expression that a traced function returned; a number becomes a constant.
 
     Raises:
-        ProgrammingError: It is neither.
+        ProgrammingError: The value is neither traced nor a number.
     """
     if isinstance(value, Traced):
         return value.expr
@@ -242,12 +242,12 @@ def recorded(value: object, what: str) -> Expr:
 
 
 def _plain(value: object) -> object:
-    """A NumPy scalar as the Python number it is."""
+    """Converts a NumPy scalar to a Python number."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def _number(value: object, partner: DType | None) -> Const:
-    """A number in its partner's type if that can hold it, else in a type of its own."""
+    """A number in its partner's type if that represents it, else in the number's type."""
     if isinstance(value, bool):
         return Const(value, DType.BOOLEAN)
     if not isinstance(value, int | float):
@@ -274,7 +274,7 @@ _GREATEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 def _integers(a: object, b: object, sign: str) -> tuple[Traced, Traced, bool]:
-    """Both operands in one integer type, and whether neither sign can matter."""
+    """Both operands in one integer type; True if a >= 0 and b > 0 always."""
     met = call("add", a, b)
     assert isinstance(met.expr, Call)
     left, right = met.expr.args

@@ -3,7 +3,7 @@
 A tensor relation maps keys to arrays. The nodes are the operations of TRA §2.1 and
 EinDecomp §4.2. Kernels, which are EinSums over the arrays' axes, compute on arrays.
 Expressions over `k0`, `k1`, … compute on keys. Building a node checks its schema, so no
-plan violates integrity.
+plan violates integrity (TRA §2.2).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from einsql.ir.tra.kernels import VALUE
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """A named tensor, cut; key i cuts axis i."""
+    """A named tensor, cut into blocks; key i cuts axis i."""
 
     tensor: Input
     cuts: Cuts
@@ -36,11 +36,11 @@ class Scan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Join:
-    """⋈: the natural join of any number of relations, a kernel on each match.
+    """⋈: the natural join of any number of relations, with a kernel on each match.
 
     `keys` gives, for every key dimension of each operand, the key dimension of the result.
-    These are numbered in order of first use: a binary join has the left's keys, then the
-    keys of the right that are not joined.
+    The result's keys are numbered in order of first use: a binary join has the left's keys,
+    then the right's keys that are not joined.
     """
 
     sources: tuple[Node, ...]
@@ -55,7 +55,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aggregate:
-    """Σ: arrays with equal `group_by` keys merged by ⊕; those keys remain, in that order."""
+    """Σ: merges arrays with equal `group_by` keys by ⊕; the result has these keys in order."""
 
     source: Node
     group_by: tuple[int, ...]
@@ -69,7 +69,7 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReKey:
-    """Every key replaced by expressions over it."""
+    """Replaces every key by expressions over it."""
 
     source: Node
     keys: tuple[Expr, ...]
@@ -93,7 +93,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transform:
-    """λ: a kernel on every array."""
+    """λ: applies a kernel to every array."""
 
     source: Node
     kernel: EinSum
@@ -105,9 +105,9 @@ class Transform:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tile:
-    """Every array cut along `dim` into tiles of `size`, the last one maybe smaller.
+    """Cuts every array along `dim` into tiles of `size`; the last tile may be smaller.
 
-    The key that counts them becomes the last key dimension.
+    The number of the tile becomes the last key dimension.
     """
 
     source: Node
@@ -159,7 +159,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def with_children(node: Node, sources: Sequence[Node]) -> Node:
-    """The node over other operands; itself when they are the same objects."""
+    """The node over other operands; the same node if the operands are the same objects."""
     if all(a is b for a, b in zip(children(node), sources, strict=True)):
         return node
     if isinstance(node, Join):
@@ -174,13 +174,13 @@ def walk(*roots: Node) -> list[Node]:
 
 
 def transform(root: Node, visit: Callable[[Node], Node]) -> Node:
-    """Rebuilds a plan bottom-up; `visit` sees each node over its new operands."""
+    """Rebuilds a plan bottom-up; `visit` takes each node over its new operands."""
     return bottom_up(root, children, lambda node, sources: visit(with_children(node, sources)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RangeInput(Input):
-    """The values of a label, [start, start + 1, …], which `generated` makes."""
+    """The values of a label, [start, start + 1, …], which `generated` creates."""
 
     start: int = 0
 
@@ -190,17 +190,17 @@ class RangeInput(Input):
         return cls(f"RANGE({lo}, {hi})", _dense((max(0, hi - lo),), DType.BIGINT), start=lo)
 
     def array(self) -> np.ndarray:
-        """The integers; int64 of one axis."""
+        """The integers, int64 of one axis."""
         return np.arange(self.start, self.start + self.schema.size, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ZerosInput(Input):
-    """Zeros that `generated` makes; a plan reads none of them."""
+    """Zeros that `generated` creates; no plan reads their values."""
 
     @classmethod
     def of(cls, shape: tuple[int, ...], dtype: DType) -> ZerosInput:
-        """Zeros of a shape and type."""
+        """The zeros of a shape and type."""
         return cls(f"ZEROS{shown(shape)} {dtype.value}", _dense(shape, dtype))
 
     def array(self) -> np.ndarray:
@@ -214,7 +214,7 @@ def _dense(shape: tuple[int, ...], dtype: DType) -> Schema:
 
 
 def generated(root: Node) -> dict[str, np.ndarray]:
-    """The ranges and zeros that a plan scans, by name; names of tensors are small letters."""
+    """The ranges and zeros that a plan scans, by name; names of tensors are lower-case."""
     tensors = [node.tensor for node in walk(root) if isinstance(node, Scan)]
     return {t.name: t.array() for t in tensors if isinstance(t, RangeInput | ZerosInput)}
 
@@ -225,7 +225,7 @@ def natural_keys(
     """A binary Join's `keys` from the paper's joinKeysL and joinKeysR.
 
     Raises:
-        ProgrammingError: The lists differ in length, repeat a key, or name none there is.
+        ProgrammingError: The lists differ in length, repeat a key, or contain an unknown key.
     """
     if len(left_keys) != len(right_keys):
         raise ProgrammingError(
@@ -248,7 +248,7 @@ def natural_keys(
 
 
 def repartition(node: Node, parts: Sequence[int]) -> Node:
-    """The relation cut equally into given numbers of blocks; itself if it is so already.
+    """The relation cut equally into numbers of blocks; the same node if it already is.
 
     Raises:
         IntegrityError: Keys are missing.
@@ -260,10 +260,10 @@ def repartition(node: Node, parts: Sequence[int]) -> Node:
 
 
 def diagonal(node: Node, labels: Sequence[str]) -> tuple[Node, tuple[str, ...]]:
-    """The pairs whose keys of the same label agree, under one key for each label.
+    """The pairs whose keys with the same label are equal, under one key for each label.
 
     Returns:
-        The relation, itself where no label is repeated, and the labels of its keys.
+        The relation and the labels of its keys; the same node if no label is repeated.
     """
     firsts = {x: labels.index(x) for x in labels}
     for n, x in enumerate(labels):

@@ -9,10 +9,10 @@ from einsql.ir.tra.block_schema import BlockSchema, Dim, shown
 
 
 def format_plan(root: tra.Node) -> str:
-    """A tensor-relational plan, producers first.
+    """Formats a tensor-relational plan, producers first.
 
-    A relation is shown as `r0<2, 2>[3|2, 5]`: the bounds of its keys, then the extents of
-    its arrays, `3|2@1` where key 1 decides which.
+    A relation is printed as `r0<2, 2>[3|2, 5]`: the bounds of its keys, then the extents of
+    its arrays, `3|2@1` if key 1 determines the extent.
     """
     names: dict[int, str] = {}
     blocks: list[str] = []
@@ -24,7 +24,7 @@ def format_plan(root: tra.Node) -> str:
 
 
 def format_schema(schema: BlockSchema) -> str:
-    """The bounds of the keys, the extents of the arrays and their type."""
+    """Formats the bounds of the keys, the extents of the arrays and their type."""
     dims = ", ".join(_format_dim(d, n) for n, d in enumerate(schema.dims))
     text = f"{shown(schema.bounds)}[{dims}] {schema.dtype.value}"
     return text if schema.is_continuous else f"{text}, {schema.count} keys"
@@ -60,18 +60,18 @@ def _format_operation(node: tra.Node, sources: list[str]) -> list[str]:
 
 
 def format_scan(tensor: Input) -> str:
-    """The line of a scan: the tensor with its keys."""
+    """Formats the line of a scan: the tensor with its keys."""
     extents = ", ".join(f"{k.name}:{k.extent}" for k in tensor.schema.keys)
     return f"  scan         {tensor.name}[{extents}]"
 
 
 def format_joined(sources: list[str], keys: tuple[tuple[int, ...], ...]) -> str:
-    """The operands of a join, each with the key dimensions of the result that it has."""
+    """Formats the operands of a join, each with its key dimensions in the result."""
     return ", ".join(f"{s}{shown(k)}" for s, k in zip(sources, keys, strict=True))
 
 
 def format_kernel(kernel: EinSum) -> list[str]:
-    """The line of a kernel, its operands named x0, x1, …."""
+    """Formats the line of a kernel, with operands x0, x1, …."""
     names = tuple(f"x{n}" for n in range(len(kernel.operands)))
     read = [f"{n}[{', '.join(o.labels)}]" for n, o in zip(names, kernel.operands, strict=True)]
     (output,) = kernel.outputs

@@ -32,14 +32,14 @@ from einsql.ir.tra.block_schema import (
 from einsql.ir.tra.kernels import AGGREGATES, VALUE, check_reduction
 
 GREATEST_BOUND = 1 << 20
-"""Values a key dimension may take; no plan has use for more blocks."""
+"""The maximum of values of a key dimension; no plan needs more blocks."""
 
 
 def scan_schema(tensor: Schema, cuts: Cuts) -> BlockSchema:
     """The blocks of a stored tensor; key i cuts axis i.
 
     Raises:
-        NotSupportedError: The tensor has not exactly one field, a value.
+        NotSupportedError: The tensor does not have exactly one field, a value.
         ProgrammingError: A cut does not run from 0 to its axis's extent.
     """
     if len(tensor.fields) != 1 or len(tensor.values) != 1:
@@ -81,7 +81,7 @@ def _cut(what: str, extents: Sequence[int], cuts: Cuts, dtype: DType) -> BlockSc
 
 
 def assembled(source: BlockSchema, what: str) -> Cuts:
-    """The cuts of a relation that represents one tensor, key i cutting axis i.
+    """The cuts of a relation that represents one tensor; key i cuts axis i.
 
     Raises:
         IntegrityError: Keys are missing.
@@ -112,7 +112,7 @@ def _extents(dim: Dim, bound: int) -> tuple[int, ...]:
 
 
 def continuous(source: BlockSchema, what: str) -> None:
-    """Refuses a relation with holes.
+    """Rejects a relation with missing keys.
 
     Raises:
         IntegrityError: Keys are missing.
@@ -133,13 +133,13 @@ def join_schema(
     kernel: EinSum,
     only: frozenset[KeyTuple] | None = None,
 ) -> BlockSchema:
-    """⋈: one pair for each match, its array made by the kernel.
+    """⋈: one pair for each match; the kernel computes its array.
 
     Args:
         sources: The operands.
-        keys: For each key dimension of each operand the result's key dimension it is.
-        kernel: Its operands are the arrays.
-        only: The matches that are made, if not all of them.
+        keys: For each key dimension of each operand the result's key dimension.
+        kernel: The kernel over the arrays of a match.
+        only: The selected matches; None for all.
 
     Raises:
         ProgrammingError: Joined keys differ in their bounds, or the kernel does not fit.
@@ -157,7 +157,7 @@ def join_schema(
 
 
 def join_bounds(sources: Sequence[BlockSchema], keys: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """How many values the keys of a join's matches take.
+    """The number of values of each key of a join's matches.
 
     Raises:
         ProgrammingError: Joined keys differ in their bounds, or are numbered out of order.
@@ -184,7 +184,7 @@ def join_bounds(sources: Sequence[BlockSchema], keys: Sequence[tuple[int, ...]])
 
 
 def transform_schema(source: BlockSchema, kernel: EinSum) -> BlockSchema:
-    """λ: a kernel on every array.
+    """λ: applies a kernel to every array.
 
     Raises:
         ProgrammingError: The kernel does not fit.
@@ -199,7 +199,7 @@ def _applied(
     dtypes: Sequence[DType],
     kernel: EinSum,
 ) -> BlockSchema:
-    """The result type of a kernel; `operands` gives the arrays' axes over the result's keys."""
+    """The result type of a kernel; `operands` has the arrays' axes over the result's keys."""
     if len(kernel.operands) != len(operands):
         raise ProgrammingError(
             f"{what} gives its kernel {len(operands)} arrays, it takes {len(kernel.operands)}"
@@ -232,11 +232,11 @@ def _same_extents(what: str, label: str, a: Dim, b: Dim, schema: BlockSchema) ->
 
 
 def aggregate_schema(source: BlockSchema, group_by: tuple[int, ...], reduce: str) -> BlockSchema:
-    """Σ: the arrays with equal grouping keys, merged.
+    """Σ: merges the arrays with equal grouping keys.
 
     Raises:
-        ProgrammingError: A key number or the reduction is wrong, or arrays of different
-            shapes meet.
+        ProgrammingError: A key number or the reduction is invalid, or a group has arrays of
+            different shapes.
     """
     for g in group_by:
         _position("Aggregate", g, len(source.bounds), "key dimension")
@@ -256,11 +256,11 @@ def aggregate_schema(source: BlockSchema, group_by: tuple[int, ...], reduce: str
 
 
 def rekey_schema(source: BlockSchema, keys: tuple[Expr, ...]) -> BlockSchema:
-    """ReKey: every key computed anew; the bounds are as tight as the new keys.
+    """ReKey: recomputes every key; the bounds are those of the new keys.
 
     Raises:
-        IntegrityError: Two keys become one, or a key negative or too great.
-        ProgrammingError: A key function is no integer, or a block's extent would follow
+        IntegrityError: Two new keys are equal, or a key is negative or too large.
+        ProgrammingError: A key function is not an integer, or a block's extent would depend on
             two keys.
     """
     for expr in keys:
@@ -300,10 +300,10 @@ def renamed(source: BlockSchema, keys: tuple[Expr, ...]) -> np.ndarray:
 
 
 def filter_schema(source: BlockSchema, condition: Expr) -> BlockSchema:
-    """σ: the pairs whose keys satisfy a condition; bounds stay.
+    """σ: the pairs whose keys satisfy a condition; the bounds do not change.
 
     Raises:
-        ProgrammingError: The condition is no BOOLEAN.
+        ProgrammingError: The condition is not a BOOLEAN.
     """
     if condition.dtype is not DType.BOOLEAN:
         raise ProgrammingError(
@@ -315,11 +315,11 @@ def filter_schema(source: BlockSchema, condition: Expr) -> BlockSchema:
 
 
 def tile_schema(source: BlockSchema, dim: int, size: int) -> BlockSchema:
-    """Tile: every array cut along an axis; the new key, which counts tiles, goes last.
+    """Tile: cuts every array along an axis; the number of the tile becomes the last key.
 
     Raises:
-        ProgrammingError: There is no such axis, the size is no size, or a tile's extent
-            would follow two keys.
+        ProgrammingError: There is no such axis, the size is invalid, or a tile's extent
+            would depend on two keys.
     """
     _position("Tile", dim, len(source.dims), "array dimension")
     if size < 1:
@@ -339,12 +339,12 @@ def tile_schema(source: BlockSchema, dim: int, size: int) -> BlockSchema:
 
 
 def tiles_of(extent: int, size: int) -> int:
-    """Number of tiles of an axis; an axis without elements is one tile."""
+    """The number of tiles of an axis; an empty axis is one tile."""
     return max(1, -(-extent // size))
 
 
 def stack_schema(source: BlockSchema, key: int, dim: int) -> BlockSchema:
-    """Stack: the arrays that differ in one key, side by side along an axis; undoes Tile.
+    """Stack: concatenates arrays that differ in one key along an axis; the inverse of Tile.
 
     Raises:
         IntegrityError: A key is missing between the arrays of a group.
@@ -380,14 +380,14 @@ def stack_schema(source: BlockSchema, key: int, dim: int) -> BlockSchema:
 
 
 def without(key: KeyTuple, n: int) -> KeyTuple:
-    """The key without one of its dimensions."""
+    """The key without one dimension."""
     return (*key[:n], *key[n + 1 :])
 
 
 def _regrouped(
     what: str, source: BlockSchema, new: np.ndarray, bounds: tuple[int, ...]
 ) -> BlockSchema:
-    """The relation under new keys, one for each old one; equal ones form a group."""
+    """The relation under new keys, one per old key; equal new keys form a group."""
     old = list(source.each_key())
     dims = tuple(
         _dim(what, n, new, np.array([d.at(k) for k in old], np.int64), bounds)
