@@ -300,7 +300,7 @@ def placement(
         if name in entries:
             raise InterfaceError(
                 f'The mesh axis "{name}" cannot carry two indices',
-                hint="Give each index a mesh axis of its own, or let one lie on several.",
+                hint="Shard each index over separate mesh axes.",
             )
         entries[name] = entry
     for names in axes:

@@ -57,7 +57,7 @@ def test_floats_bound_what_pairs_send(strategy: str) -> None:
         ("SET site_memory = '0.4B'", "is no size"),
         ("SET network = '1e-320B/s'", "is no bandwidth"),
         ("SET flops_float = '1e-300'", "is no rate"),
-        ("SET strategy = 'model:i,,k'", "is not complete"),
+        ("SET strategy = 'model:i,,k'", "is incomplete"),
         ("SET sites = ٣", "a number from 1"),
         (f"EXPLAIN (SITES 65537) {PRODUCT}", "65,537 sites are too many"),
         (f"EXPLAIN (COSTS off) {PRODUCT}", 'no option "COSTS"'),

@@ -115,7 +115,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Error], str]] = {
     "function arity": (lambda: A.filter(lambda a: a == 0), ProgrammingError, "2 arguments"),
     "no condition": (lambda: A.filter(lambda a, b: a + b), ProgrammingError, "not BIGINT"),
     "no integer": (lambda: A.rekey(lambda a, b: (a / 2, b)), ProgrammingError, "not DOUBLE"),
-    "no number": (lambda: A.rekey(lambda a, b: ("a", b)), ProgrammingError, "no number"),
+    "not a number": (lambda: A.rekey(lambda a, b: ("a", b)), ProgrammingError, "not a number"),
     "arrays": (
         lambda: A.transform(lambda x: np.ones(2) * x), ProgrammingError, "cannot trace its"),
     "no such function": (lambda: A.transform("expp"), ProgrammingError, 'Did you mean "exp"?'),

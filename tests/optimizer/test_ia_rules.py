@@ -142,7 +142,7 @@ def test_r2_5_needs_a_shuffle_that_brings_groups_together() -> None:
     assert not RULE["R2-5"].alternatives(apart)
     assert apart.schema.merge == "sum"
     assert not equal(any_copies(apart, ARRAYS), on_sites(printed, ARRAYS))
-    with pytest.raises(ProgrammingError, match="shuffle is given the keys"):
+    with pytest.raises(ProgrammingError, match="shuffle on the keys"):
         Shuffle(LocalAggregate(x, (0,), "sum"), (0, 1))
 
 
@@ -153,7 +153,7 @@ def test_r2_5_ends_the_fold_once() -> None:
     twice = LocalAggregate(Shuffle(first, (0,)), (0,), "sum", finish=(RAISED,))
     assert_no_law("R2-5", left, lambda: twice)
     assert len(RULE["R2-5"].alternatives(left)) == 1
-    with pytest.raises(IntegrityError, match="would see parts"):
+    with pytest.raises(IntegrityError, match="would read parts"):
         LocalAggregate(stored("x", (1,)), (0,), "sum", finish=(RAISED,))
 
 

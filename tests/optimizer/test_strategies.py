@@ -193,8 +193,8 @@ def test_where_a_strategy_has_nothing_to_go_by_eindecomp_cuts(strategy: str, rea
 @pytest.mark.parametrize(
     ("strategy", "reason"),
     [
-        ("model:", "not complete"),
-        ("data", "not complete"),
+        ("model:", "incomplete"),
+        ("data", "incomplete"),
         ("megatron:h", "takes no label"),
         ("megatrom", "no strategy"),
     ],

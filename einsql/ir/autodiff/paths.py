@@ -53,7 +53,7 @@ def refuse_choices(nodes: Sequence[Node], loss: Node, field: str, source: Node) 
             reason = REDUCTIONS[o.reduction or ""].derivative
             raise ProgrammingError(
                 f"There is no gradient through {(o.reduction or '').upper()}: {reason}",
-                hint="STOP_GRADIENT(…) around what it gives makes that count as a constant.",
+                hint="STOP_GRADIENT(…) around its result makes the result a constant.",
             )
 
 

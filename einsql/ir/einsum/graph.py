@@ -147,7 +147,7 @@ class ParameterInput(Input):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartInput(Input):
-    """The result of a part of the statement that runs over tiles, or the input of such a part."""
+    """The result of another part of the statement, which is computed before this part."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -226,8 +226,8 @@ def spread_over(sites: int, bounds: Sequence[int], part_dims: Sequence[int]) -> 
     """
     if len(set(part_dims)) < len(part_dims) or any(not 0 <= k < len(bounds) for k in part_dims):
         raise ProgrammingError(
-            f"A shuffle is given the keys {tuple(part_dims)}, there are {len(bounds)}",
-            hint="Key dimensions are numbered from 0 and named once.",
+            f"A shuffle on the keys {tuple(part_dims)} does not fit {len(bounds)} key dimensions",
+            hint="Key dimensions are numbered from 0; each may occur once.",
         )
     return spread(sites, part_dims, [bounds[k] for k in part_dims])
 

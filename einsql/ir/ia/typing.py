@@ -173,7 +173,7 @@ def mapped(
         ProgrammingError: A kernel does not fit.
     """
     if source.merge is not None and not all(distributes(k, source.merge) for k in kernels):
-        raise IntegrityError(f"A local map needs whole arrays, not parts of a {source.merge}")
+        raise IntegrityError(f"A local map needs merged arrays, not parts of a {source.merge}")
     blocks = chained(emitted(source.blocks, emit), kernels)
     old = [k[: len(source.blocks.bounds)] for k in blocks.each_key()]
     new = renamed(list(blocks.each_key()), keys)
@@ -236,7 +236,7 @@ def aggregated(
     merge = reduce if any(len(parts) > 1 for parts in sites_by_key.values()) else None
     late = [*(finish if merge else ()), *(inner if source.merge else ())]
     if not all(distributes(k, reduce) for k in late):
-        raise IntegrityError(f"A kernel of a local aggregation would see parts of a {reduce}")
+        raise IntegrityError(f"A kernel of a local aggregation would read parts of a {reduce}")
     return _described(chained(blocks, finish), sites_by_key, merge, source)
 
 
@@ -283,7 +283,7 @@ def stacked(source: PhysicalSchema, key: int, dim: int) -> PhysicalSchema:
     if apart is not None:
         raise IntegrityError(
             f"No site holds all of the group {shown(apart)} that is stacked",
-            hint="Shuffle on the other keys before.",
+            hint="Shuffle on the other keys first.",
         )
     sites_by_key = {k: (tuple(sorted(common[k])),) for k in blocks.each_key()}
     return _described(blocks, sites_by_key, None, source)
@@ -292,8 +292,8 @@ def stacked(source: PhysicalSchema, key: int, dim: int) -> PhysicalSchema:
 def _whole(source: PhysicalSchema, what: str) -> None:
     if source.merge is not None:
         raise IntegrityError(
-            f"{what} needs whole arrays, not parts of a {source.merge}",
-            hint="Shuffle and aggregate before.",
+            f"{what} needs merged arrays, not parts of a {source.merge}",
+            hint="Shuffle and aggregate the relation first.",
         )
 
 

@@ -91,7 +91,7 @@ def elementwise(combine: str | Callable[..., object]) -> Kernel:
 def _known(combine: str | Callable[..., object]) -> str | Callable[..., object]:
     if isinstance(combine, str) and combine not in SCALARS:
         raise ProgrammingError(
-            f"A kernel combines by {combine}, which is no scalar function",
+            f"A kernel combines by {combine}, which is not a scalar function",
             hint=suggest(combine, SCALARS, "functions"),
         )
     return combine
@@ -249,6 +249,6 @@ def element_axes(kinds: Iterable[Tile], what: str = "") -> tuple[str, ...]:
         raise ProgrammingError(
             f"{what}{'arrays' if what else 'Arrays'} of rank {few} and {many} "
             "do not meet element by element",
-            hint="tensor_einsum says which axes meet, as in 'ij,i->ij'.",
+            hint="Match axes by labels in tensor_einsum, as in 'ij,i->ij'.",
         )
     return tuple(f".{n}" for n in range(max(ranks, default=0)))

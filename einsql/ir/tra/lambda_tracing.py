@@ -177,7 +177,7 @@ def call(fn: str, *args: object) -> Traced:
         )
     traced = [a for a in args if isinstance(a, Traced)]
     if not traced:
-        raise ProgrammingError(f"{fn} is called without any traced value")
+        raise ProgrammingError(f"{fn} is called without a traced value")
     types = tuple(t.expr.dtype for t in traced if t.expr.dtype is not DType.BOOLEAN)
     partner = meet(types) if types else None
     exprs = [a.expr if isinstance(a, Traced) else _number(_plain(a), partner) for a in args]
@@ -251,7 +251,7 @@ def _number(value: object, partner: DType | None) -> Const:
     if isinstance(value, bool):
         return Const(value, DType.BOOLEAN)
     if not isinstance(value, int | float):
-        raise TypeError(f"a {type(value).__name__} is no number")
+        raise TypeError(f"a {type(value).__name__} is not a number")
     if isinstance(value, float) or (partner is not None and partner.is_float):
         return _float(value, partner)
     own = (DType.INTEGER, DType.BIGINT)
@@ -281,7 +281,7 @@ def _integers(a: object, b: object, sign: str) -> tuple[Traced, Traced, bool]:
     if not left.dtype.is_integer:
         raise ProgrammingError(
             f"{sign} takes integers, not {left.dtype.value}",
-            hint="For floats write np.floor(x / y).",
+            hint="Use np.floor(x / y) for floats.",
         )
     low, divisor = interval(left, met.bounds), interval(right, met.bounds)
     plain = low is not None and low[0] >= 0 and divisor is not None and divisor[0] > 0

@@ -62,7 +62,7 @@ def _cut(what: str, extents: Sequence[int], cuts: Cuts, dtype: DType) -> BlockSc
     if len(cuts) != len(extents):
         raise ProgrammingError(
             f"{what} is given {len(cuts)} cuts for an array of rank {len(extents)}",
-            hint="Give each axis one, such as 1 for an axis that stays whole.",
+            hint="Give each axis one cut, such as 1 for an axis in one block.",
         )
     for n, (extent, cut) in enumerate(zip(extents, cuts, strict=True)):
         blocks = sizes(cut)
@@ -92,7 +92,7 @@ def assembled(source: BlockSchema, what: str) -> Cuts:
         raise ProgrammingError(
             f"{what} needs key i to cut axis i, but there are {keys} key dimensions "
             f"for arrays of rank {rank}",
-            hint="Stack or aggregate surplus keys away, or put in a key that is always 0.",
+            hint="Stack or aggregate surplus keys, or add a key that is always 0.",
         )
     continuous(source, what)
     for n, d in enumerate(source.dims):
@@ -227,7 +227,7 @@ def _same_extents(what: str, label: str, a: Dim, b: Dim, schema: BlockSchema) ->
             raise ProgrammingError(
                 f"{what}'s kernel reads axes of {a.at(key)} and {b.at(key)} elements as '{label}' "
                 f"under the key {shown(key)}",
-                hint="Repartition so that both are cut at the same places.",
+                hint="Repartition so that both have the same cuts.",
             )
 
 

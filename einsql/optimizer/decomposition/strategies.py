@@ -155,7 +155,7 @@ def _exact(problem: Problem, sites: int, _: str, objective: Objective) -> Schedu
         if solution is None or not solution[1]:
             raise OperationalError(
                 "The best cut of this graph could not be proven within a minute",
-                hint="SET strategy = 'eindecomp' finds a good one.",
+                hint="SET strategy = 'eindecomp' finds a good cut without a proof.",
             )
         choice = solution[0]
     own = _unpublished(shared, model.vectors(choice))
@@ -253,10 +253,12 @@ def strategy_of(text: str) -> tuple[Strategy, str]:
     labels = [label.strip() for label in argument.split(",")]
     if strategy.argument and (strategy.needs_argument or colon) and not all(labels):
         raise InterfaceError(
-            f'The strategy "{text}" is not complete: no label follows',
+            f'The strategy "{text}" is incomplete: it needs a label',
             hint=f"Name labels behind a colon, as in '{name}:{strategy.argument}'.",
         )
     if colon and not strategy.argument:
         takers = ", ".join(f"{s.name}:{s.argument}" for s in STRATEGIES.values() if s.argument)
-        raise InterfaceError(f'The strategy "{name}" takes no label', hint=f"These do: {takers}.")
+        raise InterfaceError(
+            f'The strategy "{name}" takes no label', hint=f"With a label: {takers}."
+        )
     return strategy, argument

@@ -94,7 +94,7 @@ def solve(
     for current, wanted, (axis, _) in zip(source, target, mesh.axes, strict=True):
         if isinstance(wanted, Partial) and current != wanted:
             raise InterfaceError(
-                f'The tensor is not partial along "{axis}", so nothing makes it so',
+                f'The tensor is not partial along "{axis}", so no collective makes it partial',
                 hint="Only a sum over a cut index leaves partial values.",
             )
     regions: dict[Placement, Region] = {}

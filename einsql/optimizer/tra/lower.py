@@ -65,10 +65,10 @@ def lower(
     for operand, source in zip(node.operands, sources, strict=False):
         names = [f.name for f in operand.source.schema.fields]
         if source is not None and len(names) > 1:
-            raise NotSupportedError("An operand of several fields needs a relation for each")
+            raise NotSupportedError("Operands with several fields need a relation for each field")
         relations.append(None if source is None else {names[0]: source})
     if len(node.outputs) != 1 or is_flag(node.outputs[0].name):
-        raise NotSupportedError("An EinSum with more than one result is no single relation")
+        raise NotSupportedError("An EinSum with several fields is not a single relation")
     return next(iter(lower_fields(node, parts, relations).values()))
 
 
@@ -99,7 +99,7 @@ def lower_graph(root: Node, parts: Mapping[EinSum, Mapping[str, int]]) -> ra.Nod
     """
     fields = lower_graph_fields(root, parts)
     if len(fields) != 1:
-        raise NotSupportedError("A graph with more than one result is no single relation")
+        raise NotSupportedError("A graph whose root has several fields is not a single relation")
     return next(iter(fields.values()))
 
 
@@ -116,7 +116,7 @@ def lower_graph_fields(root: Node, parts: Mapping[EinSum, Mapping[str, int]]) ->
             sources = [done.get(id(o.source)) for o in node.operands]
             done[id(node)] = lower_fields(node, parts.get(node, {}), sources)
     if id(root) not in done:
-        raise NotSupportedError("There is nothing to compute")
+        raise NotSupportedError("The graph's root is an input, so there is nothing to compute")
     return done[id(root)]
 
 

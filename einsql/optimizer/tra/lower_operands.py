@@ -70,7 +70,7 @@ def cut_operand(source: Source, axes: Sequence[Axis], parts: Sequence[int]) -> r
 def _recut(source: Source, cuts: Cuts) -> ra.Node:
     if source.relation is None:
         if not isinstance(source.node, Input):
-            raise NotSupportedError("An operand is computed; its relation has to be given")
+            raise NotSupportedError("A computed operand needs its relation")
         return ra.Scan(scanned_field(source.node, source.field), cuts)
     if assembled(source.relation.schema, "Repartition") == cuts:
         return source.relation
