@@ -146,7 +146,7 @@ def _of_call(e: Call, args: list[Change]) -> Change | None:
 
 
 def _either(e: Call, a: Change, b: Change) -> Change | None:
-    """The change of a choice: the branches change equally, or one is 0 and the other scaled."""
+    """The change of a choice: both change equally, or one is 0 and the other has no step."""
     for change, other in ((a, e.args[2]), (b, e.args[1])):
         if change.step == 0 and isinstance(other, Const) and other.value == 0:
             return change

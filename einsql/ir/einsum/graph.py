@@ -112,7 +112,7 @@ class Input:
             declared, all 1 for a copy at every site.
         order: Positions of the keys in the order in which the blocks of a declared cut are
             numbered, the slowest first.
-        lies: The stored tiles with their sites. They cover every key, once except for
+        lies: The placement: stored tiles with their sites. They cover every key, once except for
             copies. They take precedence over the declared cut.
         sparse: Whether its fields may be a `Sparse`, which stores only some elements.
     """

@@ -30,7 +30,7 @@ class Objective(Protocol):
 
     @property
     def exactly(self) -> bool:
-        """True if a contraction must take exactly one call per site, whatever the cost."""
+        """True if a contraction must take exactly one call per site, independent of cost."""
 
     def vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
         """Cost of an operation under each of its vectors."""

@@ -126,7 +126,7 @@ def _settled(node: EinSum) -> set[str] | None:
     """Free reduced labels that can take values at which every derived label exists.
 
     Returns:
-        The labels whose values are thereby determined, for every result key; None if there may be
+        The labels whose values this determines, for every result key; None if there may be
         keys without such values.
     """
     axes, bounds = {a.label: a for a in node.axes}, bounds_of(node)
