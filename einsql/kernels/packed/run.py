@@ -251,7 +251,7 @@ class _Part:
         return result, bool(flag[0])
 
     def allocate(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Allocates a result: flat, as `[batch, row, column]`, and in the order of the keys."""
+        """Allocates an array in C order; returns it, its cube, and its view in key order."""
         lay = self.layout
         natural = (*lay.batch, *lay.rows, *lay.columns)
         keys = self.node.keys
