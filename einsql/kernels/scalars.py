@@ -45,7 +45,7 @@ def labels_read(node: EinSum, expr: Expr) -> set[str]:
 
 
 def derived_axes(node: EinSum) -> list[tuple[Axis, Expr]]:
-    """The derived axes with their definitions, each after those that its definition reads.
+    """The derived axes with their definitions, in the order of their dependencies.
 
     Raises:
         InternalError: Axes define each other.

@@ -256,7 +256,7 @@ class Writer(Wraps):
         return lines
 
     def sum_fits(self, o: Output, reduction: str) -> bool:
-        """True if a sum provably stays within BIGINT, whatever the order of its terms."""
+        """True if a sum provably stays within BIGINT for any order of its terms."""
         within = interval(o.args[0], self.bounds)
         if reduction != "sum" or within is None:
             return False

@@ -85,7 +85,7 @@ def run(
         used()
     queue = _Queue(work, pieces)
     turns = [_Turn(queue) for _ in range(workers - 1)]
-    before = _allowed()  # known before the caller is bound, which an interrupt may follow at once
+    before = _allowed()  # read before the caller is bound, as an interrupt may follow at once
     try:
         _hand_out(turns, before)
         queue.drain(lambda: tick(queue.done / total))
@@ -117,12 +117,12 @@ def idle() -> float:
 
 
 def _await(turns: Sequence[_Turn], tick: Callable[[], None]) -> None:
-    """Waits for turns that have begun; those that have not would find nothing left."""
+    """Waits for started turns and cancels the others, which would have no pieces left."""
     for turn in turns:
         turn.revoke()
     end = monotonic() + SOON
     while running := [turn for turn in turns if not turn.ended]:
-        if monotonic() < end:  # to sleep and to be woken takes longer than a short piece
+        if monotonic() < end:  # sleep and wake-up take longer than a short piece
             sleep(0)
         else:
             running[0].wait(0.25)
@@ -220,7 +220,7 @@ _turns: SimpleQueue[_Turn | None] = SimpleQueue()
 _wanted = 0
 """The number of turns that are not withdrawn."""
 _ids: list[int] = []
-"""The system's numbers of the pool's threads, which start when they are needed and stay."""
+"""The system's ids of the pool's threads, which start on demand and never end."""
 
 
 def _sleep(_: int) -> None:
@@ -282,10 +282,10 @@ def call_up(count: int, awake: int) -> None:
     """Wakes threads of the pool for other work, which are kept off the caller's core.
 
     Args:
-        count: How many are wanted.
-        awake: How many are at such work.
+        count: The number of requested threads.
+        awake: The number of threads at such work.
     """
-    if _wanted:  # they have pieces, and come later
+    if _wanted:  # the threads have pieces, and join later
         return
     away = _away
     core = _core()
@@ -301,7 +301,7 @@ def call_up(count: int, awake: int) -> None:
 
 
 def _take_back(turns: Sequence[_Turn]) -> None:
-    """Returns once no turn runs or will."""
+    """Waits until no turn is running or pending."""
     global _wanted
     for turn in turns:
         turn.revoke()

@@ -205,7 +205,7 @@ class _Team:
         self.words.words[_LEAVE] = now
 
     def follow(self, reads: tuple[int, int]) -> tuple[int, int]:
-        """Address and length of the read that followed this one the last time; or nothing.
+        """The address and length of the read that followed this one last time, or an empty read.
 
         That memory may be freed: prefetching an invalid address does nothing.
         """
@@ -218,13 +218,13 @@ class _Team:
         return self.followers.get(reads[0], _NOTHING)
 
     def awake(self) -> int:
-        """How many threads look for work, or are at some."""
+        """The number of threads that poll for work or run it."""
         return self.words.ints[_AWAKE]
 
     def run(
         self, job: tuple[int, ...], threads: int, reads: tuple[int, int], bases: tuple[int, ...]
     ) -> int:
-        """Does the pieces of a job on so many threads, or those that are not at work."""
+        """Runs the pieces of a job on up to `threads` idle threads."""
         if threads > 1 and self.lock.acquire(blocking=False):
             try:
                 thread_pool.used()
@@ -253,10 +253,10 @@ _threads = 1
 
 
 def at_hand(seconds: float) -> int:
-    """On how many threads work is done soonest: on all, or on one.
+    """The fastest number of threads for an amount of work: all or one.
 
     Args:
-        seconds: Time on one thread.
+        seconds: Estimated seconds on one thread.
     """
     global _asked, _threads
     if not LEAST <= seconds < LONG or thread_pool.is_piece():
@@ -280,7 +280,7 @@ def run(
         function: Its address, of `cache.address`.
         rows: `[pieces, arguments]`, int64, in C order: integers and addresses, an array as
             `array_rows` has it; at most 2^20 - 1 pieces, which write to different places.
-        threads: How many take pieces, if they are not at other work.
+        threads: The number of threads that take pieces, if they have no other work.
         own: `[threads, arguments]`: the values that each thread passes in place of some arguments.
         first: The number of the first of these.
 
