@@ -21,11 +21,11 @@ from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType, Schema
 from einsql.engine.tra.block_kernels import kernel_runner
 from einsql.errors import InterfaceError, ProgrammingError
-from einsql.ir.einsum.graph import Expr, Input
+from einsql.ir.einsum.graph import Expr, Input, cast
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import BlockSchema, KeyTuple, equal_cuts, key_label
 from einsql.ir.tra.kernels import VALUE, Kernel, Tile, aggregate_of, einsum, elementwise
-from einsql.ir.tra.lambda_tracing import call, cast, recorded, trace
+from einsql.ir.tra.lambda_tracing import call, recorded, trace
 from einsql.ir.tra.printer import format_plan
 from einsql.storage.block_relation import assemble, run_blocks
 from einsql.storage.host_arrays import array_relation, is_sparse

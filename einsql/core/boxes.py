@@ -47,6 +47,11 @@ def extents(boxes: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(0, boxes[..., 1] - boxes[..., 0]))
 
 
+def enclosing(boxes: np.ndarray) -> np.ndarray:
+    """The least box around boxes (n, axes, 2); int64 (axes, 2)."""
+    return np.stack([boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)], axis=1)
+
+
 def volumes(boxes: np.ndarray) -> np.ndarray:
     """Keys in each box, int64 (…)."""
     return np.asarray(extents(boxes).prod(axis=-1))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 RANK_LATENCY = 1.5e-4
 """Default latency in seconds of a message between MPI ranks. Python code on both sides
@@ -134,11 +136,8 @@ def memory() -> int:
     except (AttributeError, ValueError, OSError):
         limits.append(2**33)  # a system that does not tell
     for path in _limits():
-        try:
-            with open(path, encoding="ascii") as file:
-                limits.append(int(file.read()))
-        except (OSError, ValueError):  # there is none, or it says "max"
-            continue
+        with suppress(OSError, ValueError):  # there is none, or it says "max"
+            limits.append(int(Path(path).read_text(encoding="ascii")))
     return min(n for n in limits if n > 0)
 
 
@@ -146,16 +145,13 @@ def _limits() -> list[str]:
     """Files that hold limits of this process's control group and of those around it."""
     paths = ["/sys/fs/cgroup/memory/memory.limit_in_bytes"]
     try:
-        with open("/proc/self/cgroup", encoding="utf-8") as file:
-            own = [line.split(":", 2) for line in file.read().splitlines()]
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
-    for parts in own:
-        if len(parts) != 3:
-            continue
-        group = parts[2].rstrip("/")
-        unified = parts[0] == "0"
-        if unified or "memory" in parts[1].split(","):
+    for hierarchy, controllers, group in (x.split(":", 2) for x in lines if x.count(":") >= 2):
+        group = group.rstrip("/")
+        unified = hierarchy == "0"
+        if unified or "memory" in controllers.split(","):
             root = "/sys/fs/cgroup" if unified else "/sys/fs/cgroup/memory"
             name = "memory.max" if unified else "memory.limit_in_bytes"
             while group:

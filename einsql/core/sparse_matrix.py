@@ -65,7 +65,7 @@ class Compressed:
         would follow any number.
 
         Raises:
-            InterfaceError: Rows do not follow each other, or columns lie outside the matrix.
+            InterfaceError: Rows do not follow each other, or columns are outside of the matrix.
         """
         starts, end = self.starts, int(self.starts[-1])
         if (
@@ -151,7 +151,7 @@ class Sparse:
             InterfaceError: As `taken`.
         """
 
-    def part(self, spans: tuple[slice, slice]) -> Compressed:
+    def submatrix(self, spans: tuple[slice, slice]) -> Compressed:
         """The part of the matrix over a part of the relation's keys, as it is now."""
         return self.taken().part(*(spans[::-1] if self.turned else spans))
 

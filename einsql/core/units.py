@@ -56,10 +56,8 @@ class Quantity:
 
     def text(self, value: float) -> str:
         """A value as `read` takes it, with up to six digits."""
-        name, factor = next(iter(self.units.items()))
-        for other, larger in self.units.items():
-            if value >= larger * (1 - 1e-9):
-                name, factor = other, larger
+        smallest, *larger = self.units.items()
+        name, factor = next((u for u in larger[::-1] if value >= u[1] * (1 - 1e-9)), smallest)
         return f"{value / factor:.6g}{name}"
 
 

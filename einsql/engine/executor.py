@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from einsql.core.fp_errors import Ignored
 from einsql.core.lazy_module import lazy_modules
 from einsql.engine.step import (
+    Arrays,
     Compile,
-    Fields,
     FindGroups,
     GraphExecutor,
     Group,
@@ -98,14 +98,14 @@ class Program(GraphExecutor):
             self._peak = spilling_executor.peak(self.steps, (slot for slot, _ in self.inputs))
             self._sure = self._peak <= memory.sure
 
-    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Sequence[Fields]:
+    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[Arrays]:
         """Runs every step; see `Executor.run`."""
         if not self._sure and self._exceeds():
             return self._run_spilling(inputs, tick)[0]
         with Ignored():
             return self._run(inputs, tick)
 
-    def _run(self, inputs: Mapping[str, Fields], tick: Tick) -> Sequence[Fields]:
+    def _run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[Arrays]:
         if self._runs < REPEATED:
             self._runs += 1
             if self._runs == REPEATED:
@@ -114,7 +114,7 @@ class Program(GraphExecutor):
                 )
         if self._written is not None:
             return self._written(inputs, tick)
-        slots: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
+        slots: dict[int, Arrays] = {slot: inputs[name] for slot, name in self.inputs}
         count = len(self._bound)
         if count == 1 and len(self.roots) == 1:
             ((run, sources, targets, _),) = self._bound
@@ -134,13 +134,13 @@ class Program(GraphExecutor):
         return [slots[root] for root in self.roots]
 
     def measured(
-        self, inputs: Mapping[str, Fields], tick: Tick
-    ) -> tuple[Sequence[Fields], Measure]:
+        self, inputs: Mapping[str, Arrays], tick: Tick
+    ) -> tuple[Sequence[Arrays], Measure]:
         """Runs every step one after another and measures each; see `Executor.measured`."""
         if not self._sure and self._exceeds():
             return self._run_spilling(inputs, tick)
         measure = Measure()
-        slots: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
+        slots: dict[int, Arrays] = {slot: inputs[name] for slot, name in self.inputs}
         for step in self.steps:
             start = time.perf_counter()
             outputs = step.run([slots[s] for s in step.sources], tick)
@@ -160,8 +160,8 @@ class Program(GraphExecutor):
         return False
 
     def _run_spilling(
-        self, inputs: Mapping[str, Fields], tick: Tick
-    ) -> tuple[Sequence[Fields], Measure]:
+        self, inputs: Mapping[str, Arrays], tick: Tick
+    ) -> tuple[Sequence[Arrays], Measure]:
         assert self._memory is not None  # else nothing exceeds it
         fields = {slot: inputs[name] for slot, name in self.inputs}
         return spilling_executor.run_within(
@@ -236,7 +236,7 @@ def _single_step(
     numbers: Mapping[int, int],
     free: Sequence[int],
 ) -> Step:
-    def run(operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
+    def run(operands: Sequence[Arrays], tick: Tick) -> Sequence[Arrays]:
         return (runner(operands, tick),)
 
     runner = compiled.run

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from einsql.engine.cell import cell_node, is_relative
-from einsql.engine.step import Group, Tick
+from einsql.engine.step import Arrays, Group, Tick
 from einsql.ir.einsum.flops import flops_at_point
 from einsql.ir.einsum.graph import EinSum, Input, Node, Operand
 from einsql.ir.spmd.program import FusedSteps, Local, Program, with_state
-from einsql.storage.relation import Fields
 
 Join = Callable[[Sequence[EinSum], Sequence[bool]], Group | None]
 """Joins nodes, producers first, to a group; the flags say whose results are visible outside.
@@ -58,8 +57,8 @@ class Fused:
         self._shifted = all(map(is_relative, self._nodes))
 
     def run(
-        self, cell: int, tiles_of: Mapping[int, Mapping[int, Fields]], tick: Tick
-    ) -> tuple[Sequence[Fields], int] | None:
+        self, cell: int, tiles_of: Mapping[int, Mapping[int, Arrays]], tick: Tick
+    ) -> tuple[Sequence[Arrays], int] | None:
         """The fields of each visible step's tile, and the flops; None if it runs step by step."""
         if cell not in self._cells:
             self._cells[cell] = self._ready(cell)

@@ -14,7 +14,7 @@ import numpy as np
 from einsql.core.units import data_size
 from einsql.engine.node_slicing import Cut, Footprint, cut
 from einsql.engine.partial_merge import Total
-from einsql.engine.step import Compile, Fields, Measure, Step, StepMeasure, Tick
+from einsql.engine.step import Arrays, Compile, Measure, Step, StepMeasure, Tick
 from einsql.errors import OperationalError
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.spmd.program import with_state
@@ -28,9 +28,9 @@ def run_within(
     roots: Sequence[int],
     memory: Memory,
     compile_node: Compile,
-    inputs: Mapping[int, Fields],
+    inputs: Mapping[int, Arrays],
     tick: Tick,
-) -> tuple[Sequence[Fields], Measure]:
+) -> tuple[Sequence[Arrays], Measure]:
     """Runs the steps of a program that takes more memory than a statement may.
 
     Args:
@@ -60,14 +60,14 @@ class _SpillingRun:
     """A run of a program; `held` has the fields that later steps read, by slot."""
 
     def __init__(
-        self, memory: Memory, compile_node: Compile, inputs: Mapping[int, Fields], tick: Tick
+        self, memory: Memory, compile_node: Compile, inputs: Mapping[int, Arrays], tick: Tick
     ) -> None:
         self.memory = memory
         self.compile = compile_node
         self.tick = tick
-        self.held: dict[int, Fields] = dict(inputs)
+        self.held: dict[int, Arrays] = dict(inputs)
         self.foreign = {
-            id(owner(a)) for f in inputs.values() if type(f) is dict for a in f.values()
+            id(owner(a)) for f in inputs.values() if isinstance(f, dict) for a in f.values()
         }
         self.room = memory.room
         self.boxes = 1
@@ -97,7 +97,7 @@ class _SpillingRun:
             boxes=self.boxes,
         )
 
-    def _outputs(self, step: Step, operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
+    def _outputs(self, step: Step, operands: Sequence[Arrays], tick: Tick) -> Sequence[Arrays]:
         if len(step.nodes) > 1:
             with self.memory.lending():
                 return step.run(operands, tick)
@@ -117,7 +117,7 @@ class _SpillingRun:
         self.boxes = boxes.size
         return [self._in_boxes(boxes, operands, tick)]
 
-    def _in_boxes(self, plan: Cut, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def _in_boxes(self, plan: Cut, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         """A node's result, box by box."""
         node, done = plan.node, 0
         reduces = plan.reduces

@@ -17,7 +17,7 @@ from einsql.engine.cell import cell_node
 from einsql.engine.exchange import Held, Index, Moving, cut_of, paste, slices
 from einsql.engine.fused_steps import Fused, Join, postponed
 from einsql.engine.partial_merge import Total
-from einsql.engine.step import Compile, GraphExecutor, Measure, Runner, StepMeasure, Tick
+from einsql.engine.step import Arrays, Compile, GraphExecutor, Measure, Runner, StepMeasure, Tick
 from einsql.engine.streaming_exchange import (
     WINDOW,
     Part,
@@ -27,11 +27,11 @@ from einsql.engine.streaming_exchange import (
     streamed,
     within,
 )
-from einsql.engine.transport import Arrays, LocalTransport, Transport
+from einsql.engine.transport import LocalTransport, Transport
 from einsql.ir.einsum.flops import flops_at_point
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.spmd.program import Exchange, Load, Local, Program, with_state
-from einsql.storage.relation import Fields
+from einsql.storage.fields import LocalFields
 
 ALONG = 2**15
 """Bytes of a result, at most, that comes along with an answer: it costs less than asking."""
@@ -112,8 +112,8 @@ class SiteProgram(GraphExecutor):
         self._streams: dict[int, Stream | None] = {}
 
     def measured(
-        self, inputs: Mapping[str, Fields], tick: Tick
-    ) -> tuple[Sequence[Fields], Measure]:
+        self, inputs: Mapping[str, Arrays], tick: Tick
+    ) -> tuple[Sequence[LocalFields], Measure]:
         """Runs every step on virtual sites and assembles the result; see `Executor.measured`."""
 
         def load(number: int, step: Load, tiles: Sequence[int]) -> Held:
@@ -369,11 +369,11 @@ class SiteProgram(GraphExecutor):
             self._runners[key] = self._compile(local).run, local.points
         return self._runners[key]
 
-    def _assembled(self, parts: Held) -> Fields:
+    def _assembled(self, parts: Held) -> LocalFields:
         """The result from one copy of its tiles."""
         tiles = self.program.steps[self.program.root].tiles
         bounds = _bounds(self.schema)
-        fields: dict[str, np.ndarray] = {}
+        fields = LocalFields()
         for n, part in parts.items():
             if n < tiles.once:
                 paste(fields, tiles.boxes[n], part, bounds)
@@ -385,7 +385,7 @@ def is_small(schema: Schema) -> bool:
     return schema.size * sum(f.dtype.numpy.itemsize for f in schema.fields) <= ALONG
 
 
-def sliced(step: Load, fields: Fields, tiles: Sequence[int]) -> Held:
+def sliced(step: Load, fields: Arrays, tiles: Sequence[int]) -> Held:
     """Tiles of a stored tensor out of its whole arrays, as views.
 
     Args:

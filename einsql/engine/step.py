@@ -9,12 +9,12 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from einsql.ir.einsum.graph import EinSum, Node
+from einsql.kernels.kernel import Arrays as Arrays
 from einsql.kernels.kernel import Compile as Compile
-from einsql.kernels.kernel import Fields as Fields
 from einsql.kernels.kernel import Runner as Runner
 from einsql.kernels.kernel import Tick as Tick
 
-Run = Callable[[Mapping[str, Fields], Tick], Sequence[Fields]]
+Run = Callable[[Mapping[str, Arrays], Tick], Sequence[Arrays]]
 """Runs all steps of a program; takes the inputs by name, and returns the fields of each root."""
 
 R_co = TypeVar("R_co", covariant=True)
@@ -39,7 +39,7 @@ class Group(Protocol):
     def detail(self) -> str:
         """How they run, for EXPLAIN."""
 
-    def run(self, operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
+    def run(self, operands: Sequence[Arrays], tick: Tick) -> Sequence[Arrays]:
         """Runs the nodes on the fields of their sources; returns those of their results."""
 
 
@@ -67,7 +67,7 @@ class Step:
 
     nodes: tuple[tuple[int, EinSum], ...]
     kernel: str
-    run: Callable[[Sequence[Fields], Tick], Sequence[Fields]]
+    run: Callable[[Sequence[Arrays], Tick], Sequence[Arrays]]
     sources: tuple[int, ...]
     targets: tuple[int, ...]
     free: tuple[int, ...]
@@ -134,11 +134,11 @@ class Executor(Protocol[R_co]):
     over tiles return arrays by key.
     """
 
-    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> R_co:
+    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> R_co:
         """Runs the plan.
 
         Args:
-            inputs: Fields of each input by name.
+            inputs: Arrays of each input by name.
             tick: Callback with the completed fraction, 0 to 1; raises to cancel.
 
         Raises:
@@ -147,11 +147,11 @@ class Executor(Protocol[R_co]):
         """
         return self.measured(inputs, tick)[0]
 
-    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[R_co, Measure]:
+    def measured(self, inputs: Mapping[str, Arrays], tick: Tick) -> tuple[R_co, Measure]:
         """Runs the plan as `run` does, and measures its steps and sites."""
 
 
-class GraphExecutor(Executor[Sequence[Fields]], Protocol):
+class GraphExecutor(Executor[Sequence[Arrays]], Protocol):
     """An executor of an EinSum graph, on one site, a device, virtual sites or MPI ranks.
 
     Attributes:

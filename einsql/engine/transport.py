@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-Arrays = Mapping[str, np.ndarray]
-"""The fields of one tile, or of a piece of one."""
+from einsql.kernels.kernel import Arrays as Arrays
+
 Cut = Callable[[int], Arrays]
 """Cuts the arrays of a route, by its number; called at the site that the route leaves."""
 Room = Callable[[int], Arrays | None]

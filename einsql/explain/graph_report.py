@@ -1,95 +1,138 @@
-"""What a plan's operations are and read: the part of EXPLAIN's report that is the graph."""
+"""The report of a query over elements: its graph, its operations and its steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
-from typing import Any
+from typing import TYPE_CHECKING
 
-from einsql.engine.step import Step as KernelStep
-from einsql.engine.step import StepMeasure
-from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
-from einsql.ir.einsum.printer import format_node
-from einsql.ir.spmd.program import Exchange, Local, Program, tuple_bytes
-from einsql.optimizer.rewrite.rules import Step
+from einsql.engine.step import Measure, Step, StepMeasure
+from einsql.explain.cost_report import (
+    Operation,
+    operation_reports,
+    operations_of,
+    site_reports,
+)
+from einsql.explain.operations import GroupReport, InputReport, Measured, OperationReport
+from einsql.explain.report import (
+    GraphReport,
+    PartReport,
+    ProgramReport,
+    RewriteReport,
+    StepReport,
+    TotalReport,
+)
+from einsql.ir.einsum.graph import EinSum, Input, Roots, walk
+from einsql.ir.einsum.printer import format_graph, format_node
+from einsql.ir.spmd.program import Program, tuple_bytes
+from einsql.kernels.runtime import blas
+from einsql.optimizer.simulation.prediction import predict
+from einsql.planner.sites import sited
 
-MOST_CELLS = 64
-"""Of operations of more cells the report does not say where each of them runs."""
+if TYPE_CHECKING:
+    from einsql.core.machine import Topology
+    from einsql.core.settings import Settings
+    from einsql.planner.plan import Plan
+    from einsql.planner.tile_plan import Part
+    from einsql.sql.parser.syntax import Explain
 
 MOST_LINES = 400
-"""Longer stretches of a graph that a rule changed are shown before and after, not compared."""
+"""Longer changes of a graph are shown in full, before and after, instead of compared."""
 
 
-def with_graph(report: dict[str, Any], root: Node, placed: Program) -> dict[str, Any]:
-    """A report with what the graph says, beside how it is cut and placed.
+def graph_report(
+    asked: Explain,
+    plan: Plan,
+    settings: Settings,
+    measure: Measure | None,
+    cluster: Topology | None = None,
+) -> GraphReport:
+    """Returns the report of a plan.
 
     Args:
-        report: What `report.as_json` gives.
-        root: The optimized graph.
-        placed: What each site does.
-
-    Returns:
-        The report with `inputs`, the stored tensors, and `result`, and in each node its
-        `text` as EXPLAIN prints it, `keys`, `reads` (the operands, and what bringing them
-        here moves; "shared" is what another operation has brought here), `bytes` (of the
-        result) and `cells` (the site of each, if they are few).
+        asked: The EXPLAIN statement; VERBOSE adds the changes of each rewrite rule.
+        plan: The plan, with one root.
+        settings: The settings of the plan.
+        measure: The measure of a run, for EXPLAIN ANALYZE.
+        cluster: The cluster to simulate the plan on; None for no simulation.
     """
+    root = plan.optimized.root
+    cut, placed = plan.cut, plan.placed
+    by_site = measure
+    if cut is None or placed is None:
+        cut, placed = sited(root, settings)
+        by_site = None
     names = names_of((root,))
-    nodes = [n for n in walk(root) if isinstance(n, EinSum)]
-    locals_ = [s for s in placed.steps if isinstance(s, Local)]
-    seen: set[int] = set()
-    return {
-        **report,
-        "inputs": [_input(n) for n in walk(root) if isinstance(n, Input)],
-        "nodes": [
-            entry | _node(node, local, placed, names, seen)
-            for entry, node, local in zip(report["nodes"], nodes, locals_, strict=True)
-        ],
-        "result": names[id(root)],
-    }
+    predicted = predict(placed, settings.machine)
+    operations = operations_of(cut, placed)
+    nodes = operation_reports(operations, placed, predicted, names, by_site)
+    simulation = None
+    if cluster is not None:
+        from einsql.explain import simulation_report  # only SIMULATE needs it
+
+        nodes, simulation = simulation_report.simulated(
+            nodes, operations, placed, settings.machine, cluster
+        )
+    nodes = _with_groups(nodes, operations, placed)
+    program = program_report(asked, plan, measure)
+    nodes = _with_kernels(nodes, plan.program.steps, program.steps or ())
+    return GraphReport(
+        statement=asked.text,
+        program=program,
+        strategy=cut.strategy,
+        notice=cut.notice or None,
+        cost=settings.cost,
+        sites=cut.sites,
+        total=TotalReport(
+            floats_moved=cut.floats,
+            bytes_sent=placed.bytes_sent,
+            tra_cost=sum(n.tra_cost for n in nodes),
+            flops=sum(n.flops for n in nodes),
+            seconds=sum(predicted.seconds),
+            memory=int(predicted.memory.max()),
+        ),
+        nodes=nodes,
+        per_site=site_reports(operations, placed, predicted, by_site),
+        ranks=None if by_site is None else by_site.ranks,
+        inputs=[_input(n) for n in walk(root) if isinstance(n, Input)],
+        result=names[id(root)],
+        simulation=simulation,
+    )
 
 
-def with_kernels(
-    report: dict[str, Any],
-    steps: Sequence[KernelStep],
-    measures: Sequence[StepMeasure] | None,
-) -> dict[str, Any]:
-    """The report of a plan for one site, with the kernel of each node and what it took.
+def program_report(asked: Explain, plan: Plan, measure: Measure | None) -> ProgramReport:
+    """Returns the text of a graph, which may have several roots, and of its steps."""
+    optimized = plan.optimized
+    trace = optimized.trace if asked.verbose else ()
+    bound = trace[0].old if trace else optimized.roots
+    steps = plan.program.steps
+    measures = None if measure is None else measure.steps
+    return ProgramReport(
+        parts=part_reports(plan.parts),
+        bound=format_graph(*bound).split("\n") if asked.verbose else (),
+        rewrites=[
+            RewriteReport(
+                rule=s.rule.name,
+                law=s.rule.law,
+                fired=s.fired,
+                seconds=s.seconds,
+                changes=changes(s.old, s.new),
+                after=s.after.split("\n"),
+            )
+            for s in trace
+        ]
+        if asked.verbose
+        else None,
+        graph=format_graph(*optimized.roots).split("\n"),
+        steps=_steps(steps, measures) if plan.placed is None else None,
+        blas=None if measures is None else _other_blas(steps),
+    )
 
-    Of nodes that run together, a `group`, the last one has what all of them took.
-    """
-    nodes = list(report["nodes"])
-    for at, step in enumerate(steps):
-        *_, (last, _) = step.nodes
-        for number, node in step.nodes:
-            more: dict[str, Any] = {"kernel": step.kernel, "points": node.points}
-            if len(step.nodes) > 1:
-                ids = [nodes[n]["id"] for n, _ in step.nodes]
-                more["group"] = {"nodes": ids, "detail": step.detail}
-            if measures is not None:
-                took = measures[at] if number == last else StepMeasure()
-                more["measured"] = {
-                    "seconds": took.seconds,
-                    "bytes": took.nbytes,
-                    "spilled": took.spilled,
-                    "boxes": took.boxes,
-                }
-            nodes[number] = nodes[number] | more
-    return {**report, "nodes": nodes}
 
-
-def rewrites(trace: Sequence[Step]) -> list[dict[str, Any]]:
-    """What each rewrite rule changed, as lines that begin with "-", "+" or a blank."""
-    return [
-        {
-            "rule": s.rule.name,
-            "law": s.rule.law,
-            "fired": s.fired,
-            "seconds": s.seconds,
-            "changes": changes(s.old, s.new),
-        }
-        for s in trace
-    ]
+def part_reports(parts: Sequence[Part]) -> list[PartReport]:
+    """Returns the reports of the parts that run before a plan."""
+    return [PartReport(id=p.name, plan=p.text.split("\n")) for p in parts]
 
 
 def names_of(roots: Roots) -> dict[int, str]:
@@ -104,50 +147,86 @@ def names_of(roots: Roots) -> dict[int, str]:
     return names
 
 
-def _input(node: Input) -> dict[str, Any]:
-    return {
-        "id": node.name,
-        "keys": {k.name: [k.lo, k.hi] for k in node.schema.keys},
-        "values": {f.name: f.dtype.value for f in node.schema.values},
-        "bytes": node.schema.size * tuple_bytes(node),
-    }
+def _input(node: Input) -> InputReport:
+    return InputReport(
+        id=node.name,
+        keys={k.name: (k.lo, k.hi) for k in node.schema.keys},
+        values={f.name: f.dtype.value for f in node.schema.values},
+        bytes=node.schema.size * tuple_bytes(node),
+    )
 
 
-def _node(
-    node: EinSum, local: Local, placed: Program, names: dict[int, str], seen: set[int]
-) -> dict[str, Any]:
-    reads = []
-    for o, step in zip(node.operands, local.operands, strict=True):
-        brought = placed.steps[step]
-        collective, nbytes = "none", 0
-        if isinstance(brought, Exchange):
-            collective = " + ".join(c.name for c in brought.collectives) or "none"
-            nbytes = brought.nbytes
-            if nbytes and (step in seen or brought.completes):
-                collective, nbytes = "shared", 0
-        seen.add(step)
-        reads.append(
-            {
-                "id": names[id(o.source)],
-                "stored": isinstance(o.source, Input),
-                "labels": list(o.labels),
-                "collective": collective,
-                "bytes_sent": nbytes,
-            }
+def _steps(steps: Sequence[Step], measures: Sequence[StepMeasure] | None) -> list[StepReport]:
+    reports = []
+    for n, step in enumerate(steps):
+        measured = None
+        if measures is not None:
+            took = measures[n]
+            measured = Measured(
+                seconds=took.seconds, bytes=took.nbytes, spilled=took.spilled, boxes=took.boxes
+            )
+        reports.append(
+            StepReport(
+                nodes=[number for number, _ in step.nodes],
+                kernel=step.kernel,
+                points=step.points,
+                detail=step.detail,
+                measured=measured,
+            )
         )
-    text = format_node(node, names[id(node)], tuple(names[id(o.source)] for o in node.operands))
-    entry = {
-        "text": text,
-        "keys": list(node.keys),
-        "reads": reads,
-        "bytes": node.schema.size * tuple_bytes(node),
-    }
-    if len(local.sites) <= MOST_CELLS:
-        entry["cells"] = [int(s) for s in local.sites]
-    return entry
+    return reports
 
 
-# ---- what a rule changed
+def _other_blas(steps: Sequence[Step]) -> str | None:
+    """Returns the name of the BLAS library if steps may call it and it is not NumPy's."""
+    if not any(step.calls_blas for step in steps):
+        return None
+    library = blas.library()
+    return None if library is None or blas.is_numpys() else library.name
+
+
+def _with_groups(
+    nodes: list[OperationReport], operations: Sequence[Operation], placed: Program
+) -> list[OperationReport]:
+    """Returns the operations with the groups that run together on sites."""
+    nodes = nodes.copy()
+    position = {operation.number: n for n, operation in enumerate(operations)}
+    for fused in placed.together:
+        members = [position[n] for n in fused.steps]
+        group = GroupReport(nodes=[nodes[m].id for m in members])
+        for m in members:
+            nodes[m] = replace(nodes[m], group=group)
+    return nodes
+
+
+def _with_kernels(
+    nodes: list[OperationReport], steps: Sequence[Step], reports: Sequence[StepReport]
+) -> list[OperationReport]:
+    """Returns the operations with their kernels and measures on one site.
+
+    Of a group, the last operation has the measure of all.
+    """
+    nodes = nodes.copy()
+    nothing = Measured(seconds=0.0, bytes=0, spilled=0, boxes=1)
+    for step, report in zip(steps, reports, strict=True):
+        for number, node in step.nodes:
+            group, measured = nodes[number].group, report.measured
+            if len(report.nodes) > 1:
+                ids = [nodes[n].id for n in report.nodes]
+                group = GroupReport(nodes=ids, detail=report.detail)
+            if measured is not None and number != report.nodes[-1]:
+                measured = nothing
+            nodes[number] = replace(
+                nodes[number],
+                kernel=report.kernel,
+                points=node.points,
+                group=group,
+                measured=measured,
+            )
+    return nodes
+
+
+# ---- changes of a rule
 
 
 def changes(old: Roots, new: Roots) -> list[str]:
@@ -172,7 +251,7 @@ def changes(old: Roots, new: Roots) -> list[str]:
 
 
 def _blocks(roots: Roots) -> list[tuple[tuple[str, ...], list[str]]]:
-    """For each operation its lines, first with operands and itself nameless, then as printed."""
+    """The lines of each operation, without names to compare and as printed."""
     names = names_of(roots)
     blocks = []
     for node in walk(*roots):

@@ -1,13 +1,14 @@
-"""EXPLAIN of statements split between einsql and DuckDB."""
+"""The report of a statement that is split between einsql and DuckDB."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from einsql.errors import Error, NotSupportedError, UnknownHere
-from einsql.explain.explanation import Explanation, GraphExplanation, TextExplanation
-from einsql.explain.tile_explanation import explain_tiles
+from einsql.explain.explanation import refuse_drawing
+from einsql.explain.graph_report import graph_report
+from einsql.explain.report import DuckDBReport, FragmentReport, HybridReport, PlanReport
+from einsql.explain.tile_report import tile_report
 from einsql.hybrid import duckdb_statements, hybrid_plan
 from einsql.hybrid.split.blocks import Structure
 from einsql.hybrid.split.sharing import share
@@ -22,83 +23,18 @@ if TYPE_CHECKING:
     from einsql.planner.context import Context
 
 
-@dataclass(frozen=True, repr=False)
-class HybridExplanation(TextExplanation):
-    """The text that DuckDB runs, and the plans of the fragments.
-
-    Attributes:
-        hybrid: The split statement.
-        fragments: The fragments with their plans.
-        plan: DuckDB's plan.
-        refusal: The reason why einsql alone cannot run the statement.
-        once: The names of subqueries that are computed once for several fragments.
-    """
-
-    asked: Explain
-    hybrid: hybrid_plan.Hybrid
-    fragments: list[tuple[Fragment, Explanation]]
-    plan: str
-    refusal: str
-    once: list[str]
-
-    @property
-    def reasons(self) -> list[str]:
-        """The reasons why parts run in DuckDB, in text order."""
-        notes = sorted(self.hybrid.parts.why, key=lambda w: w.at)
-        return list(dict.fromkeys([self.refusal, *(w.reason for w in notes)]))
-
-    def lines(self) -> list[str]:
-        """The text for DuckDB, the reasons, each fragment's plan, and DuckDB's plan."""
-        count = len(self.fragments)
-        shown = f"{count} fragment{'s' * (count != 1)}" if count else "no fragment"
-        lines = [f"DuckDB runs over {shown}:"]
-        lines += [f"  {line}" for line in self.hybrid.text.text.strip().splitlines()]
-        if self.hybrid.parts.relations:
-            lines.append("  reading " + ", ".join(sorted(self.hybrid.parts.relations.values())))
-        if self.once:
-            lines.append("Computed once: " + ", ".join(self.once))
-        lines += ["Why:", *(f"  {reason}" for reason in self.reasons)]
-        for fragment, plan in self.fragments:
-            columns = ", ".join(f"c{n} = {name}" for n, name in enumerate(fragment.names))
-            lines.append(f"Fragment {fragment.name} ({columns}):")
-            lines += [f"  {line}" for line in fragment.text.strip().splitlines()]
-            lines += [f"    {line}" for line in plan.lines()]
-        return [*lines, "DuckDB's plan:", *(f"  {line}" for line in self.plan.splitlines())]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain values."""
-        return {
-            "duckdb": {"sql": self.hybrid.text.text, "plan": self.plan},
-            "why": self.reasons,
-            "fragments": [
-                {
-                    "name": fragment.name,
-                    "columns": list(fragment.names),
-                    "sql": fragment.text,
-                    "plan": plan.to_dict(),
-                }
-                for fragment, plan in self.fragments
-            ],
-            "once": self.once,
-            "reads": sorted(self.hybrid.parts.relations.values()),
-        }
-
-    def undrawn(self, form: str) -> NotSupportedError:
-        """Returns the error that there is no drawing or page."""
-        return _undrawn(form)
-
-
-def explain_hybrid(ctx: Context, asked: Explain, refusal: Error) -> HybridExplanation:
-    """Explains a statement that einsql alone cannot run.
+def hybrid_report(ctx: Context, asked: Explain, refusal: Error) -> HybridReport:
+    """Returns the report of a statement that einsql alone cannot run.
 
     Raises:
         Error: The refusal, if DuckDB may not run it; what DuckDB's binder finds wrong.
     """
     inner = asked.statement
-    is_made = isinstance(inner, st.CreateTensor)
-    outside = hybrid_plan.is_outside(refusal)
-    if ctx.settings.fallback == "off" or not outside or asked.form in ("svg", "html"):
-        raise _undrawn(asked.form) if asked.form in ("svg", "html") and outside else refusal
+    if not hybrid_plan.is_outside(refusal):
+        raise refusal
+    refuse_drawing(HybridReport, asked.form)
+    if ctx.settings.fallback == "off":
+        raise refusal
     text = asked.text
     is_statement = isinstance(inner, st.DuckDBStatement | st.Change)
     if is_statement:
@@ -109,7 +45,7 @@ def explain_hybrid(ctx: Context, asked: Explain, refusal: Error) -> HybridExplan
                 "EXPLAIN ANALYZE of a change of tables would store it",
                 hint="EXPLAIN shows its plan, and EXPLAIN ANALYZE of its SELECT what that takes.",
             )
-    if is_made:
+    if isinstance(inner, st.CreateTensor):
         text = text[text.upper().index(" AS ") + 4 :]
     hybrid = (
         hybrid_plan.split_duckdb_statement(ctx, text)
@@ -117,9 +53,22 @@ def explain_hybrid(ctx: Context, asked: Explain, refusal: Error) -> HybridExplan
         else hybrid_plan.split(ctx, text)
     )
     plan = hybrid_plan.duckdb_plan(ctx, hybrid, asked.analyze)
-    fragments = [(f, _plan(ctx, asked, hybrid, f)) for f in hybrid.parts.fragments]
-    once = [o.shown for o in share(hybrid.parts.fragments, query_binder(ctx).catalog.view)[0]]
-    return HybridExplanation(asked, hybrid, fragments, plan, _reason(ctx, refusal), once)
+    fragments = [
+        FragmentReport(
+            name=f.name, columns=f.names, sql=f.text, plan=_fragment_plan(ctx, asked, hybrid, f)
+        )
+        for f in hybrid.parts.fragments
+    ]
+    notes = sorted(hybrid.parts.why, key=lambda w: w.at)
+    reasons = [_reason(ctx, refusal), *(w.reason for w in notes)]
+    once, *_ = share(hybrid.parts.fragments, query_binder(ctx).catalog.view)
+    return HybridReport(
+        duckdb=DuckDBReport(sql=hybrid.text.text, plan=plan),
+        why=list(dict.fromkeys(reasons)),
+        fragments=fragments,
+        once=[o.shown for o in once],
+        reads=sorted(hybrid.parts.relations.values()),
+    )
 
 
 def _reason(ctx: Context, refusal: Error) -> str:
@@ -130,17 +79,10 @@ def _reason(ctx: Context, refusal: Error) -> str:
     return refusal.reason
 
 
-def _plan(
+def _fragment_plan(
     ctx: Context, asked: Explain, hybrid: hybrid_plan.Hybrid, fragment: Fragment
-) -> Explanation:
+) -> PlanReport:
     planned, inputs = hybrid.runner.plan(fragment)
     if isinstance(planned.plan, Plan):
-        return GraphExplanation(asked, planned.plan, ctx.settings, None)
-    return explain_tiles(planned.plan, asked, inputs, ctx.tick, None)
-
-
-def _undrawn(form: str) -> NotSupportedError:
-    return NotSupportedError(
-        f"EXPLAIN of a statement that DuckDB runs has no {form}",
-        hint="FORMAT text and FORMAT json show its fragments.",
-    )
+        return graph_report(asked, planned.plan, ctx.settings, None)
+    return tile_report(planned.plan, asked, inputs, ctx.tick)

@@ -1,27 +1,30 @@
-"""What a plan over tiles does and costs, as text that EXPLAIN prints and as a value."""
+"""The report of a query over tiles."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from einsql.core.units import duration
+from einsql.core.machine import Topology
 from einsql.engine.tra.site_executor import SiteRun
+from einsql.errors import NotSupportedError
+from einsql.explain.explanation import refuse_drawing
+from einsql.explain.graph_report import part_reports
+from einsql.explain.operations import Measured
+from einsql.explain.report import SiteReport, Table1Report, TileReport, TileRewrite, TileTotal
 from einsql.ir.ia.printer import format_implementation
-from einsql.ir.tra import plan as ra
-from einsql.optimizer.tra import Cost, Costs, Implemented, translate
+from einsql.optimizer.tra import Cost, Costs, translate
 from einsql.planner.tile_plan import Inputs, Tick, TilePlan
+from einsql.sql.parser.syntax import Explain
 
 
 @dataclass(frozen=True, slots=True)
 class TileMeasure:
-    """A run that was watched.
+    """A measured run.
 
     Attributes:
-        run: The blocks, and what every site sent and received.
-        seconds: What it took, without the parts of the statement that come first.
+        run: The blocks, and the bytes that every site sent and received.
+        seconds: Its seconds, without the parts of the statement that run first.
     """
 
     run: SiteRun
@@ -40,95 +43,64 @@ def measured(plan: TilePlan, inputs: Inputs, tick: Tick) -> TileMeasure:
     return TileMeasure(run, time.perf_counter() - start)
 
 
-def as_json(plan: TilePlan, verbose: bool, measure: TileMeasure | None) -> dict[str, Any]:
-    """A plan as nested lists and dicts of plain values.
+def tile_report(
+    plan: TilePlan,
+    asked: Explain,
+    inputs: Inputs,
+    tick: Tick,
+    cluster: Topology | None = None,
+) -> TileReport:
+    """Returns the report of a plan; ANALYZE runs and measures it.
 
-    Args:
-        plan: The plan.
-        verbose: Whether to tell how the plan came about.
-        measure: What a run took, for EXPLAIN ANALYZE.
-
-    Returns:
-        sites, total, parts and plan, the last two as lines of text. In total, `tra_cost`
-        is the TRA paper's count of floats, `floats_moved` the same with every part of a
-        sum counted, and `bytes_sent` what crosses sites, exactly. `table1` and `rewrites`
-        are there if verbose, `measured` and `per_site` with a measure.
+    Raises:
+        NotSupportedError: A drawing is asked for, or a prediction in seconds.
     """
+    refuse_drawing(TileReport, asked.form)
+    if asked.network is not None or asked.flops is not None or cluster is not None:
+        raise NotSupportedError(
+            "EXPLAIN of tiles counts floats, bytes and operations, not seconds",
+            hint="Leave NETWORK, FLOPS and what simulates out; EXPLAIN ANALYZE measures seconds.",
+        )
     sited = plan.program.sited
-    report: dict[str, Any] = {
-        "sites": 1 if sited is None else sited.cost.sites,
-        "total": _total(_alone(plan.node) if sited is None else sited.cost),
-        "parts": [{"id": p.name, "plan": p.text.split("\n")} for p in plan.parts],
-        "plan": plan.program.lines(),
-    }
-    if verbose:
-        trace = () if sited is None else sited.trace
-        if sited is not None:
-            lines = format_implementation(sited.given).split("\n")
-            report["table1"] = {"total": _total(sited.first), "plan": lines}
-        report["rewrites"] = [
-            {"rule": s.rule.name, "law": s.rule.law, "after": s.after.split("\n")} for s in trace
-        ]
-    if measure is not None:
+    trace = () if sited is None else sited.trace
+    table1, taken, per_site = None, None, None
+    if sited is not None and asked.verbose:
+        lines = format_implementation(sited.given).split("\n")
+        table1 = Table1Report(total=_total(sited.first), plan=lines)
+    if asked.analyze:
+        measure = measured(plan, inputs, tick)
         run = measure.run
-        report["measured"] = {
-            "seconds": measure.seconds,
-            "blocks": len(run.blocks),
-            "bytes_sent": sum(run.sent),
-        }
-        report["per_site"] = [
-            {"flops": f, "bytes_sent": s, "bytes_received": r, "seconds": t}
-            for f, s, r, t in _sites(run)
+        taken = Measured(seconds=measure.seconds, blocks=len(run.blocks), bytes_sent=sum(run.sent))
+        per_site = [
+            SiteReport(flops=f, bytes_sent=s, bytes_received=r, seconds=t)
+            for f, s, r, t in zip(
+                run.flops, run.sent, run.received, run.measure.seconds, strict=True
+            )
         ]
-    return report
+    cost = sited.cost if sited is not None else Costs().plan(translate(plan.node, 1))
+    return TileReport(
+        sites=cost.sites,
+        total=_total(cost),
+        parts=part_reports(plan.parts),
+        plan=plan.program.lines(),
+        considered=None if sited is None else sited.plans,
+        table1=table1,
+        rewrites=[
+            TileRewrite(rule=s.rule.name, law=s.rule.law, after=s.after.split("\n")) for s in trace
+        ]
+        if asked.verbose
+        else None,
+        measured=taken,
+        per_site=per_site,
+    )
 
 
-def as_text(plan: TilePlan, verbose: bool, measure: TileMeasure | None) -> list[str]:
-    """A plan as lines: the parts that run first, the plan, what it costs and what it took."""
-    sited = plan.program.sited
-    lines: list[str] = []
-    for part in plan.parts:
-        lines += [f"-- {part.name}", *part.text.split("\n")]
-    if plan.parts:
-        lines.append("-- tiles")
-    if verbose and sited is not None:
-        lines += _history(sited)
-    lines += plan.program.priced()
-    if measure is not None:
-        run = measure.run
-        lines.append(f"-- {len(run.blocks)} blocks  {measure.seconds * 1e3:.3f} ms")
-        if sited is not None:
-            lines += [
-                f"-- site {n}: {s:,} bytes sent, {r:,} received; {f:,} flops in {duration(t)}"
-                for n, (f, s, r, t) in enumerate(_sites(run))
-            ]
-    return lines
-
-
-def _sites(run: SiteRun) -> Iterator[tuple[int, int, int, float]]:
-    """Of each site its operations, bytes sent and received, and seconds."""
-    return zip(run.flops, run.sent, run.received, run.measure.seconds, strict=True)
-
-
-def _history(sited: Implemented) -> list[str]:
-    """Table 1's plan, then what each rule made of the plan before."""
-    lines = [f"-- by Table 1: {sited.first}"]
-    lines += format_implementation(sited.given).split("\n")
-    for step in sited.trace:
-        lines += [f"-- {step.rule.name}: {step.rule.law}", *step.after.split("\n")]
-    return [*lines, f"-- the cheapest of {sited.plans:,} plans"]
-
-
-def _alone(node: ra.Node) -> Cost:
-    """What a plan costs on one site, where nothing moves."""
-    return Costs().plan(translate(node, 1))
-
-
-def _total(cost: Cost) -> dict[str, int]:
-    several = cost.sites > 1
-    return {
-        "tra_cost": cost.tra_cost if several else 0,
-        "floats_moved": cost.floats if several else 0,
-        "bytes_sent": cost.bytes_sent,
-        "flops": cost.flops,
-    }
+def _total(cost: Cost) -> TileTotal:
+    moves = cost.sites > 1
+    return TileTotal(
+        tra_cost=cost.tra_cost if moves else 0,
+        floats_moved=cost.floats if moves else 0,
+        bytes_sent=cost.bytes_sent,
+        flops=cost.flops,
+        summary=str(cost),
+    )

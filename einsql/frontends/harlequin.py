@@ -16,6 +16,7 @@ from harlequin.exception import (
 )
 from harlequin.options import HarlequinAdapterOption, ListOption
 
+from einsql.core.quoting import in_quotes
 from einsql.errors import Error, InterruptedError
 from einsql.session.connection import Connection
 from einsql.storage.objects import Tensor
@@ -94,10 +95,8 @@ class EinsqlCursor(HarlequinCursor):
             HarlequinQueryError: They cannot be brought here.
         """
         try:
-            if self._limit is None:
-                rows: Any = self._cursor.fetchall()
-            else:
-                rows = self._cursor.fetchmany(self._limit)
+            limit = self._limit
+            rows = self._cursor.fetchall() if limit is None else self._cursor.fetchmany(limit)
         except InterruptedError:
             return None
         except Error as error:
@@ -181,7 +180,7 @@ class EinsqlConnection(HarlequinConnection):
     def _described(self, name: str) -> list[tuple[str, str]]:
         """The columns of a view; none if a relation that it reads is gone."""
         try:
-            columns = self.connection.execute(f"DESCRIBE {_quoted(name)}").fetchall()
+            columns = self.connection.execute(f"DESCRIBE {in_quotes(name)}").fetchall()
         except Error:
             return []
         return [(str(column), str(kind)) for column, kind, *_ in columns]
@@ -195,7 +194,7 @@ _SORTS = {"x": "TENSOR", "t": "TABLE", "v": "VIEW"}
 
 
 def _schema(name: str, relations: dict[tuple[str, str], list[tuple[str, str]]]) -> CatalogItem:
-    at = _quoted(name)
+    at = in_quotes(name)
     children = [
         _relation("" if name == "main" else f"{at}.", table, sort, columns)
         for (table, sort), columns in sorted(relations.items())
@@ -204,16 +203,12 @@ def _schema(name: str, relations: dict[tuple[str, str], list[tuple[str, str]]]) 
 
 
 def _relation(before: str, name: str, sort: str, columns: Iterable[tuple[str, str]]) -> CatalogItem:
-    at = before + _quoted(name)
+    at = before + in_quotes(name)
     children = [
-        CatalogItem(f"{at}.{_quoted(column)}", _quoted(column), column, sign(kind), [], kind)
+        CatalogItem(f"{at}.{in_quotes(column)}", in_quotes(column), column, sign(kind), [], kind)
         for column, kind in columns
     ]
     return CatalogItem(at, at, name, sort, children, _SORTS[sort])
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 class EinsqlAdapter(HarlequinAdapter):
@@ -232,10 +227,8 @@ class EinsqlAdapter(HarlequinAdapter):
         self._path = conn_str[0] if conn_str else ":memory:"
         self._read_only = bool(read_only)
         assignments = options.get("set") or ()
-        pairs = [
-            str(text).partition("=")
-            for text in ([assignments] if isinstance(assignments, str) else assignments)
-        ]
+        texts = [assignments] if isinstance(assignments, str) else assignments
+        pairs = [str(text).partition("=") for text in texts]
         if any(not equals for _, equals, _ in pairs):
             raise HarlequinConfigError("A setting is NAME=VALUE", "Wrong setting")
         self._config = {name: value for name, _, value in pairs}

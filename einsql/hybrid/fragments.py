@@ -26,15 +26,15 @@ from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation
 from einsql.storage.duckdb.operands import Named, Tables
 from einsql.storage.duckdb.streams import stream
+from einsql.storage.fields import LocalFields
 from einsql.storage.objects import Definition, bare_name
-from einsql.storage.relation import DistantFields
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
     from einsql.engine.step import Tick
     from einsql.planner.context import Context
     from einsql.planner.tile_plan import TilePlan
-    from einsql.storage.relation import Fields
+    from einsql.storage.fields import Fields
 
 
 T = TypeVar("T")
@@ -150,9 +150,7 @@ class FragmentRunner:
             for o in shared:
                 planned, inputs = self.plan(Fragment(o.name, o.tree, o.foreign, (), o.shown))
                 query_result = planned.plan.result(inputs, ctx.tick)
-                if not isinstance(query_result, Result) or isinstance(
-                    query_result.fields, DistantFields
-                ):
+                if not isinstance(query_result, Result) or not query_result.fields.is_local:
                     fragments = list(requested)  # a result on ranks cannot be an operand
                     break
                 assert isinstance(planned.plan, Plan)
@@ -299,4 +297,5 @@ def _filled(result: Result) -> Fields:
     """Returns the fields of a result, adding flag arrays omitted because all are True."""
     schema = result.schema
     missing = [f.name for f in schema.fields if f.name not in result.fields]
-    return {**result.fields, **{n: np.broadcast_to(np.True_, schema.shape) for n in missing}}
+    flags = {n: np.broadcast_to(np.True_, schema.shape) for n in missing}
+    return LocalFields({**result.fields, **flags})

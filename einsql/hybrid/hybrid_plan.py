@@ -262,7 +262,6 @@ def duckdb_plan(ctx: Context, hybrid: Hybrid, analyze: bool) -> str:
 
 
 def _empties(ctx: Context, hybrid: Hybrid) -> dict[str, object]:
-    """Returns the relations that DuckDB sees, without rows."""
     relations: dict[str, object] = {}
     for fragment in hybrid.parts.fragments:
         relations[fragment.name] = _empty(hybrid, fragment.tree, fragment.foreign, "c{}")
@@ -335,7 +334,7 @@ def answer_again(ctx: Context, hybrid: Hybrid) -> Rows | None:
 
 
 def _relations(ctx: Context, hybrid: Hybrid) -> dict[str, object]:
-    """What DuckDB is to see: fragments, which are computed now, and tensors."""
+    """Returns the relations for DuckDB: tensors, and fragments, which are computed now."""
     named = hybrid.parts.relations.values()
     tensors = [n for n in named if not isinstance(ctx.store.get(n), Definition)]
     return hybrid.runner.compute(hybrid.parts.fragments, tensors)
@@ -424,7 +423,7 @@ def _spelled(duck: Any, name: str, hybrid: Hybrid) -> str:
 
 
 def _place(duck: Any, text: str) -> int | None:
-    """Where DuckDB's binder found something wrong; EXPLAIN says it, a relation does not."""
+    """Returns the position of a binder error of DuckDB, which EXPLAIN reports."""
     import duckdb  # it is open
 
     try:

@@ -20,7 +20,7 @@ from math import prod
 
 import numpy as np
 
-from einsql.core.boxes import part, volumes
+from einsql.core.boxes import enclosing, extents, part, volumes
 from einsql.errors import InterfaceError
 
 
@@ -134,13 +134,12 @@ def covers(layout: Layout, sites: np.ndarray, boxes: np.ndarray) -> bool:
         sites: (tiles,), the site of each box.
         boxes: (tiles, keys, 2), together all keys of a relation.
     """
-    low, high = boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)
-    expected = region(layout.mesh, layout.placed, high - low)
-    if len(sites) != expected.there.sum() or not expected.there[sites].all():
+    span = enclosing(boxes)
+    expected = region(layout.mesh, layout.placed, extents(span).tolist())
+    every = len(sites) == expected.there.sum() and expected.there[sites].all()
+    if not every or len(np.unique(sites)) != len(sites):
         return False
-    if len(np.unique(sites)) != len(sites):
-        return False
-    wanted, filled = expected.boxes[sites] + low[:, None], expected.volumes[sites] > 0
+    wanted, filled = expected.boxes[sites] + span[:, :1], expected.volumes[sites] > 0
     same = (wanted == boxes).all(axis=(1, 2))
     empty = (boxes[:, :, 1] <= boxes[:, :, 0]).any(axis=1)
     return bool(np.where(filled, same, empty).all())
@@ -162,8 +161,7 @@ def layout_of(tiles: Tiles, sites: int, shape: Sequence[int]) -> Layout | None:
     tile_of_site[tiles.sites] = np.arange(len(tiles.sites))
     if tile_of_site[0] < 0 or (tile_of_site >= 0).sum() != len(tiles.sites):
         return None
-    spans = tiles.boxes[:, :, 1].max(axis=0) - tiles.boxes[:, :, 0].min(axis=0)
-    if not np.array_equal(spans, shape):
+    if not np.array_equal(extents(enclosing(tiles.boxes)), shape):
         return None
     first = tiles.boxes[tile_of_site[0]]
     # The first two sites along a mesh axis of this stride determine its entry.

@@ -12,14 +12,14 @@ from einsql.core.fp_errors import Ignored, here
 from einsql.core.source_writer import Write
 from einsql.ir.einsum.graph import EinSum
 
-Fields = Mapping[str, np.ndarray]
+Arrays = Mapping[str, np.ndarray]
 """A relation's fields by name; axes are the schema's keys in order, origin `key.lo`."""
 
 Tick = Callable[[float], None]
 """Callback with the completed fraction, 0 to 1, about twice per second; raises to cancel."""
 
-Runner = Callable[[Sequence[Fields], Tick], dict[str, np.ndarray]]
-"""Takes one Fields per operand of the node and returns the node's output fields.
+Runner = Callable[[Sequence[Arrays], Tick], dict[str, np.ndarray]]
+"""Takes the arrays of each operand of the node and returns the node's output fields.
 
 Arrays may be strided, read-only or broadcast; a runner never writes into them. A result
 has the output's dtype and the node's shape, and aliases an operand only in view kernels.
@@ -89,7 +89,7 @@ class IgnoringConditions:
     bare: Runner
     write: Write | None = None
 
-    def __call__(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def __call__(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         """Runs it."""
         if here.ignored:
             return self.bare(operands, tick)
@@ -109,7 +109,7 @@ class WithWriter:
     bare: Runner
     write: Write
 
-    def __call__(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def __call__(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         """Runs it."""
         return self.bare(operands, tick)
 

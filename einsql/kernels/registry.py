@@ -14,7 +14,7 @@ from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.conditional_outputs import beside
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
-from einsql.kernels.kernel import CompiledNode, Fields, Kernel, Runner, Tick, WithWriter, share
+from einsql.kernels.kernel import Arrays, CompiledNode, Kernel, Runner, Tick, WithWriter, share
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.loops.half_precision import match_floats, stores_half
 from einsql.kernels.matmul.contraction import (
@@ -284,7 +284,7 @@ def _combined(parts: Sequence[CompiledNode[Runner]]) -> CompiledNode[Runner]:
     """Combines the runners of parts that compute different outputs."""
     runners = [p.run for p in parts]
 
-    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         fields: dict[str, np.ndarray] = {}
         for n, runner in enumerate(runners):
             fields |= runner(operands, share(tick, n, len(runners)))

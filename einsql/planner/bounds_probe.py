@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from einsql.errors import Error, NotSupportedError
 
 if TYPE_CHECKING:
-    from einsql.engine.step import GraphExecutor, Tick
-    from einsql.storage.relation import Fields
+    from einsql.engine.step import Arrays, GraphExecutor, Tick
+    from einsql.storage.fields import Fields
 
 WIDEST = 2**31
 """A range of values wider than this is no tensor key."""
@@ -18,7 +18,7 @@ SPARSE = 2**27
 """From this range on a key needs enough points, for an array holds all of its values."""
 
 
-def bounds_in(found: Fields, points: int) -> tuple[int, int]:
+def bounds_in(found: Arrays, points: int) -> tuple[int, int]:
     """`[lo, hi)` of a key.
 
     Args:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from einsql.core.schema import Schema
+from einsql.storage.fields import Fields
 from einsql.storage.host_arrays import array_relation, file_relation
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import Fields, Relation
+from einsql.storage.relation import Relation
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -29,6 +30,11 @@ class Dependency:
     name: str
     schema: Schema
 
+    @property
+    def source(self) -> object:
+        """The identity of the object that is read, among all kinds of inputs of a statement."""
+        raise NotImplementedError
+
     def read(self, ctx: Context) -> Fields | None:
         """The current fields, or None if there are none of the schema."""
         relation = self.relation(ctx)
@@ -41,12 +47,23 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True)
 class TensorDependency(Dependency):
-    """A stored tensor or a registered array."""
+    """A stored tensor or a registered array.
+
+    Attributes:
+        tensor: Its lower-case name.
+    """
+
+    tensor: str
+
+    @property
+    def source(self) -> object:
+        """See `Dependency`."""
+        return TensorDependency, self.tensor
 
     def read(self, ctx: Context) -> Fields | None:
         """See `Dependency`; statements on tensors repeat this most often."""
         store = ctx.store
-        tensor = store.objects.get(self.name)
+        tensor = store.objects.get(self.tensor)
         if not isinstance(tensor, Tensor):
             return None
         schema = tensor.relation.schema
@@ -62,6 +79,11 @@ class ScopeDependency(Dependency):
     """
 
     variable: str
+
+    @property
+    def source(self) -> object:
+        """See `Dependency`."""
+        return ScopeDependency, self.variable
 
     def relation(self, ctx: Context) -> Relation | None:
         """See `Dependency`."""
@@ -81,6 +103,11 @@ class FileDependency(Dependency):
     path: str
     member: str | None
 
+    @property
+    def source(self) -> object:
+        """See `Dependency`."""
+        return FileDependency, self.path, self.member
+
     def relation(self, ctx: Context) -> Relation | None:
         """See `Dependency`."""
         if not os.path.exists(self.path):
@@ -99,6 +126,11 @@ class TableDependency(Dependency):
 
     table: str
     tables: Tables
+
+    @property
+    def source(self) -> object:
+        """See `Dependency`."""
+        return TableDependency, self.table.lower()
 
     def relation(self, ctx: Context) -> Relation | None:
         """See `Dependency`."""
@@ -127,6 +159,11 @@ class SharedDependency(Dependency):
     """
 
     queries: SharedQueries
+
+    @property
+    def source(self) -> object:
+        """See `Dependency`."""
+        return SharedDependency, self.name
 
     def read(self, ctx: Context) -> Fields | None:
         """See `Dependency`; the plan of the subquery has checked the schema."""

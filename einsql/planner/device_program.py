@@ -12,15 +12,16 @@ import numpy as np
 from einsql.core import forks
 from einsql.core.settings import Settings
 from einsql.engine.executor import Program
-from einsql.engine.step import Measure, Runner, Tick
+from einsql.engine.step import Arrays, Measure, Runner, Tick
 from einsql.ir.einsum.graph import EinSum, Node
 from einsql.kernels.cuda import Handle, Memory, compile_on_device, device
 from einsql.kernels.cuda.device import Device
 from einsql.kernels.cuda.operators import Runner as DeviceRunner
 from einsql.kernels.kernel import CompiledNode
-from einsql.storage.relation import DistantFields, Fields, copied
+from einsql.storage.fields import RemoteFields
+from einsql.storage.relation import copied
 
-IsStored = Callable[[str, Fields], bool]
+IsStored = Callable[[str, Arrays], bool]
 """True for the name and fields of an input that is a stored tensor, which never change."""
 
 _one_at_a_time = threading.Lock()  # two threads that begin at once would each make one
@@ -77,13 +78,13 @@ class DeviceProgram(Program):
         self.measuring = False
         super().__init__(root, compile_node)
 
-    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Sequence[Fields]:
-        """As `Program.run`; the fields come here when they are asked for."""
+    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[Arrays]:
+        """As `Program.run`; a field is copied from the device when it is read."""
         return [self._result(handles) for handles in super().run(self._given(inputs), tick)]
 
     def measured(
-        self, inputs: Mapping[str, Fields], tick: Tick
-    ) -> tuple[Sequence[Fields], Measure]:
+        self, inputs: Mapping[str, Arrays], tick: Tick
+    ) -> tuple[Sequence[Arrays], Measure]:
         """As `Program.measured`."""
         self.measuring = True
         try:
@@ -103,41 +104,40 @@ class DeviceProgram(Program):
 
         return run
 
-    def _given(self, inputs: Mapping[str, Fields]) -> dict[str, Any]:
+    def _given(self, inputs: Mapping[str, Arrays]) -> dict[str, Any]:
         return {
             name: _Given(fields, self.memory, self.is_stored(name, fields))
             for name, fields in inputs.items()
         }
 
-    def _result(self, handles: Mapping[str, Any]) -> Fields:
+    def _result(self, handles: Mapping[str, Any]) -> Arrays:
         """The root's fields: what computed nothing is the caller's own arrays."""
         if all(h.is_given for h in handles.values()):
             return {name: h.host() for name, h in handles.items()}
         return DeviceFields(handles)
 
 
-class DeviceFields(DistantFields):
-    """Fields on a device; each is copied here once, when it is asked for."""
+class DeviceFields(RemoteFields):
+    """Fields on a device; each is copied from it once, when it is read."""
 
-    lasting = True
+    is_detached = True
 
     def __init__(self, handles: Mapping[str, Handle]) -> None:
         self._handles = dict(handles)
         # What a step did not compute may change from now on, or its file may go.
-        self._here = {name: copied(h.host()) for name, h in handles.items() if h.is_given}
+        self._local = {name: copied(h.host()) for name, h in handles.items() if h.is_given}
 
-    @property
-    def here(self) -> Fields:
-        """What of them has been brought here and is kept."""
-        return self._here
+    def local(self) -> Mapping[str, np.ndarray]:
+        """The arrays that were copied from the device."""
+        return self._local
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._here:
+        if name not in self._local:
             handle = self._handles[name]
             array = handle.host()
             # A view may be of what another field is too, and the caller may write into each.
-            self._here[name] = copied(array) if handle.views else array
-        return self._here[name]
+            self._local[name] = copied(array) if handle.views else array
+        return self._local[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._handles)
@@ -149,7 +149,7 @@ class DeviceFields(DistantFields):
 class _Given(Mapping[str, Handle]):
     """An input's fields as handles, each made when it is asked for."""
 
-    def __init__(self, fields: Fields, memory: Memory, stored: bool) -> None:
+    def __init__(self, fields: Arrays, memory: Memory, stored: bool) -> None:
         self._fields, self._memory, self._stored = fields, memory, stored
         self._made: dict[str, Handle] = {}
 

@@ -11,15 +11,15 @@ import numpy as np
 
 from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import Schema
-from einsql.engine.step import GraphExecutor, Measure, Tick
+from einsql.engine.step import Arrays, GraphExecutor, Measure, Tick
 from einsql.optimizer import Optimized
 from einsql.planner.dependencies import Dependency
 from einsql.sql.parameters.runtime_inputs import NOTHING, Cut, ParameterUse, Shift, shifted, within
 from einsql.sql.scope.relation import Relation
 from einsql.storage.array_ownership import owner, show
-from einsql.storage.database.stored import StoredFields
+from einsql.storage.fields import Fields, LocalFields, as_fields
 from einsql.storage.memory import Memory
-from einsql.storage.relation import DistantFields, Fields, PlacedFields, copied, frozen, here
+from einsql.storage.relation import copied, frozen
 from einsql.storage.results.result import Result, ResultColumn
 
 if TYPE_CHECKING:
@@ -83,36 +83,35 @@ class Plan:
     def complete(self, inputs: Mapping[str, Fields], tick: Tick) -> Mapping[str, Fields]:
         """The inputs with those that parts of the statement give."""
         if self.reads:
-            inputs = {**inputs, **{n: _over(inputs[n], box) for n, box in self.reads}}
+            inputs = {**inputs, **{n: inputs[n].verified(box) for n, box in self.reads}}
         if not self.parts:
             return inputs
         return tile_plan.computed(self.parts, inputs, tick)
 
-    def wrap(self, fields: Fields, inputs: Mapping[str, Fields]) -> Result:
+    def wrap(self, arrays: Arrays, inputs: Mapping[str, Fields]) -> Result:
         """Dresses the root's fields as a result, without what lies beyond bounds of parameters.
 
         Storage shared with a tensor becomes read-only. Memory of a mapped file is copied, because
         truncating a mapped file raises SIGBUS in its readers.
 
         Args:
-            fields: Fields of the root.
+            arrays: What the program returned for the root.
             inputs: The inputs of the run, with those that parts of the statement give.
         """
         aliased = self.program.aliased_inputs
-        if type(fields) is dict and not aliased and not self.ends:  # arrays of its own
-            show(fields.values())
-            return Result(self._schema, fields, self.columns, self._hidden)
+        if type(arrays) is dict and not aliased and not self.ends:  # arrays of its own
+            show(arrays.values())
+            return Result(self._schema, LocalFields(arrays), self.columns, self._hidden)
         schema = shifted(self._schema, self.ends, inputs)
-        if isinstance(fields, PlacedFields):
-            fields = fields.counted(schema)
-        if isinstance(fields, DistantFields) and fields.lasting:
+        fields = as_fields(arrays).rekeyed(schema)
+        if fields.is_detached:
             return self._ended(Result(schema, fields, self.columns, self._hidden), inputs)
         shown = {name: inputs[name] for name in aliased if name in inputs}
         shared = owners(shown.values())
-        files = (here(shown[path]).values() for path in self.files if path in shown)
+        files = (shown[path].local().values() for path in self.files if path in shown)
         mapped = {id(owner(a)) for arrays in files for a in arrays}
         copy = copied if self.memory is None else self.memory.copied
-        safe = {}
+        safe = LocalFields()
         for name, a in fields.items():
             memory = id(owner(a))
             safe[name] = copy(a) if memory in mapped else frozen(a) if memory in shared else a
@@ -132,28 +131,28 @@ class Plan:
         return self.relation.hidden
 
 
+def owners(inputs: Iterable[Arrays]) -> set[int]:
+    """Ids of the owners of memory in this process that inputs show."""
+    return {
+        id(owner(a))
+        for f in inputs
+        for a in (f if isinstance(f, dict) else as_fields(f).local()).values()  # most are dicts
+    }
+
+
 def run_plans(
     plans: Iterable[Plan], inputs: Mapping[str, Fields], tick: Tick
-) -> list[tuple[Fields, Mapping[str, Fields]]]:
+) -> list[tuple[Arrays, Mapping[str, Fields]]]:
     """Runs plans one after another.
 
     Returns:
-        The fields of every root, each with the inputs of its run.
+        The arrays of every root, each with the inputs of its run.
     """
-    roots: list[tuple[Fields, Mapping[str, Fields]]] = []
+    roots: list[tuple[Arrays, Mapping[str, Fields]]] = []
     for plan in plans:
         known = plan.complete(inputs, tick)
-        roots += ((fields, known) for fields in plan.program.run(known, tick))
+        roots += ((arrays, known) for arrays in plan.program.run(known, tick))
     return roots
-
-
-def _over(fields: Fields, box: np.ndarray) -> Fields:
-    return fields.over(box) if isinstance(fields, StoredFields) else fields
-
-
-def owners(inputs: Iterable[Fields]) -> set[int]:
-    """Ids of the owners of memory in this process that inputs show."""
-    return {id(owner(a)) for fields in inputs for a in here(fields).values()}
 
 
 def rebind_inputs(plan: Plan | TilePlan, ctx: Context) -> dict[str, Fields] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from einsql.core.big_stack import require_room
 from einsql.core.lazy_module import LazyModule, lazy_modules
 from einsql.core.schema import DType, Schema
 from einsql.core.settings import Settings
-from einsql.core.sparse_matrix import Sparse
 from einsql.engine.step import GraphExecutor, Tick
 from einsql.errors import NotSupportedError, OperationalError
 from einsql.ir.einsum.graph import EinSum, Input, Node, PartInput, Roots, TableInput, walk
@@ -34,7 +33,7 @@ from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.scope.relation import Column, Relation, TileRelation, known_bounds
-from einsql.storage.database.stored import StoredFields
+from einsql.storage.fields import Fields, as_fields
 from einsql.storage.host_arrays import array_relation, file_relation
 from einsql.storage.memory import Memory
 from einsql.storage.objects import (
@@ -46,7 +45,6 @@ from einsql.storage.objects import (
     damage_error,
     macro_key,
 )
-from einsql.storage.relation import Fields, lies
 from einsql.storage.relation import Relation as Stored
 from einsql.storage.results.result import ResultColumn
 from einsql.storage.session_store import Store
@@ -97,6 +95,8 @@ class BinderCatalog:
     """How deep the views and macros nest that have been read, by their names."""
     shared: SharedQueries = field(default_factory=SharedQueries)
     """Subqueries that are computed already for several queries of the statement."""
+    _sources: dict[str, object] = field(default_factory=dict)
+    """What each input reads, by the name of the input."""
 
     float_stays: bool = field(init=False)
     """Whether FLOAT arithmetic stays FLOAT."""
@@ -120,9 +120,9 @@ class BinderCatalog:
             raise damage_error(stored)
         if isinstance(stored, Tensor):
             tensor, fields = stored.relation, self.store.lent(stored)
-            sites, sparse = lies(tensor.fields, self.sites), isinstance(tensor.fields, Sparse)
+            sites, sparse = tensor.fields.tiles_over(self.sites), tensor.fields.is_sparse
             node = Input(low, tensor.schema, stored.partition, stored.order, sites, sparse)
-            dependency = TensorDependency(low, tensor.schema)
+            dependency = TensorDependency(low, tensor.schema, low)
             return self._relation(node, dependency, fields, stored.columns)
         if stored is not None:
             return None
@@ -163,7 +163,7 @@ class BinderCatalog:
 
     def _read_array(self, known: Stored, dependency: FileDependency | ScopeDependency) -> Relation:
         """The relation of a file or of an array in the caller's scope."""
-        sites, sparse = lies(known.fields, self.sites), isinstance(known.fields, Sparse)
+        sites, sparse = known.fields.tiles_over(self.sites), known.fields.is_sparse
         node = Input(dependency.name, known.schema, lies=sites, sparse=sparse)
         schema = known.schema
         columns = (*(k.name for k in schema.keys), *(f.name for f in schema.values))
@@ -172,12 +172,22 @@ class BinderCatalog:
     def _relation(
         self, node: Input, dependency: Dependency, fields: Fields, columns: tuple[str, ...]
     ) -> Relation:
-        """The relation of an input; names that are read twice share the first node."""
-        if node.name not in self.inputs:
-            self.inputs[node.name] = node
-            self.fields[node.name] = fields
+        """The relation of an input; references to the same object share one node.
+
+        The name of a tensor may equal that of a file, of a table's input or of a parameter. It is
+        quoted until no other input has the name. Names of parameters contain a question mark.
+        """
+        source = dependency.source
+        name = f'"{node.name}"' if "?" in node.name else node.name
+        while self._sources.setdefault(name, source) != source:
+            name = f'"{name}"'
+        if name != node.name:
+            node, dependency = replace(node, name=name), replace(dependency, name=name)
+        if name not in self.inputs:
+            self.inputs[name] = node
+            self.fields[name] = fields
             self.dependencies.append(dependency)
-        node = self.inputs[node.name]
+        node = self.inputs[name]
         keys = {k.name for k in node.schema.keys}
         shown = tuple(
             Column(c, node.schema.dtype(c), field=c) if c not in keys else key_column(c)
@@ -379,7 +389,7 @@ def make_plan(
 
 def _reads(roots: Roots, catalog: BinderCatalog) -> tuple[tuple[str, np.ndarray], ...]:
     """What of the tensors in payload files a graph reads: int64 (keys, 2)."""
-    stored = {n for n, f in catalog.fields.items() if isinstance(f, StoredFields)}
+    stored = {n for n, f in catalog.fields.items() if as_fields(f).layout is not None}
     if not stored or catalog.settings.device != "cpu":
         return ()  # a device keeps the whole of a tensor
     found: dict[str, np.ndarray] = {}

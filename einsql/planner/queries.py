@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -12,18 +12,19 @@ from sqlglot import exp
 
 from einsql.core.bfloat16 import loaded
 from einsql.errors import Error
-from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output
+from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output, apart
 from einsql.planner.compile import compiled
 from einsql.planner.context import Context
 from einsql.planner.outcome import Rows
 from einsql.planner.plan import Plan, rebind_inputs
 from einsql.planner.planner import BinderCatalog, make_plan, make_tile_plan
+from einsql.planner.target import ExecutionTarget
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.host_expr import NeedsValuesError
 from einsql.sql.parameters.runtime_inputs import ParameterUse
 from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation, TileRelation
-from einsql.storage.relation import Fields
+from einsql.storage.fields import Fields, as_fields
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
@@ -162,6 +163,17 @@ def plan_query(ctx: Context, bound: Bound) -> QueryPlan:
     return make_tile_plan(bound.relation, bound.catalog, ctx.notices)
 
 
+def plan_together(
+    ctx: Context, relations: Sequence[Relation], catalog: BinderCatalog
+) -> tuple[Plan, ...]:
+    """Returns one plan with a root for each relation on one CPU, else one plan for each."""
+    ctx.plans.planned += 1
+    if ctx.target is not ExecutionTarget.CPU:
+        return tuple(make_plan(r, catalog, ctx.notices) for r in relations)
+    first, *more = apart(r.node for r in relations)
+    return (make_plan(replace(relations[0], node=first), catalog, ctx.notices, more),)
+
+
 def plan_relation(ctx: Context, relation: Relation, binder: QueryBinder) -> Plan:
     """Optimises and compiles a relation over elements that a binder bound."""
     ctx.plans.planned += 1
@@ -227,7 +239,7 @@ def run_node(ctx: Context, node: EinSum, binder: QueryBinder) -> Fields:
     """Runs a node that a binder bound; its own fields, flags included."""
     plan = plan_relation(ctx, Relation(node, ()), binder)
     inputs = plan.complete(catalog_of(binder).fields, ctx.tick)
-    return plan.program.run(inputs, ctx.tick)[0]
+    return as_fields(plan.program.run(inputs, ctx.tick)[0])
 
 
 def evaluate(ctx: Context, expr: Expr) -> Any:

@@ -13,14 +13,14 @@ from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import Schema
 from einsql.core.settings import Settings
 from einsql.engine.spmd_executor import SiteProgram
-from einsql.engine.step import GraphExecutor
+from einsql.engine.step import Arrays, GraphExecutor
 from einsql.ir.einsum.graph import Node
 from einsql.ir.spmd.program import Program as Placed
 from einsql.optimizer.decomposition import Decomposition, Floats, Objective, Seconds, decompose
 from einsql.optimizer.placement.fuse_steps import joined
 from einsql.optimizer.placement.placement import place
 from einsql.planner.compile import check_domains, compiler, grouping, joining
-from einsql.storage.relation import Fields, PlacedFields
+from einsql.storage.fields import PlacedFields
 
 if TYPE_CHECKING:
     from einsql.engine.ranks import program as rank_program
@@ -71,7 +71,7 @@ def on_sites(
     root: Node,
     settings: Settings,
     cluster: Cluster | None,
-    note: Callable[[str, Fields, PlacedFields], None],
+    note: Callable[[str, Arrays, PlacedFields], None],
 ) -> OnSites:
     """Cuts a graph over sites.
 
@@ -93,7 +93,7 @@ def _program(
     schema: Schema,
     settings: Settings,
     cluster: Cluster | None,
-    note: Callable[[str, Fields, PlacedFields], None],
+    note: Callable[[str, Arrays, PlacedFields], None],
 ) -> GraphExecutor:
     if cluster is None:
         return SiteProgram(placed, schema, compiler(settings), joining(settings))

@@ -28,7 +28,8 @@ from einsql.sql.parameters.runtime_inputs import NOTHING, ParameterUse
 from einsql.sql.scope.relation import TileRelation
 from einsql.storage.array_ownership import owner, show
 from einsql.storage.block_relation import PlacedBlocks
-from einsql.storage.relation import Fields, PlacedFields, Term, copied, count
+from einsql.storage.fields import Fields, LocalFields, Term
+from einsql.storage.relation import copied
 from einsql.storage.results.result import Result
 from einsql.storage.results.tile_result import TileResult, tensor_fields, type_text
 
@@ -75,7 +76,7 @@ def tensor_of(result: Result) -> Fields:
     schema = result.schema
     what = "TILES" if schema.keys else "An expression over tiles"
     for flag in filter(is_flag, result.fields):
-        lacking = schema.size - count(result.fields, Term(flag))
+        lacking = schema.size - result.fields.count(Term(flag))
         if lacking and flag == PRESENT:
             raise IntegrityError(
                 f"{what} needs every key, but {lacking} of {schema.size} are absent",
@@ -88,10 +89,10 @@ def tensor_of(result: Result) -> Fields:
             )
     order = [n for c in result.columns for n, k in enumerate(schema.keys) if k.name == c.key]
     (field,) = (c.field for c in result.columns if c.field is not None)
-    if isinstance(result.fields, PlacedFields) and order == list(range(len(order))):
+    if order == list(range(len(order))):
         value = Field(VALUE, schema.dtype(field))
         return result.fields.renamed(Schema(schema.keys, (value,)), {VALUE: field}, "")
-    return {VALUE: result.fields[field].transpose(order)}
+    return LocalFields({VALUE: result.fields[field].transpose(order)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,7 @@ class Connection(Lifetime):
 
     @property
     def planner_calls(self) -> int:
-        """How many queries were planned so far; a cached plan is not planned again."""
+        """The number of planned queries; a cached plan is not planned again."""
         return self.context.plans.planned
 
     @property
@@ -272,7 +272,7 @@ class Connection(Lifetime):
         """Holds the connection for a statement, which `interrupt` cancels from now on.
 
         Args:
-            frame: Whose variables FROM may name.
+            frame: The caller's frame; FROM may name its variables.
             parameters: Values of the statement's parameters.
         """
         ctx = self.context
@@ -296,7 +296,6 @@ class Connection(Lifetime):
 
 
 def _context(cluster: Cluster | None, settings: Settings, database: Database | None) -> Context:
-    """The services of a new connection."""
     context: Context | None = None  # opening a file asks for settings before there is one
     store = Store(database, lambda: settings if context is None else context.settings)
     memory = Memory(settings, store.states, store.database.path)

@@ -101,7 +101,7 @@ _PARAMETERS = (
     int, float, np.generic, str, bytes, bytearray, date, time, timedelta, Decimal, UUID, list,
     tuple, dict,
 )  # fmt: skip
-"""What may be bound; all but numbers and booleans in statements that DuckDB runs."""
+"""The types of parameters; statements of einsql alone take numbers and booleans."""
 
 
 _MOST = 2**63
@@ -145,7 +145,7 @@ class Cursor:
     """Runs statements and hands out their results.
 
     Attributes:
-        arraysize: How many rows `fetchmany` gives by default.
+        arraysize: The default number of rows of `fetchmany`.
         description: One 7-tuple (name, type, None, …) per column; None without a result.
     """
 
@@ -163,7 +163,6 @@ class Cursor:
         self._given: int | None = 0  # rows so far, if they have been counted
 
     def _show(self, outcome: Outcome) -> None:
-        """Shows what a statement gave."""
         if isinstance(outcome, Rows):
             self._result, self.description = outcome.result, outcome.description
         elif isinstance(outcome, Changed):
@@ -346,13 +345,7 @@ class Cursor:
         with boundary:
             return self.fetch_arrow_table().to_pandas()
 
-    def df(self) -> Any:
-        """As `fetch_df`."""
-        return self.fetch_df()
-
-    def fetchdf(self) -> Any:
-        """As `fetch_df`."""
-        return self.fetch_df()
+    df = fetchdf = fetch_df
 
     def pl(self) -> Any:
         """The rows as a polars DataFrame.

@@ -71,7 +71,7 @@ class Command:
 
     @property
     def use(self) -> ParameterUse | None:
-        """How the change uses parameters."""
+        """The use of parameters by the change."""
         return None if self.change is None else self.change.use
 
     def run(self, ctx: Context) -> Outcome | None:
@@ -159,7 +159,9 @@ def run_command(ctx: Context, statement: st.Statement, text: str) -> Outcome:
         case st.Show():
             return _show(ctx, statement, text)
         case st.IntegrityCheck():
-            return Listing(*_checked(ctx))
+            faults = ctx.store.database.inspect(ctx.tick)
+            listed = [(f.name, f.problem, f.remedy) for f in faults]
+            return Listing(("integrity_check", "problem", "remedy"), listed or [("ok", None, None)])
         case st.Vacuum():
             ctx.store.vacuum()
         case st.Backup() | st.Export() | st.Import():
@@ -245,13 +247,6 @@ def _calibrate(ctx: Context) -> list[tuple[str, float, str]]:
     machine = calibrate.calibrated(ctx.settings, ctx.tick, ctx.cluster)
     ctx.change_settings(replace(ctx.settings, machine=machine))
     return calibrate.calibration_rows(machine)
-
-
-def _checked(ctx: Context) -> ddl.Table:
-    """What PRAGMA integrity_check finds, or a row that says ok."""
-    found = ctx.store.database.inspect(ctx.tick)
-    listed: list[tuple[str | None, ...]] = [(f.name, f.problem, f.remedy) for f in found]
-    return ("integrity_check", "problem", "remedy"), listed or [("ok", None, None)]
 
 
 def _set(ctx: Context, statement: st.Set, text: str) -> None:

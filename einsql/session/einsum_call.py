@@ -10,7 +10,6 @@ import numpy as np
 
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.sparse_matrix import Sparse
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.ir.einsum.graph import Input
 from einsql.ir.einsum.notation import Spec, parse_spec
@@ -19,9 +18,9 @@ from einsql.planner.planner import BinderCatalog, make_plan
 from einsql.sql.binder.einsum_call import einsum_relation
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.scope.relation import Column, Relation
+from einsql.storage.fields import Fields, LocalFields
 from einsql.storage.host_arrays import array_relation, is_sparse
 from einsql.storage.out_of_memory import enough_memory
-from einsql.storage.relation import Fields
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -49,7 +48,7 @@ def run_einsum(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarra
     """Evaluates an einsum expression over arrays, as numpy.einsum does.
 
     Args:
-        ctx: Whose engine and settings to use.
+        ctx: The services of the connection.
         text: The expression, such as 'ij,jk->ik', with ellipsis or implicit output.
         operands: One array for each term; axes of length 1 stretch as in NumPy.
 
@@ -70,9 +69,7 @@ def run_einsum(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarra
 
 def _evaluate(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray:
     held = [array_relation(a, fill=0 if is_sparse(a) else None) for a in operands]
-    forms = tuple(
-        (h.schema.shape, h.schema.values[0].dtype, isinstance(h.fields, Sparse)) for h in held
-    )
+    forms = tuple((h.schema.shape, h.schema.values[0].dtype, h.fields.is_sparse) for h in held)
     key = ("einsum", text, forms, ctx.settings.float_math, ctx.settings.jit)
     planned = ctx.plans.get(key)
     if not isinstance(planned, EinsumPlan):
@@ -81,16 +78,14 @@ def _evaluate(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray
     inputs: dict[str, Fields] = {}
     for n, (relation, index) in enumerate(zip(held, planned.indices, strict=True)):
         fields = relation.fields
-        inputs[f"x{n}"] = fields if index is None else {"val": fields["val"][index]}
+        inputs[f"x{n}"] = fields if index is None else LocalFields({"val": fields["val"][index]})
     plan = planned.plan
     (root,) = plan.program.run(inputs, ctx.tick)
     result = loaded(np.asarray(root["val"]), plan.relation.node.schema.dtype("val"))
     present = root.get(PRESENT)
     if present is not None and not present.all():
         result = np.where(present, result, np.zeros((), result.dtype))
-    shared = any(
-        np.may_share_memory(result, i["val"]) for i in inputs.values() if not isinstance(i, Sparse)
-    )
+    shared = any(np.may_share_memory(result, i["val"]) for i in inputs.values() if not i.is_sparse)
     return result if result.flags.writeable and not shared else result.copy()
 
 

@@ -13,7 +13,7 @@ def _closed() -> errors.Error:
 
 
 class Lifetime:
-    """What refuses the use of a connection, and PEP 249's exceptions as its attributes."""
+    """The refusal of closed and inherited connections, and PEP 249's exceptions as attributes."""
 
     Warning = errors.Warning
     Error = errors.Error

@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from einsql.errors import NotSupportedError
-from einsql.ir.einsum.graph import apart
 from einsql.planner.plan import Plan, rebind_inputs, run_plans
-from einsql.planner.planner import make_plan, result_columns
-from einsql.planner.queries import catalog_of, query_binder
-from einsql.planner.target import ExecutionTarget
+from einsql.planner.planner import result_columns
+from einsql.planner.queries import catalog_of, plan_together, query_binder
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from einsql.sql.scope.relation import Relation
-from einsql.storage.relation import Fields
+from einsql.storage.fields import Fields
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
@@ -91,11 +89,7 @@ def _planned(ctx: Context, statements: Sequence[str]) -> tuple[MultiQuery, Mappi
         if doubt is not None or not isinstance(statement, Query):
             raise doubt or NotSupportedError("Only SELECTs are computed together")
         relations.append(binder.bind(statement.tree))
-    ctx.plans.planned += 1
-    if ctx.target is not ExecutionTarget.CPU:
-        plans = tuple(make_plan(r, catalog, ctx.notices) for r in relations)
-        return MultiQuery(plans, plans), catalog.fields
-    first, *more = apart(r.node for r in relations)
-    plan = make_plan(replace(relations[0], node=first), catalog, ctx.notices, more)
-    others = (replace(plan, relation=r, columns=result_columns(r)) for r in relations[1:])
-    return MultiQuery((plan, *others), (plan,)), catalog.fields
+    plans = plan_together(ctx, relations, catalog)
+    shared = relations[len(plans) :]  # one program computes these as well
+    others = (replace(plans[0], relation=r, columns=result_columns(r)) for r in shared)
+    return MultiQuery((*plans, *others), plans), catalog.fields

@@ -35,8 +35,8 @@ class Source:
 
     Attributes:
         text: The statement.
-        key: What its prepared form is cached under; None for a part of a script.
-        depth: How deep its parentheses nest.
+        key: The key in the plan cache; None for a part of a script.
+        depth: The nesting depth of its parentheses.
     """
 
     text: str
@@ -213,7 +213,7 @@ def _refusal(ctx: Context, statement: st.Statement, doubt: Error, text: str) -> 
 
 
 def _stumbles_before(text: str, doubt: Error, refusal: Error) -> bool:
-    """True if DuckDB's grammar cannot read something that stands before what is refused.
+    """True if DuckDB's grammar stops at an earlier construct than the refusal.
 
     A refusal's position is the first name or value of what it names, such as the table of
     `ONLY t`, where the grammar stops at ONLY: the words between belong to one construct.

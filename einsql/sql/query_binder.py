@@ -20,7 +20,7 @@ from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.macros.substitution import selects
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.windows import Windows
-from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.parser.positions import position, positioned, unsupported
 from einsql.sql.scope.relation import Relation, TileRelation, as_elements
 from einsql.sql.tiles.recognise import TileQueries
 from einsql.sql.typing.typed_expr import Typed
@@ -205,10 +205,8 @@ class QueryBinder:
             ProgrammingError: There is none.
             Error: An array or table of that name is no tensor.
         """
-        try:
+        with positioned(at):
             relation = self.find(name)
-        except Error as error:
-            raise locate(error, at) from None
         if relation is None:
             known = [n for level in self.ctes for n in level] + self.catalog.names()
             raise UnknownHere(
@@ -227,14 +225,15 @@ class QueryBinder:
         if not isinstance(call, exp.Anonymous):
             raise unsupported(f"The table function {call.sql_name()}", call)
         name = str(call.this)
-        if name.lower() == "einsum":
-            return einsum_call.bind_einsum(self, call)
-        if name.lower() == "gradient":
-            return gradient_call.bind_gradient(self, call, self.backward)
-        if name.lower() == "read_tensor":
-            return self._read_tensor(call)
-        if name.lower() in tile_functions.TABLE_FUNCTIONS:
-            return functions_of_tiles.bind_function(self, call)
+        match name.lower():
+            case "einsum":
+                return einsum_call.bind_einsum(self, call)
+            case "gradient":
+                return gradient_call.bind_gradient(self, call, self.backward)
+            case "read_tensor":
+                return self._read_tensor(call)
+            case low if low in tile_functions.TABLE_FUNCTIONS:
+                return functions_of_tiles.bind_function(self, call)
         relation = self.macro(name, call)
         if relation is None:
             raise UnknownHere(
@@ -252,10 +251,8 @@ class QueryBinder:
                 "read_tensor() takes a file name and the name of an array in it, both as text",
                 position=position(call),
             )
-        try:
+        with positioned(call):
             return self.catalog.file(*texts)
-        except Error as error:
-            raise locate(error, call) from None
 
     def view(self, name: str) -> Relation | TileRelation | None:
         """Binds a view once per statement."""
@@ -283,7 +280,7 @@ class QueryBinder:
         macro = self.catalog.macro(name)
         if macro is None:
             return None
-        try:
+        with positioned(at):
             if not macro.is_table:
                 raise ProgrammingError(f"{name} is a scalar macro; FROM needs a table macro")
             assert isinstance(at, exp.Anonymous)
@@ -294,8 +291,6 @@ class QueryBinder:
                 argument = Argument(query, list(self.ctes), list(self.active), self.foreign)
                 self.arguments.setdefault(id(query), argument)
             return self.nested(f"macro {macro.name}", lambda: self.bind_any(body))
-        except Error as error:
-            raise locate(error, at) from None
 
     def scalar(self, node: exp.Expr) -> Typed:
         """Binds an expression without columns, such as a DEFAULT."""

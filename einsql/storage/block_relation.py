@@ -31,7 +31,7 @@ from einsql.ir.tra.plan import (
     walk,
 )
 from einsql.ir.tra.typing import assembled, renamed, tiles_of, without
-from einsql.storage.relation import Fields
+from einsql.storage.fields import Fields
 
 Blocks = dict[KeyTuple, np.ndarray]
 

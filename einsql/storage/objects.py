@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from einsql.errors import Error, InterruptedError, OperationalError
-from einsql.storage.database.stored import StoredFields
-from einsql.storage.relation import Fields, Relation, lie_alike
+from einsql.storage.fields import Fields, LocalFields
+from einsql.storage.relation import Relation
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Tensor:
     @property
     def owned_fields(self) -> Fields:
         """The arrays that the database owns; none of a registered array."""
-        return {} if self.borrowed else self.relation.fields
+        return LocalFields() if self.borrowed else self.relation.fields
 
     def with_relation(self, relation: Relation) -> Tensor:
         """The tensor with another relation; `dataclasses.replace` takes four times as long."""
@@ -105,7 +105,7 @@ class Definition:
     @property
     def owned_fields(self) -> Fields:
         """No arrays."""
-        return {}
+        return LocalFields()
 
     @property
     def body(self) -> Body:
@@ -148,7 +148,7 @@ class Damaged:
     @property
     def owned_fields(self) -> Fields:
         """No arrays."""
-        return {}
+        return LocalFields()
 
 
 def damage_error(item: Definition | Damaged) -> OperationalError:
@@ -194,8 +194,8 @@ def same_form(old: Object | None, new: Object | None) -> bool:
     # The common case of new arrays and nothing else is decided by identity.
     return (
         old.relation.schema is new.relation.schema
-        and type(old.relation.fields) is dict
-        and type(new.relation.fields) is dict
+        and old.relation.fields.is_local
+        and new.relation.fields.is_local
         and old.columns is new.columns
         and old.partition is new.partition
         and old.order is new.order
@@ -203,8 +203,7 @@ def same_form(old: Object | None, new: Object | None) -> bool:
         old.relation.schema == new.relation.schema
         and old.columns == new.columns
         and (old.partition, old.order) == (new.partition, new.order)
-        and lie_alike(old.relation.fields, new.relation.fields)
+        and old.relation.fields.placed_like(new.relation.fields)
         # Plans read stored fields box by box.
-        and isinstance(old.relation.fields, StoredFields)
-        == isinstance(new.relation.fields, StoredFields)
+        and (old.relation.fields.layout is None) == (new.relation.fields.layout is None)
     )

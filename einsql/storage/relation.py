@@ -7,8 +7,7 @@ without a copy when an array is contiguous.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
@@ -16,155 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.sparse_matrix import Sparse
 from einsql.errors import InterfaceError
-from einsql.ir.layout import Tiles
 from einsql.storage.array_ownership import distinct as distinct  # statements import it from here
+from einsql.storage.fields import Fields, LocalFields
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Fields = Mapping[str, np.ndarray]
-
-
-class DistantFields(Mapping[str, np.ndarray]):
-    """Fields that are not in this process's memory; asking for one brings it here.
-
-    Attributes:
-        lasting: Whether they stay what they are whatever becomes of a statement's inputs.
-    """
-
-    lasting = False
-
-    @property
-    def here(self) -> Fields:
-        """The fields that were fetched already."""
-        return {}
-
-    def __contains__(self, name: object) -> bool:
-        return any(name == known for known in self)  # Mapping would bring it here
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """A condition on keys that are counted.
-
-    Attributes:
-        name: A flag, or a field without negative values.
-        holds: Whether it is to exceed `above`, or not to.
-        above: A whole number; a flag exceeds 0 where it is true.
-    """
-
-    name: str
-    holds: bool = True
-    above: int = 0
-
-
-class PlacedFields(DistantFields):
-    """Fields whose tiles are on sites outside this process.
-
-    Attributes:
-        tiles: Where they lie.
-        sites: How many sites there are.
-    """
-
-    lasting = True
-    tiles: Tiles
-    sites: int
-
-    @abstractmethod
-    def renamed(self, schema: Schema, names: Mapping[str, str], title: str) -> PlacedFields:
-        """The same tiles as fields of a stored tensor.
-
-        Args:
-            schema: Keys and fields of that tensor.
-            names: What its fields are called here, by their names there.
-            title: Its name, for messages.
-        """
-
-    @abstractmethod
-    def moved(self, tiles: Tiles, tick: Callable[[float], None]) -> PlacedFields:
-        """The same fields in other tiles over as many sites.
-
-        Args:
-            tiles: Where they are wanted.
-            tick: Told the fraction done; raises to cancel.
-        """
-
-    @abstractmethod
-    def counted(self, schema: Schema) -> PlacedFields:
-        """The same fields by other values of their keys.
-
-        Args:
-            schema: As theirs, but that keys may begin elsewhere.
-        """
-
-    @abstractmethod
-    def cropped(self, box: np.ndarray) -> PlacedFields:
-        """The fields over a box of keys, without a fetch.
-
-        Args:
-            box: int64 (keys, 2), within the bounds of the keys.
-        """
-
-    @abstractmethod
-    def count(self, terms: Sequence[Term]) -> int:
-        """How many keys meet all terms, counted on the sites."""
-
-    @abstractmethod
-    def part(self, names: Sequence[str], box: np.ndarray) -> Fields:
-        """Some fields over a box of keys; nothing else is brought here.
-
-        Args:
-            names: Of the fields.
-            box: int64 (keys, 2), within the bounds of the keys.
-        """
-
-
-def here(fields: Fields) -> Fields:
-    """Those fields that are in this process's memory."""
-    if type(fields) is dict:  # most are, and to ask for an abstract class takes longer
-        return fields
-    return fields.here if isinstance(fields, DistantFields) else fields
-
-
-def count(fields: Fields, *terms: Term) -> int:
-    """How many keys meet all terms, counted without a fetch."""
-    if isinstance(fields, PlacedFields):
-        return fields.count(terms)
-    return count_here(fields, terms)
-
-
-def count_here(fields: Fields, terms: Sequence[Term]) -> int:
-    """How many keys of arrays in memory meet all terms, at least one."""
-    if len(terms) == 1:
-        (term,) = terms
-        stored = distinct(fields[term.name])
-        count = int(np.count_nonzero(stored if term.above == 0 else stored > term.above))
-        count = count if term.holds else stored.size - count
-        return count * (fields[term.name].size // stored.size) if count else 0
-    met = [(fields[t.name] > t.above) == t.holds for t in terms]
-    return int(np.count_nonzero(np.logical_and.reduce(met)))
-
-
-def lies(fields: Fields, sites: int) -> Tiles | None:
-    """The tiles of placed fields, if they are over so many sites."""
-    if isinstance(fields, PlacedFields) and fields.sites == sites:
-        return fields.tiles
-    return None
-
-
-def lie_alike(a: Fields, b: Fields) -> bool:
-    """True if plans over one are plans over the other.
-
-    Both lie in equal tiles over as many sites, or both in no tiles and both sparse or not.
-    """
-    if isinstance(a, Sparse) != isinstance(b, Sparse):
-        return False
-    if not isinstance(a, PlacedFields) or not isinstance(b, PlacedFields):
-        return not isinstance(a, PlacedFields) and not isinstance(b, PlacedFields)
-    return a.sites == b.sites and a.tiles.equals(b.tiles)
-
 
 MAX_AXES = 63
 """NumPy has 64, and reads by one index array fewer."""
@@ -189,8 +45,8 @@ class Relation:
     fields: Fields
 
     def __post_init__(self) -> None:
-        if isinstance(self.fields, DistantFields):
-            return  # looking at them would bring them here
+        if not self.fields.is_local:
+            return  # reading a field would fetch it
         for f in self.schema.fields:
             array = self.fields[f.name]
             if array.shape != self.schema.shape or array.dtype != f.dtype.numpy:
@@ -207,11 +63,7 @@ class Relation:
     @property
     def nbytes(self) -> int:
         """Bytes of all elements that are stored, shared storage counted once per field."""
-        if isinstance(self.fields, Sparse):
-            return self.fields.matrix.nbytes
-        if isinstance(self.fields, DistantFields):
-            return self.schema.size * sum(f.dtype.numpy.itemsize for f in self.schema.fields)
-        return sum(a.nbytes for a in self.fields.values())
+        return self.fields.nbytes(self.schema)
 
 
 def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> Relation:
@@ -232,7 +84,7 @@ def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> 
         array = array.astype(stored.numpy)
     if stored is DType.BFLOAT16:
         array = array.view(stored.numpy)  # what is ml_dtypes' elsewhere is bits here
-    return Relation(schema, {value: array})
+    return Relation(schema, LocalFields({value: array}))
 
 
 def schema_of(
@@ -368,8 +220,8 @@ def from_batches(schema: Schema, batches: list[pa.RecordBatch]) -> Relation:
                 one = flat[row * size : (row + 1) * size].reshape(shape)
                 tiles[key][f.name] = one.view(np.bool_) if f.dtype is DType.BOOLEAN else one
     if len(tiles) == 1:
-        return Relation(schema, next(iter(tiles.values())))
-    return Relation(schema, _assemble(schema, tiles))
+        return Relation(schema, LocalFields(next(iter(tiles.values()))))
+    return Relation(schema, LocalFields(_assemble(schema, tiles)))
 
 
 def _assemble(

@@ -9,6 +9,7 @@ import numpy as np
 from einsql.core.buffer_pool import empty
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.errors import DataError, InterfaceError, NotSupportedError
+from einsql.storage.fields import LocalFields
 from einsql.storage.files.mapped import refusing
 from einsql.storage.files.matrix_market import Matrix
 from einsql.storage.files.rows import Rows
@@ -145,7 +146,7 @@ def _dense(
     if count < schema.size:
         fields[PRESENT] = present
         schema = Schema(schema.keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
-    return Stored(schema, fields)
+    return Stored(schema, LocalFields(fields))
 
 
 def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

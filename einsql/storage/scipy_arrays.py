@@ -9,6 +9,7 @@ import numpy as np
 from einsql.core.schema import PRESENT, DType, Field, Schema
 from einsql.core.sparse_matrix import Compressed
 from einsql.errors import InterfaceError, OperationalError
+from einsql.storage.fields import LocalFields
 from einsql.storage.out_of_memory import require
 from einsql.storage.relation import Relation as Stored
 from einsql.storage.relation import schema_of
@@ -51,7 +52,7 @@ def sparse_relation(
         schema = Schema(schema.keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
     (value,) = schema.values
     if len(shape) != 2:
-        return Stored(schema, _scattered(array, schema, value.name))
+        return Stored(schema, LocalFields(_scattered(array, schema, value.name)))
     matrix, turned, owner = _compressed(array)
     return Stored(schema, SparseFields(matrix, turned, fill is not None, value.name, owner))
 

@@ -6,7 +6,7 @@ begin. Objects that other sessions may see are never changed in place, so a snap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from weakref import ReferenceType, ref
@@ -18,6 +18,7 @@ from einsql.errors import OperationalError, ProgrammingError, suggest
 from einsql.storage import array_ownership
 from einsql.storage.database.memory import Database, State
 from einsql.storage.duckdb.connection import Duck
+from einsql.storage.fields import Fields, PlacedFields
 from einsql.storage.objects import (
     Damaged,
     Object,
@@ -28,7 +29,6 @@ from einsql.storage.objects import (
     same_form,
 )
 from einsql.storage.out_of_memory import Room
-from einsql.storage.relation import Fields, PlacedFields
 from einsql.storage.undo_log import Index, Overwritten
 
 _INSTEAD = (
@@ -89,7 +89,7 @@ class Store:
         """The object with a name, or None."""
         return self.objects.get(name.lower())
 
-    def lasts(self, name: str, fields: Fields) -> bool:
+    def lasts(self, name: str, fields: Mapping[str, np.ndarray]) -> bool:
         """True if the fields are those of a stored tensor, so that they never change.
 
         A change in place replaces the fields by new ones over the same memory.
@@ -163,7 +163,7 @@ class Store:
                 since.append(before)
         array[at] = values
 
-    def placed(self, name: str, before: Fields, now: PlacedFields) -> None:
+    def placed(self, name: str, before: Mapping[str, np.ndarray], now: PlacedFields) -> None:
         """Replaces the arrays of a stored tensor by the same elements on sites.
 
         Args:

@@ -7,11 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
-from einsql.core.schema import PRESENT
+from einsql.core.schema import PRESENT, Schema
 from einsql.core.sparse_matrix import Compressed, Sparse, changed
 from einsql.errors import OperationalError
+from einsql.storage.fields import RemoteFields
 from einsql.storage.out_of_memory import NOTICED, available
-from einsql.storage.relation import DistantFields
 
 
 class Owner(Protocol):
@@ -23,7 +23,7 @@ class Owner(Protocol):
     data: np.ndarray
 
 
-class SparseFields(DistantFields, Sparse):
+class SparseFields(RemoteFields, Sparse):
     """The value of a sparse matrix, and which of its keys exist.
 
     Nothing that is made dense is kept: the matrix stays its owner's, who may change it.
@@ -35,6 +35,8 @@ class SparseFields(DistantFields, Sparse):
         name: Of the value.
         owner: What the matrix is read from at each statement; without, it stays as given.
     """
+
+    is_sparse = True
 
     def __init__(
         self, matrix: Compressed, turned: bool, filled: bool, name: str, owner: Owner | None = None
@@ -53,6 +55,10 @@ class SparseFields(DistantFields, Sparse):
             return self._given
         assert self.owner is not None
         return Compressed(self.shape, self.owner.indptr, self.owner.indices, self.owner.data)
+
+    def nbytes(self, schema: Schema) -> int:
+        """Bytes of the three arrays of the matrix."""
+        return self.matrix.nbytes
 
     def taken(self) -> Compressed:
         """The stored elements as they are now."""
@@ -81,7 +87,7 @@ class SparseFields(DistantFields, Sparse):
 
     def narrowed(self, spans: tuple[slice, slice]) -> SparseFields:
         """The fields over a part of the keys."""
-        return SparseFields(self.part(spans), self.turned, self.filled, self.name)
+        return SparseFields(self.submatrix(spans), self.turned, self.filled, self.name)
 
     def __iter__(self) -> Iterator[str]:
         yield self.name

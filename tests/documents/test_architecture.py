@@ -147,6 +147,41 @@ def test_variables_say_what_they_hold() -> None:
     assert sum(names[word] for word in RESULT_WORDS) <= 320
 
 
+def _kinds_of_fields() -> set[str]:
+    """Names of the classes of fields: `Fields`, `Sparse`, and all that inherit from them."""
+    classes = [
+        node
+        for tree in _modules().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+    kinds = {"Fields", "Sparse"}
+    known = 0
+    while known < len(kinds):
+        known = len(kinds)
+        kinds |= {c.name for c in classes if kinds & _names_in(*c.bases)}
+    return kinds
+
+
+def _names_in(*nodes: ast.AST) -> set[str]:
+    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def test_fields_are_asked_rather_than_their_classes() -> None:
+    """`isinstance`, patterns of `match` and `type(…) is` count; comparisons with `dict` do not."""
+    kinds, asked = _kinds_of_fields(), 0
+    assert {"LocalFields", "RemoteFields", "PlacedFields", "RankFields", "SparseFields"} <= kinds
+    for tree in _modules().values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _names_in(node.func) & {"isinstance", "issubclass"}:
+                asked += bool(kinds & _names_in(*node.args[1:]))
+            elif isinstance(node, ast.MatchClass):
+                asked += bool(kinds & _names_in(node.cls))
+            elif isinstance(node, ast.Compare):
+                asked += bool(kinds & _names_in(*node.comparators))
+    assert asked <= 15
+
+
 def test_strings_encode_no_kinds() -> None:
     """Kinds are classes or enumerations; NumPy's kinds of dtypes are letters."""
     comparing = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import einsql
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.engine.executor import REPEATED, Program
-from einsql.engine.step import Fields
+from einsql.engine.step import Arrays
 from einsql.errors import DataError, InterruptedError
 from einsql.ir.einsum.graph import (
     TRUE,
@@ -49,10 +49,10 @@ def _node(
 
 
 @st.composite
-def _programs(draw: st.DrawFn) -> tuple[list[Node], dict[str, Fields]]:
+def _programs(draw: st.DrawFn) -> tuple[list[Node], dict[str, Arrays]]:
     """Roots of a graph of small nodes, each of which reads earlier ones, and its inputs."""
     made: list[tuple[Node, str]] = []
-    given_fields: dict[str, Fields] = {}
+    given_fields: dict[str, Arrays] = {}
     for n in range(draw(st.integers(1, 3))):
         keys = "".join(draw(st.permutations("ijk"))[: draw(st.integers(0, 2))])
         schema = Schema(tuple(Key(x, 0, EXTENT[x]) for x in keys), (Field("x0", F),))
@@ -87,13 +87,13 @@ def _compiled(node: EinSum) -> CompiledNode[Runner]:
     return compile_node(node, "never")
 
 
-def _bytes(found: Sequence[Fields]) -> list[dict[str, tuple[object, ...]]]:
+def _bytes(found: Sequence[Arrays]) -> list[dict[str, tuple[object, ...]]]:
     return [{n: (a.dtype, a.shape, a.tobytes()) for n, a in f.items()} for f in found]
 
 
 @settings(max_examples=200)
 @given(_programs())
-def test_later_runs_are_as_the_first(made: tuple[list[Node], dict[str, Fields]]) -> None:
+def test_later_runs_are_as_the_first(made: tuple[list[Node], dict[str, Arrays]]) -> None:
     roots, inputs = made
     program = Program(roots[0], _compiled, more=roots[1:])
     names = {name for _, name in program.inputs}
@@ -115,7 +115,7 @@ def _chain(length: int) -> Program:
     return Program(node, _compiled)
 
 
-ONES: Mapping[str, Fields] = {"in0": {"x0": np.ones(5, np.float32)}}
+ONES: Mapping[str, Arrays] = {"in0": {"x0": np.ones(5, np.float32)}}
 
 
 def test_progress_is_told_to_the_end_and_grows() -> None:

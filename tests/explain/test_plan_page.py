@@ -21,6 +21,7 @@ from einsql.core.units import duration, quantity
 from einsql.explain.drawing.figure import figure_of, folded, repetition
 from einsql.explain.drawing.layout import GAP, layered
 from einsql.explain.explanation import Explanation
+from einsql.explain.report import GraphReport
 from einsql.frontends.console.main import main
 
 SOFTMAX = """WITH e AS (SELECT i, j, EXP(val - MAX(val) OVER (PARTITION BY i)) AS v FROM x)
@@ -133,8 +134,10 @@ def test_the_smallest_plans_are_drawn(sql: str, sites: int) -> None:
 def test_what_a_group_took_is_said_once(sites: int) -> None:
     con = einsql.connect(config={"jit": "always"})
     con.register("x", np.ones((1024, 1024), np.float32), ("i", "j"))
-    report = con.explain(SOFTMAX, sites=sites, analyze=True).to_dict()
-    assert report["nodes"][0]["group"]["nodes"] == ["r0", "r1", "r2", "r3"]
+    report = con.explain(SOFTMAX, sites=sites, analyze=True).report
+    assert isinstance(report, GraphReport)
+    assert report.nodes[0].group is not None
+    assert report.nodes[0].group.nodes == ["r0", "r1", "r2", "r3"]
     *others, last = figure_of(report).boxes[1:]
     assert {(b.notes[-1], b.share) for b in others} == {("measured with r3", None)}
     assert last.share is not None
@@ -196,7 +199,8 @@ def test_repetition(items: str, found: tuple[int, int, int] | None) -> None:
 
 def test_layers_are_folded_and_nothing_is_lost() -> None:
     con, sql = network(12)
-    report = con.explain(sql, sites=4).to_dict()
+    report = con.explain(sql, sites=4).report
+    assert isinstance(report, GraphReport)
     whole = figure_of(report)
     short = folded(whole, report)
     assert short is not None

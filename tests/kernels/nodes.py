@@ -33,8 +33,8 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.interpreter import evaluate
 from einsql.ir.functions import SCALARS
 
-Fields = Mapping[str, np.ndarray]
-Runner = Callable[[Sequence[Fields], Callable[[float], None]], dict[str, np.ndarray]]
+Arrays = Mapping[str, np.ndarray]
+Runner = Callable[[Sequence[Arrays], Callable[[float], None]], dict[str, np.ndarray]]
 
 B, T, I32, I64 = DType.BOOLEAN, DType.TINYINT, DType.INTEGER, DType.BIGINT
 H, BF, F, D = DType.HALF, DType.BFLOAT16, DType.FLOAT, DType.DOUBLE

@@ -15,6 +15,7 @@ from einsql.ir.einsum.interpreter import evaluate
 from einsql.kernels import groups
 from einsql.kernels.groups import find
 from einsql.planner.plan import Plan
+from einsql.storage.fields import LocalFields
 from tests.support.plans import cached
 
 SOFTMAX = """
@@ -301,7 +302,7 @@ def test_a_group_is_explained_and_cancelled(con: einsql.Connection) -> None:
 
     x = con.execute("SELECT s, t, val FROM x").fetch_numpy()
     with pytest.raises(CancelledError):
-        plan.result({"x": {"val": x}}, tick)
+        plan.result({"x": LocalFields({"val": x})}, tick)
 
 
 def _attention(rng: np.random.Generator, fixed: str) -> tuple[dict[str, tuple[str, ...]], str]:

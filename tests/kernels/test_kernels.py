@@ -28,7 +28,7 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
 )
-from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node
+from einsql.kernels import KERNELS, Arrays, Kernel, Runner, compile_node
 from einsql.kernels.matmul import layout, multiply, pieces, rows
 from einsql.kernels.matmul.contraction import CONTRACTION
 from einsql.kernels.registry import GATHER, MAPS, SEGMENTS, VECTOR, WINDOWS
@@ -463,7 +463,7 @@ def test_an_embedding_lookup_takes_rows() -> None:
     rows = np.asarray([3, 1, 8, 3, 5], np.int32)
     e = np.random.default_rng(2).random((9, 4), np.float32)
     runner: Runner = compile_node(node, jit="always").run
-    operands: tuple[Fields, Fields] = ({"val": rows}, {"val": e})
+    operands: tuple[Arrays, Arrays] = ({"val": rows}, {"val": e})
     for array in (e, np.asfortranarray(e)):
         operands = ({"val": rows}, {"val": array})
         np.testing.assert_array_equal(runner(operands, no_tick)["val"], e[rows - 1])

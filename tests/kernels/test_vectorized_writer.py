@@ -22,7 +22,7 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
 )
-from einsql.kernels.kernel import Fields, Runner
+from einsql.kernels.kernel import Arrays, Runner
 from einsql.kernels.vectorized import vector
 from einsql.kernels.vectorized.program_writer import compile_program
 from einsql.kernels.vectorized.vector import compile_vector
@@ -31,7 +31,7 @@ from tests.kernels.nodes import Case, cases, no_tick
 F, I64 = DType.FLOAT, DType.BIGINT
 
 
-def outcome(run: Runner, arrays: list[Fields]) -> dict[str, tuple[object, ...]] | str:
+def outcome(run: Runner, arrays: list[Arrays]) -> dict[str, tuple[object, ...]] | str:
     """The bytes of every field, or what was raised."""
     try:
         found = run(arrays, no_tick)
@@ -49,7 +49,7 @@ def test_later_runs_are_as_the_first(case: Case) -> None:
         assert outcome(runner, [*case.operands]) == first
 
 
-def written(node: EinSum, arrays: list[Fields], monkeypatch: pytest.MonkeyPatch) -> Runner:
+def written(node: EinSum, arrays: list[Arrays], monkeypatch: pytest.MonkeyPatch) -> Runner:
     """The node's runner once it has been written out."""
     made: list[Runner | None] = []
     compiled: Callable[..., Runner | None] = compile_program
@@ -99,7 +99,7 @@ def test_signs_of_zero_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """0.0 and -0.0 are equal, and different constants."""
     zeros = (Call("mul", (X, Const(z, F)), F) for z in (0.0, -0.0))
     outputs = tuple(Output(n, (e,), F) for n, e in zip("ab", zeros, strict=True))
-    ones: list[Fields] = [{"val": np.ones(4, np.float32)}]
+    ones: list[Arrays] = [{"val": np.ones(4, np.float32)}]
     run = written(_node(outputs), ones, monkeypatch)
     assert [bool(np.signbit(a).any()) for a in run(ones, no_tick).values()] == [False, True]
 

@@ -25,7 +25,7 @@ from einsql.planner.plan import Plan
 from einsql.planner.sites import sited
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
-from einsql.storage.relation import Fields
+from einsql.storage.fields import Fields
 from tests.engine.test_sites import QUERIES, connection, explained
 from tests.support.networks import FFNN, connected, ffnn, transformer
 from tests.support.plans import planned

@@ -77,3 +77,21 @@ def test_a_layer_more_takes_as_much_work_as_the_one_before(
     con.explain(text(1))  # what is read at first use
     few, some, many = (calls(partial(con.explain, text(n))) for n in (2, 4, 8))
     assert many - some < 2.1 * (some - few)
+
+
+def test_inputs_of_one_statement_have_different_names() -> None:
+    """Quoted names of tensors may equal the names of parameters and of operands from tables."""
+    con = einsql.connect()
+    for name, factor in (("?1", "{}"), ("sqrt(?1)", "SQRT({})"), ("(?1 + 1)", "({} + 1)")):
+        con.execute(f'CREATE TENSOR "{name}" (value DOUBLE)')
+        con.execute(f'INSERT INTO "{name}" VALUES (5.0)')
+        for value in (4.0, 9.0):
+            literal = f'SELECT t.value * {factor.format(value)} FROM "{name}" t'
+            marked = f'SELECT t.value * {factor.format("?")} FROM "{name}" t'
+            assert con.execute(marked, [value]).fetchall() == con.execute(literal).fetchall()
+    con.execute("CREATE TABLE x AS SELECT 5.0::DOUBLE AS val")
+    con.execute('CREATE TENSOR "x (table)" (val DOUBLE)')
+    con.execute('INSERT INTO "x (table)" VALUES (7.0)')
+    for first, second in (("x", '"x (table)"'), ('"x (table)"', "x")):
+        product = f"SELECT a.val * b.val AS val FROM {first} a, {second} b"
+        assert [con.execute(product).fetchall() for _ in range(2)] == [[(35.0,)]] * 2

@@ -10,6 +10,7 @@ from hypothesis import strategies as hs
 
 from einsql.core.schema import PRESENT, DType, Field, Schema
 from einsql.errors import InterfaceError
+from einsql.storage.fields import LocalFields
 from einsql.storage.relation import Relation, from_array, from_batches, to_batches
 
 
@@ -32,7 +33,7 @@ def test_tiles_give_the_relation_back(data: hs.DataObject) -> None:
     plain = from_array(rng.integers(0, 2, shape).astype(dtype.numpy), tuple("ijk"[: len(shape)]))
     schema = Schema(plain.schema.keys, (*plain.schema.fields, Field(PRESENT, DType.BOOLEAN)))
     mask = rng.integers(0, 2, shape).astype(np.bool_)
-    relation = Relation(schema, {**plain.fields, PRESENT: mask})
+    relation = Relation(schema, LocalFields({**plain.fields, PRESENT: mask}))
     parts = {k.name: data.draw(hs.integers(1, 8)) for k in schema.keys}
     batches = to_batches(relation, parts)
     assert len({b.schema.field("val").type for b in batches}) == len(batches)  # one a shape

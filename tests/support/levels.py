@@ -32,7 +32,7 @@ from einsql.storage.session_store import Store
 if TYPE_CHECKING:
     import einsql
 
-Fields = Mapping[str, np.ndarray]
+Arrays = Mapping[str, np.ndarray]
 
 CALLS = 48
 """Kernel calls that a node is cut into at most."""
@@ -50,7 +50,7 @@ def _parts(node: EinSum, pick: Random) -> dict[str, int]:
     return parts
 
 
-def scanned_arrays(root: Node, inputs: Mapping[str, Fields]) -> dict[str, np.ndarray]:
+def scanned_arrays(root: Node, inputs: Mapping[str, Arrays]) -> dict[str, np.ndarray]:
     """What the scans of a lowered graph read, by name."""
     return {
         scanned_field(node, f.name).name: inputs[node.name][f.name]
@@ -70,7 +70,7 @@ def by_kernels(node: ra.Node, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     return assemble(node, run_blocks(node, arrays, kernel_runner("never")))
 
 
-def assert_same(root: EinSum, inputs: Mapping[str, Fields], pick: Random, rtol: float = 0) -> int:
+def assert_same(root: EinSum, inputs: Mapping[str, Arrays], pick: Random, rtol: float = 0) -> int:
     """Lowers a graph under random cuts and compares every field that means something.
 
     Returns:
@@ -111,14 +111,14 @@ class BlockProgram:
             parts = {n: c.parts for n, c in zip(nodes, cuts, strict=True)}
         self.plans = lower_graph_fields(root, parts)
 
-    def run(self, inputs: Mapping[str, Fields], tick: Callable[[float], None]) -> list[Fields]:
+    def run(self, inputs: Mapping[str, Arrays], tick: Callable[[float], None]) -> list[Arrays]:
         """The root's fields."""
         arrays = scanned_arrays(self.root, inputs)
         return [{name: by_kernels(plan, arrays) for name, plan in self.plans.items()}]
 
     def measured(
-        self, inputs: Mapping[str, Fields], tick: Callable[[float], None]
-    ) -> tuple[list[Fields], Measure]:
+        self, inputs: Mapping[str, Arrays], tick: Callable[[float], None]
+    ) -> tuple[list[Arrays], Measure]:
         return self.run(inputs, tick), Measure()
 
 
@@ -138,10 +138,12 @@ _AS_BLOCKS: WeakKeyDictionary[Store, tuple[Counter[str], Random]] = WeakKeyDicti
 """What is counted of connections that run as blocks, and how their cuts are drawn."""
 
 
-def _make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) -> Plan:
-    plan = make_plan(relation, catalog, notices)
+def _make_plan(
+    relation: Relation, catalog: BinderCatalog, notices: list[str], more: Sequence[Node] = ()
+) -> Plan:
+    plan = make_plan(relation, catalog, notices, more)
     root = plan.optimized.root
-    if catalog.store in _AS_BLOCKS and isinstance(root, EinSum):
+    if not more and catalog.store in _AS_BLOCKS and isinstance(root, EinSum):
         counts, pick = _AS_BLOCKS[catalog.store]
         try:
             plan.program = BlockProgram(root, pick)

@@ -10,8 +10,9 @@ import numpy as np
 import einsql
 from einsql.core.schema import Schema
 from einsql.ir.layout import Entry, Layout, Mesh, Replicate, Shard, Single, Tiles, region
+from einsql.storage.fields import LocalFields, PlacedFields, Term, count_keys
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import Fields, PlacedFields, Term, count_here, from_array
+from einsql.storage.relation import from_array
 
 
 class InMemory(PlacedFields):
@@ -42,19 +43,16 @@ class InMemory(PlacedFields):
     def moved(self, tiles: Tiles, tick: Callable[[float], None]) -> InMemory:
         return InMemory(self._array, tiles, self.sites, self._name)
 
-    def counted(self, schema: Schema) -> InMemory:
-        return self
-
-    def cropped(self, box: np.ndarray) -> InMemory:
+    def crop(self, box: np.ndarray) -> InMemory:
         inside = tuple(slice(int(lo), int(hi)) for lo, hi in box)
         return InMemory(self._array[inside], self.tiles, self.sites, self._name)
 
-    def count(self, terms: Sequence[Term]) -> int:
-        return count_here(self, terms)
+    def count(self, *terms: Term) -> int:
+        return count_keys(self, terms)
 
-    def part(self, names: Sequence[str], box: np.ndarray) -> Fields:
+    def part(self, names: Sequence[str], box: np.ndarray) -> LocalFields:
         inside = tuple(slice(int(lo), int(hi)) for lo, hi in box)
-        return {name: self[name][inside] for name in names}
+        return LocalFields({name: self[name][inside] for name in names})
 
 
 def lay(

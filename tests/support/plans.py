@@ -12,7 +12,7 @@ from einsql.planner.plan import Plan
 from einsql.planner.queries import PreparedQuery, bind_query, plan_query
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
-from einsql.storage.relation import Fields
+from einsql.storage.fields import Fields
 
 
 def cached(con: einsql.Connection, sql: str, parameters: Sequence[object] = ()) -> Any:

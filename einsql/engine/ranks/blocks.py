@@ -13,7 +13,7 @@ from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.groups import Lease
 from einsql.engine.ranks.messages import Command, Fetch, ShipBlocks
 from einsql.engine.ranks.program import Keep, RankExecutable, RankFields
-from einsql.engine.step import Measure
+from einsql.engine.step import Arrays, Measure
 from einsql.engine.tra.block_kernels import kernel_runner
 from einsql.engine.tra.block_program import BlockExecutor, loads_of, numbered, tiles_of
 from einsql.errors import OperationalError
@@ -24,7 +24,7 @@ from einsql.ir.spmd.program import Program
 from einsql.ir.tra.block_schema import Cuts, KeyTuple
 from einsql.ir.tra.kernels import VALUE
 from einsql.storage.block_relation import Blocks, PlacedBlocks, RunKernel, merged
-from einsql.storage.relation import Fields
+from einsql.storage.fields import Fields
 
 
 class RankBlocks(PlacedBlocks):
@@ -132,7 +132,7 @@ class RankBlockProgram(RankExecutable, BlockExecutor):
         self._root = root
         self._generated = {name: {VALUE: array} for name, array in generated.items()}
 
-    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[RankBlocks, Measure]:
+    def measured(self, inputs: Mapping[str, Arrays], tick: Tick) -> tuple[RankBlocks, Measure]:
         """Runs the plan; see `Executor.measured`.
 
         Raises:

@@ -17,8 +17,8 @@ from einsql.core.schema import Schema
 from einsql.engine.exchange import Held
 from einsql.ir.ia import plan as ia
 from einsql.ir.spmd.program import Program
+from einsql.storage.fields import Term
 from einsql.storage.files import Description, Draft
-from einsql.storage.relation import Term
 
 Handle = int
 """Names the tiles of one relation at all ranks."""

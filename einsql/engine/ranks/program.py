@@ -21,23 +21,17 @@ from einsql.engine.ranks.groups import Lease
 from einsql.engine.ranks.messages import Command, Kept, Run, Sent, Ship, Slice, Source
 from einsql.engine.ranks.shipping import covers, detached
 from einsql.engine.ranks.storage import Holders, count, fetch, reads, renamed_terms
-from einsql.engine.ranks.windows import (
-    CacheableFields,
-    CacheablePart,
-    RankPart,
-    cacheable_tiles,
-    tiles_of_whole,
-)
+from einsql.engine.ranks.windows import CacheableFields, cacheable_tiles, tiles_of_whole
 from einsql.engine.spmd_executor import combined_measure, is_small, sliced
-from einsql.engine.step import GraphExecutor, Measure
+from einsql.engine.step import Arrays, GraphExecutor, Measure
 from einsql.errors import OperationalError, RanksLost
 from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import Tiles, ranks_of
 from einsql.ir.spmd.program import Exchange, Load, Program
-from einsql.storage.files import FileFields, FilePart
-from einsql.storage.relation import Fields, PlacedFields, Term, count_here
+from einsql.storage.fields import LocalFields, PlacedFields, Term, WindowFields, count_keys
+from einsql.storage.files import FileFields
 
-Keep = Callable[[str, Fields, "RankFields"], None]
+Keep = Callable[[str, Arrays, "RankFields"], None]
 """Called when ranks keep an input: with its name, its fields, and its fields on the ranks."""
 
 
@@ -52,7 +46,7 @@ class RankFields(PlacedFields):
         tiles: Tiles,
         sites: int,
         names: Mapping[str, str] | None = None,
-        origin: Fields | None = None,
+        origin: Arrays | None = None,
         title: str = "",
     ) -> None:
         """Describes tiles on ranks.
@@ -75,7 +69,7 @@ class RankFields(PlacedFields):
         self.names = names or {f.name: f.name for f in schema.fields}
         self.origin = origin
         self.title = title
-        self.small: Fields = {}
+        self.small: Mapping[str, np.ndarray] = {}
         self._known: dict[str, ReferenceType[np.ndarray]] = {}
         self._versions = [(tiles, sites, lease, self.names)]
 
@@ -85,7 +79,7 @@ class RankFields(PlacedFields):
         known = self._known.get(name)
         array = None if known is None else known()
         if array is None:
-            array = self.part([name], self._whole())[name]
+            array = self.part([name], self._whole() - self._lows)[name]
             self._known[name] = ref(array)
         return array
 
@@ -138,11 +132,10 @@ class RankFields(PlacedFields):
         program = Program(self.sites, steps, 1)
         mover = RankProgram(self.cluster, program, self.schema, "never", lambda *_: None)
         (fields,) = mover.run({source.name: self}, tick)
-        assert isinstance(fields, RankFields)
         return fields
 
-    def counted(self, schema: Schema) -> RankFields:
-        """See `PlacedFields.counted`."""
+    def rekeyed(self, schema: Schema) -> RankFields:
+        """See `Fields.rekeyed`."""
         moved = [new.lo - old.lo for new, old in zip(schema.keys, self.schema.keys, strict=True)]
         if not any(moved):
             return self
@@ -160,8 +153,9 @@ class RankFields(PlacedFields):
         fields.small = self.small
         return fields
 
-    def cropped(self, box: np.ndarray) -> RankFields:
-        """See `PlacedFields.cropped`."""
+    def crop(self, box: np.ndarray) -> RankFields:
+        """See `Fields.crop`."""
+        box = box + self._lows
         if (box == self._whole()).all():
             return self
         boxes = common(self.tiles.boxes, box)
@@ -197,14 +191,9 @@ class RankFields(PlacedFields):
             cluster, lease, self.schema, self.tiles, self.sites, self.names, None, self.title
         )
 
-    def within(self, box: np.ndarray, windows: Sequence[int]) -> RankPart[RankFields]:
-        """A part, of which nothing is moved yet.
-
-        Args:
-            box: int64 (keys, 2), within the bounds of the keys.
-            windows: Numbers of the keys that the part counts from 0, wherever the box begins.
-        """
-        return RankPart(self, box, windows)
+    def window(self, at: Sequence[slice], axes: Sequence[int]) -> WindowFields:
+        """A part, of which nothing is moved yet; see `Fields.window`."""
+        return WindowFields(self, at, axes)
 
     def version(self, tiles: Tiles, sites: int) -> Kept | None:
         """The handle of exactly these tiles, if the present ranks keep them.
@@ -251,35 +240,37 @@ class RankFields(PlacedFields):
             else "Run its statement again.",
         )
 
-    def count(self, terms: Sequence[Term]) -> int:
-        """How many keys meet all terms, counted at the ranks."""
+    def count(self, *terms: Term) -> int:
+        """How many keys meet all terms, counted on the ranks."""
         if self.small:
-            return count_here(self.small, terms)
+            return count_keys(self.small, terms)
         while True:
             holders = self.holders()
             with suppress(RanksLost):  # others may have copies
                 return count(self.cluster, holders, renamed_terms(terms, holders.names))
 
-    def part(self, names: Sequence[str], box: np.ndarray) -> dict[str, np.ndarray]:
-        """Some fields over a box of keys, from the ranks that have it.
-
-        Args:
-            names: Of the fields.
-            box: int64 (keys, 2), within the bounds of the keys.
+    def part(self, names: Sequence[str], box: np.ndarray) -> LocalFields:
+        """Some fields over a box of positions, from the ranks that have it; see `Fields.part`.
 
         Raises:
             Error: As `Cluster.call`.
         """
         if self.small:
-            at = slices(box, self._whole()[:, 0])
-            return {name: self.small[name][at].copy() for name in names}
+            at = slices(box, [0] * len(box))
+            return LocalFields({name: self.small[name][at].copy() for name in names})
+        box = box + self._lows
         while names:
             holders = self.holders()
             dtypes = {holders.names[name]: self.schema.dtype(name).numpy for name in names}
             with suppress(RanksLost):  # others may have copies
                 arrays = fetch(self.cluster, holders, dtypes, box)
-                return {name: arrays[holders.names[name]] for name in names}
-        return {}
+                return LocalFields({name: arrays[holders.names[name]] for name in names})
+        return LocalFields()
+
+    @property
+    def _lows(self) -> np.ndarray:
+        """The least value of each key, int64 (keys, 1)."""
+        return self._whole()[:, :1]
 
     def _whole(self) -> np.ndarray:
         """The box of all keys."""
@@ -324,7 +315,7 @@ class RankExecutable(ABC):
         """The command that ships it to the ranks, under the number of a plan."""
 
     def _ran(
-        self, inputs: Mapping[str, Fields], tick: Tick, *, measured: bool
+        self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
     ) -> tuple[Lease, Measure]:
         """Runs it. Returns the handle of the result and the measures of every step and site.
 
@@ -358,43 +349,44 @@ class RankExecutable(ABC):
         return result, combined_measure(measures)
 
     def _sources(
-        self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
+        self, step: Load, fields: Arrays, kept: list[Callable[[], None]], tick: Tick
     ) -> Sequence[Source]:
-        """Where each rank gets its tiles of an input from."""
-        cluster, tiles = self._cluster, step.tiles
-        if isinstance(fields, FilePart):
-            tiles, fields = tiles_of_whole(fields, tiles), fields.whole
-        if isinstance(fields, FileFields):
-            file = fields.file.description
-            return reads(cluster, file, fields.name, tiles, self.program.sites)
-        if isinstance(fields, RankPart):
-            return self._part(step, fields, kept, tick)
-        cut = cacheable_tiles(fields, tiles) if isinstance(fields, CacheablePart) else None
-        if isinstance(fields, CacheablePart) and cut is not None:
-            load = Load(Input(fields.whole.name, fields.whole.schema), cut.tiles)
-            every = self._placed(load, fields.whole.given, kept, tick)
-            return [Slice(s, cut.at) for s in every]
-        local = fields.given if isinstance(fields, CacheableFields) else fields
-        return self._placed(step, local, kept, tick)
+        """The source of each rank's tiles of an input."""
+        part = fields if isinstance(fields, WindowFields) else None
+        whole = fields if part is None else part.whole
+        if isinstance(whole, FileFields):
+            tiles = step.tiles if part is None else tiles_of_whole(part, None, step.tiles)
+            file = whole.file.description
+            return reads(self._cluster, file, whole.name, tiles, self.program.sites)
+        if isinstance(whole, CacheableFields):
+            if part is None:
+                return self._placed(step, whole.stored, kept, tick)
+            cut = cacheable_tiles(part, whole.schema, step.tiles, lambda _: False)
+            if cut is not None:
+                load = Load(Input(whole.name, whole.schema), cut.tiles)
+                return [Slice(s, cut.at) for s in self._placed(load, whole.stored, kept, tick)]
+        elif part is not None and isinstance(whole, RankFields):
+            return self._part(step, part, whole, kept, tick)
+        return self._placed(step, fields, kept, tick)
 
     def _placed(
-        self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
+        self, step: Load, fields: Arrays, kept: list[Callable[[], None]], tick: Tick
     ) -> Sequence[Kept | Sent]:
         """The source of each rank's tiles of an input on ranks or in this process."""
         cluster, tiles = self._cluster, step.tiles
-        placed = isinstance(fields, RankFields) and fields.cluster is cluster
-        if isinstance(fields, RankFields) and placed:
-            there = fields.version(tiles, self.program.sites)
+        on_ranks = fields if isinstance(fields, RankFields) and fields.cluster is cluster else None
+        if on_ranks is not None:
+            there = on_ranks.version(tiles, self.program.sites)
             if there is not None:
                 return [there] * cluster.ranks
-            alive = fields.origin is None and cluster.knows(fields.lease)
-            if alive and fields.sites == self.program.sites:
-                moved = fields.moved(tiles, tick)
-                fields.add(tiles, fields.sites, moved.lease)
+            alive = on_ranks.origin is None and cluster.knows(on_ranks.lease)
+            if alive and on_ranks.sites == self.program.sites:
+                moved = on_ranks.moved(tiles, tick)
+                on_ranks.add(tiles, on_ranks.sites, moved.lease)
                 return [Kept(moved.lease.number, moved.names)] * cluster.ranks
         lease = cluster.tiles()
-        if isinstance(fields, RankFields) and placed:
-            kept.append(partial(fields.add, tiles, self.program.sites, lease))
+        if on_ranks is not None:
+            kept.append(partial(on_ranks.add, tiles, self.program.sites, lease))
         elif self._distribution(step).covers:
             placement = RankFields(
                 cluster, lease, step.source.schema, tiles, self.program.sites, origin=fields
@@ -417,16 +409,25 @@ class RankExecutable(ABC):
         return distribution
 
     def _part(
-        self, step: Load, part: RankPart[RankFields], kept: list[Callable[[], None]], tick: Tick
+        self,
+        step: Load,
+        part: WindowFields,
+        tensor: RankFields,
+        kept: list[Callable[[], None]],
+        tick: Tick,
     ) -> Sequence[Source]:
         """The source of each rank's tiles of a part of an input on ranks."""
-        cluster, tensor = self._cluster, part.whole
-        there = tensor.cluster is cluster and tensor.sites == self.program.sites
-        if there and (cut := cacheable_tiles(part, step.tiles)) is not None:
+        cluster, sites = self._cluster, tensor.sites
+        there = tensor.cluster is cluster and sites == self.program.sites
+
+        def is_kept(tiles: Tiles) -> bool:
+            return tensor.version(tiles, sites) is not None
+
+        if there and (cut := cacheable_tiles(part, tensor.schema, step.tiles, is_kept)) is not None:
             load = Load(Input(step.source.name, tensor.schema), cut.tiles)
             return [Slice(s, cut.at) for s in self._placed(load, tensor, kept, tick)]
         if there and tensor.origin is None and cluster.knows(tensor.lease):
-            moved = tensor.moved(tiles_of_whole(part, step.tiles), tick)
+            moved = tensor.moved(tiles_of_whole(part, tensor.schema, step.tiles), tick)
             kept.append(partial(_forget, moved.lease))  # ranks have it until they have run
             return [Kept(moved.lease.number, moved.names)] * cluster.ranks
         arrays = {name: part[name] for name in part}
@@ -451,7 +452,7 @@ class RankProgram(RankExecutable, GraphExecutor):
         super().__init__(cluster, program, jit, keep)
         self.schema = schema
 
-    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Sequence[Fields]:
+    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[RankFields]:
         """Runs every step; the result stays at the ranks.
 
         Raises:
@@ -460,14 +461,14 @@ class RankProgram(RankExecutable, GraphExecutor):
         return self._run(inputs, tick, measured=False)[0]
 
     def measured(
-        self, inputs: Mapping[str, Fields], tick: Tick
-    ) -> tuple[Sequence[Fields], Measure]:
+        self, inputs: Mapping[str, Arrays], tick: Tick
+    ) -> tuple[Sequence[RankFields], Measure]:
         """Runs every step as `run` does, and measures every step and site."""
         return self._run(inputs, tick, measured=True)
 
     def _run(
-        self, inputs: Mapping[str, Fields], tick: Tick, *, measured: bool
-    ) -> tuple[Sequence[Fields], Measure]:
+        self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
+    ) -> tuple[Sequence[RankFields], Measure]:
         result, measure = self._ran(inputs, tick, measured=measured)
         tiles = self.program.steps[self.program.root].tiles
         fields = RankFields(self._cluster, result, self.schema, tiles, self.program.sites)

@@ -14,7 +14,7 @@ from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.messages import Command, Count, Fetch, Fill, Handle, Paste, Read, Write
 from einsql.ir.layout import Tiles, ranks_of
 from einsql.storage import files
-from einsql.storage.relation import Term
+from einsql.storage.fields import Term
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,8 +11,8 @@ from einsql.engine.exchange import Held
 from einsql.engine.ranks.messages import Count, Fetch, Fill, Handle, Paste, Read, Write
 from einsql.storage import files
 from einsql.storage.array_ownership import distinct, owner
+from einsql.storage.fields import count_keys
 from einsql.storage.out_of_memory import enough_memory
-from einsql.storage.relation import count_here
 
 Alone = Fill | Paste | Write | Count | Fetch
 """Commands that need no other rank."""
@@ -43,7 +43,7 @@ def obey(command: Alone, known: dict[Handle, Held], proceed: Callable[[], None])
         if isinstance(command, Write):
             return _write(command, stored, proceed)
         if isinstance(command, Count):
-            return sum(count_here(stored[n], command.terms) for n in command.tiles)
+            return sum(count_keys(stored[n], command.terms) for n in command.tiles)
         return _parts(command, stored)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from einsql.engine.exchange import Held
 from einsql.engine.spmd_executor import Loading
-from einsql.engine.step import Executor, Measure, Tick
+from einsql.engine.step import Arrays, Executor, Measure, Tick
 from einsql.engine.tra.block_kernels import kernel_runner
 from einsql.engine.tra.site_executor import gathered, run_sites
 from einsql.engine.tra.site_ops import counting, reading
@@ -28,7 +28,6 @@ from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import KeyTuple
 from einsql.ir.tra.kernels import VALUE
 from einsql.storage.block_relation import run_blocks
-from einsql.storage.relation import Fields
 
 BlockExecutor = Executor[Mapping[KeyTuple, np.ndarray]]
 """An executor of a plan over tiles, whose result is one array for each key."""
@@ -42,7 +41,7 @@ class LocalBlockProgram(BlockExecutor):
         self._jit = jit
 
     def measured(
-        self, inputs: Mapping[str, Fields], tick: Tick
+        self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Mapping[KeyTuple, np.ndarray], Measure]:
         """Runs the plan; see `Executor.measured`."""
         arrays = ra.generated(self._root)
@@ -83,7 +82,7 @@ class BlockProgram(BlockExecutor):
         self._generated = {name: {VALUE: array} for name, array in (generated or {}).items()}
 
     def measured(
-        self, inputs: Mapping[str, Fields], tick: Tick
+        self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Mapping[KeyTuple, np.ndarray], Measure]:
         """Runs the plan on virtual sites and gathers the result; see `Executor.measured`."""
         scans = (scan.tensor for scan in scans_of(self._root))
@@ -127,7 +126,7 @@ class BlockProgram(BlockExecutor):
         return at_tiles, measure
 
 
-def _arrays(tensors: Iterable[Input], inputs: Mapping[str, Fields]) -> dict[str, np.ndarray]:
+def _arrays(tensors: Iterable[Input], inputs: Mapping[str, Arrays]) -> dict[str, np.ndarray]:
     """The array of each scanned tensor by its name."""
     arrays: dict[str, np.ndarray] = {}
     for tensor in tensors:

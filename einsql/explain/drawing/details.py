@@ -1,57 +1,58 @@
-"""What the page tells about one operation or stored tensor, and the tables below the graph."""
+"""The details of operations and stored tensors in the HTML page of a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
 from math import prod
-from typing import Any
 
 from einsql.core.units import duration, quantity
-from einsql.explain.drawing.figure import Report
+from einsql.explain.operations import InputReport, OperationReport
+from einsql.explain.plain import plain_attributes
+from einsql.explain.report import GraphReport
 
 _BOUND = 4
-"""So many sites of a tile are written out."""
+"""The most sites of a tile that are written out."""
 
 
-def input_details(number: int, tensor: Report, readers: Sequence[str]) -> str:
+def input_details(number: int, tensor: InputReport, readers: Sequence[str]) -> str:
     """The section of a stored tensor."""
-    rows = [(k, f"[{lo:,}, {hi:,})") for k, (lo, hi) in tensor["keys"].items()]
-    rows += list(tensor["values"].items())
+    rows = [(k, f"[{lo:,}, {hi:,})") for k, (lo, hi) in tensor.keys.items()]
+    rows += list(tensor.values.items())
     return _section(
         f"input-{number}",
-        (tensor["id"], "stored tensor"),
+        (tensor.id, "stored tensor"),
         [
             table(("column", "bounds or type"), rows),
-            f"<p>{tensor['bytes']:,} bytes if dense.</p>",
+            f"<p>{tensor.bytes:,} bytes if dense.</p>",
             _readers(readers),
         ],
     )
 
 
-def node_details(node: Report, report: Report, readers: Sequence[str]) -> str:
+def node_details(node: OperationReport, report: GraphReport, readers: Sequence[str]) -> str:
     """The section of an operation."""
-    parts = [f"<pre>{escape(chr(10).join(node['text']))}</pre>"]
-    if report["sites"] > 1:
+    parts = [f"<pre>{escape(chr(10).join(node.text))}</pre>"]
+    if report.sites > 1:
         parts += [_labels(node), _operands(node, report), _tiles(node)]
     else:
         parts.append(_operands(node, report))
-    parts += [_costs(node, report["sites"] > 1), _readers(readers)]
-    return _section(node["id"], (node["id"], node["op"]), parts)
+    parts += [_costs(node, report.sites > 1), _readers(readers)]
+    return _section(node.id, (node.id, node.op), parts)
 
 
 def repeat_details(first: Sequence[str], members: Sequence[str]) -> str:
-    """The section of the box that stands for repetitions of the first operations."""
+    """The section of the box for repetitions of the first operations."""
     period = len(first)
     rows = []
     for n in range(0, len(members), period):
         ids = members[n : n + period]
-        rows.append((f"{n // period + 2}", Html(" ".join(_link(i) for i in ids))))
+        rows.append((f"{n // period + 2}", Html(" ".join(link(i) for i in ids))))
     return _section(
         "repeat",
         (f"{len(rows):,} more of the same", ""),
         [
-            f"<p>These repeat {' '.join(_link(i) for i in first)}: they compute the same from "
+            f"<p>These repeat {' '.join(link(i) for i in first)}: they compute the same from "
             "other tensors, and are cut and placed alike.</p>",
             table(("repetition", "operations"), rows),
         ],
@@ -63,7 +64,7 @@ class Html(str):
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], kind: str = "") -> str:
-    """A table; numbers stand right."""
+    """A table; numbers are aligned right."""
     lines = [f'<table class="{kind}"><thead><tr>']
     lines += [f"<th>{escape(h)}</th>" for h in head]
     lines.append("</tr></thead><tbody>")
@@ -84,11 +85,7 @@ def _cell(content: object) -> str:
 
 def link(name: str) -> Html:
     """A link to an operation."""
-    return Html(_link(name))
-
-
-def _link(name: str) -> str:
-    return f'<a href="#{escape(name)}">{escape(name)}</a>'
+    return Html(f'<a href="#{escape(name)}">{escape(name)}</a>')
 
 
 def _section(key: str, heading: tuple[str, str], parts: Iterable[str]) -> str:
@@ -103,99 +100,104 @@ def _section(key: str, heading: tuple[str, str], parts: Iterable[str]) -> str:
 def _readers(readers: Sequence[str]) -> str:
     if not readers:
         return "<p>This is the result.</p>"
-    return f"<p>Read by {', '.join(_link(r) for r in readers)}.</p>"
+    return f"<p>Read by {', '.join(link(r) for r in readers)}.</p>"
 
 
-def _labels(node: Report) -> str:
+def _labels(node: OperationReport) -> str:
     rows = []
-    for label, extent in node["labels"].items():
-        parts = node["partition"][label]
-        role = "key" if label in node["keys"] else "reduced"
+    for label, extent in node.labels.items():
+        parts = node.partition[label]
+        role = "key" if label in node.keys else "reduced"
         rows.append((label, extent, parts, role))
     return table(("label", "values", "parts", "role"), rows) if rows else ""
 
 
-def _operands(node: Report, report: Report) -> str:
-    """Operands, how each lies on the axes of the site grid, and what brought it there."""
-    if not node["reads"]:
+def _operands(node: OperationReport, report: GraphReport) -> str:
+    """Operands with their placements on the site grid and the collectives before the operation."""
+    if not node.reads:
         return ""
-    sited = report["sites"] > 1
-    numbers = {i["id"]: n for n, i in enumerate(report["inputs"])}
+    sited = report.sites > 1
+    numbers = {i.id: n for n, i in enumerate(report.inputs)}
     rows = []
-    for n, read in enumerate(node["reads"]):
-        name = read["id"]
-        anchor = f"input-{numbers[name]}" if read["stored"] else name
-        shown = f"{name}[{', '.join(read['labels'])}]"
+    for n, read in enumerate(node.reads):
+        name = read.id
+        anchor = f"input-{numbers[name]}" if read.stored else name
+        shown = f"{name}[{', '.join(read.labels)}]"
         row: list[object] = [Html(f'<a href="#{escape(anchor)}">{escape(shown)}</a>')]
         if sited:
-            row.append(", ".join(node["placements"]["operands"][n]) or "whole")
-            row += [read["collective"], read["bytes_sent"]]
+            row.append(", ".join(node.placements.operands[n]) or "whole")
+            row += [read.collective, read.bytes_sent]
         rows.append(row)
     head = ("reads", "placement", "collective", "bytes") if sited else ("reads",)
     if sited:
-        result = ", ".join(node["placements"]["result"]) or "whole"
-        grid = " × ".join(f"{x}:{n}" for x, n in node["placements"]["grid"]) or "one call"
+        result = ", ".join(node.placements.result) or "whole"
+        grid = " × ".join(f"{x}:{n}" for x, n in node.placements.grid) or "one call"
         more = f"<p>Site grid {escape(grid)}; what the calls make: {escape(result)}."
-        if node["copies"] > 1:
-            more += f" {node['copies']:,} groups of sites make the same."
-        if node["collective"] != "none":
-            more += f" Between sites: {escape(node['collective'])}."
+        if node.copies > 1:
+            more += f" {node.copies:,} groups of sites make the same."
+        if node.collective != "none":
+            more += f" Between sites: {escape(node.collective)}."
         return table(head, rows) + more + "</p>"
     return table(head, rows)
 
 
+_COSTS = {
+    "bytes_sent": "bytes sent",
+    "tra_cost": "TRA cost",
+    "flops": "flops",
+    "seconds": "time",
+    "memory": "largest cell",
+    "bytes": "result",
+    "points": "points",
+}
+"""The costs of an operation and their names."""
+
 _UNITS = {"bytes": "B", "bytes_sent": "B", "memory": "B", "flops": "flop", "points": "points"}
-_NAMES = {"tra_cost": "TRA cost", "bytes": "result", "memory": "largest cell", "seconds": "time"}
-_NO_COSTS = ("viable", "copies")
+_MOVES = ("bytes_sent", "tra_cost", "memory")
+"""Costs that are shown on several sites only."""
 
 
-def _costs(node: Report, sited: bool) -> str:
+def _costs(node: OperationReport, sited: bool) -> str:
     """Everything counted for an operation, predicted beside measured."""
-    measured: dict[str, Any] = node.get("measured", {})
-    predicted: dict[str, Any] = {f"floats: {k}": v for k, v in node["floats"].items()}
-    simple = {k: v for k, v in node.items() if isinstance(v, int | float)}
-    predicted |= {k: v for k, v in simple.items() if k not in _NO_COSTS}
-    if not sited:  # nothing moves
-        predicted = {k: v for k, v in predicted.items() if k in ("seconds", *_UNITS)}
-        del predicted["bytes_sent"], predicted["memory"]
+    measured = plain_attributes(node.measured) if node.measured else {}
+    predicted = plain_attributes(node.floats) if sited else {}
+    names = {key: f"floats: {key}" for key in predicted} | _COSTS
+    shown = (key for key in _COSTS if sited or key not in _MOVES)
+    counts = ((key, getattr(node, key)) for key in shown)
+    predicted |= {key: count for key, count in counts if count is not None}
     rows = []
     for key in dict.fromkeys([*predicted, *measured]):
-        name = _NAMES.get(key, key.replace("_", " "))
-        row: list[object] = [name, _amount(key, predicted.get(key))]
+        row: list[object] = [names.get(key, key), _amount(key, predicted.get(key))]
         if measured:
             row.append(_amount(key, measured.get(key)))
         rows.append(row)
-    kernel = f"<p>Kernel {escape(node['kernel'])}.</p>" if "kernel" in node else ""
+    kernel = f"<p>Kernel {escape(node.kernel)}.</p>" if node.kernel else ""
     head = ("cost", "predicted", "measured") if measured else ("cost", "predicted")
     return kernel + table(head, rows)
 
 
-def _amount(key: str, value: float | None) -> Html:
-    if value is None:
+def _amount(key: str, count: float | None) -> Html:
+    if count is None:
         return Html("")
-    if "seconds" in key:
-        return Html(f'<span class="number">{escape(duration(value))}</span>')
-    exact = f"{value:,.0f}"
-    unit = _UNITS.get(key, "")
-    short = f"{quantity(value)}{unit}" if abs(value) >= 10_000 else exact
+    if key == "seconds":
+        return Html(f'<span class="number">{escape(duration(count))}</span>')
+    exact = f"{count:,.0f}"
+    short = f"{quantity(count)}{_UNITS.get(key, '')}" if abs(count) >= 10_000 else exact
     return Html(f'<span class="number" title="{exact}">{escape(short.strip())}</span>')
 
 
 # ---- tiles
 
 
-def _tiles(node: Report) -> str:
+def _tiles(node: OperationReport) -> str:
     """For each operand and the result a picture of its tiles with the sites that have them."""
-    cells, grid = node.get("cells"), node["placements"]["grid"]
+    cells, grid = node.cells, node.placements.grid
     if cells is None or not grid:
         return ""
     pictures = [
-        _tensor(f"{r['id']}[{', '.join(r['labels'])}]", r["labels"], grid, cells, ", ")
-        for r in node["reads"]
+        _tensor(f"{r.id}[{', '.join(r.labels)}]", r.labels, grid, cells, ", ") for r in node.reads
     ]
-    pictures.append(
-        _tensor(f"{node['id']}[{', '.join(node['keys'])}]", node["keys"], grid, cells, "+")
-    )
+    pictures.append(_tensor(f"{node.id}[{', '.join(node.keys)}]", node.keys, grid, cells, "+"))
     unique = list(dict.fromkeys(pictures))
     return (
         '<h3>Tiles, and the sites that have them</h3><div class="tilings">'
@@ -239,7 +241,7 @@ def _tensor(
 
 
 def _coordinates(n: int, grid: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """Where a cell stands on each axis of the grid, whose last axis runs fastest."""
+    """The coordinate of a cell on each axis of the grid, whose last axis runs fastest."""
     at = {}
     for label, parts in reversed(grid):
         n, at[label] = divmod(n, parts)

@@ -1,20 +1,18 @@
-"""What a drawing shows: boxes and arrows, read from a plan's report (docs/explain.md)."""
+"""The boxes and arrows of a drawing, from a plan's report."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from einsql.core.units import duration, quantity
-
-Report = Mapping[str, Any]
-"""EXPLAIN's JSON, as a value."""
+from einsql.explain.operations import InputReport, OperationReport
+from einsql.explain.report import GraphReport
 
 LEAST_HIDDEN = 6
-"""So many operations at least make it worth drawing a repetition once."""
+"""The least operations that a repetition hides; smaller ones are drawn in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +21,8 @@ class Bar:
 
     Attributes:
         label: Its name.
-        extent: How many values it has.
-        parts: Into how many intervals they are cut.
+        extent: The number of its values.
+        parts: The number of intervals that they are cut into.
         kept: Whether it is a key of the result; the others are reduced.
     """
 
@@ -49,15 +47,15 @@ class Box:
     """A stored tensor, an operation or a repetition of operations.
 
     Attributes:
-        id: What links name it by.
-        name: As EXPLAIN names it.
-        kind: What it is.
-        lines: What it computes.
-        bars: Its labels, where the plan is for several sites.
-        notes: What it costs.
-        share: Its part of the time measured, 0 to 1.
-        members: Ids of the boxes it stands for, if it is a repetition.
-        first: Ids of the boxes that these repeat.
+        id: The target of links.
+        name: The name in EXPLAIN.
+        kind: The kind of the object that it shows.
+        lines: The computation.
+        bars: Its labels, on several sites.
+        notes: Its costs.
+        share: Its share of the measured time, 0 to 1.
+        members: The ids of the hidden boxes of a repetition.
+        first: The ids of the boxes that these repeat.
     """
 
     id: str
@@ -73,7 +71,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A relation on its way to a reader; boxes by their position."""
+    """A relation that a box reads; boxes are numbered by their position."""
 
     source: int
     target: int
@@ -89,22 +87,22 @@ class Figure:
     arrows: tuple[Arrow, ...]
 
 
-def figure_of(report: Report) -> Figure:
+def figure_of(report: GraphReport) -> Figure:
     """The whole graph of a plan."""
-    inputs, nodes = report["inputs"], report["nodes"]
+    inputs, nodes = report.inputs, report.nodes
     boxes = [_input_box(n, i) for n, i in enumerate(inputs)]
-    spent = sum(n["measured"]["seconds"] for n in nodes if "measured" in n)
-    boxes += [_node_box(n, report["sites"], spent) for n in nodes]
-    at = {("input", i["id"]): n for n, i in enumerate(inputs)}
-    at |= {("node", node["id"]): len(inputs) + n for n, node in enumerate(nodes)}
+    spent = sum(m.seconds for m in report.measured)
+    boxes += [_node_box(n, report.sites, spent) for n in nodes]
+    at = {("input", i.id): n for n, i in enumerate(inputs)}
+    at |= {("node", node.id): len(inputs) + n for n, node in enumerate(nodes)}
     arrows: dict[tuple[int, int], Arrow] = {}
     for node in nodes:
-        target = at["node", node["id"]]
-        for read in node["reads"]:
-            source = at["input" if read["stored"] else "node", read["id"]]
-            sent, old = read["bytes_sent"], arrows.get((source, target))
-            text = f"{read['collective']} {quantity(sent)}B" if sent else ""
-            text = "same tiles" if read["collective"] == "shared" else text
+        target = at["node", node.id]
+        for read in node.reads:
+            source = at["input" if read.stored else "node", read.id]
+            sent, old = read.bytes_sent, arrows.get((source, target))
+            text = f"{read.collective} {quantity(sent)}B" if sent else ""
+            text = "same tiles" if read.collective == "shared" else text
             if old is not None:  # the same relation read twice
                 text = " + ".join(t for t in dict.fromkeys((old.text, text)) if t)
                 sent += old.nbytes
@@ -112,11 +110,11 @@ def figure_of(report: Report) -> Figure:
     return Figure(tuple(boxes), tuple(arrows.values()))
 
 
-def _input_box(number: int, tensor: Report) -> Box:
-    keys = ", ".join(f"{k}:{_bounds(b)}" for k, b in tensor["keys"].items())
-    fields = ", ".join(f"{n} {t}" for n, t in tensor["values"].items())
-    lines = (f"[{keys}]", *([fields] if fields else []), f"{quantity(tensor['bytes'])}B")
-    return Box(f"input-{number}", tensor["id"], BoxKind.INPUT, lines)
+def _input_box(number: int, tensor: InputReport) -> Box:
+    keys = ", ".join(f"{k}:{_bounds(b)}" for k, b in tensor.keys.items())
+    fields = ", ".join(f"{n} {t}" for n, t in tensor.values.items())
+    lines = (f"[{keys}]", *([fields] if fields else []), f"{quantity(tensor.bytes)}B")
+    return Box(f"input-{number}", tensor.id, BoxKind.INPUT, lines)
 
 
 def _bounds(bounds: Sequence[int]) -> str:
@@ -124,66 +122,66 @@ def _bounds(bounds: Sequence[int]) -> str:
     return str(hi) if lo == 0 else f"{lo}..{hi}"
 
 
-def _node_box(node: Report, sites: int, spent: float) -> Box:
-    keys = node["keys"]
+def _node_box(node: OperationReport, sites: int, spent: float) -> Box:
+    keys = node.keys
     bars: tuple[Bar, ...] = ()
-    lines = [line.strip() for line in node["text"] if ":=" in line]
-    lines += [re.sub(r"\s+", " ", t.strip()) for t in node["text"] if t.startswith("  where ")]
+    lines = [line.strip() for line in node.text if ":=" in line]
+    lines += [re.sub(r"\s+", " ", t.strip()) for t in node.text if t.startswith("  where ")]
     if sites > 1:
-        bars = tuple(Bar(x, n, node["partition"][x], x in keys) for x, n in node["labels"].items())
+        bars = tuple(Bar(x, n, node.partition[x], x in keys) for x, n in node.labels.items())
         bars = tuple(sorted(bars, key=lambda b: not b.kept))
     else:
-        over = [f"{x}:{n}" for x, n in node["labels"].items() if x not in keys]
-        shown = ", ".join(f"{k}:{node['labels'][k]}" if k in node["labels"] else k for k in keys)
+        over = [f"{x}:{n}" for x, n in node.labels.items() if x not in keys]
+        shown = ", ".join(f"{k}:{node.labels[k]}" if k in node.labels else k for k in keys)
         lines.insert(0, f"[{shown}]" + (f" over {', '.join(over)}" if over else ""))
-    alone = "measured" in node and _measured_with(node) is None
-    share = node["measured"]["seconds"] / spent if alone and spent else None
+    share = None
+    if node.measured is not None and _measured_with(node) is None and spent:
+        share = node.measured.seconds / spent
     return Box(
-        node["id"],
-        node["id"],
-        BoxKind(node["op"]),
-        tuple(lines),
-        bars,
-        tuple(_notes(node, sites)),
-        share,
+        id=node.id,
+        name=node.id,
+        kind=BoxKind(node.op),
+        lines=tuple(lines),
+        bars=bars,
+        notes=tuple(_notes(node, sites)),
+        share=share,
     )
 
 
-def _notes(node: Report, sites: int) -> list[str]:
-    """What an operation costs: as predicted, then as measured."""
-    predicted = [f"{quantity(node['flops'])}flop"]
+def _notes(node: OperationReport, sites: int) -> list[str]:
+    """The predicted and the measured costs of an operation."""
+    predicted = [f"{quantity(node.flops)}flop"]
     if sites > 1:
-        predicted.append(f"{quantity(sum(node['floats'].values()))}floats")
-        if node["bytes_sent"]:
-            predicted.append(f"{quantity(node['bytes_sent'])}B")
+        predicted.append(f"{quantity(node.floats.sum)}floats")
+        if node.bytes_sent:
+            predicted.append(f"{quantity(node.bytes_sent)}B")
     else:
-        predicted.insert(0, str(node.get("kernel", "")))
-    if isinstance(node.get("seconds"), int | float):
-        predicted.append(duration(node["seconds"]))
+        predicted.insert(0, node.kernel or "")
+    predicted.append(duration(node.seconds))
     notes = [" · ".join(p for p in predicted if p)]
-    if sites > 1 and node["collective"] != "none":
-        notes.insert(0, f"⇄ {node['collective']}")
+    if sites > 1 and node.collective != "none":
+        notes.insert(0, f"⇄ {node.collective}")
     if (last := _measured_with(node)) is not None:
         notes.append(f"measured with {last}")
-    elif "measured" in node:
-        took = node["measured"]
-        sent = took.get("bytes_sent")
+    elif node.measured is not None:
+        sent = node.measured.bytes_sent
         notes.append(
-            f"measured {duration(took['seconds'])}" + (f" · {quantity(sent)}B" if sent else "")
+            f"measured {duration(node.measured.seconds)}"
+            + (f" · {quantity(sent)}B" if sent else "")
         )
     return notes
 
 
-def _measured_with(node: Report) -> str | None:
-    """The operation that has what this one's group took, if it is another one."""
-    group = node["group"]["nodes"] if "measured" in node and "group" in node else ()
-    return group[-1] if group and group[-1] != node["id"] else None
+def _measured_with(node: OperationReport) -> str | None:
+    """The operation with the measure of this one's group, if it is another one."""
+    group = node.group.nodes if node.measured and node.group else ()
+    return group[-1] if group and group[-1] != node.id else None
 
 
-# ---- what repeats
+# ---- repetitions
 
 
-def folded(figure: Figure, report: Report) -> Figure | None:
+def folded(figure: Figure, report: GraphReport) -> Figure | None:
     """The figure with repeated operations drawn once, or None if little repeats.
 
     The first of the repetitions stays; one box stands for all the others, together with
@@ -228,28 +226,26 @@ def folded(figure: Figure, report: Report) -> Figure | None:
     return Figure(tuple(boxes), tuple(arrows.values()))
 
 
-def _signatures(report: Report) -> list[object]:
-    """For each operation what it is, cut and placed as; equal ones are drawn alike."""
-    at = {node["id"]: n for n, node in enumerate(report["nodes"])}
+def _signatures(report: GraphReport) -> list[object]:
+    """The operation, cut and placement of each box; equal ones are drawn alike."""
+    at = {node.id: n for n, node in enumerate(report.nodes)}
     shapes = {
-        i["id"]: (tuple(map(tuple, i["keys"].values())), tuple(i["values"].values()))
-        for i in report["inputs"]
+        i.id: (tuple(map(tuple, i.keys.values())), tuple(i.values.values())) for i in report.inputs
     }
     signatures: list[object] = []
-    for n, node in enumerate(report["nodes"]):
+    for n, node in enumerate(report.nodes):
         reads = tuple(
-            (shapes[r["id"]] if r["stored"] else n - at[r["id"]], tuple(r["labels"]))
-            for r in node["reads"]
+            (shapes[r.id] if r.stored else n - at[r.id], tuple(r.labels)) for r in node.reads
         )
-        places = repr((node["partition"], node["placements"]["grid"], node["collective"]))
-        signatures.append((reads, tuple(node["keys"]), _nameless(node), places))
+        places = repr((node.partition, node.placements.grid, node.collective))
+        signatures.append((reads, tuple(node.keys), _nameless(node), places))
     return signatures
 
 
-def _nameless(node: Report) -> str:
-    """What an operation computes, with its operands numbered instead of named."""
-    text = "\n".join(node["text"][1:])
-    for n, name in enumerate(dict.fromkeys(r["id"] for r in node["reads"])):
+def _nameless(node: OperationReport) -> str:
+    """The text of an operation with numbers in the place of its operands' names."""
+    text = "\n".join(node.text[1:])
+    for n, name in enumerate(dict.fromkeys(r.id for r in node.reads)):
         text = re.sub(rf"(?<![\w.]){re.escape(name)}(?=[.\[])", f"#{n}", text)
     return text
 
@@ -269,6 +265,3 @@ def repetition(items: Sequence[object]) -> tuple[int, int, int] | None:
                 best, covered = (n - equal, period, count), period * count
             equal = 0
     return best
-
-
-# ---- numbers

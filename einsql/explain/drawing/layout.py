@@ -1,4 +1,4 @@
-"""Where the boxes of a layered graph go: layers, their order, coordinates (Sugiyama et al.).
+"""The layout of a layered graph: layers, their order, coordinates (Sugiyama et al.).
 
 Edges run downwards. A long edge passes every layer between its ends through a *bend*, a
 box without a size, so that it finds its way between the others. Nothing is random: equal
@@ -22,7 +22,7 @@ DROP = 52.0
 MARGIN = 16.0
 _SWEEPS = 12
 _STRAIGHT = 6.0
-"""How much more a bend pulls towards its edge's line than a box does."""
+"""The weight of a bend relative to a box, for straight edges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def layered(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
 
 
 def _layers(boxes: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """The longest way to each box; a box that reads nothing stands right above its reader."""
+    """The longest way to each box; a box that reads nothing is right above its reader."""
     layer = [0] * boxes
     readers: list[list[int]] = [[] for _ in range(boxes)]
     reads = [False] * boxes
@@ -133,7 +133,7 @@ class _Grid:
         row.sort(key=centre)
 
     def _crossings(self) -> int:
-        """How many pairs of edges cross: inversions between each layer and the next."""
+        """The number of pairs of edges that cross: inversions between each layer and the next."""
         total = 0
         for upper, lower in pairwise(self.rows):
             place = {n: k for k, n in enumerate(lower)}
@@ -254,7 +254,7 @@ class _Grid:
         return Layout(corners, paths, round(right + MARGIN, 1), round(y - DROP + MARGIN, 1))
 
     def _ports(self, neighbours: list[list[int]]) -> dict[tuple[int, int], float]:
-        """Where edges touch each box: side by side, in the order of their other ends."""
+        """The ends of edges at each box: side by side, in the order of their other ends."""
         ports = {}
         for n in range(self.boxes):
             near = sorted(neighbours[n], key=lambda m: self.x[m])

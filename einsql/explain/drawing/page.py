@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from html import escape
 from importlib.resources import files
-from typing import Any
 
 from einsql.core.units import duration, quantity
 from einsql.explain.drawing.details import input_details, link, node_details, repeat_details, table
-from einsql.explain.drawing.figure import BoxKind, Figure, Report, figure_of, folded
+from einsql.explain.drawing.figure import BoxKind, Figure, figure_of, folded
 from einsql.explain.drawing.sites import simulated, sites
 from einsql.explain.drawing.svg import draw
+from einsql.explain.report import GraphReport
+from einsql.explain.text import lines
 
 
-def page(report: Report, sql: str, text: str) -> str:
-    """A plan as an HTML document.
-
-    Args:
-        report: EXPLAIN's JSON, as a value.
-        sql: The statement.
-        text: EXPLAIN's text.
-    """
+def page(report: GraphReport) -> str:
+    """The HTML document of a plan."""
+    sql, text = report.statement, "\n".join(lines(report))
     figure = figure_of(report)
     short = folded(figure, report)
     drawings = [draw(figure, "The plan's graph", "whole")]
@@ -40,7 +36,8 @@ def page(report: Report, sql: str, text: str) -> str:
         sites(report),
         _operations(report),
         _rewrites(report),
-        _sql(sql),
+        f'<details class="block"{" open" * (sql.count(chr(10)) < 30)}><summary>SQL</summary>'
+        f"<pre>{_clean(sql)}</pre></details>",
         f'<details class="block"><summary>Text</summary><pre>{_clean(text)}</pre></details>',
     ]
     return "\n".join(
@@ -62,7 +59,7 @@ def _file(name: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Escaped, and with what no document may hold replaced."""
+    """Escaped text; characters that no document may contain are replaced."""
     return escape(text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd"))
 
 
@@ -84,19 +81,19 @@ _TOTALS = {
 """Name, unit and meaning of each total."""
 
 
-def _header(report: Report) -> str:
-    facts = [("sites", f"{report['sites']:,}", "")]
-    if report["sites"] > 1:
-        facts += [("strategy", str(report["strategy"]), "who chose the cuts")]
-        facts += [("cost", str(report["cost"]), "what the cuts minimise")]
+def _header(report: GraphReport) -> str:
+    facts = [("sites", f"{report.sites:,}", "")]
+    if report.sites > 1:
+        facts += [("strategy", str(report.strategy), "the search that chose the cuts")]
+        facts += [("cost", str(report.cost), "what the cuts minimise")]
     for key, (name, unit, meaning) in _TOTALS.items():
-        if report["sites"] == 1 and key != "flops":
+        if report.sites == 1 and key != "flops":
             continue
-        value = report["total"][key]
+        value = getattr(report.total, key)
         shown = duration(value) if unit == "s" else f"{quantity(value)}{unit}".strip()
         facts.append((name, shown, meaning))
-    facts.append(("operations", f"{len(report['nodes']):,}", ""))
-    measured = [n["measured"]["seconds"] for n in report["nodes"] if "measured" in n]
+    facts.append(("operations", f"{len(report.nodes):,}", ""))
+    measured = [m.seconds for m in report.measured]
     if measured:
         facts.append(("measured", duration(sum(measured)), "added up over sites, which take turns"))
     cells = "".join(
@@ -106,12 +103,12 @@ def _header(report: Report) -> str:
     return f"<header><h1>Plan</h1><dl>{cells}</dl></header>"
 
 
-def _tools(report: Report, foldable: bool) -> str:
+def _tools(report: GraphReport, foldable: bool) -> str:
     fold = '<button id="fold" aria-pressed="true">Fold repetitions</button>' if foldable else ""
     legend = (
         '<span class="legend"><i class="k"></i>key, cut into parts <i class="r"></i>reduced label '
         '<i class="w"></i>whole <i class="m"></i>data moves</span>'
-        if report["sites"] > 1
+        if report.sites > 1
         else ""
     )
     return (
@@ -124,28 +121,28 @@ def _tools(report: Report, foldable: bool) -> str:
     )
 
 
-def _hint(report: Report) -> str:
-    """How to read the graph."""
+def _hint(report: GraphReport) -> str:
+    """Instructions for the graph."""
     hint = "<p>Choose an operation or a tensor in the graph to see its details.</p>"
-    if report["sites"] > 1:
+    if report.sites > 1:
         hint += (
             "<p>A box says under its bars what is predicted: scalar operations, EinDecomp's "
             "floats, bytes sent between sites and time; ⇄ names the collectives.</p>"
         )
-    if any("measured" in n for n in report["nodes"]):
+    if bool(report.measured):
         hint += "<p>Percentages are parts of the measured time.</p>"
     return hint
 
 
-def _sections(report: Report, figure: Figure, short: Figure | None) -> list[str]:
+def _sections(report: GraphReport, figure: Figure, short: Figure | None) -> list[str]:
     """The details of everything that is drawn."""
     readers: list[list[str]] = [[] for _ in figure.boxes]
     for a in figure.arrows:
         readers[a.source].append(figure.boxes[a.target].id)
-    inputs = len(report["inputs"])
-    sections = [input_details(n, tensor, readers[n]) for n, tensor in enumerate(report["inputs"])]
+    inputs = len(report.inputs)
+    sections = [input_details(n, tensor, readers[n]) for n, tensor in enumerate(report.inputs)]
     sections += [
-        node_details(node, report, readers[inputs + n]) for n, node in enumerate(report["nodes"])
+        node_details(node, report, readers[inputs + n]) for n, node in enumerate(report.nodes)
     ]
     if short is not None:
         repeat = next(b for b in short.boxes if b.kind is BoxKind.REPEAT)
@@ -153,39 +150,29 @@ def _sections(report: Report, figure: Figure, short: Figure | None) -> list[str]
     return sections
 
 
-def _sql(sql: str) -> str:
-    is_open = " open" * (sql.count("\n") < 30)
-    return (
-        f'<details class="block"{is_open}><summary>SQL</summary><pre>{_clean(sql)}</pre></details>'
-    )
-
-
-def _operations(report: Report) -> str:
-    """Every operation in one table, which is also the graph for those who do not see it."""
-    sited = report["sites"] > 1
-    measured = any("measured" in n for n in report["nodes"])
-    predicted = any(isinstance(n.get("seconds"), int | float) for n in report["nodes"])
+def _operations(report: GraphReport) -> str:
+    """A table of all operations, which screen readers read in place of the graph."""
+    sited = report.sites > 1
+    measured = bool(report.measured)
     head = ["operation", "kind", "labels" + " (÷ parts)" * sited, "reads"]
     head += ["collective", "floats", "bytes sent"] if sited else ["kernel", "points"]
-    head += ["flops"] + ["seconds"] * predicted + ["measured"] * measured
+    head += ["flops", "seconds"] + ["measured"] * measured
     rows = []
-    for node in report["nodes"]:
+    for node in report.nodes:
         labels = ", ".join(
-            f"{x}:{n:,}" + (f"÷{node['partition'][x]:,}" if node["partition"][x] > 1 else "")
-            for x, n in node["labels"].items()
+            f"{x}:{n:,}" + (f"÷{node.partition[x]:,}" if node.partition[x] > 1 else "")
+            for x, n in node.labels.items()
         )
-        reads = ", ".join(dict.fromkeys(r["id"] for r in node["reads"]))
-        row: list[object] = [link(node["id"]), node["op"], labels, reads]
+        reads = ", ".join(dict.fromkeys(r.id for r in node.reads))
+        row: list[object] = [link(node.id), node.op, labels, reads]
         if sited:
-            floats = round(sum(node["floats"].values()))
-            row += [node["collective"], floats, node["bytes_sent"]]
+            floats = round(node.floats.sum)
+            row += [node.collective, floats, node.bytes_sent]
         else:
-            row += [node.get("kernel", ""), node.get("points", 0)]
-        row.append(node["flops"])
-        if predicted:
-            row.append(duration(node["seconds"]))
-        if measured:
-            row.append(duration(node["measured"]["seconds"]))
+            row += [node.kernel or "", node.points or 0]
+        row += [node.flops, duration(node.seconds)]
+        if node.measured is not None:
+            row.append(duration(node.measured.seconds))
         rows.append(row)
     return (
         f'<details class="block"><summary>Operations ({len(rows):,})</summary>'
@@ -193,21 +180,20 @@ def _operations(report: Report) -> str:
     )
 
 
-def _rewrites(report: Report) -> str:
-    """What each rewrite rule changed, for VERBOSE."""
-    steps: list[dict[str, Any]] = report.get("rewrites", [])
-    if "rewrites" not in report:
+def _rewrites(report: GraphReport) -> str:
+    """The changes of each rewrite rule, for VERBOSE."""
+    steps = report.program.rewrites
+    if steps is None:
         return ""
     shown = []
     for n, step in enumerate(steps, 1):
         lines = "".join(
-            f'<span class="{_DIFFERENCE[line[0]]}">{_clean(line)}\n</span>'
-            for line in step["changes"]
+            f'<span class="{_DIFFERENCE[line[0]]}">{_clean(line)}\n</span>' for line in step.changes
         )
-        times = f"{step['fired']:,} ×" if step["fired"] != 1 else "once"
+        times = f"{step.fired:,} ×" if step.fired != 1 else "once"
         shown.append(
-            f"<details><summary>{n}. <b>{escape(step['rule'])}</b> {times} "
-            f'<span class="law">{escape(step["law"])}</span></summary>'
+            f"<details><summary>{n}. <b>{escape(step.rule)}</b> {times} "
+            f'<span class="law">{escape(step.law)}</span></summary>'
             f'<pre class="changes">{lines or "only shares what is equal"}</pre></details>'
         )
     return (

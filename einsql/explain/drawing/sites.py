@@ -1,4 +1,4 @@
-"""What sites and nodes do, in the HTML page of a plan: bars, and the course of a simulation."""
+"""The work of sites and nodes in the HTML page of a plan: bars, and a simulation over time."""
 
 from __future__ import annotations
 
@@ -7,34 +7,37 @@ from itertools import groupby
 from typing import Any
 
 from einsql.core.units import duration, quantity
-from einsql.explain.drawing.figure import Report
+from einsql.explain.operations import CourseReport
+from einsql.explain.plain import plain_attributes
+from einsql.explain.report import GraphReport
 
 _ROW = 14
 """Height of a node's row in the course, in pixels."""
 
 _COURSE = (("computing", "computing"), ("communicating", "moving"))
-"""What is drawn of each node, and its class."""
+"""The activities of a node that are drawn, with their classes."""
 
 _SECONDS = ("seconds", "computing", "communicating", "waiting")
 
 
-def sites(report: Report) -> str:
-    """Bars for what each site does."""
-    per_site: list[dict[str, Any]] = report.get("per_site", [])
-    return _block("Sites", _charts(per_site, "site")) if per_site else ""
+def sites(report: GraphReport) -> str:
+    """Bars of the work of each site."""
+    rows = [plain_attributes(site) for site in report.per_site]
+    return _block("Sites", _charts(rows, "site")) if rows else ""
 
 
-def simulated(report: Report) -> str:
-    """What the nodes of a simulation do, in sum and in the course of time."""
-    played: Report = report.get("simulation", {})
-    if not played:
+def simulated(report: GraphReport) -> str:
+    """The work of the nodes of a simulation, in sum and over time."""
+    simulation = report.simulation
+    if simulation is None:
         return ""
-    end = duration(played["seconds"])
-    return _block(f"Simulated: {end}", _course(played["course"]) + _charts(_shown(played), "node"))
-
-
-def _shown(played: Report) -> list[dict[str, Any]]:
-    return [{k: v for k, v in node.items() if k != "sites"} for node in played["per_node"]]
+    rows = [plain_attributes(node) for node in simulation.per_node]
+    for row in rows:
+        del row["sites"]
+    return _block(
+        f"Simulated: {duration(simulation.seconds)}",
+        _course(simulation.course) + _charts(rows, "node"),
+    )
 
 
 def _block(title: str, body: str) -> str:
@@ -69,12 +72,11 @@ def _value(key: str, value: float) -> str:
     return f"{quantity(value)}{unit}".strip()
 
 
-def _course(course: Report) -> str:
-    """A row for each node: what most of its sites do, from the left to the right."""
-    bins = len(course["computing"][0])
+def _course(course: CourseReport) -> str:
+    bins = len(course.computing[0])
     rows = []
-    for y, node in enumerate(course["nodes"]):
-        parts = (course[name][y] for name, _ in _COURSE)
+    for y, node in enumerate(course.nodes):
+        parts = (getattr(course, name)[y] for name, _ in _COURSE)
         spans = "".join(
             f'<rect class="{kind}" x="{x}" y="{y * _ROW + 1}" width="{width}" '
             f'height="{_ROW - 2}"></rect>'
@@ -92,7 +94,7 @@ def _course(course: Report) -> str:
 
 
 def _runs(parts: list[tuple[float, ...]]) -> Iterator[tuple[str, int, int]]:
-    """What fills most of each part of the run: its class, where it begins, and for how long."""
+    """The class, start and length of each run of intervals with the same main activity."""
     x = 0
     for kind, same in groupby(parts, _most):
         width = len(list(same))
@@ -102,6 +104,6 @@ def _runs(parts: list[tuple[float, ...]]) -> Iterator[tuple[str, int, int]]:
 
 
 def _most(part: tuple[float, ...]) -> str:
-    """The class of what takes most of a part of the run; nothing where sites wait."""
+    """The class of the main activity of an interval; "" while sites wait."""
     most = max(range(len(part)), key=part.__getitem__)
     return _COURSE[most][1] if part[most] > 1 - sum(part) else ""

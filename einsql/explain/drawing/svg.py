@@ -12,11 +12,11 @@ from einsql.explain.drawing.figure import (
     Box,
     BoxKind,
     Figure,
-    Report,
     figure_of,
     folded,
 )
 from einsql.explain.drawing.layout import Layout, Point, layered
+from einsql.explain.report import GraphReport
 
 LETTER = 6.63
 """Width of a letter of the monospaced font at 11 px."""
@@ -26,30 +26,25 @@ _PLATE = 13.0
 _HEAD = 24.0
 _TRACK = 96.0
 _WIDEST = 44
-"""Letters of a line; the rest is in the tooltip and the details."""
+"""The most letters of a line; the tooltip and the details have the full text."""
 _BARS = 10
 _SEGMENTS = 32
 
 
-def standalone(report: Report, title: str) -> str:
-    """The graph of a plan as an SVG document of its own; what repeats is drawn once.
-
-    Args:
-        report: EXPLAIN's JSON, as a value.
-        title: What it is called where it is read aloud.
-    """
+def standalone(report: GraphReport) -> str:
+    """The graph of a plan as an SVG document of its own; repetitions are drawn once."""
     full = figure_of(report)
     figure = folded(full, report) or full
     style = files(__package__).joinpath("graph.css").read_text(encoding="utf-8")
-    return draw(figure, title, style=f"<style>\n{style}</style>\n")
+    return draw(figure, report.statement, style=f"<style>\n{style}</style>\n")
 
 
 def draw(figure: Figure, title: str, name: str = "graph", style: str = "") -> str:
     """An SVG element.
 
     Args:
-        figure: What to draw.
-        title: What it is called where it is read aloud.
+        figure: The boxes and arrows.
+        title: The accessible name.
         name: The element's id, unique in a page.
         style: A style element, unless the page has one.
     """
@@ -78,7 +73,7 @@ def _number(x: float) -> str:
 
 
 def _text(text: str) -> str:
-    """Escaped, and without what XML has no way to write."""
+    """Escaped text; control characters, which XML cannot contain, are replaced."""
     shown = "".join(c if c in "\t\n" or unicodedata.category(c) != "Cc" else "\ufffd" for c in text)
     return escape(shown.encode("utf-8", "replace").decode("utf-8"))
 
@@ -208,7 +203,7 @@ def _arrow(arrow: Arrow, path: list[Point], figure: Figure) -> str:
 
 
 def _labels(figure: Figure, layout: Layout) -> list[str]:
-    """What moves along the arrows, written over everything else, right before the reader."""
+    """The labels of arrows, drawn last and next to the reader."""
     labels: list[str] = []
     there: list[tuple[float, float, float]] = []
     for arrow, path in zip(figure.arrows, layout.paths, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 
 from einsql.frontends.console.values import Column, format_cell
 
@@ -31,8 +32,8 @@ def draw_box(
     Args:
         columns: The columns, in order.
         rows: The rows to show; between head and tail stand three rows of dots.
-        null: What NULL looks like.
-        types: Whether a line of types stands under the names, and a line with the
+        null: The text of NULL.
+        types: Whether a line of types is under the names, and a line with the
             number of rows under a table that lacks some.
         width: Characters a line may have, or None for any number.
     """
@@ -48,18 +49,12 @@ def draw_box(
         return ["…" if n is None else cut(line[n], w) for n, w in zip(shown, widths, strict=True)]
 
     right = [n is not None and columns[n].is_numeric for n in shown]
-    yield _rule("┌┬┐", widths)
-    for line in titles:
-        yield _line([_centre(t, w) for t, w in zip(pick(line), widths, strict=True)])
+    yield from _head([pick(line) for line in titles], widths)
     if rows.total or not types:
         yield _rule("├┼┤", widths)
-    for line in head:
-        yield _line([_pad(t, w, r) for t, w, r in zip(pick(line), widths, right, strict=True)])
-    if len(rows.head) + len(rows.tail) < rows.total:
-        dots = [_pad("·", w, r) for w, r in zip(widths, right, strict=True)]
-        yield from [_line(dots)] * 3
-    for line in tail:
-        yield _line([_pad(t, w, r) for t, w, r in zip(pick(line), widths, right, strict=True)])
+    dots = [["·"] * len(shown)] * 3 if len(rows.head) + len(rows.tail) < rows.total else []
+    for line in (*map(pick, head), *dots, *map(pick, tail)):
+        yield _line([_pad(t, w, r) for t, w, r in zip(line, widths, right, strict=True)])
     yield _rule("└┴┘", widths)
     if types:
         yield from _footer(rows, len(columns), sum(n is not None for n in shown))
@@ -75,7 +70,7 @@ def draw_growing(columns: Sequence[Column], rows: Iterable[Row], *, null: str) -
     Args:
         columns: The columns, in order.
         rows: The rows.
-        null: What NULL looks like.
+        null: The text of NULL.
     """
     names = [format_cell(c.name, "", "") for c in columns]
     types = [c.displayed_type for c in columns]
@@ -83,9 +78,7 @@ def draw_growing(columns: Sequence[Column], rows: Iterable[Row], *, null: str) -
         max(display_width(n), len(t), _ROOM.get(c.type, 10))
         for c, n, t in zip(columns, names, types, strict=True)
     ]
-    yield _rule("┌┬┐", widths)
-    for line in (names, types):
-        yield _line([_centre(t, w) for t, w in zip(line, widths, strict=True)])
+    yield from _head([names, types], widths)
     yield _rule("├┼┤", widths)
     for row in rows:
         (cells,) = _cells([row], columns, null)
@@ -134,6 +127,12 @@ def _total(widths: list[int]) -> int:
     return sum(widths) + 3 * len(widths) + 1
 
 
+def _head(titles: Sequence[Sequence[str]], widths: list[int]) -> Iterator[str]:
+    yield _rule("┌┬┐", widths)
+    for line in titles:
+        yield _line([_centre(t, w) for t, w in zip(line, widths, strict=True)])
+
+
 def _rule(corners: str, widths: list[int]) -> str:
     return corners[0] + corners[1].join("─" * (w + 2) for w in widths) + corners[2]
 
@@ -153,7 +152,7 @@ def _centre(text: str, width: int) -> str:
 
 
 def display_width(text: str) -> int:
-    """How many terminal cells a text takes."""
+    """The number of terminal cells of a text."""
     if text.isascii():
         return len(text)
     return sum(_char_width(c) for c in text)
@@ -169,10 +168,5 @@ def cut(text: str, width: int) -> str:
     """The text, ending in … if it is wider than `width` cells."""
     if display_width(text) <= width:
         return text
-    used, kept = 0, []
-    for c in text:
-        used += _char_width(c)
-        if used > width - 1:
-            break
-        kept.append(c)
-    return "".join(kept) + "…"
+    ends = accumulate(map(_char_width, text))
+    return text[: sum(1 for _ in takewhile(lambda end: end < width, ends))] + "…"

@@ -22,7 +22,7 @@ SERIES = [(31, 119, 180), (255, 127, 14), (44, 160, 44), (214, 39, 40), (148, 10
 
 
 def depth(stream: IO[str]) -> int:
-    """How many bits the colours on a stream have: none in a pipe or with NO_COLOR."""
+    """The bits of the colours of a stream: none in a pipe or with NO_COLOR."""
     term = os.environ.get("TERM", "")
     if os.environ.get("NO_COLOR") or term in ("", "dumb") or not stream.isatty():
         return NONE

@@ -210,7 +210,6 @@ def _starting(prefix: str, words: Iterable[Word]) -> Completions:
 
 
 def _files(begun: str) -> Completions:
-    """The files whose path begins so."""
     folder, _, name = begun.rpartition("/")
     place = Path(os.path.expanduser(f"{folder}/" if "/" in begun else "."))
     try:

@@ -67,7 +67,7 @@ def _title(name: str, picture: Picture, drawn: tuple[int, ...]) -> str:
 
 
 def _fitted(shape: tuple[int, ...], room: tuple[int, int], dots: int) -> tuple[int, int]:
-    """How many dots a map has in each direction: squares if that can be."""
+    """The number of dots of a map in each direction: squares if possible."""
     high, wide = shape
     high_room, wide_room = room
     aspect = 1 if dots == 2 else 2  # a character is twice as high as it is wide
@@ -88,7 +88,7 @@ def means(array: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
 
     Args:
         array: Two axes; NaN for values that are missing.
-        shape: How many cells, at most the array's extents.
+        shape: The number of cells, at most the array's extents.
 
     Returns:
         float64 of that shape.
@@ -126,7 +126,7 @@ def _half_blocks(cells: np.ndarray, least: float, most: float, bits: int) -> Ite
 def _block(
     upper: tuple[int, ...] | None, lower: tuple[int, ...] | None, bits: int
 ) -> tuple[str, str]:
-    """How two dots, one above the other, are written: the colours and the character."""
+    """The colours and the character of two dots, one above the other."""
     if upper is None and lower is None:
         return colours.RESET, " "
     if upper is None or lower is None:

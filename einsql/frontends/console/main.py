@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `einsql` and returns its exit status.
 
     Args:
-        arguments: What follows the command's name; by default `sys.argv`'s.
+        arguments: The arguments of the command; by default `sys.argv`'s.
     """
     world = launched()
     if world is None:

@@ -19,7 +19,7 @@ class Entry:
         name: As it was given, without quotes.
         kind: "tensor", "table", "view" or "macro"; behind "damaged" if its row is.
         text: The statement that makes it, if DuckDB has it; else empty.
-        call: How a macro is called, as `softmax(x, axis)`; else empty.
+        call: The call of a macro, such as `softmax(x, axis)`; else empty.
         in_from: Whether it may stand in FROM.
     """
 

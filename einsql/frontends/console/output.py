@@ -23,7 +23,7 @@ class Output:
     """Prints lines.
 
     Attributes:
-        at_prompt: Whether someone at a terminal reads them, who may want a pager.
+        at_prompt: Whether lines are read at a terminal, where a pager may show them.
     """
 
     def __init__(self, settings: Settings) -> None:

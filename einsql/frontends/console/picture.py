@@ -133,12 +133,8 @@ def _from_rows(cursor: einsql.Cursor, keys: tuple[str, ...] | None) -> Picture:
 
 def _is_number(pa: Any, kind: Any) -> bool:
     is_ = pa.types
-    return bool(
-        is_.is_integer(kind)
-        or is_.is_floating(kind)
-        or is_.is_decimal(kind)
-        or is_.is_boolean(kind)
-    )
+    numbers = (is_.is_integer, is_.is_floating, is_.is_decimal, is_.is_boolean)
+    return any(is_type(kind) for is_type in numbers)
 
 
 def _checked(picture: Picture) -> Picture:

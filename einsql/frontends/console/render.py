@@ -16,13 +16,13 @@ from einsql.frontends.console.values import ESCAPES, Column, format_cell, format
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What a mode may ask for.
+    """The settings of a mode.
 
     Attributes:
         null: The text of NULL, or None for the mode's own.
         maxrows: Rows a table shows at most, 0 for all.
         width: Characters a line of a table may have, or None for any number.
-        total: How many rows there are, if that is known, else -1.
+        total: The number of rows if it is known, else -1.
         headers: Whether `csv` and `list` begin with the names of the columns.
     """
 
@@ -139,7 +139,7 @@ _VERBATIM = MODES.keys() - {"json", "jsonlines"}
 def render(
     mode: str, columns: Sequence[Column], rows: Iterable[Row], style: Style
 ) -> Iterator[str]:
-    """The lines of a result; a plan stands as it is unless the mode is JSON."""
+    """The lines of a result; a plan is printed unchanged unless the mode is JSON."""
     if mode in _VERBATIM and [c.name for c in columns] == ["explain"]:
         return (str(row[0]) for row in rows)
     return (_growing if mode == "growing" else MODES[mode])(columns, rows, style)

@@ -30,7 +30,7 @@ class Settings:
 
     Attributes:
         mode: Name of the output mode.
-        null: What NULL looks like, or None for the mode's own text.
+        null: The text of NULL, or None for the mode's own.
         maxrows: Rows a table shows at most, 0 for all.
         timer: Whether each statement's time is printed.
         echo: Whether each statement is printed before it runs.

@@ -41,7 +41,7 @@ class Shell:
 
     Attributes:
         settings: May be changed between statements.
-        output: Where results go.
+        output: The destination of results.
         failed: Whether any statement or command has failed so far.
         latest: The result that was printed last.
     """
@@ -164,7 +164,7 @@ class Shell:
 
         Args:
             text: Any number of whole statements.
-            source: Name of the script it stands in, for errors.
+            source: Name of its script, for errors.
             line: Number of its first line in that script.
 
         Raises:
@@ -282,7 +282,7 @@ class Shell:
             source: Name of the script, or an empty text for the command line and the prompt.
             text: Statements that run inside.
             line: Number of their first line in the script.
-            offset: Where the one statement that runs begins in `text`.
+            offset: The offset of the running statement in `text`.
             sql: That statement.
 
         Raises:

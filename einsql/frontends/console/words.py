@@ -139,7 +139,7 @@ def statement_at(text: str, at: int) -> tuple[str, str, str]:
     """The statement around a position, its strings and comments blanked.
 
     Returns:
-        What stands before the position, what stands after it, and the string or comment that
+        The text before the position, the text after it, and the string or comment that
         the position is in the middle of, with its opening quote, or an empty text.
     """
     before, after, inside, place = "", "", "", 0

@@ -51,11 +51,11 @@ class Worker:
         Ctrl-C interrupts the connection; a second one ends the process.
 
         Args:
-            connection: What it runs on.
+            connection: The connection that runs it.
             work: The work.
-            progress: Whether a terminal shows how far it is.
-            above: The lines that are shown above the bar then.
-            meanwhile: What this thread does until the event comes, but wait.
+            progress: Whether a terminal shows its progress.
+            above: Returns the lines above the progress bar.
+            meanwhile: Work of this thread until the event is set; without it the thread waits.
         """
         results: list[T] = []
         failures: list[BaseException] = []
@@ -124,7 +124,7 @@ class Worker:
             self.draw(above())
 
     def draw(self, above: Sequence[str] = ()) -> None:
-        """Shows how far the work is, if it has run for a while and someone may see it.
+        """Draws the progress bar on a terminal, after the first seconds of work.
 
         Args:
             above: Lines above the bar, none wider than the screen.

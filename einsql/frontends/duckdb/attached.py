@@ -389,7 +389,7 @@ def in_frame(run: Callable[[], Any], frame: FrameType | None, known: Mapping[str
 
     Args:
         run: Calls DuckDB, with no Python function in between.
-        frame: Whose variables are found; without one none are.
+        frame: The frame whose variables are found; None for no variables.
         known: Tables that come first.
     """
     own = {**known, "__einsql__": run}

@@ -16,9 +16,9 @@ _TOKENS = re.compile(
     rf"(?P<quiet> {QUIET} ) | (?P<word> [^\W\d][\w$]* ) | (?P<mark> \S )", re.VERBOSE | re.DOTALL
 )
 _BEFORE = ("FROM", "JOIN", "LATERAL", ",", "(")
-"""What a FROM item follows."""
+"""The words before a FROM item."""
 _LASTING = ("VIEW", "MACRO", "FUNCTION")
-"""What CREATE makes of text that is run later, when a call's result is gone."""
+"""Objects of CREATE whose text runs later, when the result of a call no longer exists."""
 _USAGE = "Write FROM einsql('SELECT …')."
 
 
@@ -44,7 +44,7 @@ def find_calls(sql: str) -> list[Call]:
     """The calls of `einsql` in a text, outside of quotes and comments.
 
     Raises:
-        ProgrammingError: One stands outside FROM, or holds anything but one text.
+        ProgrammingError: A call is outside FROM, or its argument is not one text.
         NotSupportedError: It is in what is run later, such as a view.
     """
     if NAME not in sql.lower():
@@ -119,7 +119,6 @@ def _check_lasting(begun: list[str], token: _Token) -> None:
 
 
 def _text(token: _Token) -> str:
-    """The text of a literal."""
     if token.text.startswith("'"):
         return token.text[1:-1].replace("''", "'")
     if token.text.startswith("$") and not token.word:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 OWN = ("tensor_of", "tensor_value")
-"""What SQL over TILES has no need of: an array of another form, and a number."""
+"""Functions that SQL over TILES does not need: from an array, and to a number."""
 
 NAMES = (*FUNCTIONS, *OWN)
 
@@ -34,7 +34,7 @@ _registered: WeakKeyDictionary[DuckDBPyConnection, list[str]] = WeakKeyDictionar
 """Connections through which functions were registered, with their names. DuckDB complains at
 the end of the process of those that are still there."""
 _holders: WeakKeyDictionary[DuckDBPyConnection, int] = WeakKeyDictionary()
-"""How many attachments hold the functions that were registered through a connection."""
+"""The number of attachments that use the functions of a connection."""
 
 
 def tile_type(element: DType) -> str:

@@ -15,7 +15,7 @@ from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType
 from einsql.engine.tra.block_kernels import kernel_runner
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
-from einsql.frontends.duckdb.tiles import Column, Lists, Shape, groups, size_of
+from einsql.frontends.duckdb.tiles import Column, Lists, Shape, groups
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Output, Value
 from einsql.ir.functions import SCALARS
 from einsql.ir.tra import kernels
@@ -78,7 +78,7 @@ def merged(name: str, lists: Lists, put: Put) -> None:
         count = int(lists.count[rows[0]])
         shape = lists.items.shapes[lists.items.form[lists.first[rows[0]]]]
         template = _batched(_merging(reduce, (Tile(len(shape) + 1, lists.items.dtype),)))
-        size = count * max(1, size_of(shape))
+        size = count * max(1, prod(shape))
         for part in _parts(rows, size):
             items = (lists.first[part][:, None] + np.arange(count)).reshape(-1)
             tiles = lists.items.take(items).reshape(len(part), count, *shape)
@@ -120,7 +120,7 @@ def _each_form(
         extents = _extents(what, template, shapes)
         result = prod(extents[x] for x in template.keys)
         require(result * template.outputs[0].dtype.numpy.itemsize)
-        size = result + sum(map(size_of, shapes))
+        size = result + sum(map(prod, shapes))
         batched = _batched(template)
         for part in _parts(rows, size):
             results = _run(batched, [c.take(part) for c in columns])
@@ -147,7 +147,6 @@ def _extents(what: str, template: EinSum, shapes: Sequence[Shape]) -> dict[str, 
 
 
 def _check_shapes(what: str, lists: Lists) -> None:
-    """Refuses a list of tiles of several shapes."""
     form, some = lists.items.form, lists.count > 0
     owner = np.repeat(np.arange(len(lists.count)), lists.count)
     first = form[np.where(some, lists.first, 0)[owner]] if len(owner) else form[:0]

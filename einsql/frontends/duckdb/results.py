@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import pyarrow as pa
 
 from einsql.core.schema import DType
 from einsql.errors import DataError
-from einsql.frontends.duckdb.tiles import Shape, size_of
+from einsql.frontends.duckdb.tiles import Shape
 
 EXACT = {DType.DOUBLE: 2**53, DType.FLOAT: 2**24}
 """Up to which whole number each type of elements has all of them."""
@@ -37,7 +38,7 @@ class Tiles:
         Args:
             rows: Their numbers.
             arrays: Of shape (rows, …).
-            dtype: What they are.
+            dtype: The type of the results.
 
         Raises:
             DataError: A whole number is not exact in the type of elements.
@@ -57,7 +58,7 @@ class Tiles:
 
     def column(self) -> pa.Array:
         """The column; rows without a result are NULL."""
-        sizes = np.array([size_of(s) for s in self._shapes], np.int64) * self._there
+        sizes = np.array([prod(s) for s in self._shapes], np.int64) * self._there
         ends = np.cumsum(sizes)
         offsets = np.concatenate([[0], ends])
         if len(self._parts) == 1 and self._there.all():

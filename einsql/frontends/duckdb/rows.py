@@ -15,8 +15,8 @@ from einsql.core.schema import DType
 from einsql.frontends.duckdb import kernels
 from einsql.planner.plan import Plan
 from einsql.storage.duckdb import streams
+from einsql.storage.fields import Fields
 from einsql.storage.out_of_memory import enough_memory
-from einsql.storage.relation import Fields
 from einsql.storage.results.result import Result, arrow_type
 from einsql.storage.results.tile_result import TileResult
 
@@ -106,7 +106,6 @@ def _tiles(result: TileResult, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _row(array: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """One tile as a column."""
     shape = pa.array([list(array.shape)], kind.field("shape").type)
     flat = pa.array(np.ascontiguousarray(array).reshape(-1))
     data = pa.LargeListArray.from_arrays(pa.array([0, len(flat)], pa.int64()), flat)

@@ -12,6 +12,7 @@ from einsql.core.quoting import in_quotes
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse_matrix import Compressed
 from einsql.errors import DataError, IntegrityError, InterfaceError, ProgrammingError
+from einsql.storage.fields import LocalFields
 from einsql.storage.out_of_memory import require
 from einsql.storage.relation import Relation
 from einsql.storage.sparse_fields import SparseFields
@@ -182,7 +183,8 @@ def _relation(name: str, schema: Schema, columns: Mapping[str, np.ndarray]) -> R
         flat += columns[k.name] - k.lo
     if size == rows and np.array_equal(flat, np.arange(rows)):
         return Relation(
-            schema, {f.name: columns[f.name].reshape(schema.shape) for f in schema.fields}
+            schema,
+            LocalFields({f.name: columns[f.name].reshape(schema.shape) for f in schema.fields}),
         )
     masked = Schema(keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
     if len(keys) == 2 and len(schema.fields) == 1 and size > max(2**20, SPARSE * rows):
@@ -191,20 +193,20 @@ def _relation(name: str, schema: Schema, columns: Mapping[str, np.ndarray]) -> R
     present = np.zeros(size, np.bool_)
     present[flat] = True
     _check_unique(name, keys, flat, rows - int(np.count_nonzero(present)))
-    fields = {}
+    fields = LocalFields()
     for f in schema.fields:
         array = np.zeros(size, f.dtype.numpy)
         array[flat] = columns[f.name]
         fields[f.name] = array.reshape(schema.shape)
     if size == rows:
         return Relation(schema, fields)
-    return Relation(masked, {**fields, PRESENT: present.reshape(schema.shape)})
+    fields[PRESENT] = present.reshape(schema.shape)
+    return Relation(masked, fields)
 
 
 def _sparse(
     name: str, schema: Schema, masked: Schema, flat: np.ndarray, columns: Mapping[str, np.ndarray]
 ) -> Relation:
-    """A matrix with few elements, by its rows."""
     (field,) = schema.fields
     order = np.argsort(flat)
     ordered = flat[order]

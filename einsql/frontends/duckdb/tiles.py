@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ class Column:
 
     Attributes:
         flat: The elements of all rows.
-        starts: Where in `flat` each row's elements begin.
+        starts: The offset of each row's elements in `flat`.
         form: The number of each row's shape in `shapes`.
     """
 
@@ -63,7 +64,7 @@ class Column:
             Of shape (rows, *shape); a view where they lie one after the other.
         """
         shape = self.shapes[self.form[rows[0]]]
-        size, starts = size_of(shape), self.starts[rows]
+        size, starts = prod(shape), self.starts[rows]
         first = int(starts[0])
         if np.array_equal(starts, first + size * np.arange(len(rows))):
             elements = self.flat[first : first + size * len(rows)]
@@ -83,20 +84,12 @@ class Lists:
     Attributes:
         items: The arrays of all lists.
         first: Which of them each row's list begins with.
-        count: How many there are in it.
+        count: The number of its arrays.
     """
 
     items: Column
     first: np.ndarray
     count: np.ndarray
-
-
-def size_of(shape: Shape) -> int:
-    """How many elements an array of a shape has."""
-    size = 1
-    for n in shape:
-        size *= n
-    return size
 
 
 # ---- reading
@@ -140,21 +133,19 @@ def read_lists(given: pa.Array, what: str) -> Lists:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(is_type(kind) for is_type in lists)
 
 
 def _unnested(lists: pa.Array) -> tuple[pa.Array, np.ndarray]:
     """The flat elements of a column of lists, and the offsets of each list and of the end."""
     if pa.types.is_fixed_size_list(lists.type):
-        width = lists.type.list_size
-        return lists.values, (lists.offset + np.arange(len(lists) + 1)) * width
+        ends = lists.offset + np.arange(len(lists) + 1)
+        return lists.values, ends * lists.type.list_size
     return lists.values, np.asarray(lists.offsets, np.int64)
 
 
 def _nested(lists: pa.Array, what: str) -> Column:
-    """Lists and ARRAYs of numbers, or numbers."""
     rows = len(lists)
     starts, spans = np.arange(rows), np.ones(rows, np.int64)
     extents: list[np.ndarray] = []
@@ -211,7 +202,7 @@ def _structs(structs: pa.StructArray, what: str) -> Column:
         raise DataError(f"An extent in a shape of {what} is negative, NULL or beyond INTEGER")
     if any(len(s) >= MAX_AXES for s in shapes):
         raise DataError(f"{what} has a shape with {MAX_AXES} axes or more")
-    sizes = np.array([size_of(s) for s in shapes], np.int64)[form]
+    sizes = np.array([prod(s) for s in shapes], np.int64)[form]
     lengths = np.diff(offsets)
     if not np.array_equal(sizes, lengths):
         row = int(np.argmax(sizes != lengths))
@@ -313,12 +304,10 @@ def reshaped(column: Column, shapes: Sequence[Any]) -> Column:
     """
     form, known = numbered(shapes)
     for n, (old, new) in enumerate(zip(column.form, shapes, strict=True)):
-        if any(e is None or e < 0 for e in new) or size_of(tuple(new)) != size_of(
-            column.shapes[old]
-        ):
+        if any(e is None or e < 0 for e in new) or prod(tuple(new)) != prod(column.shapes[old]):
             raise DataError(
                 f"tensor_of cannot give row {n + 1} of its chunk the shape {list(new)}: it has "
-                f"{size_of(column.shapes[old])} elements"
+                f"{prod(column.shapes[old])} elements"
             )
     return Column(
         dtype=column.dtype, flat=column.flat, starts=column.starts, form=form, shapes=known

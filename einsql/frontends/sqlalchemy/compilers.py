@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import exc, schema
@@ -66,7 +67,7 @@ class Statements(compiler.SQLCompiler):
         return f"nextval('{self.preparer.format_sequence(sequence)}')"
 
     def limit_clause(self, select: Any, **kw: Any) -> str:
-        """LIMIT and OFFSET; either stands alone."""
+        """LIMIT and OFFSET, both optional."""
         return self._limits(select, select._limit_clause, **kw)
 
     def fetch_clause(self, select: Any, *given: Any, **kw: Any) -> str:
@@ -104,12 +105,13 @@ class Statements(compiler.SQLCompiler):
 
     def visit_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
         """A text that a pattern matches somewhere."""
-        parts = [binary.left, binary.right]
-        text = ", ".join(self.process(p, **kw) for p in parts)
-        flags = binary.modifiers.get("flags")
+        return self._regexp("regexp_matches", binary, binary.modifiers.get("flags"), **kw)
+
+    def _regexp(self, function: str, binary: Any, flags: str | None, **kw: Any) -> str:
+        args = [self.process(part, **kw) for part in (binary.left, binary.right)]
         if flags is not None:
-            text += f", {self.render_literal_value(flags, sqltypes.STRINGTYPE)}"
-        return f"regexp_matches({text})"
+            args.append(self.render_literal_value(flags, sqltypes.STRINGTYPE))
+        return f"{function}({', '.join(args)})"
 
     def visit_not_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
         """The opposite."""
@@ -117,11 +119,7 @@ class Statements(compiler.SQLCompiler):
 
     def visit_regexp_replace_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
         """Every match replaced, unless flags say otherwise."""
-        flags = binary.modifiers.get("flags") or "g"
-        operands = f"{self.process(binary.left, **kw)}, {self.process(binary.right, **kw)}"
-        return (
-            f"regexp_replace({operands}, {self.render_literal_value(flags, sqltypes.STRINGTYPE)})"
-        )
+        return self._regexp("regexp_replace", binary, binary.modifiers.get("flags") or "g", **kw)
 
     def visit_aggregate_strings_func(
         self, fn: Any, *, use_function_name: Any = None, **kw: Any
@@ -143,9 +141,7 @@ class Statements(compiler.SQLCompiler):
         left, right = self.process(binary.left, **kw), self.process(binary.right, **kw)
         return f"{function}({left}, {right})"
 
-    def visit_json_path_getitem_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
-        """As above, by several steps."""
-        return self.visit_json_getitem_op_binary(binary, operator, **kw)
+    visit_json_path_getitem_op_binary = visit_json_getitem_op_binary
 
     # ---- changes of several tables
 
@@ -153,19 +149,17 @@ class Statements(compiler.SQLCompiler):
         self, update_stmt: Any, from_table: Any, extra_froms: Any, from_hints: Any, **kw: Any
     ) -> str:
         """UPDATE … FROM."""
+        return "FROM " + self._tables(extra_froms, from_hints, **kw)
+
+    def _tables(self, froms: Any, hints: Any, **kw: Any) -> str:
         kw["asfrom"] = True
-        return "FROM " + ", ".join(
-            t._compiler_dispatch(self, fromhints=from_hints, **kw) for t in extra_froms
-        )
+        return ", ".join(t._compiler_dispatch(self, fromhints=hints, **kw) for t in froms)
 
     def delete_extra_from_clause(
         self, delete_stmt: Any, from_table: Any, extra_froms: Any, from_hints: Any, **kw: Any
     ) -> str:
         """DELETE … USING."""
-        kw["asfrom"] = True
-        return "USING " + ", ".join(
-            t._compiler_dispatch(self, fromhints=from_hints, **kw) for t in extra_froms
-        )
+        return "USING " + self._tables(extra_froms, from_hints, **kw)
 
 
 class Definitions(compiler.DDLCompiler):
@@ -257,8 +251,19 @@ class Definitions(compiler.DDLCompiler):
         return text + self._prepared_index_name(drop.element, include_schema=True)
 
 
+def _fixed(name: str) -> Callable[..., str]:
+    return lambda self, type_, **kw: name
+
+
 class Types(compiler.GenericTypeCompiler):
     """Types by DuckDB's names."""
+
+    # The names are SQLAlchemy's.
+    visit_BLOB = visit_large_binary = visit_BINARY = visit_VARBINARY = _fixed("BLOB")  # noqa: N815
+    visit_CLOB = visit_NCLOB = _fixed("VARCHAR")  # noqa: N815
+    visit_INTERVAL = _fixed("INTERVAL")  # noqa: N815
+    visit_UUID = _fixed("UUID")  # noqa: N815
+    visit_JSON = _fixed("JSON")  # noqa: N815
 
     def visit_DIM(self, type_: Any, **kw: Any) -> str:  # noqa: N802 - SQLAlchemy's way of names
         """A tensor's key, where a tensor is created; elsewhere its values are BIGINT."""
@@ -287,53 +292,23 @@ class Types(compiler.GenericTypeCompiler):
         text: str = super().visit_NUMERIC(type_, **kw)
         return text.replace("NUMERIC", "DECIMAL", 1)
 
-    def visit_BLOB(self, type_: Any, **kw: Any) -> str:  # noqa: N802 - as above
-        """Bytes have no length."""
-        return "BLOB"
-
-    visit_large_binary = visit_BLOB
-    visit_BINARY = visit_VARBINARY = visit_BLOB  # noqa: N815 - as above
-
-    def visit_CLOB(self, type_: Any, **kw: Any) -> str:  # noqa: N802 - as above
-        """Text of any length."""
-        return "VARCHAR"
-
-    visit_NCLOB = visit_CLOB  # noqa: N815 - as above
-
-    def visit_datetime(self, type_: Any, **kw: Any) -> str:
-        """Date and time."""
-        return self.visit_TIMESTAMP(type_, **kw)
-
-    visit_DATETIME = visit_datetime  # noqa: N815 - as above
-
     def visit_TIMESTAMP(self, type_: Any, **kw: Any) -> str:  # noqa: N802 - as above
         """Date and time, with a zone or without."""
         return "TIMESTAMP WITH TIME ZONE" if type_.timezone else "TIMESTAMP"
+
+    visit_datetime = visit_DATETIME = visit_TIMESTAMP  # noqa: N815 - as above
 
     def visit_TIME(self, type_: Any, **kw: Any) -> str:  # noqa: N802 - as above
         """Time of day, with a zone or without."""
         return "TIME WITH TIME ZONE" if type_.timezone else "TIME"
 
-    def visit_INTERVAL(self, type_: Any, **kw: Any) -> str:  # noqa: N802 - as above
-        """A span of time."""
-        return "INTERVAL"
-
     def visit_uuid(self, type_: Any, **kw: Any) -> str:
         """A UUID, or its text."""
         return "UUID" if type_.native_uuid else "VARCHAR"
 
-    def visit_UUID(self, type_: Any, **kw: Any) -> str:  # noqa: N802 - as above
-        """A UUID."""
-        return "UUID"
-
-    def visit_JSON(self, type_: Any, **kw: Any) -> str:  # noqa: N802 - as above
-        """JSON."""
-        return "JSON"
-
     def visit_ARRAY(self, type_: Any, **kw: Any) -> str:  # noqa: N802 - as above
         """A list, or lists of lists."""
-        inner = self.process(type_.item_type, **kw)
-        return inner + "[]" * (type_.dimensions or 1)
+        return self.process(type_.item_type, **kw) + "[]" * (type_.dimensions or 1)
 
 
 class Execution(default.DefaultExecutionContext):

@@ -9,6 +9,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import reflection
 from sqlalchemy.engine.interfaces import Dialect
 
+from einsql.core.quoting import in_quotes
 from einsql.errors import Error
 from einsql.frontends.sqlalchemy.types import DIM, named_type
 from einsql.session.connection import Connection
@@ -21,6 +22,7 @@ from einsql.storage.objects import (
     damage_error,
     kind_of,
 )
+from einsql.storage.session_store import Store
 
 MAIN = "main"
 """The schema of tensors, and of tables without another."""
@@ -29,50 +31,37 @@ _HERE = "(database_name = current_database() OR database_name = 'temp' AND ?)"
 """Temporary tables are seen where no schema is named."""
 
 
-def session(connection: Any) -> Connection:
-    """The einsql connection beneath SQLAlchemy's."""
+def _session(connection: Any) -> Connection:
     con = connection.connection.dbapi_connection
     assert isinstance(con, Connection)
     return con
 
 
-def rows(connection: Any, sql: str, given: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    """The rows of a query on DuckDB's catalog."""
-    return session(connection).duck.execute(sql, given)
+def _rows(connection: Any, sql: str, given: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    return _session(connection).duck.execute(sql, given)
 
 
-def is_ours(schema: str | None) -> bool:
-    """True if a schema is the one of tensors and views."""
-    return schema is None or schema == MAIN
+def _names(connection: Any, sql: str, given: Sequence[object] = ()) -> list[str]:
+    return [str(name) for (name,) in _rows(connection, sql, given)]
 
 
-def tensor(connection: Any, name: str, schema: str | None) -> Tensor | None:
-    """The tensor of a name."""
-    stored = _object(connection, name, schema)
-    return stored if isinstance(stored, Tensor) else None
-
-
-def view(connection: Any, name: str, schema: str | None) -> Definition | None:
-    """The view of a name that einsql keeps."""
-    stored = _object(connection, name, schema)
-    return stored if isinstance(stored, Definition) and stored.kind == "view" else None
+def _store(connection: Any, schema: str | None) -> Store | None:
+    """The tensors and views of a schema; None for a schema without any."""
+    if schema not in (None, MAIN):
+        return None
+    store = _session(connection).store
+    store.refresh()
+    return store
 
 
 def _object(connection: Any, name: str, schema: str | None) -> Object | None:
-    if not is_ours(schema):
-        return None
-    con = session(connection)
-    con.store.refresh()
-    return con.store.get(name)
+    store = _store(connection, schema)
+    return None if store is None else store.get(name)
 
 
-def objects(connection: Any, schema: str | None) -> list[Object]:
-    """All tensors and views, damaged ones as well."""
-    if not is_ours(schema):
-        return []
-    con = session(connection)
-    con.store.refresh()
-    stored = con.store.objects.values()
+def _objects(connection: Any, schema: str | None) -> list[Object]:
+    store = _store(connection, schema)
+    stored = () if store is None else store.objects.values()
     return [o for o in stored if o.name == bare_name(o)]
 
 
@@ -93,7 +82,7 @@ class Reflection(Dialect):
         if _object(connection, table_name, schema) is not None:
             return True
         return bool(
-            rows(
+            _rows(
                 connection,
                 "SELECT 1 FROM (SELECT database_name, schema_name, table_name FROM duckdb_tables()"
                 " UNION ALL SELECT database_name, schema_name, view_name FROM duckdb_views()) "
@@ -129,35 +118,34 @@ class Reflection(Dialect):
     @reflection.cache
     def get_schema_names(self, connection: Any, **kw: Any) -> list[str]:
         """The schemas of the database; einsql's own catalog is not shown."""
-        schemas = rows(
+        return _names(
             connection,
             "SELECT schema_name FROM duckdb_schemas() WHERE database_name = current_database() "
             "AND schema_name NOT IN ('__einsql', 'information_schema', 'pg_catalog') ORDER BY 1",
         )
-        return [str(r[0]) for r in schemas]
 
     @reflection.cache
     def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
         """Tables and tensors."""
-        tables = rows(
+        tables = _names(
             connection,
             "SELECT table_name FROM duckdb_tables() WHERE schema_name = ? "
             "AND database_name = current_database() AND NOT temporary",
             [schema or MAIN],
         )
-        ours = objects(connection, schema)
+        ours = _objects(connection, schema)
         tensors = [o.name for o in ours if kind_of(o) != "view" and not o.temporary]
-        return sorted([*(str(r[0]) for r in tables), *tensors])
+        return sorted([*tables, *tensors])
 
     @reflection.cache
     def get_temp_table_names(
         self, connection: Any, schema: str | None = None, **kw: Any
     ) -> list[str]:
         """Temporary tables and tensors."""
-        tables = rows(connection, "SELECT table_name FROM duckdb_tables() WHERE temporary")
-        ours = objects(connection, schema)
+        tables = _names(connection, "SELECT table_name FROM duckdb_tables() WHERE temporary")
+        ours = _objects(connection, schema)
         tensors = [o.name for o in ours if isinstance(o, Tensor) and o.temporary]
-        return sorted([*(str(r[0]) for r in tables), *tensors])
+        return sorted([*tables, *tensors])
 
     @reflection.cache
     def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
@@ -172,38 +160,38 @@ class Reflection(Dialect):
         return self._views(connection, schema, temporary=True)
 
     def _views(self, connection: Any, schema: str | None, temporary: bool) -> list[str]:
-        duckdb_views = rows(
+        duckdb_views = _names(
             connection,
             "SELECT view_name FROM duckdb_views() WHERE schema_name = ? AND NOT internal "
             "AND temporary = ?",
             [schema or MAIN, temporary],
         )
-        ours = objects(connection, schema)
+        ours = _objects(connection, schema)
         views = [o for o in ours if kind_of(o) == "view" and o.temporary == temporary]
-        return sorted([*(str(r[0]) for r in duckdb_views), *(v.name for v in views)])
+        return sorted([*duckdb_views, *(v.name for v in views)])
 
     @reflection.cache
     def get_sequence_names(
         self, connection: Any, schema: str | None = None, **kw: Any
     ) -> list[str]:
         """Sequences but temporary ones; those that number rows are among them."""
-        sequences = rows(
+        sequences = _names(
             connection,
             "SELECT sequence_name FROM duckdb_sequences() WHERE schema_name = ? "
             "AND database_name = current_database()",
             [schema or MAIN],
         )
-        return sorted(str(r[0]) for r in sequences)
+        return sorted(sequences)
 
     @reflection.cache
     def get_view_definition(
         self, connection: Any, view_name: str, schema: str | None = None, **kw: Any
     ) -> str:
         """The statement that made a view."""
-        ours = view(connection, view_name, schema)
-        if ours is not None:
+        ours = _object(connection, view_name, schema)
+        if isinstance(ours, Definition) and ours.kind == "view":
             return ours.text
-        definitions = rows(
+        definitions = _names(
             connection,
             f"SELECT sql FROM duckdb_views() WHERE schema_name = ? AND {_HERE} "
             "AND lower(view_name) = lower(?) AND NOT internal",
@@ -211,7 +199,7 @@ class Reflection(Dialect):
         )
         if not definitions:
             raise exc.NoSuchTableError(view_name)
-        return str(definitions[0][0])
+        return definitions[0]
 
     # ---- columns
 
@@ -229,10 +217,10 @@ class Reflection(Dialect):
         if isinstance(stored, Tensor):
             return _tensor_columns(stored)
         if isinstance(stored, Definition):
-            return _view_columns(session(connection), stored)
+            return _view_columns(_session(connection), stored)
         if isinstance(stored, Damaged):
             raise exc.UnreflectableTableError(damage_error(stored).reason)
-        columns = rows(
+        columns = _rows(
             connection,
             "SELECT column_name, data_type, is_nullable, column_default, c.comment, sql "
             "FROM duckdb_columns() c LEFT JOIN duckdb_tables() t USING (database_name, "
@@ -259,13 +247,13 @@ class Reflection(Dialect):
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> Any:
         """The primary key; of a tensor its keys."""
-        stored = tensor(connection, table_name, schema)
-        if stored is not None:
-            keys = [k.name for k in stored.relation.schema.keys]
-            return {"constrained_columns": keys, "name": None}
-        for columns, *_ in self._constraints(connection, table_name, schema, "PRIMARY KEY"):
-            return {"constrained_columns": columns, "name": None}
-        return {"constrained_columns": [], "name": None}
+        stored = _object(connection, table_name, schema)
+        if isinstance(stored, Tensor):
+            columns = [k.name for k in stored.relation.schema.keys]
+        else:
+            keys = self._constraints(connection, table_name, schema, "PRIMARY KEY")
+            columns = keys[0][0] if keys else []
+        return {"constrained_columns": columns, "name": None}
 
     @reflection.cache
     def get_foreign_keys(
@@ -305,7 +293,7 @@ class Reflection(Dialect):
         self, connection: Any, table: str, schema: str | None, kind: str
     ) -> list[tuple[Any, ...]]:
         """Constraints of a kind without names, for DuckDB does not keep those it is given."""
-        constraints = rows(
+        constraints = _rows(
             connection,
             "SELECT constraint_column_names, expression, referenced_table, "
             f"referenced_column_names FROM duckdb_constraints() WHERE schema_name = ? AND {_HERE} "
@@ -325,7 +313,7 @@ class Reflection(Dialect):
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
         """Indexes that statements have made."""
-        indexes = rows(
+        indexes = _rows(
             connection,
             "SELECT index_name, is_unique, expressions::VARCHAR[] FROM duckdb_indexes() "
             f"WHERE schema_name = ? AND {_HERE} AND lower(table_name) = lower(?) ORDER BY 1",
@@ -340,7 +328,7 @@ class Reflection(Dialect):
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> Any:
         """The comment on a table."""
-        comments = rows(
+        comments = _rows(
             connection,
             f"SELECT comment FROM duckdb_tables() WHERE schema_name = ? AND {_HERE} "
             "AND lower(table_name) = lower(?)",
@@ -364,8 +352,7 @@ def _column(name: str, kind: str) -> dict[str, Any]:
 
 def _default(name: str, kind: str, default: str | None, sql: str | None) -> dict[str, Any]:
     """A column's default or generating expression; only the table's text distinguishes them."""
-    quoted = '"' + name.replace('"', '""') + '"'
-    starts = [f"{before}{n} {kind}" for before in "( " for n in (name, quoted)]
+    starts = [f"{before}{n} {kind}" for before in "( " for n in (name, in_quotes(name))]
     if any(f"{start} GENERATED ALWAYS AS(" in (sql or "") for start in starts):
         text = str(default).removeprefix("CAST(").removesuffix(f" AS {kind})")
         return {"computed": {"sqltext": text}}
@@ -384,9 +371,8 @@ def _tensor_columns(stored: Tensor) -> list[Any]:
 
 
 def _view_columns(con: Connection, stored: Definition) -> list[Any]:
-    quoted = '"' + stored.name.replace('"', '""') + '"'
     try:
-        columns = con.execute(f"DESCRIBE {quoted}").fetchall()
+        columns = con.execute(f"DESCRIBE {in_quotes(stored.name)}").fetchall()
     except Error as error:  # what it reads is gone
         raise exc.UnreflectableTableError(str(error)) from error
     return [_column(row[0], row[1]) for row in columns]

@@ -67,17 +67,15 @@ class REAL(types.Float[Any]):
 
 
 class _Path:
-    """The base class of JSON paths."""
-
     def _text(self, value: Any) -> str:
         raise NotImplementedError
 
     def bind_processor(self, dialect: Any) -> Callable[[Any], str]:
-        """How a path is bound."""
+        """The function that converts a bound path."""
         return self._text
 
     def literal_processor(self, dialect: Any) -> Callable[[Any], str]:
-        """How a path is written into a statement."""
+        """The function that writes a path into a statement."""
         return lambda value: "'" + self._text(value).replace("'", "''") + "'"
 
 
@@ -103,7 +101,7 @@ class BLOB(types.LargeBinary):
     """Bytes; literals are spelled in hexadecimal digits."""
 
     def literal_processor(self, dialect: Any) -> Callable[[Any], str]:
-        """How bytes are written into a statement."""
+        """The function that writes bytes into a statement."""
         return lambda value: f"from_hex('{bytes(value).hex()}')"
 
 
@@ -128,7 +126,7 @@ class INTERVAL(NativeForEmulated, sqltypes._AbstractInterval):
         return timedelta
 
     def literal_processor(self, dialect: Any) -> Callable[[Any], str]:
-        """How a span is written into a statement."""
+        """The function that writes a span into a statement."""
         return lambda value: f"to_microseconds({value // timedelta(microseconds=1)})"
 
 

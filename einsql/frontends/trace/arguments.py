@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from einsql.frontends.trace.source import untraceable
+
 NO_VALUE: Any = getattr(np, "_NoValue", None)
 """The default of arguments that the caller of a NumPy function left out."""
+
+
+def refuse_options(what: str, options: dict[str, Any], hint: str) -> None:
+    """Refuses options of a NumPy function that have values.
+
+    Raises:
+        NotSupportedError: There are such options.
+    """
+    refused = [k for k, v in options.items() if v is not None and v is not NO_VALUE]
+    if refused:
+        raise untraceable(f"{what} with {', '.join(refused)}", hint)
 
 
 @lru_cache(maxsize=256)
@@ -19,6 +32,34 @@ def _signature(function: Any) -> inspect.Signature | None:
         return inspect.signature(function)
     except (TypeError, ValueError):
         return None
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Nested lists, tuples and dicts with other leaves.
+
+    Args:
+        value: A container or a leaf.
+        change: Returns the new leaf; called in order.
+    """
+    if isinstance(value, list | tuple):
+        return rebuilt(value, [mapped(v, change) for v in value])
+    if isinstance(value, dict):
+        return {k: mapped(v, change) for k, v in value.items()}
+    return change(value)
+
+
+def rebuilt(like: Any, values: list[Any]) -> Any:
+    """Values in a list, tuple or named tuple of the same kind."""
+    if hasattr(like, "_fields"):
+        return type(like)(*values)
+    return values if isinstance(like, list) else tuple(values)
+
+
+def leaves(value: Any) -> list[Any]:
+    """The leaves of nested containers, in order."""
+    every: list[Any] = []
+    mapped(value, every.append)
+    return every
 
 
 def bound_arguments(

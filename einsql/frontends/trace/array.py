@@ -42,7 +42,7 @@ class TracedArray(NDArrayOperatorsMixin):
     Attributes:
         graph: The program it belongs to.
         shape: Extents of the axes.
-        view: Whose elements it shows.
+        view: The elements of a buffer that it shows.
         number: Whether NumPy has a number here, which nothing changes: `x += 1` makes another.
     """
 
@@ -74,12 +74,12 @@ class TracedArray(NDArrayOperatorsMixin):
 
     @property
     def ndim(self) -> int:
-        """How many axes there are."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """How many elements there are."""
+        """The number of elements."""
         return int(np.prod(self.shape, dtype=int))
 
     @property
@@ -115,7 +115,6 @@ class TracedArray(NDArrayOperatorsMixin):
     def _ufunc(
         self, ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: Mapping[str, Any]
     ) -> Any:
-        """The result of a ufunc or of one of its methods."""
         keywords = {
             k: v for k, v in options.items() if v is not None and k not in ("subok", "order")
         }
@@ -207,7 +206,6 @@ class TracedArray(NDArrayOperatorsMixin):
         return part
 
     def _call(self, function: Any, *args: Any, **options: Any) -> TracedArray:
-        """One of NumPy's functions of this array."""
         array: TracedArray = self.__array_function__(function, (), (self, *args), options)
         return array
 
@@ -294,36 +292,35 @@ for _name in (
     setattr(TracedArray, f"__i{_name}__", _augmented(f"__i{_name}__"))
 
 
-def _methods(*names: str) -> dict[str, Any]:
-    return {name: getattr(np, name) for name in names}
-
-
 _METHODS: dict[str, Any] = {
-    **_methods(
-        "sum",
-        "prod",
-        "mean",
-        "std",
-        "var",
-        "max",
-        "min",
-        "any",
-        "all",
-        "argmax",
-        "argmin",
-        "ravel",
-        "squeeze",
-        "swapaxes",
-        "diagonal",
-        "trace",
-        "dot",
-        "take",
-        "repeat",
-        "clip",
-        "copy",
-        "round",
-        "cumsum",
-    ),
+    **{
+        name: getattr(np, name)
+        for name in (
+            "sum",
+            "prod",
+            "mean",
+            "std",
+            "var",
+            "max",
+            "min",
+            "any",
+            "all",
+            "argmax",
+            "argmin",
+            "ravel",
+            "squeeze",
+            "swapaxes",
+            "diagonal",
+            "trace",
+            "dot",
+            "take",
+            "repeat",
+            "clip",
+            "copy",
+            "round",
+            "cumsum",
+        )
+    },
     **dict.fromkeys(("conj", "conjugate"), lambda x: x),  # nothing here is complex
     "flatten": lambda x, order="C": np.copy(np.ravel(x, order)),
     "item": lambda x: x.__index__(),
@@ -464,7 +461,7 @@ def viewed(
     Args:
         x: The other one.
         shape: Extents of the view.
-        places: Where an element is, one index for each axis of the other one.
+        places: The index of an element, one entry for each axis of the other one.
         exact: Whether NumPy always shares the elements.
         locked: Whether NumPy refuses to write through it.
         number: Whether a number stays one.

@@ -53,7 +53,6 @@ FUNCTIONS["setitem"] = setitem
 
 
 def _fitting(value: TracedArray, shape: tuple[int, ...], dtype: np.dtype) -> TracedArray:
-    """A value in the shape and type of its target."""
     while value.ndim > len(shape) and value.shape[0] == 1:
         value = value[0]
     return broadcast_to(value, shape).astype(dtype)

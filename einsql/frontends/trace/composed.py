@@ -16,7 +16,6 @@ from einsql.frontends.trace.source import untraceable
 
 
 def _along(a: Any, axis: int, part: slice) -> Any:
-    """A part of an array along one axis."""
     return a[(slice(None),) * axis + (part,)]
 
 
@@ -24,10 +23,9 @@ def _along(a: Any, axis: int, part: slice) -> Any:
 
 
 @implements(np.diff)
-def diff(
+def _diff(
     a: TracedArray, n: int = 1, axis: int = -1, prepend: Any = NO_VALUE, append: Any = NO_VALUE
 ) -> TracedArray:
-    """np.diff."""
     if prepend is not NO_VALUE or append is not NO_VALUE:
         raise untraceable("np.diff with prepend or append", "np.concatenate them before.")
     if operator.index(n) < 0:
@@ -42,12 +40,11 @@ def diff(
 @implements(np.ediff1d)
 def ediff1d(ary: TracedArray) -> TracedArray:
     """np.ediff1d without `to_begin` and `to_end`."""
-    return diff(ravel(ary))
+    return _diff(ravel(ary))
 
 
 @implements(np.trapezoid)
-def trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:
-    """np.trapezoid."""
+def _trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:
     y = y if isinstance(y, TracedArray) else np.asanyarray(y)
     at = axis_of(axis, y.ndim)
     means = (_along(y, at, slice(1, None)) + _along(y, at, slice(None, -1))) / 2.0
@@ -61,8 +58,7 @@ def trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:
 
 
 @implements(np.kron)
-def kron(a: Any, b: Any) -> Any:
-    """np.kron."""
+def _kron(a: Any, b: Any) -> Any:
     rank = max(np.ndim(a), np.ndim(b))
     left, right = ((1,) * (rank - np.ndim(v)) + np.shape(v) for v in (a, b))
     spread = np.reshape(a, [e for n in left for e in (n, 1)])
@@ -86,8 +82,7 @@ def multi_dot(arrays: Sequence[Any]) -> Any:
 
 
 @implements(np.polyval)
-def polyval(p: Any, x: Any) -> Any:
-    """np.polyval."""
+def _polyval(p: Any, x: Any) -> Any:
     total: Any = np.zeros_like(x)
     for n in range(np.shape(p)[0]):
         total = total * x + p[n]
@@ -95,12 +90,11 @@ def polyval(p: Any, x: Any) -> Any:
 
 
 @implements(np.vander)
-def vander(
+def _vander(
     x: TracedArray,
     N: int | None = None,  # noqa: N803 - as NumPy names it
     increasing: bool = False,
 ) -> Any:
-    """np.vander."""
     if x.ndim != 1:
         raise ValueError("x must be a one-dimensional array or sequence.")
     powers: list[Any] = [np.ones_like(x)]
@@ -136,24 +130,21 @@ def corrcoef(x: TracedArray, y: Any = None, rowvar: bool = True) -> Any:
 
 
 @implements(np.isclose)
-def isclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:
-    """np.isclose."""
-    near = np.isfinite(b) & (np.abs(a - b) <= atol + rtol * np.abs(b))
-    near = near | (a == b)
+def _isclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:
+    near = (np.isfinite(b) & (np.abs(a - b) <= atol + rtol * np.abs(b))) | (a == b)
     return near | (np.isnan(a) & np.isnan(b)) if equal_nan else near
 
 
 @implements(np.allclose)
 def allclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:
     """np.allclose, as an array of rank 0."""
-    return isclose(a, b, rtol, atol, equal_nan).all()
+    return _isclose(a, b, rtol, atol, equal_nan).all()
 
 
 @implements(np.nan_to_num)
-def nan_to_num(
+def _nan_to_num(
     x: TracedArray, copy: bool = True, nan: float = 0.0, posinf: Any = None, neginf: Any = None
 ) -> Any:
-    """np.nan_to_num."""
     if x.dtype.kind != "f":
         return x
     most = np.finfo(x.dtype).max
@@ -168,24 +159,21 @@ def _filled(a: Any, value: float) -> Any:
 
 
 @implements(np.nansum)
-def nansum(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """np.nansum."""
+def _nansum(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
     return _filled(a, 0).sum(axis=axis, keepdims=keepdims)
 
 
-@implements(np.nanprod)
-def nanprod(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """np.nanprod."""
-    return _filled(a, 1).prod(axis=axis, keepdims=keepdims)
+implements(np.nanprod)(
+    lambda a, axis=None, *, keepdims=False: _filled(a, 1).prod(axis=axis, keepdims=keepdims)
+)
 
 
 @implements(np.nanmean)
-def nanmean(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """np.nanmean."""
+def _nanmean(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
     if a.dtype.kind != "f":
         return a.mean(axis=axis, keepdims=keepdims)
     count = (~np.isnan(a)).sum(axis=axis, keepdims=keepdims)
-    return nansum(a, axis, keepdims=keepdims) / count.astype(a.dtype)
+    return _nansum(a, axis, keepdims=keepdims) / count.astype(a.dtype)
 
 
 @implements(np.nanmax)
@@ -205,21 +193,13 @@ def nanmin(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
 
 
 @implements(np.sinc)
-def sinc(x: TracedArray) -> Any:
-    """np.sinc."""
+def _sinc(x: TracedArray) -> Any:
     y = np.pi * np.where(x == 0, 1.0e-20, x)
     return np.sin(y) / y
 
 
-@implements(np.fix)
-def fix(x: TracedArray) -> Any:
-    """np.fix."""
-    return np.trunc(x)
-
-
 @implements(np.select)
-def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
-    """np.select."""
+def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
     if len(condlist) != len(choicelist):
         raise ValueError("list of cases must be same length as list of conditions")
     chosen = default
@@ -231,21 +211,13 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
 # ---- places
 
 
-@implements(np.fliplr)
-def fliplr(m: TracedArray) -> Any:
-    """np.fliplr."""
-    return np.flip(m, 1)
-
-
-@implements(np.flipud)
-def flipud(m: TracedArray) -> Any:
-    """np.flipud."""
-    return np.flip(m, 0)
+implements(np.fix)(lambda x: np.trunc(x))
+implements(np.fliplr)(lambda m: np.flip(m, 1))
+implements(np.flipud)(lambda m: np.flip(m, 0))
 
 
 @implements(np.rot90)
-def rot90(m: TracedArray, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
-    """np.rot90."""
+def _rot90(m: TracedArray, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     first, second = (axis_of(n, m.ndim) for n in axes)
     turned: Any = m
     for _ in range(k % 4):
@@ -254,28 +226,24 @@ def rot90(m: TracedArray, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
 
 
 @implements(np.column_stack)
-def column_stack(tup: Sequence[Any]) -> Any:
-    """np.column_stack."""
+def _column_stack(tup: Sequence[Any]) -> Any:
     return np.concatenate([v[:, None] if np.ndim(v) == 1 else v for v in tup], axis=1)
 
 
 @implements(np.append)
-def append(arr: Any, values: Any, axis: int | None = None) -> Any:
-    """np.append."""
+def _append(arr: Any, values: Any, axis: int | None = None) -> Any:
     if axis is None:
         return np.concatenate([np.ravel(arr), np.ravel(values)])
     return np.concatenate([arr, values], axis=axis)
 
 
 @implements(np.unstack)
-def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
-    """np.unstack."""
+def _unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
     moved = np.moveaxis(x, axis, 0)
     return tuple(moved[n] for n in range(moved.shape[0]))
 
 
 @implements(np.atleast_2d)
-def atleast_2d(*arys: Any) -> Any:
-    """np.atleast_2d."""
+def _atleast_2d(*arys: Any) -> Any:
     matrices = [np.reshape(a, (1,) * (2 - np.ndim(a)) + np.shape(a)) for a in arys]
     return matrices[0] if len(matrices) == 1 else tuple(matrices)

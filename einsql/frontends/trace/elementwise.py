@@ -368,9 +368,9 @@ def define(
 
     Args:
         ufunc: The function.
-        args: What it takes.
+        args: Its arguments.
         dtype: The type to compute in, if that is not what NumPy chooses.
-        casting: What may be converted to it, as NumPy has it.
+        casting: NumPy's rule for conversions to it.
 
     Raises:
         NotSupportedError: einsql lacks the function, or the types.
@@ -413,7 +413,7 @@ def _reachable(a: Expr | bool | int | float, dtype: DType) -> Expr | bool | int 
 
 
 def _beyond(name: str, args: Sequence[Expr | bool | int | float]) -> Expr:
-    """What integers and a number beyond all of them compare to."""
+    """The comparison of integers with a number beyond all of them."""
     a, b = (x if isinstance(x, float) else 0.0 for x in args)
     return Literal(_COMPARISONS[name](a, b), B)
 

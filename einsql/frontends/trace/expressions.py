@@ -93,6 +93,26 @@ def times(e: Expr, by: int) -> Expr:
     return e if by == 1 else apply("mul", e, index(by))
 
 
+def clamped(e: Expr, extent: int, *, below: bool, above: bool) -> Expr:
+    """An index clamped to an axis, at points that do not use it.
+
+    Args:
+        e: The index.
+        extent: The extent of the axis.
+        below: Whether the index may be negative.
+        above: Whether it may be beyond the end.
+    """
+    if above:
+        e = apply("least", e, index(extent - 1))
+    return apply("greatest", e, index(0)) if below else e
+
+
+def alone(e: Expr, rank: int) -> Expr:
+    """The expression with 0 for every label from `rank` on, whose axes have one element."""
+    count = max(max(labels(e), default=-1) + 1, rank)
+    return substituted(e, [label(n) if n < rank else ZERO for n in range(count)])
+
+
 def quotient(e: Expr, by: int, extents: Sequence[int]) -> Expr:
     """E // by, for an index that is not negative."""
     return _divided(e, by, extents)[0]
@@ -148,7 +168,7 @@ def labels(e: Expr) -> set[int]:
 
 
 def size(e: Expr) -> int:
-    """How many functions it calls."""
+    """The number of functions that it calls."""
     return sum(isinstance(p, Apply) and p.fn != "cast" for p in parts(e))
 
 

@@ -125,8 +125,7 @@ def _never_negative(step: Step) -> bool:
 
 
 @implements(np.take)
-def take(a: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> TracedArray:
-    """np.take."""
+def _take(a: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> TracedArray:
     if mode != "raise":
         raise untraceable(f"np.take with mode='{mode}'", "Bring the indices into bounds before.")
     x = a if isinstance(a, TracedArray) else lifted(indices.graph, np.asarray(a))
@@ -143,8 +142,7 @@ def _copied(x: TracedArray) -> TracedArray:
 
 
 @implements(np.take_along_axis)
-def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> TracedArray:
-    """np.take_along_axis."""
+def _take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> TracedArray:
     if axis is None:
         return getitem(arr.reshape(-1), indices)
     x = arr if isinstance(arr, TracedArray) else lifted(indices.graph, np.asarray(arr))

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from einsql.frontends.trace.arguments import refuse_options
 from einsql.frontends.trace.array import TracedArray, graph_of, implements, lifted
 from einsql.frontends.trace.elementwise import choose, literal, met
-from einsql.frontends.trace.expressions import apply, cast, index, label, plus
+from einsql.frontends.trace.expressions import apply, cast, clamped, index, label, plus
 from einsql.frontends.trace.nodes import Affine, Expr
-from einsql.frontends.trace.shapes import axis_of, held, ravel
+from einsql.frontends.trace.shapes import axis_of, ravel
 from einsql.frontends.trace.source import untraceable
 from einsql.frontends.trace.steps import read
 
@@ -22,7 +23,7 @@ from einsql.frontends.trace.steps import read
 @implements(np.concatenate, np.concat)
 def concatenate(arrays: Sequence[Any], axis: int | None = 0, **options: Any) -> TracedArray:
     """np.concatenate: each point reads the array whose interval contains it."""
-    _refuse(options, "np.concatenate")
+    refuse_options("np.concatenate", options, "Leave that out.")
     graph = graph_of(arrays)
     operands = [lifted(graph, a) for a in arrays]
     if axis is None:
@@ -41,7 +42,12 @@ def concatenate(arrays: Sequence[Any], axis: int | None = 0, **options: Any) -> 
     start = 0
     for a in operands:
         places: list[Expr] = [label(n) for n in range(len(shape))]
-        places[at] = held(plus(label(at), index(-start)), a.shape[at], start, total)
+        places[at] = clamped(
+            plus(label(at), index(-start)),
+            a.shape[at],
+            below=start > 0,
+            above=start + a.shape[at] < total,
+        )
         parts.append(cast(read(a.step, places), dtype))
         start += a.shape[at]
     element = _chosen(parts, [a.shape[at] for a in operands], label(at))
@@ -58,9 +64,8 @@ def _chosen(parts: Sequence[Expr], extents: Sequence[int], at: Affine) -> Expr:
 
 
 @implements(np.stack)
-def stack(arrays: Sequence[Any], axis: int = 0, **options: Any) -> TracedArray:
-    """np.stack."""
-    _refuse(options, "np.stack")
+def _stack(arrays: Sequence[Any], axis: int = 0, **options: Any) -> TracedArray:
+    refuse_options("np.stack", options, "Leave that out.")
     graph = graph_of(arrays)
     operands = [lifted(graph, a) for a in arrays]
     if len({a.shape for a in operands}) != 1:
@@ -73,16 +78,14 @@ def stack(arrays: Sequence[Any], axis: int = 0, **options: Any) -> TracedArray:
 
 
 @implements(np.vstack)
-def vstack(tup: Sequence[Any], **options: Any) -> TracedArray:
-    """np.vstack."""
+def _vstack(tup: Sequence[Any], **options: Any) -> TracedArray:
     graph = graph_of(tup)
     operands = [lifted(graph, a) for a in tup]
     return concatenate([a if a.ndim > 1 else a.reshape(1, -1) for a in operands], 0, **options)
 
 
 @implements(np.hstack)
-def hstack(tup: Sequence[Any], **options: Any) -> TracedArray:
-    """np.hstack."""
+def _hstack(tup: Sequence[Any], **options: Any) -> TracedArray:
     first = next(a for a in tup if isinstance(a, TracedArray))
     return concatenate(tup, 0 if first.ndim == 1 else 1, **options)
 
@@ -117,7 +120,7 @@ def array_split(ary: TracedArray, indices_or_sections: Any, axis: int = 0) -> li
 def pad(array: TracedArray, pad_width: Any, mode: str = "constant", **options: Any) -> TracedArray:
     """np.pad with a constant."""
     value = options.pop("constant_values", 0)
-    _refuse(options, "np.pad")
+    refuse_options("np.pad", options, "Leave that out.")
     if mode != "constant" or not isinstance(value, bool | int | float):
         raise untraceable(f"np.pad with mode='{mode}'", "mode='constant' with one number works.")
     sides = np.asarray(pad_width)
@@ -144,16 +147,10 @@ def _inside(shape: Sequence[int], widths: list[list[int]]) -> tuple[list[Expr], 
     places: list[Expr] = []
     tests: list[Expr] = []
     for n, (extent, (before, after)) in enumerate(zip(shape, widths, strict=True)):
-        total = extent + before + after
-        places.append(held(plus(label(n), index(-before)), extent, before, total))
+        at = plus(label(n), index(-before))
+        places.append(clamped(at, extent, below=before > 0, above=after > 0))
         if before:
             tests.append(apply("le", index(before), label(n)))
         if after:
             tests.append(apply("lt", label(n), index(before + extent)))
     return places, tests
-
-
-def _refuse(options: dict[str, Any], what: str) -> None:
-    refused = [k for k, v in options.items() if v is not None]
-    if refused:
-        raise untraceable(f"{what} with {', '.join(refused)}", "Leave that out.")

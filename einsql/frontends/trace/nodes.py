@@ -82,9 +82,9 @@ class Step:
     Attributes:
         number: Steps are numbered as they are made, so sources come first.
         extents: Of the labels: the axes', then those that are reduced over.
-        expr: What an element is; None of a tensor.
+        expr: The expression of an element; None for a tensor.
         how: The reduction over the labels behind the axes', as SQL's aggregate; None of a map.
-        name: What the user calls it.
+        name: The name of the user's variable.
         dims: Names of the axes of a tensor, as far as the user has given them.
         drops: Whether points that lie outside of what is read count for nothing.
     """
@@ -101,5 +101,5 @@ class Step:
 
     @property
     def points(self) -> int:
-        """How often the expression is evaluated."""
+        """The number of evaluations of the expression."""
         return prod(self.extents)

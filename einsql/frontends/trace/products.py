@@ -13,7 +13,7 @@ from einsql.errors import Error
 from einsql.frontends.trace.arguments import NO_VALUE
 from einsql.frontends.trace.array import TracedArray, apply_, graph_of, implements, lifted
 from einsql.frontends.trace.elementwise import met
-from einsql.frontends.trace.expressions import ZERO, apply, cast, label, substituted
+from einsql.frontends.trace.expressions import ZERO, alone, apply, cast, label
 from einsql.frontends.trace.nodes import Expr, Literal
 from einsql.frontends.trace.reductions import axes_of
 from einsql.frontends.trace.shapes import ravel
@@ -55,16 +55,12 @@ def contract(
         nothing = Literal(exact.numpy.type(0).item(), exact)
         return TracedArray(graph, graph.map(sizes[: len(output)], nothing))
     if all(e == 1 for e in summed):
-        step = graph.map(sizes[: len(output)], _without(expr, len(output), len(order)))
+        step = graph.map(sizes[: len(output)], alone(expr, len(output)))
     else:
         how = "BOOL_OR" if dtype is DType.BOOLEAN else "SUM"
         step = graph.reduce(sizes, len(output), how, expr, exact)
     product = TracedArray(graph, step)
     return product if exact is dtype else product.astype(dtype.numpy)
-
-
-def _without(expr: Expr, rank: int, many: int) -> Expr:
-    return substituted(expr, [label(n) if n < rank else ZERO for n in range(many)])
 
 
 @implements(np.einsum)
@@ -108,38 +104,37 @@ def matmul(x1: Any, x2: Any) -> TracedArray:
 
 
 @implements(np.dot)
-def dot(a: Any, b: Any, out: None = None) -> TracedArray:
-    """np.dot."""
+def _dot(a: Any, b: Any, out: None = None) -> TracedArray:
     x, y = _lifted(a, b)
     if not x.ndim or not y.ndim:
         return apply_(np.multiply, x, y)
+    return _summed(x, y, [x.ndim - 1], [max(0, y.ndim - 2)], "dot")
+
+
+def _summed(
+    x: TracedArray, y: TracedArray, first: Sequence[int], second: Sequence[int], what: str
+) -> TracedArray:
+    """The sums of products over pairs of axes; other axes follow each other."""
     left, right = [f"a{n}" for n in range(x.ndim)], [f"b{n}" for n in range(y.ndim)]
-    right[max(0, y.ndim - 2)] = left[-1]
-    _same(x.shape[-1], y.shape[max(0, y.ndim - 2)], "dot")
-    kept = [n for n in (*left, *right) if n != left[-1]]
+    for m, n in zip(first, second, strict=True):
+        if x.shape[m] != y.shape[n]:
+            raise ValueError(f"{what}: {x.shape[m]} elements meet {y.shape[n]}")
+        right[n] = left[m]
+    kept = [n for at, n in enumerate(left) if at not in first]
+    kept += [n for at, n in enumerate(right) if at not in second]
     return contract([x, y], [left, right], kept)
 
 
-def _same(m: int, n: int, what: str) -> None:
-    if m != n:
-        raise ValueError(f"{what}: {m} elements meet {n}")
-
-
 @implements(np.inner)
-def inner(a: Any, b: Any) -> TracedArray:
-    """np.inner."""
+def _inner(a: Any, b: Any) -> TracedArray:
     x, y = _lifted(a, b)
-    _same(x.shape[-1], y.shape[-1], "inner")
-    left = [*(f"a{n}" for n in range(x.ndim - 1)), "k"]
-    right = [*(f"b{n}" for n in range(y.ndim - 1)), "k"]
-    return contract([x, y], [left, right], [*left[:-1], *right[:-1]])
+    return _summed(x, y, axes_of(-1, x.ndim), axes_of(-1, y.ndim), "inner")
 
 
 @implements(np.vdot)
-def vdot(a: Any, b: Any) -> TracedArray:
-    """np.vdot."""
+def _vdot(a: Any, b: Any) -> TracedArray:
     x, y = _lifted(a, b)
-    return inner(ravel(x), ravel(y))
+    return _inner(ravel(x), ravel(y))
 
 
 @implements(np.vecdot)
@@ -152,15 +147,13 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> TracedArray:
 
 
 @implements(np.outer)
-def outer(a: Any, b: Any, out: None = None) -> TracedArray:
-    """np.outer."""
+def _outer(a: Any, b: Any, out: None = None) -> TracedArray:
     x, y = _lifted(a, b)
     return contract([ravel(x), ravel(y)], [["i"], ["j"]], ["i", "j"])
 
 
 @implements(np.tensordot)
-def tensordot(a: Any, b: Any, axes: Any = 2) -> TracedArray:
-    """np.tensordot."""
+def _tensordot(a: Any, b: Any, axes: Any = 2) -> TracedArray:
     x, y = _lifted(a, b)
     if isinstance(axes, int | np.integer):
         many = int(axes)
@@ -170,18 +163,11 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> TracedArray:
         first, second = (
             [axes_of(n, r)[0] for n in s] for s, r in zip(sides, (x.ndim, y.ndim), strict=True)
         )
-    left, right = [f"a{n}" for n in range(x.ndim)], [f"b{n}" for n in range(y.ndim)]
-    for m, n in zip(first, second, strict=True):
-        _same(x.shape[m], y.shape[n], "tensordot")
-        right[n] = left[m]
-    kept = [n for at, n in enumerate(left) if at not in first]
-    kept += [n for at, n in enumerate(right) if at not in second]
-    return contract([x, y], [left, right], kept)
+    return _summed(x, y, first, second, "tensordot")
 
 
 @implements(np.clip)
-def clip(a: Any, a_min: Any = None, a_max: Any = None, out: None = None, **options: Any) -> Any:
-    """np.clip."""
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, out: None = None, **options: Any) -> Any:
     low = options.pop("min", a_min)
     high = options.pop("max", a_max)
     clipped: Any = a

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from einsql.core import forks
 from einsql.core.schema import DType
 from einsql.errors import DataError, Error, InterfaceError, ProgrammingError, suggest
+from einsql.frontends.trace.arguments import leaves, mapped, rebuilt
 from einsql.frontends.trace.array import TracedArray, lifted
 from einsql.frontends.trace.nodes import Step
 from einsql.frontends.trace.statement import write
@@ -79,7 +81,7 @@ class Traced:
 
         Raises:
             InterfaceError: An array has another shape or dtype.
-            DataError: An index lies outside, an integer overflows.
+            DataError: An index is out of bounds, an integer overflows.
         """
         relations = self._recorded.given(arrays, self.dims)
         if self._shared is not None:  # another program may have given a name to an array of its own
@@ -175,7 +177,7 @@ def _session(
     """A session in memory for one program.
 
     Args:
-        tensors: What is registered there.
+        tensors: The tensors to register.
         dims: The keys of each.
         inherited: The program's session in the parent process, if this one was forked.
     """
@@ -220,7 +222,8 @@ class Recorded:
         self._dims = named_dims(dims, self._names)
         self._slots: list[tuple[str, tuple[int, ...], DType]] = []
         traced = [self._argument(a, n) for a, n in zip(args, self._names, strict=True)]
-        self._taken = _form_of(list(args), iter(range(len(self._slots))))
+        numbers = count()  # in the order in which tensors are traced
+        self._taken = mapped(list(args), lambda a: _Numbered(next(numbers)) if _is_given(a) else a)
         unknown = [n for n in self._dims if n not in {s[0] for s in self._slots}]
         if unknown:
             known = ", ".join(s[0] for s in self._slots)
@@ -234,7 +237,7 @@ class Recorded:
         else:
             returned = _called(fn, traced)
         self.outputs: list[Step] = []
-        self._form = self._unpacked(returned)
+        self._form = mapped(returned, self._unpacked)
         if not self.outputs:
             raise ProgrammingError(
                 "The function gives no array of its arguments",
@@ -244,7 +247,7 @@ class Recorded:
     def _argument(self, value: Any, name: str) -> Any:
         if isinstance(value, list | tuple) and any(map(_is_given, leaves(value))):
             many = [self._argument(v, f"{name}_{n}") for n, v in enumerate(value)]
-            return _rebuilt(value, many)
+            return rebuilt(value, many)
         if isinstance(value, dict):
             return {k: self._argument(v, self._leaf(str(k), name)) for k, v in value.items()}
         if not _is_given(value):
@@ -268,16 +271,12 @@ class Recorded:
         return f"{name}_{key}" if key.lower() in taken or not key.isidentifier() else key
 
     def _unpacked(self, value: Any) -> Any:
-        """The form of a result, with numbers of outputs in the places of arrays."""
+        """The form of a leaf of the result: the number of the output in the place of an array."""
         if isinstance(value, TracedArray):
             if value.graph is not self.graph:
                 raise ProgrammingError("The function gives an array of another traced program")
             self.outputs.append(value.step)
             return _Numbered(len(self.outputs) - 1)
-        if isinstance(value, list | tuple):
-            return _rebuilt(value, [self._unpacked(v) for v in value])
-        if isinstance(value, dict):
-            return {k: self._unpacked(v) for k, v in value.items()}
         if value is None or isinstance(value, str):
             return value
         return self._unpacked(lifted(self.graph, value))
@@ -317,7 +316,14 @@ class Recorded:
 
     def packed(self, arrays: Sequence[np.ndarray]) -> Any:
         """Results in the form in which the function gave them."""
-        return _filled(self._form, arrays)
+
+        def filled(leaf: Any) -> Any:
+            if not isinstance(leaf, _Numbered):
+                return leaf
+            array = arrays[leaf.number]
+            return array if array.shape else array[()]
+
+        return mapped(self._form, filled)
 
 
 class _Numbered:
@@ -327,38 +333,7 @@ class _Numbered:
         self.number = number
 
 
-def _filled(form: Any, arrays: Sequence[np.ndarray]) -> Any:
-    if isinstance(form, _Numbered):
-        array = arrays[form.number]
-        return array if array.shape else array[()]
-    if isinstance(form, list | tuple):
-        return _rebuilt(form, [_filled(f, arrays) for f in form])
-    if isinstance(form, dict):
-        return {k: _filled(f, arrays) for k, f in form.items()}
-    return form
-
-
-def _rebuilt(like: Any, values: list[Any]) -> Any:
-    """Values in a list or tuple of the same kind."""
-    if hasattr(like, "_fields"):
-        return type(like)(*values)
-    return values if isinstance(like, list) else tuple(values)
-
-
-def leaves(value: Any) -> Iterator[Any]:
-    """The leaves of nested containers, in order."""
-    if isinstance(value, list | tuple):
-        for v in value:
-            yield from leaves(v)
-    elif isinstance(value, dict):
-        for v in value.values():
-            yield from leaves(v)
-    else:
-        yield value
-
-
 def _is_given(value: Any) -> bool:
-    """True for arguments that are tensors."""
     return is_array(value) or isinstance(value, np.generic) or is_sparse(value)
 
 
@@ -370,15 +345,6 @@ def _called(fn: Callable[..., Any], traced: Sequence[Any]) -> Any:
         if isinstance(error.__cause__, Error):  # as y[n] = x of a plain y has it
             raise error.__cause__ from None
         raise
-
-
-def _form_of(value: Any, numbers: Iterator[int]) -> Any:
-    """Arguments with numbers in the places of tensors, in the order in which they are traced."""
-    if isinstance(value, list | tuple):
-        return _rebuilt(value, [_form_of(v, numbers) for v in value])
-    if isinstance(value, dict):
-        return {k: _form_of(v, numbers) for k, v in value.items()}
-    return _Numbered(next(numbers)) if _is_given(value) else value
 
 
 def _taken(form: Any, value: Any, taken: dict[int, Any]) -> bool:

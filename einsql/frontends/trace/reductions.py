@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.frontends.trace.arguments import NO_VALUE
+from einsql.frontends.trace.arguments import NO_VALUE, refuse_options
 from einsql.frontends.trace.array import TracedArray, apply_, graph_of, implements, lifted
 from einsql.frontends.trace.elementwise import computed, dtype_of, number, truth
-from einsql.frontends.trace.expressions import ZERO, apply, cast, label, labels, substituted
+from einsql.frontends.trace.expressions import alone, apply, cast, label
 from einsql.frontends.trace.nodes import Expr, Literal
 from einsql.frontends.trace.shapes import axis_of, diagonal, expand_dims, ravel, transpose
 from einsql.frontends.trace.source import untraceable
@@ -39,7 +39,7 @@ def reduced(
         axis: One axis, several, or None for all.
         keepdims: Whether these axes stay, with one element.
         how: SQL's aggregate.
-        element: What is aggregated.
+        element: Returns the aggregated expression of an element.
         dtype: Of the result, if it is not the element's.
         nothing: The result over no elements.
 
@@ -60,7 +60,7 @@ def reduced(
             raise ValueError(f"zero-size array to reduction operation {how} which has no identity")
         step = x.graph.map(shape, Literal(result.numpy.type(nothing).item(), result))
     elif prod(extents[len(kept) :]) == 1 and how != "VAR_POP":
-        step = x.graph.map(shape, cast(_alone(expr, len(kept)), result))
+        step = x.graph.map(shape, cast(alone(expr, len(kept)), result))
     else:
         step = x.graph.reduce(extents, len(kept), how, expr, result)
     aggregate = TracedArray(x.graph, step)
@@ -68,12 +68,6 @@ def reduced(
         return aggregate
     wide = [1 if n in gone else e for n, e in enumerate(x.shape)]
     return TracedArray(x.graph, x.graph.map(wide, read(aggregate.step, [label(n) for n in kept])))
-
-
-def _alone(expr: Expr, rank: int) -> Expr:
-    """The element of an axis of one."""
-    most = max(labels(expr), default=-1) + 1
-    return substituted(expr, [label(n) if n < rank else ZERO for n in range(max(most, rank))])
 
 
 def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
@@ -87,9 +81,7 @@ def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
 
 
 def _options(what: str, options: dict[str, Any]) -> None:
-    refused = [k for k, v in options.items() if v is not None and v is not NO_VALUE]
-    if refused:
-        raise untraceable(f"{what} with {', '.join(refused)}", "Select with np.where before.")
+    refuse_options(what, options, "Select with np.where before.")
 
 
 def _keep(keepdims: Any) -> bool:
@@ -108,7 +100,6 @@ def summed(dtype: DType, wanted: Any) -> DType:
 def _sum(
     a: TracedArray, axis: Any = None, dtype: Any = None, keepdims: Any = False, **options: Any
 ) -> TracedArray:
-    """np.sum."""
     _options("np.sum", options)
     total = summed(a.step.dtype, dtype)
     wide = total if total.is_float else I64
@@ -139,10 +130,9 @@ def _mean_type(a: TracedArray, dtype: Any) -> DType:
 
 
 @implements(np.mean)
-def mean(
+def _mean(
     a: TracedArray, axis: Any = None, dtype: Any = None, keepdims: Any = False, **options: Any
 ) -> TracedArray:
-    """np.mean."""
     _options("np.mean", options)
     real = _mean_type(a, dtype)
     return reduced(a, axis, _keep(keepdims), "AVG", lambda e: cast(e, real), real, math.nan)
@@ -158,7 +148,7 @@ def average(
     graph = graph_of((a, weights))
     x = lifted(graph, a)
     if weights is None:
-        return mean(x, axis, keepdims=keepdims)
+        return _mean(x, axis, keepdims=keepdims)
     by = lifted(graph, weights)
     gone = axes_of(axis, x.ndim)
     if by.shape != x.shape:
@@ -176,7 +166,6 @@ def average(
 
 
 def _listed(axis: Any, rank: int) -> list[int]:
-    """Axes in the order given."""
     return [axis_of(n, rank) for n in (axis if isinstance(axis, tuple) else (axis,))]
 
 
@@ -197,17 +186,16 @@ def variance(
     gone = axes_of(axis, a.ndim)
     many = prod(a.shape[n] for n in gone)
     x = a if a.step.dtype is real else a.astype(real.numpy)
-    away = apply_(np.subtract, x, mean(x, gone, keepdims=True))
+    away = apply_(np.subtract, x, _mean(x, gone, keepdims=True))
     square = apply_(np.multiply, away, away)
     if degrees == 0:
-        return mean(square, gone, keepdims=_keep(keepdims))
+        return _mean(square, gone, keepdims=_keep(keepdims))
     total = _sum(square, gone, keepdims=_keep(keepdims))
     return apply_(np.divide, total, float(max(many - degrees, 0)))
 
 
 @implements(np.std)
-def deviation(a: TracedArray, *args: Any, **options: Any) -> TracedArray:
-    """np.std."""
+def _deviation(a: TracedArray, *args: Any, **options: Any) -> TracedArray:
     return apply_(np.sqrt, variance(a, *args, **options))
 
 
@@ -230,28 +218,26 @@ def minimum(a: TracedArray, axis: Any = None, keepdims: Any = False, **options: 
 
 
 @implements(np.ptp)
-def spread(a: TracedArray, axis: Any = None, keepdims: Any = False, **options: Any) -> TracedArray:
-    """np.ptp."""
+def _spread(a: TracedArray, axis: Any = None, keepdims: Any = False, **options: Any) -> TracedArray:
     return apply_(np.subtract, maximum(a, axis, keepdims), minimum(a, axis, keepdims))
 
 
-@implements(np.any)
-def any_(a: TracedArray, axis: Any = None, keepdims: Any = False, **options: Any) -> TracedArray:
-    """np.any."""
-    _options("np.any", options)
-    return reduced(a, axis, _keep(keepdims), "BOOL_OR", truth, B, False)
+def _truth(how: str, nothing: bool, what: str) -> Callable[..., TracedArray]:
+    def aggregate(
+        a: TracedArray, axis: Any = None, keepdims: Any = False, **options: Any
+    ) -> TracedArray:
+        _options(what, options)
+        return reduced(a, axis, _keep(keepdims), how, truth, B, nothing)
+
+    return aggregate
 
 
-@implements(np.all)
-def all_(a: TracedArray, axis: Any = None, keepdims: Any = False, **options: Any) -> TracedArray:
-    """np.all."""
-    _options("np.all", options)
-    return reduced(a, axis, _keep(keepdims), "BOOL_AND", truth, B, True)
+implements(np.any)(_truth("BOOL_OR", False, "np.any"))
+implements(np.all)(_truth("BOOL_AND", True, "np.all"))
 
 
 @implements(np.count_nonzero)
-def count(a: TracedArray, axis: Any = None, *, keepdims: Any = False) -> TracedArray:
-    """np.count_nonzero."""
+def _count(a: TracedArray, axis: Any = None, *, keepdims: Any = False) -> TracedArray:
     return reduced(a, axis, keepdims, "SUM", lambda e: cast(truth(e), I64), I64, 0)
 
 
@@ -284,27 +270,18 @@ def _extreme(a: TracedArray, axis: Any, keepdims: Any, negate: bool) -> TracedAr
     return expand_dims(positions, at) if _keep(keepdims) else positions
 
 
-@implements(np.argmax)
-def argmax(
-    a: TracedArray, axis: Any = None, out: None = None, *, keepdims: Any = False
-) -> TracedArray:
-    """np.argmax."""
-    return _extreme(a, axis, keepdims, False)
-
-
-@implements(np.argmin)
-def argmin(
-    a: TracedArray, axis: Any = None, out: None = None, *, keepdims: Any = False
-) -> TracedArray:
-    """np.argmin."""
-    return _extreme(a, axis, keepdims, True)
+for _function, _negate in ((np.argmax, False), (np.argmin, True)):
+    implements(_function)(
+        lambda a, axis=None, out=None, *, keepdims=False, _negate=_negate: _extreme(
+            a, axis, keepdims, _negate
+        )
+    )
 
 
 @implements(np.trace)
-def trace(
+def _trace(
     a: TracedArray, offset: int = 0, axis1: int = 0, axis2: int = 1, **options: Any
 ) -> TracedArray:
-    """np.trace."""
     _options("np.trace", options)
     return _sum(diagonal(a, offset, axis1, axis2), -1)
 

@@ -34,7 +34,6 @@ BLOCK = 16
 
 
 def _running(x: TracedArray) -> TracedArray:
-    """Running sums along the last axis."""
     extent = x.shape[-1]
     if x.size == 0:
         return x

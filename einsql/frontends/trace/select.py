@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from einsql.frontends.trace.expressions import labels, reads
 from einsql.frontends.trace.nodes import Affine, Expr, Read, Step
-from einsql.frontends.trace.text import Printer, name_text
+from einsql.frontends.trace.text import Printer, name_text, unused
 
 LETTERS: tuple[str, ...] = (*"ijklmnopqrstuvwxyz", *(f"i{n}" for n in range(1, 1000)))
 
@@ -28,14 +28,14 @@ class Names:
 
 @dataclass(frozen=True)
 class Body:
-    """What is selected.
+    """The content of a SELECT.
 
     Attributes:
         extents: Of the labels.
         keys: The labels that are keys, in the order of the array's axes.
-        expr: What an element is, or what is aggregated.
+        expr: The expression of an element, or the aggregated expression.
         how: The aggregate, or None.
-        finish: What is made of the aggregate, over `place` for it.
+        finish: An expression of the aggregate, which `place` stands for.
     """
 
     extents: tuple[int, ...]
@@ -48,8 +48,6 @@ class Body:
 
 @dataclass
 class _Source:
-    """An array in FROM."""
-
     read: Read
     alias: str
     columns: list[str] = field(default_factory=list)
@@ -63,7 +61,7 @@ class Select:
     """Writes one SELECT.
 
     Args:
-        body: What is selected.
+        body: The content of the SELECT.
         names: Names of arrays and keys so far; tensors without names of their axes get them.
     """
 
@@ -102,18 +100,15 @@ class Select:
         visit(self.body.expr)
         used: set[str] = set()
         for r in ordered:
-            name = alias = self.names.of[r.step]
-            n = 2
-            while alias.lower() in used:
-                alias, n = f"{name}_{n}", n + 1
+            alias = unused(self.names.of[r.step], used)
             used.add(alias.lower())
             self.sources.append(_Source(r, alias))
 
     def _axes(self, s: _Source) -> list[tuple[int, Expr]]:
         """The axes of a source that are keys of its table, and where they are read."""
         step = s.read.step
-        every = step.expr is None
-        return [(n, i) for n, i in enumerate(s.read.index) if every or step.shape[n] != 1]
+        pairs = enumerate(s.read.index)
+        return [(n, i) for n, i in pairs if step.expr is None or step.shape[n] != 1]
 
     def _label(self, s: _Source, axis: int, i: Expr) -> int | None:
         """The label that a key of a source is."""
@@ -157,7 +152,7 @@ class Select:
                     column = self.labels[n]
                 else:
                     hint = known[axis] if known is not None else None
-                    column = self._unused(hint or self._fresh(taken), taken)
+                    column = unused(hint or self._fresh(taken), taken)
                     taken.add(column.lower())
                     s.conditions.append((column, i))
                 s.columns.append(column)
@@ -166,15 +161,7 @@ class Select:
                 self.names.keys[step] = named
 
     def _fresh(self, taken: set[str]) -> str:
-        free = (x for x in LETTERS if x not in taken and x not in self.names.taken)
-        return next(free)
-
-    @staticmethod
-    def _unused(name: str, taken: set[str]) -> str:
-        candidate, n = name, 1
-        while candidate.lower() in taken:
-            candidate, n = f"{name}_{n}", n + 1
-        return candidate
+        return next(x for x in LETTERS if x not in taken and x not in self.names.taken)
 
     # ---- text
 
@@ -211,11 +198,11 @@ class Select:
         present: list[_Source] = []
         lines = [self._joined(s, scope, present, where) for s in plain]
         for n in free:
-            name, alias = self.labels[n], self.labels[n]
+            name = self.labels[n]
             aliases = {x.alias.lower() for x in self.sources}
-            text = f"range({self.body.extents[n]}) AS {name_text(alias)}"
-            if alias.lower() in aliases:
-                other = self._unused(f"{alias}_range", aliases)
+            text = f"range({self.body.extents[n]}) AS {name_text(name)}"
+            if name.lower() in aliases:
+                other = unused(f"{name}_range", aliases)
                 text = f"range({self.body.extents[n]}) AS {name_text(other)}({name_text(name)})"
             lines.append(f"{'CROSS JOIN ' if lines else 'FROM '}{text}")
             scope.add(n)
@@ -223,7 +210,6 @@ class Select:
         return lines, where
 
     def _joined(self, s: _Source, scope: set[int], present: list[_Source], where: list[str]) -> str:
-        """A source with its join condition."""
         name = name_text(s.alias)
         conditions = [
             (f"{name}.{name_text(column)} = {self.printer.text(i, True)}", i)
@@ -252,7 +238,6 @@ class Select:
         return line
 
     def _item(self, s: _Source) -> str:
-        """An array as FROM names it."""
         own, step = self.names.of[s.read.step], s.read.step
         keys = [k for k in self.names.keys[step] if k is not None]
         if s.columns != keys:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -14,6 +14,7 @@ from einsql.frontends.trace.elementwise import choose, computed, dtype_of, liter
 from einsql.frontends.trace.expressions import (
     ZERO,
     apply,
+    clamped,
     index,
     label,
     plus,
@@ -22,7 +23,7 @@ from einsql.frontends.trace.expressions import (
     scaled,
     shifted,
 )
-from einsql.frontends.trace.nodes import Affine, Expr
+from einsql.frontends.trace.nodes import Expr
 from einsql.frontends.trace.source import untraceable
 from einsql.frontends.trace.steps import read
 
@@ -45,16 +46,6 @@ def axis_of(axis: int, rank: int) -> int:
     return axis % rank
 
 
-def held(e: Affine, extent: int, start: int, total: int) -> Expr:
-    """An index clamped to an axis, where points outside do not use it."""
-    inside: Expr = e
-    if start + extent < total:
-        inside = apply("least", inside, index(extent - 1))
-    if start > 0:
-        inside = apply("greatest", inside, index(0))
-    return inside
-
-
 # ---- the same elements in other axes
 
 
@@ -74,7 +65,7 @@ def reshape(a: TracedArray, shape: Any, order: str = "C", copy: bool | None = No
 
 
 def _places(before: Sequence[int], after: Sequence[int]) -> list[Expr]:
-    """Where each axis of a shape is read for the labels of another one of the same size."""
+    """The index of each axis of a shape, over the labels of another shape of the same size."""
     places: list[Expr] = [ZERO] * len(before)
     m = 0
     for first, last in _aligned(before, after):
@@ -135,19 +126,15 @@ def transpose(a: TracedArray, axes: Any = None) -> TracedArray:
     return viewed(a, [a.shape[n] for n in order], places, number=a.number)
 
 
-@implements(np.matrix_transpose)
-def matrix_transpose(x: TracedArray) -> TracedArray:
-    """np.matrix_transpose."""
-    return swapaxes(x, -1, -2)
-
-
 @implements(np.swapaxes)
-def swapaxes(a: TracedArray, axis1: int, axis2: int) -> TracedArray:
-    """np.swapaxes."""
+def _swapaxes(a: TracedArray, axis1: int, axis2: int) -> TracedArray:
     order = list(range(a.ndim))
     m, n = axis_of(axis1, a.ndim), axis_of(axis2, a.ndim)
     order[m], order[n] = order[n], order[m]
     return transpose(a, order)
+
+
+implements(np.matrix_transpose)(lambda x: _swapaxes(x, -1, -2))
 
 
 @implements(np.moveaxis)
@@ -175,8 +162,7 @@ def expand_dims(a: TracedArray, axis: Any) -> TracedArray:
 
 
 @implements(np.squeeze)
-def squeeze(a: TracedArray, axis: Any = None) -> TracedArray:
-    """np.squeeze."""
+def _squeeze(a: TracedArray, axis: Any = None) -> TracedArray:
     if axis is None:
         gone = {n for n, e in enumerate(a.shape) if e == 1}
     else:
@@ -204,16 +190,14 @@ def broadcast_to(array: TracedArray, shape: Any, subok: bool = False) -> TracedA
 
 
 @implements(np.broadcast_arrays)
-def broadcast_arrays(*args: Any, subok: bool = False) -> tuple[TracedArray, ...]:
-    """np.broadcast_arrays."""
+def _broadcast_arrays(*args: Any, subok: bool = False) -> tuple[TracedArray, ...]:
     arrays = [lifted(graph_of(args), a) for a in args]
     shape = np.broadcast_shapes(*(a.shape for a in arrays))
     return tuple(broadcast_to(a, shape) for a in arrays)
 
 
 @implements(np.flip)
-def flip(m: TracedArray, axis: Any = None) -> TracedArray:
-    """np.flip."""
+def _flip(m: TracedArray, axis: Any = None) -> TracedArray:
     flipped = range(m.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     turned = [axis_of(n, m.ndim) for n in flipped]
     _once(turned)
@@ -221,13 +205,12 @@ def flip(m: TracedArray, axis: Any = None) -> TracedArray:
 
 
 @implements(np.roll)
-def roll(a: TracedArray, shift: Any, axis: Any = None) -> TracedArray:
-    """np.roll."""
+def _roll(a: TracedArray, shift: Any, axis: Any = None) -> TracedArray:
     if axis is None:
-        return reshape(roll(ravel(a), operator.index(np.sum(shift)), 0), a.shape)
+        return reshape(_roll(ravel(a), operator.index(np.sum(shift)), 0), a.shape)
     if isinstance(shift, tuple | list) or isinstance(axis, tuple | list):
         for by, along in np.broadcast(shift, axis):
-            a = roll(a, operator.index(by), operator.index(along))
+            a = _roll(a, operator.index(by), operator.index(along))
         return a
     at, extent = axis_of(axis, a.ndim), a.shape[axis]
     places: list[Expr] = [label(n) for n in range(a.ndim)]
@@ -251,8 +234,7 @@ def repeat(a: TracedArray, repeats: int, axis: int | None = None) -> TracedArray
 
 
 @implements(np.tile)
-def tile(A: TracedArray, reps: Any) -> TracedArray:  # noqa: N803 - NumPy's name
-    """np.tile."""
+def _tile(A: TracedArray, reps: Any) -> TracedArray:  # noqa: N803 - NumPy's name
     many = tuple(reps) if isinstance(reps, tuple | list) else (reps,)
     if any(n < 0 for n in many):
         raise ValueError("negative dimensions are not allowed")
@@ -282,16 +264,8 @@ def _triangle(m: Any, k: int, lower: bool) -> TracedArray:
     return TracedArray(m.graph, m.graph.map(m.shape, choose(inside, elements(m, m.shape), zero)))
 
 
-@implements(np.tril)
-def tril(m: TracedArray, k: int = 0) -> TracedArray:
-    """np.tril."""
-    return _triangle(m, k, True)
-
-
-@implements(np.triu)
-def triu(m: TracedArray, k: int = 0) -> TracedArray:
-    """np.triu."""
-    return _triangle(m, k, False)
+implements(np.tril)(lambda m, k=0: _triangle(m, k, True))
+implements(np.triu)(lambda m, k=0: _triangle(m, k, False))
 
 
 @implements(np.diagonal)
@@ -324,7 +298,9 @@ def diag(v: TracedArray, k: int = 0) -> TracedArray:
     zero = literal(v.step.dtype.numpy.type(0).item(), v.step.dtype)
     if v.shape[0] == 0:
         return TracedArray(v.graph, v.graph.map((side, side), zero))
-    value = read(v.step, [held(plus(label(0), index(-down)), v.shape[0], down, side)])
+    value = read(
+        v.step, [clamped(plus(label(0), index(-down)), v.shape[0], below=down > 0, above=right > 0)]
+    )
     return TracedArray(v.graph, v.graph.map((side, side), choose(on, value, zero)))
 
 
@@ -340,34 +316,26 @@ def _filled(a: Any, value: Any, dtype: Any, shape: Any) -> TracedArray:
     return TracedArray(a.graph, a.graph.map(wanted, filler), number=False)
 
 
-@implements(np.zeros_like, np.empty_like)
-def zeros_like(
-    a: Any,
-    dtype: Any = None,
-    order: str = "K",
-    subok: bool = True,
-    shape: Any = None,
-    device: None = None,
-) -> TracedArray:
-    """np.zeros_like, and np.empty_like, whose elements are 0 here."""
-    return _filled(a, 0, dtype, shape)
+def _like(filler: int) -> Callable[..., TracedArray]:
+    def build(
+        a: Any,
+        dtype: Any = None,
+        order: str = "K",
+        subok: bool = True,
+        shape: Any = None,
+        device: None = None,
+    ) -> TracedArray:
+        return _filled(a, filler, dtype, shape)
+
+    return build
 
 
-@implements(np.ones_like)
-def ones_like(
-    a: Any,
-    dtype: Any = None,
-    order: str = "K",
-    subok: bool = True,
-    shape: Any = None,
-    device: None = None,
-) -> TracedArray:
-    """np.ones_like."""
-    return _filled(a, 1, dtype, shape)
+implements(np.zeros_like, np.empty_like)(_like(0))
+implements(np.ones_like)(_like(1))
 
 
 @implements(np.full_like)
-def full_like(
+def _full_like(
     a: Any,
     fill_value: Any,
     dtype: Any = None,
@@ -376,7 +344,6 @@ def full_like(
     shape: Any = None,
     device: None = None,
 ) -> TracedArray:
-    """np.full_like, of a number or of what broadcasts."""
     return _filled(a, fill_value, dtype, shape)
 
 

@@ -6,7 +6,7 @@ slices and element-wise operations in between are written where they are read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from einsql.frontends.trace.expressions import (
@@ -21,7 +21,7 @@ from einsql.frontends.trace.expressions import (
 from einsql.frontends.trace.nodes import Affine, Apply, Expr, Read, Step
 from einsql.frontends.trace.select import Body, Names, Select
 from einsql.frontends.trace.steps import Graph, simple
-from einsql.frontends.trace.text import name_text
+from einsql.frontends.trace.text import name_text, unused
 
 LONGEST = 24
 """Function calls of an expression that is written where it is read."""
@@ -59,8 +59,7 @@ class Program:
 
 
 def _joined(tables: Sequence[str], text: str) -> str:
-    head = f"WITH {', '.join(tables)}\n" if tables else ""
-    return f"{head}{text}"
+    return f"WITH {', '.join(tables)}\n{text}" if tables else text
 
 
 def write(graph: Graph, outputs: Sequence[Step]) -> Program:
@@ -72,7 +71,7 @@ class _Writer:
     def __init__(self, graph: Graph, outputs: Sequence[Step]) -> None:
         self.graph = graph
         self.outputs = list(outputs)
-        self.steps = _reachable(outputs)
+        self.steps = sorted(_reachable(outputs), key=lambda s: s.number)
         self.readers: dict[Step, list[Step]] = {s: [] for s in self.steps}
         for s in self.steps:
             if s.expr is not None:
@@ -133,8 +132,7 @@ class _Writer:
         axes = [n for n, e in enumerate(s.shape) if e != 1]
         if sorted(at) != axes or len(at) != sum(e != 1 for e in source.shape):
             return None
-        through = {s, *self._between(source, s)}
-        return r if all(x in through for x in self.readers[source]) else None
+        return r if {s, *self._between(source, s)}.issuperset(self.readers[source]) else None
 
     def _between(self, source: Step, s: Step) -> list[Step]:
         """Arrays between two that are no tables and that only the second one reads."""
@@ -175,10 +173,10 @@ class _Writer:
         for o in self.outputs:
             if o in shown or o not in main:
                 main[o] = self._shown(o, last.get(o))
-        keys = {}
-        for name, (step, _) in self.graph.tensors.items():
-            named_keys = self.names.keys.get(step)
-            keys[name] = _filled(named_keys or [None] * len(step.shape))
+        keys = {
+            name: _filled(self.names.keys.get(step) or [None] * len(step.shape))
+            for name, (step, _) in self.graph.tensors.items()
+        }
         parts = [(self._tables(o), main[o]) for o in self.outputs]
         return Program(parts, keys, self.names.taken)
 
@@ -203,16 +201,8 @@ class _Writer:
 
     def _reads(self, output: Step) -> set[Step]:
         """The tables that a result is computed from; itself where others read it."""
-        tables: set[Step] = {output} if self.readers[output] and output in self.texts else set()
-        waiting = [output]
-        seen = {output}
-        while waiting:
-            s = waiting.pop()
-            for r in reads(self.exprs[s]) if s in self.exprs else []:
-                if r.step not in seen:
-                    seen.add(r.step)
-                    waiting.append(r.step)
-        return tables | (seen - {output})
+        tables = _reachable([output], self.exprs)
+        return tables if self.readers[output] and output in self.texts else tables - {output}
 
     def _body(self, s: Step) -> Body:
         expr = self.exprs[s]
@@ -228,15 +218,11 @@ class _Writer:
         return Body(source.extents, keys, self.exprs[source], source.how, finish, place)
 
     def _keys(self, s: Step, select: Select) -> None:
-        """Records the names of an array's keys."""
         names = iter(select.keys)
         self.names.keys[s] = [next(names) if e != 1 else None for e in s.shape]
 
     def _name(self, s: Step) -> None:
-        wanted = s.name or self._shown_as(s) or self._invented(s)
-        name, n = wanted, 2
-        while name.lower() in self.names.taken:
-            name, n = f"{wanted}_{n}", n + 1
+        name = unused(s.name or self._shown_as(s) or self._invented(s), self.names.taken)
         self.names.taken.add(name.lower())
         self.names.of[s] = name
 
@@ -258,15 +244,13 @@ class _Writer:
         if aggregate is not None:
             s = aggregate.step
         expr = self.exprs[s]
-        read = list(dict.fromkeys(self.names.of.get(r.step, "") for r in reads(expr)))
-        read = [name for name in read if name]
+        aggregated = _AGGREGATES.get(s.how or "", "")
+        known = (self.names.of.get(r.step) for r in reads(expr))
+        read = list(dict.fromkeys(name for name in known if name))
         products = isinstance(expr, Apply) and expr.fn == "mul" and s.how == "SUM"
-        if products and len(read) > 1:
-            what = "_".join(read[:2])
-        else:
-            does = _AGGREGATES.get(s.how or "", "") or _does(expr)
-            what = f"{read[0]}_{does}" if read else does
-        return what if len(what) <= 24 else (_AGGREGATES.get(s.how or "", "") or "step")
+        is_product = products and len(read) > 1
+        name = "_".join(read[:2] if is_product else [*read[:1], aggregated or _does(expr)])
+        return name if len(name) <= 24 else aggregated or "step"
 
 
 _AGGREGATES = {
@@ -295,16 +279,17 @@ def _does(expr: Expr) -> str:
     )
 
 
-def _reachable(outputs: Sequence[Step]) -> list[Step]:
+def _reachable(outputs: Sequence[Step], exprs: Mapping[Step, Expr] | None = None) -> set[Step]:
+    """Returns the outputs and what they read, by their own expressions or by others."""
     seen: set[Step] = set(outputs)
     waiting = list(outputs)
     while waiting:
         s = waiting.pop()
-        for r in reads(s.expr) if s.expr is not None else []:
-            if r.step not in seen:
-                seen.add(r.step)
-                waiting.append(r.step)
-    return sorted(seen, key=lambda s: s.number)
+        expr = s.expr if exprs is None else exprs.get(s)
+        new = {r.step for r in reads(expr)} - seen if expr is not None else set()
+        seen |= new
+        waiting += new
+    return seen
 
 
 def _keys(shape: Sequence[int]) -> tuple[int, ...]:

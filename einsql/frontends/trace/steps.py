@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.frontends.trace.expressions import ZERO, label, reads, substituted
+from einsql.frontends.trace.expressions import ZERO, label, substituted
 from einsql.frontends.trace.nodes import Affine, Expr, Read, Step
+from einsql.frontends.trace.text import unused
 
 
 @dataclass
@@ -29,10 +30,6 @@ class Graph:
     _known: dict[object, Step] = field(default_factory=dict)
     _constants: dict[int, tuple[np.ndarray, np.ndarray, Step]] = field(default_factory=dict)
 
-    def _add(self, step: Step) -> Step:
-        self.steps.append(step)
-        return step
-
     def tensor(
         self,
         name: str,
@@ -42,12 +39,11 @@ class Graph:
         dims: tuple[str, ...] | None = None,
     ) -> Step:
         """An array that is given."""
-        unique, n = name, 1
-        while unique.lower() in {t.lower() for t in self.tensors}:
-            unique, n = f"{name}_{n + 1}", n + 1
+        unique = unused(name, {t.lower() for t in self.tensors})
         step = Step(len(self.steps), tuple(shape), dtype, tuple(shape), name=unique, dims=dims)
         self.tensors[unique] = step, array
-        return self._add(step)
+        self.steps.append(step)
+        return step
 
     def constant(self, name: str, array: np.ndarray, dtype: DType) -> Step:
         """An array that the program brings along, as it is now: it may change afterwards."""
@@ -93,7 +89,8 @@ class Graph:
         if key not in self._known:
             shape, number = extents[:rank], len(self.steps)
             step = Step(number, shape, dtype, extents, expr, how, drops=drops)
-            self._known[key] = self._add(step)
+            self.steps.append(step)
+            self._known[key] = step
         return self._known[key]
 
 
@@ -115,8 +112,7 @@ def _settled(expr: Expr, extents: tuple[int, ...]) -> Expr:
 def _is_identity(expr: Expr, extents: tuple[int, ...]) -> bool:
     if not isinstance(expr, Read) or expr.step.shape != extents:
         return False
-    own = tuple(ZERO if e == 1 else label(n) for n, e in enumerate(extents))
-    return expr.index == own
+    return expr.index == tuple(ZERO if e == 1 else label(n) for n, e in enumerate(extents))
 
 
 def read(step: Step, index: Sequence[Expr]) -> Expr:
@@ -131,8 +127,3 @@ def simple(step: Step) -> bool:
     if step.how is not None or not isinstance(e, Read):
         return False
     return all(isinstance(i, Affine) and len(i.terms) <= 1 for i in e.index)
-
-
-def sources(step: Step) -> list[Step]:
-    """The steps that a step reads, each once."""
-    return [] if step.expr is None else list(dict.fromkeys(r.step for r in reads(step.expr)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from decimal import Decimal
 
 import numpy as np
@@ -132,6 +132,20 @@ class Printer:
 
 def _is_number(e: Expr) -> bool:
     return isinstance(e, Literal) or (isinstance(e, Affine) and not e.terms)
+
+
+def unused(name: str, taken: Container[str]) -> str:
+    """A name that is not taken: the name, or the name with a number.
+
+    Args:
+        name: The wanted name.
+        taken: Names in small letters.
+    """
+    candidate, n = name, 1
+    while candidate.lower() in taken:
+        n += 1
+        candidate = f"{name}_{n}"
+    return candidate
 
 
 def number_text(e: Literal, bare: bool) -> tuple[str, int]:

@@ -19,6 +19,7 @@ from einsql.frontends.trace.expressions import (
     ZERO,
     apply,
     bounds,
+    clamped,
     index,
     label,
     plus,
@@ -50,7 +51,7 @@ class Buffer:
     """Elements that several arrays may show.
 
     Attributes:
-        step: What they are now.
+        step: Their present values.
         given: Whether they are an argument's, which the caller has.
         shown: The arrays that show them, as long as somebody has them.
     """
@@ -62,11 +63,11 @@ class Buffer:
 
 @dataclass(frozen=True)
 class View:
-    """How an array shows a buffer.
+    """The elements of a buffer that an array shows.
 
     Attributes:
-        buffer: Whose elements they are.
-        places: Where in the buffer an element is, one index for each of the buffer's axes.
+        buffer: The buffer.
+        places: The index of an element in the buffer, one entry for each of the buffer's axes.
         exact: Whether NumPy shares the elements; of a reshaped array that is open.
         locked: Whether NumPy refuses to write through it.
     """
@@ -92,7 +93,7 @@ def write(target: Viewer, new: Step) -> None:
 
     Args:
         target: The array.
-        new: What its elements become, of its shape and dtype.
+        new: The new elements, of its shape and dtype.
 
     Raises:
         NotSupportedError: The array is an argument, or it is open whether others show it.
@@ -149,7 +150,8 @@ def _overwritten(
             by = index(abs(step))
             tests.append(apply("eq", apply("mod", far, by), index(0)))
             far = apply("idiv", far, by)
-        sources[m] = _held(far, shape[m], low > 0, high < extent - 1, sign)
+        ends = (low > 0, high < extent - 1)[::sign]
+        sources[m] = clamped(far, shape[m], below=ends[0], above=ends[1])
     value = read(new, sources)
     if tests:
         kept = read(old, [label(n) for n in range(len(old.shape))])
@@ -157,11 +159,3 @@ def _overwritten(
     merged = graph.map(old.shape, value)
     merged.name = merged.name or old.name
     return merged
-
-
-def _held(e: Expr, extent: int, before: bool, after: bool, sign: int) -> Expr:
-    """An index clamped to an axis, at points before and after those that read it."""
-    below, above = (before, after) if sign > 0 else (after, before)
-    if above:
-        e = apply("least", e, index(extent - 1))
-    return apply("greatest", e, index(0)) if below else e

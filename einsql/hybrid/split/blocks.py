@@ -135,6 +135,12 @@ class Structure:
             yield at
             at = self.closes.get(at, at) + 1
 
+    def call_end(self, close: int) -> int:
+        """Returns the end of a call with its FILTER, given its closing parenthesis."""
+        if self.word(close + 1) == "FILTER":
+            close = self.closes.get(close + 2, close)
+        return close + 1
+
     # ---- queries
 
     def query(self, first: int, last: int) -> QueryText:

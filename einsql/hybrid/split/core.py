@@ -160,13 +160,11 @@ class Core:
         """Returns True if a column in FROM may have the alias's name."""
         probe = changed(self.tree, distinct=None, group=None, having=None, qualify=None)
         probe.set("expressions", [exp.column(exp.to_identifier(name, quoted=True))])
-        columns_or_error = self.splitter.parts.bind(probe, frozenset())
-        return isinstance(columns_or_error, list)
+        return isinstance(self.splitter.parts.bind(probe, frozenset()), list)
 
     # ---- the groups, under the rest of the SELECT
 
     def _groups(self) -> bool:
-        """Makes the groups and their aggregates a fragment under the rest of the SELECT."""
         clauses = self.block.clauses
         if next(iter(clauses), "") != "SELECT" or "FROM" not in clauses:
             return False
@@ -219,14 +217,16 @@ class Core:
             if close is None or structure.word(at) not in _NAMES:
                 at += 1
                 continue
-            end = close + 1
-            if structure.word(end) == "FILTER" and end + 1 in structure.closes:
-                end = structure.closes[end + 1] + 1
+            end = structure.call_end(close)
             if structure.word(end) == "OVER":
                 at += 2
                 continue
             yield Range(at, end)
             at = end
+
+
+def _is_starred(node: exp.Expr) -> bool:
+    return isinstance(node.this if isinstance(node, exp.Column) else node, exp.Star)
 
 
 @dataclass
@@ -264,7 +264,7 @@ class _Groups:
         binding = splitter.bound(plain, core.scope, start)
         if binding is None:
             return False
-        name = f"__einsql_{len(splitter.parts.fragments) + 1}"
+        name = splitter.parts.next_name
         edits = self._edits(name)
         if edits is None or not self._closed(name, edits):
             return False
@@ -284,7 +284,7 @@ class _Groups:
             first += 1
         ranges = list(core.items(first, clauses["SELECT"].last))
         nodes = core.tree.expressions
-        if len(ranges) != len(nodes) or any(n.find(exp.Star) for n in self._starred(nodes)):
+        if len(ranges) != len(nodes) or any(map(_is_starred, nodes)):
             return None
         key_of_item = {n: k for k, (_, _, n) in enumerate(self.keys) if n is not None}
         outputs = {(n.alias or column_name(n)).lower() for n in nodes}
@@ -307,14 +307,6 @@ class _Groups:
             token = structure.tokens[clauses["HAVING"].first]
             edits.append((token.start, token.end + 1, "WHERE"))
         return edits
-
-    def _starred(self, nodes: list[exp.Expr]) -> list[exp.Expr]:
-        return [
-            n
-            for n in nodes
-            if isinstance(n, exp.Star)
-            or (isinstance(n, exp.Column) and isinstance(n.this, exp.Star))
-        ]
 
     def _matches(
         self, part: Range, name: str, outputs: frozenset[str]
@@ -378,10 +370,7 @@ class _Groups:
                 called = structure.closes.get(at + 1)
                 if called is None or edits.covers(structure.tokens[at].start):
                     continue
-                end = called + 1
-                if structure.word(end) == "FILTER" and end + 1 in structure.closes:
-                    end = structure.closes[end + 1] + 1
-                name_at = structure.tokens[at].text.lower()
-                if name_at in aggregates and structure.word(end) != "OVER":
+                is_aggregate = structure.tokens[at].text.lower() in aggregates
+                if is_aggregate and structure.word(structure.call_end(called)) != "OVER":
                     return False
         return True

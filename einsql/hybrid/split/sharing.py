@@ -104,7 +104,6 @@ def _views(fragment: Fragment, view: View) -> Iterator[tuple[str, exp.Expr]]:
 def _collect(
     fragment: Fragment, often: set[object], view: View, once_by_key: dict[object, Once]
 ) -> None:
-    """Adds the subqueries of a fragment that several fragments read."""
     for name, query in _views(fragment, view):
         key = _key(frozenset(), [], query)
         if key in often:

@@ -80,9 +80,14 @@ class Parts:
     refused: dict[str, Error] = field(default_factory=dict)
     """The binder's errors for names of WITH, by the lower-case name."""
 
+    @property
+    def next_name(self) -> str:
+        """The name of the next fragment."""
+        return f"{PREFIX}{len(self.fragments) + 1}"
+
     def add(self, tree: exp.Expr, foreign: frozenset[str], names: Sequence[str], text: str) -> str:
         """Adds a fragment and returns its name."""
-        name = f"{PREFIX}{len(self.fragments) + 1}"
+        name = self.next_name
         self.fragments.append(Fragment(name, tree, foreign, tuple(names), text))
         return name
 
@@ -124,7 +129,7 @@ class Splitter:
         is_single = len(query.operands) == 1 and not query.modifiers
         if is_single and self._whole(query.range, scope):
             return
-        inner = self._names(query, scope)
+        inner = self._names(query.ctes, scope, query.recursive)
         if len(query.operands) == 1 and isinstance(query.operands[0], Block):
             block = query.operands[0]
             if not self._block(block, query.modifiers, inner):
@@ -205,13 +210,10 @@ class Splitter:
 
     # ---- WITH
 
-    def _names(self, query: QueryText, scope: Scope) -> Scope:
-        """Returns the visible names of WITH in a query's body."""
+    def _names(self, ctes: Sequence[Cte], scope: Scope, recursive: bool = False) -> Scope:
         inner = dict(scope)
-        for cte in query.ctes:
-            tree = None
-            if cte.plain and not query.recursive:
-                tree = self._cte(cte, inner)
+        for cte in ctes:
+            tree = self._cte(cte, inner) if cte.plain and not recursive else None
             _define(inner, cte.name, tree)
         return inner
 
@@ -254,8 +256,8 @@ class Splitter:
         kept = []
         for cte, names in reversed(list(zip(query.ctes, scopes, strict=True))):
             if any(self._reads(r, cte.name) for r in readers):
-                names = self._again(query, cte, names)
-                self.query(cte.query, names)
+                before = query.ctes[: query.ctes.index(cte)]
+                self.query(cte.query, names if query.recursive else self._names(before, names))
                 readers.append(cte.range)
                 kept.append(cte)
         kept.reverse()
@@ -272,18 +274,6 @@ class Splitter:
             at = behind
         if at < end:
             self.edits.replace(at, end, "")
-
-    def _again(self, query: QueryText, cte: Cte, names: Scope) -> Scope:
-        """Returns the visible names of WITH in one of its own queries."""
-        if query.recursive:
-            return names
-        scope = dict(names)
-        for before in query.ctes:
-            if before is cte:
-                break
-            tree = self._cte(before, scope) if before.plain else None
-            _define(scope, before.name, tree)
-        return scope
 
     def _reads(self, part: Range, name: str) -> bool:
         tokens, low = self.structure.tokens, name.lower()
@@ -339,7 +329,6 @@ class Splitter:
             self.parts.relations.setdefault(name.lower(), name)
 
     def _item(self, start: int, end: int, reference: Reference, scope: Scope) -> None:
-        """Makes a FROM item a fragment."""
         tree = self.tree(start, end, "SELECT * FROM ")
         binding = None if tree is None else self.bound(tree, scope, start)
         alias = "" if reference.aliased else f" AS {in_quotes(_stem(reference))}"

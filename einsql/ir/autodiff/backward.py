@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from einsql.core.mappings import memoized
 from einsql.core.schema import PRESENT, DType
 from einsql.errors import ProgrammingError
 from einsql.ir.autodiff import domains
@@ -20,7 +21,7 @@ from einsql.ir.autodiff.parts import in_parts, replaced
 from einsql.ir.autodiff.paths import refuse_choices
 from einsql.ir.autodiff.shifts import cancels
 from einsql.ir.autodiff.signs import FINITE, POSITIVE, Knowledge
-from einsql.ir.autodiff.terms import Term, wider
+from einsql.ir.autodiff.terms import Term, added, wider
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -133,17 +134,10 @@ class Backward:
         operands: list[Operand] = []
         outputs: list[Output] = []
         for f in source.schema.values:
-            if not f.dtype.is_float:
-                continue
-            dtype = wider(f.dtype, f.dtype)
-            adjoint = self._adjoint(source, f.name)
-            value: Expr = Const(0.0, dtype)
-            if isinstance(adjoint, EinSum):
-                value = Value(len(operands), VALUE, dtype)
-                operands.append(Operand(adjoint, labels))
-            elif adjoint is not None:
-                value = adjoint
-            outputs.append(Output(f.name, (value,), dtype))
+            if f.dtype.is_float:
+                dtype = wider(f.dtype, f.dtype)
+                adjoint = self._adjoint(source, f.name) or Const(0.0, dtype)
+                outputs.append(Output(f.name, (_read(adjoint, labels, operands),), dtype))
         guard: Expr = TRUE
         if source.schema.has(PRESENT):
             guard = Value(len(operands), PRESENT, DType.BOOLEAN)
@@ -155,17 +149,18 @@ class Backward:
 
     def _adjoint(self, node: Node, name: str) -> Adjoint | None:
         """The adjoint of a node's field; None is 0 everywhere."""
-        known = (id(node), name)
-        if known not in self._adjoints:
-            dtype = node.schema.dtype(name)
+
+        def total() -> Adjoint | None:
+            dtype = wider(node.schema.dtype(name), node.schema.dtype(name))
             parts = [] if self._cancels(node, name) else list(self._parts(node, name))
             if node is self.loss and name == self.value:
-                parts.append(Const(1.0, wider(dtype, dtype)))
-            total = _added(node, parts, wider(dtype, dtype))
-            if isinstance(total, EinSum):
-                self._known.trust(total, VALUE, FINITE)
-            self._adjoints[known] = total
-        return self._adjoints[known]
+                parts.append(Const(1.0, dtype))
+            adjoint = _added(node, parts, dtype)
+            if isinstance(adjoint, EinSum):
+                self._known.trust(adjoint, VALUE, FINITE)
+            return adjoint
+
+        return memoized(self._adjoints, (id(node), name), total)
 
     def _cancels(self, node: Node, name: str) -> bool:
         """True for an extreme that shifts the loss's terms by an amount that cancels."""
@@ -205,11 +200,8 @@ class Backward:
         seed = self._seed(node, form, o)
         if seed is None:
             return None
-        total: Term | None = None
-        for leaf in leaves:
-            term = derivative(o.args[0], leaf, seed.adjoint)
-            if term is not None:
-                total = term if total is None else total + term
+        terms = (derivative(o.args[0], leaf, seed.adjoint) for leaf in leaves)
+        total = added(t for t in terms if t is not None)
         if total is None:
             return None
         if o.reduction is None:  # reading the stored result is never dearer than computing it
@@ -238,11 +230,7 @@ class Backward:
 
 def _seed(node: EinSum, form: EinSum, o: Output, adjoint: Adjoint, known: Knowledge) -> Seed:
     operands = [*form.operands, Operand(node, node.keys)]
-    if isinstance(adjoint, Const):
-        term = Term(adjoint)
-    else:
-        term = Term(Value(len(operands), VALUE, adjoint.outputs[0].dtype))
-        operands.append(Operand(adjoint, node.keys))
+    term = Term(_read(adjoint, node.keys, operands))
     itself = len(form.operands)
     if o.reduction is None:
         return Seed(term, term, tuple(operands), itself)
@@ -310,6 +298,14 @@ class Group:
         return (*self._operands, Operand(totals, n.keys))
 
 
+def _read(adjoint: Adjoint, labels: tuple[str, ...], operands: list[Operand]) -> Expr:
+    """An adjoint as an expression; a node becomes one more operand."""
+    if isinstance(adjoint, Const):
+        return adjoint
+    operands.append(Operand(adjoint, labels))
+    return Value(len(operands) - 1, VALUE, adjoint.outputs[0].dtype)
+
+
 def _axes(node: Node) -> tuple[tuple[Axis, ...], tuple[str, ...]]:
     """An axis for each key of a node, and their labels."""
     keys = node.schema.keys
@@ -319,19 +315,11 @@ def _axes(node: Node) -> tuple[tuple[Axis, ...], tuple[str, ...]]:
 def _added(node: Node, parts: list[Adjoint], dtype: DType) -> Adjoint | None:
     """The sum of adjoints of a node's field, in one pass, in the type of the field."""
     axes, labels = _axes(node)
-    if len(parts) == 1:
-        (alone,) = parts
-        if (alone.dtype if isinstance(alone, Const) else alone.outputs[0].dtype) is dtype:
-            return alone
-    total: Term | None = None
     operands: list[Operand] = []
-    for part in parts:
-        if isinstance(part, Const):
-            term = Term(part)
-        else:
-            term = Term(Value(len(operands), VALUE, part.outputs[0].dtype))
-            operands.append(Operand(part, labels))
-        total = term if total is None else total + term
+    terms = [Term(_read(part, labels, operands)) for part in parts]
+    if len(parts) == 1 and terms[0].dtype is dtype:
+        return parts[0]
+    total = added(terms)
     if total is None:
         return None
     value = total.cast(dtype).expr

@@ -6,12 +6,12 @@ shorter than its key gives a derived key: elements that no point reads get 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from einsql.ir.autodiff.terms import Term
-from einsql.ir.einsum.affine import Affine, affine_labels
+from einsql.ir.einsum.affine import affine_labels
 from einsql.ir.einsum.graph import (
     FALSE,
     TRUE,
@@ -25,11 +25,13 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
     conj,
+    exprs,
+    fresh,
     labels_of,
     operands_of,
-    renumber,
+    with_operands,
 )
-from einsql.ir.einsum.intervals import fits, interval
+from einsql.ir.einsum.intervals import bounds_of, fits, interval
 
 VALUE = "val"
 """The one field of nodes made here."""
@@ -49,6 +51,12 @@ class Points:
     guard: Expr
     value: Term
     where: Expr = TRUE
+
+    @property
+    def read(self) -> set[str]:
+        """Labels that the contribution and the conditions read themselves or through operands."""
+        expressions = (self.value.expr, self.guard, self.where)
+        return set().union(*(_direct(self, e) for e in expressions))
 
 
 def summed(points: Points, read: Operand) -> Const | EinSum | None:
@@ -87,18 +95,10 @@ def _keyed(axes: tuple[Axis, ...], read: Operand) -> tuple[tuple[Axis, ...], tup
     for label, key in zip(read.labels, read.source.schema.keys, strict=True):
         axis = labels[label]
         if label in keys or (axis.lo, axis.hi) != (key.lo, key.hi):
-            label = _fresh(label, labels)
+            label = fresh(label, labels)
             labels[label] = Axis(label, key.lo, key.hi, Label(axis.label))
         keys.append(label)
     return tuple(labels.values()), tuple(keys)
-
-
-def _fresh(wanted: str, taken: Iterable[str]) -> str:
-    names = set(taken)
-    n = 1
-    while f"{wanted}_{n}" in names:
-        n += 1
-    return f"{wanted}_{n}"
 
 
 def _sum(points: Points, keys: tuple[str, ...]) -> Const | EinSum | None:
@@ -129,29 +129,8 @@ def node(
     outputs: Sequence[Output],
 ) -> EinSum:
     """An EinSum without the operands that nothing reads."""
-    read = set(operands_of(guard))
-    for e in (*(a.define for a in axes if a.define is not None), *_exprs(outputs)):
-        read |= operands_of(e)
-    numbers = {old: new for new, old in enumerate(sorted(read))}
-
-    def moved(e: Expr) -> Expr:
-        return renumber(e, numbers)
-
-    return EinSum(
-        tuple(a if a.define is None else replace(a, define=moved(a.define)) for a in axes),
-        tuple(operands[n] for n in sorted(read)),
-        moved(guard),
-        keys,
-        tuple(
-            replace(o, args=tuple(moved(a) for a in o.args), where=moved(o.where)) for o in outputs
-        ),
-    )
-
-
-def _exprs(outputs: Iterable[Output]) -> Iterator[Expr]:
-    for o in outputs:
-        yield from o.args
-        yield o.where
+    over_all = EinSum(axes, tuple(operands), guard, keys, tuple(outputs))
+    return with_operands(over_all, sorted(set().union(*map(operands_of, exprs(over_all)))))
 
 
 def _trimmed(points: Points, keys: Sequence[str]) -> tuple[Points, int]:
@@ -159,38 +138,24 @@ def _trimmed(points: Points, keys: Sequence[str]) -> tuple[Points, int]:
 
     Derived axes go if they are always within their bounds, so that they decide nothing.
     """
-    used = set(keys)
-    for e in (points.value.expr, points.guard, points.where):
-        used |= _direct(points, e)
-    kept: list[Axis] = []
+    used = points.read | set(keys)
     for a in reversed(points.axes):  # axes come after those that define them
-        if a.define is None:
-            continue
-        if a.label in used or not _is_total(points, a):
-            used |= _direct(points, a.define)
-            kept.append(a)
-    free = [a for a in points.axes if a.define is None]
-    repeats = prod(a.extent for a in free if a.label not in used)
-    derived = {a.label for a in kept}
-    axes = tuple(
-        a for a in points.axes if a.label in derived or (a.define is None and a.label in used)
-    )
-    return replace(points, axes=axes), repeats
+        if a.define is not None and (a.label in used or not _is_total(points, a)):
+            used |= {a.label, *_direct(points, a.define)}
+    unread = (a for a in points.axes if a.label not in used and a.define is None)
+    repeats = prod(a.extent for a in unread)
+    return replace(points, axes=tuple(a for a in points.axes if a.label in used)), repeats
 
 
 def _is_total(points: Points, axis: Axis) -> bool:
     """True if a derived axis is always within its bounds."""
     assert axis.define is not None
-    bounds = {a.label: (a.lo, a.hi) for a in points.axes}
-    return fits(interval(axis.define, bounds), axis.lo, axis.hi - 1)
+    return fits(interval(axis.define, bounds_of(points)), axis.lo, axis.hi - 1)
 
 
 def _direct(points: Points, expr: Expr) -> set[str]:
     """Labels an expression reads itself or through the operands it reads."""
-    labels = labels_of(expr)
-    for n in operands_of(expr):
-        labels.update(points.operands[n].labels)
-    return labels
+    return labels_of(expr).union(*(points.operands[n].labels for n in operands_of(expr)))
 
 
 def reached(points: Points, axes: Iterable[Axis]) -> set[str]:
@@ -218,9 +183,7 @@ def _reduced_first(points: Points, keys: tuple[str, ...]) -> tuple[Points, tuple
     around = reached(points, [a for a in points.axes if a.label in keys])
     free = [a for a in points.axes if a.define is None]
     inner = tuple(a.label for a in free if a.label in around)
-    read = set[str]()
-    for e in (points.value.expr, points.guard, points.where):
-        read |= _direct(points, e)
+    read = points.read
     if not any(a.label in read and a.label not in around for a in free):
         return None
     by_data = any(operands_of(a.define) for a in computed if a.define is not None)
@@ -233,20 +196,9 @@ def _reduced_first(points: Points, keys: tuple[str, ...]) -> tuple[Points, tuple
 
 def _is_injective(points: Points, computed: Sequence[Axis]) -> bool:
     """True if the computed keys are injective functions of their labels."""
-    domain = EinSum(points.axes, points.operands, TRUE, (), ())
-    values = affine_labels(domain)
+    values = affine_labels(points)
     axes = {a.label: a for a in points.axes}
-    return all(a.label in values and _counts(values[a.label], axes) for a in computed)
-
-
-def _counts(value: Affine, axes: dict[str, Axis]) -> bool:
-    """True if every step exceeds the combined range of all shorter steps."""
-    reach = 0
-    for label, step in sorted(value.steps.items(), key=lambda x: abs(x[1])):
-        if abs(step) <= reach:
-            return False
-        reach += abs(step) * max(0, axes[label].extent - 1)
-    return True
+    return all(a.label in values and values[a.label].is_injective(axes) for a in computed)
 
 
 def _as_product(expr: Expr) -> Expr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from einsql.ir.autodiff.terms import Term, wider
+from einsql.ir.autodiff.terms import Term, added, wider
 from einsql.ir.einsum.graph import TRUE, Call, Const, Expr, Value, conj, negate
 from einsql.ir.functions import SCALARS
 from einsql.ir.functions.derivatives import still
@@ -42,11 +42,7 @@ def derivative(root: Expr, leaf: Value, adjoint: Term) -> Term | None:
         if not isinstance(e, Call):
             for condition, g in adjoints.get(id(e), {}).items():
                 _add(of_leaf, condition, g)
-    total: Term | None = None
-    for condition, g in of_leaf.items():
-        part = Term(condition).choose(g, 0)
-        total = part if total is None else total + part
-    return total
+    return added(Term(condition).choose(g, 0) for condition, g in of_leaf.items())
 
 
 _Adjoint = dict[Expr, Term]

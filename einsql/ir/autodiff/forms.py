@@ -23,7 +23,7 @@ from einsql.ir.einsum.graph import (
     labels_of,
 )
 from einsql.ir.einsum.graph import operands_of as reads
-from einsql.ir.einsum.intervals import can_raise
+from einsql.ir.einsum.intervals import bounds_of, can_raise
 
 FACTOR = "factor"
 """The one field of maps made here."""
@@ -80,7 +80,7 @@ def _over_maps(node: EinSum, o: Output, maps: list[EinSum], operands: list[Opera
 
 def _guarded(node: EinSum, o: Output, f: Expr, number: int) -> Expr | None:
     """The factor, guarded so that it raises at no point that the node skips; None if unsafe."""
-    if not can_raise(f, {a.label: (a.lo, a.hi) for a in node.axes}):
+    if not can_raise(f, bounds_of(node)):
         return f
     counts = conj(node.guard, o.where)
     if not (reads(counts) <= {number} and labels_of(counts) <= set(node.operands[number].labels)):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from einsql.ir.autodiff.domains import Points, node, reached
 from einsql.ir.autodiff.terms import Term
 from einsql.ir.einsum.graph import TRUE, Call, Expr, Operand, Output, Value, labels_of, operands_of
-from einsql.ir.einsum.intervals import can_raise
+from einsql.ir.einsum.intervals import bounds_of, can_raise
 
 LONG = 200
 """Subexpressions above which an expression is taken apart."""
@@ -29,7 +29,7 @@ def in_parts(points: Points) -> Points:
         return points
     uses = Counter(id(a) for e in order for a in (e.args if isinstance(e, Call) else ()))
     operands = list(points.operands)
-    bounds = {a.label: (a.lo, a.hi) for a in points.axes}
+    bounds = bounds_of(points)
     rebuilt: dict[int, Expr] = {}
     size: dict[int, int] = {}
     for e in order:

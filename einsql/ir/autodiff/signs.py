@@ -118,18 +118,19 @@ def _of_call(e: Call, args: Sequence[Known]) -> Known:
     if e.fn == "if":
         args = args[1:]
     finite = all(a.finite for a in args) and e.fn not in _UNSURE
-    if e.fn in ("div", "idiv"):
-        finite &= args[1].positive
-    elif e.fn in ("ln", "log2", "log10"):
-        finite &= args[0].positive
-    elif e.fn == "sqrt":
-        finite &= args[0].not_negative
-    if e.fn == "exp":
-        return POSITIVE if args[0].finite and args[0].below else Known(not_negative=True)
-    if e.fn == "cosh":
-        return Known(positive=True, not_negative=True)
-    if e.fn in ("cast", "stop_gradient"):
-        return args[0]
+    match e.fn:
+        case "exp":
+            return POSITIVE if args[0].finite and args[0].below else Known(not_negative=True)
+        case "cosh":
+            return Known(positive=True, not_negative=True)
+        case "cast" | "stop_gradient":
+            return args[0]
+        case "div" | "idiv":
+            finite &= args[1].positive
+        case "ln" | "log2" | "log10":
+            finite &= args[0].positive
+        case "sqrt":
+            finite &= args[0].not_negative
     both = e.fn in _INCREASING
     positive = both and all(a.positive for a in args)
     not_negative = e.fn in _NEVER_NEGATIVE or (both and all(a.not_negative for a in args))

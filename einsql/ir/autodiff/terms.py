@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import numpy as np
 
@@ -15,6 +18,12 @@ from einsql.ir.functions.casts import cast_array
 def wider(a: DType, b: DType) -> DType:
     """The common type of two float types; types of two bytes compute as FLOAT."""
     return DType.DOUBLE if DType.DOUBLE in (a, b) else DType.FLOAT
+
+
+def added(terms: Iterable[Term]) -> Term | None:
+    """The sum of terms; None if there are none."""
+    summands = list(terms)
+    return reduce(add, summands) if summands else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

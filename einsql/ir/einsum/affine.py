@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import Axis, Call, Const, EinSum, Expr, Label
+from einsql.ir.einsum.graph import Axis, Call, Const, Expr, Label, bigint
+from einsql.ir.einsum.intervals import HasAxes
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,20 @@ class Affine:
 
     def most(self, axes: Mapping[str, Axis]) -> int:
         """The greatest value over axes that are not empty."""
-        ends = ((s, axes[x]) for x, s in self.steps.items())
-        return self.offset + sum(s * (a.hi - 1 if s > 0 else a.lo) for s, a in ends)
+        return -self.scaled(-1).least(axes)
+
+    def stays_within(self, axis: Axis, axes: Mapping[str, Axis]) -> bool:
+        """True if no value over axes that are not empty leaves the bounds of an axis."""
+        return axis.lo <= self.least(axes) and self.most(axes) < axis.hi
+
+    def is_injective(self, axes: Mapping[str, Axis]) -> bool:
+        """True if the size of each step exceeds the reach of all smaller ones, as of digits."""
+        reach = 0
+        for size, label in sorted((abs(step), label) for label, step in self.steps.items()):
+            if size <= reach:
+                return False
+            reach += size * max(0, axes[label].extent - 1)
+        return True
 
     def scaled(self, by: int) -> Affine:
         """The expression times a number."""
@@ -43,16 +56,15 @@ class Affine:
         for x, s in self.steps.items():
             total = _with_term(total, Label(x), s)
         if total is None:
-            return Const(self.offset, DType.BIGINT)
+            return bigint(self.offset)
         return _with_term(total, None, self.offset) if self.offset else total
 
 
 def _with_term(before: Expr | None, label: Label | None, by: int) -> Expr:
     """A sum with one more term: a label times a number, or the number."""
-    size = Const(abs(by), DType.BIGINT)
-    term: Expr = size if label is None else label
+    term: Expr = bigint(abs(by)) if label is None else label
     if label is not None and abs(by) != 1:
-        term = Call("mul", (label, size), DType.BIGINT)
+        term = Call("mul", (label, bigint(abs(by))), DType.BIGINT)
     if before is None:
         return Call("neg", (term,), DType.BIGINT) if by < 0 else term
     return Call("sub" if by < 0 else "add", (before, term), DType.BIGINT)
@@ -71,32 +83,69 @@ def affine(expr: Expr, known: Mapping[str, Affine]) -> Affine | None:
         return Affine({}, int(expr.value)) if expr.dtype.is_integer else None
     if not isinstance(expr, Call) or not expr.dtype.is_integer:
         return None
-    if expr.fn not in ("cast", "neg", "add", "sub", "mul"):
-        return None
-    parts: list[Affine] = []
-    for a in expr.args:
-        part = affine(a, known)
-        if part is None:
-            return None
-        parts.append(part)
-    if expr.fn == "cast":
-        return parts[0]
-    if expr.fn == "neg":
-        return parts[0].scaled(-1)
-    first, second = parts
-    if expr.fn == "mul":
-        if not first.steps:
-            return second.scaled(first.offset)
-        return None if second.steps else first.scaled(second.offset)
-    return first.plus(second if expr.fn == "add" else second.scaled(-1))
+    parts = [form for a in expr.args if (form := affine(a, known)) is not None]
+    match expr.fn, parts:
+        case "cast", [form]:
+            return form
+        case "neg", [form]:
+            return form.scaled(-1)
+        case "add", [a, b]:
+            return a.plus(b)
+        case "sub", [a, b]:
+            return a.plus(b.scaled(-1))
+        case "mul", [a, b] if not a.steps:
+            return b.scaled(a.offset)
+        case "mul", [a, b] if not b.steps:
+            return a.scaled(b.offset)
+    return None
 
 
-def free_labels_as_affine(node: EinSum) -> dict[str, Affine]:
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """sign · label + offset, for a sign of 1 or -1."""
+
+    label: str
+    sign: int
+    offset: int
+
+    def negated(self) -> Shift:
+        """Its negative."""
+        return Shift(self.label, -self.sign, -self.offset)
+
+    def plus(self, number: int) -> Shift:
+        """The sum with a number."""
+        return Shift(self.label, self.sign, self.offset + number)
+
+
+def shift_of(expr: Expr, leaf: Callable[[Expr], Shift | None]) -> Shift | None:
+    """An expression of one label and constants that are added or subtracted, or None.
+
+    Args:
+        expr: The expression.
+        leaf: The shift that a subexpression is known to be, such as a label; None for others.
+    """
+    known = leaf(expr)
+    if known is not None:
+        return known
+    match expr:
+        case Call("neg", (a,)):
+            inner = shift_of(a, leaf)
+            return inner and inner.negated()
+        case Call("add" | "sub", (a, Const() as b)) if expr.dtype.is_integer:
+            inner = shift_of(a, leaf)
+            return inner and inner.plus(int(b.value) if expr.fn == "add" else -int(b.value))
+        case Call("add" | "sub", (Const() as a, b)) if expr.dtype.is_integer:
+            inner = shift_of(b, leaf)
+            return inner and (inner if expr.fn == "add" else inner.negated()).plus(int(a.value))
+    return None
+
+
+def free_labels_as_affine(node: HasAxes) -> dict[str, Affine]:
     """Each free label of a node as itself."""
     return {a.label: Affine({a.label: 1}, 0) for a in node.axes if a.define is None}
 
 
-def affine_labels(node: EinSum) -> dict[str, Affine]:
+def affine_labels(node: HasAxes) -> dict[str, Affine]:
     """Those derived labels of a node that are affine in its free labels."""
     known = free_labels_as_affine(node)
     derived: dict[str, Affine] = {}

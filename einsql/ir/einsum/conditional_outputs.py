@@ -12,9 +12,10 @@ from einsql.ir.einsum.graph import Call, EinSum, Output
 
 def beside(o: Output) -> Call | None:
     """The mark of a conditional output; None for other outputs."""
-    value = o.args[0]
-    marked = o.reduction is not None and isinstance(value, Call) and value.fn == "beside"
-    return value if marked and isinstance(value, Call) else None
+    match o:
+        case Output(args=(Call(fn="beside") as mark, *_)) if o.reduction is not None:
+            return mark
+    return None
 
 
 def always(node: EinSum) -> EinSum:

@@ -13,11 +13,13 @@ shift or a pooling window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from math import prod
 
-from einsql.core.dag import producers_first
+from einsql.core.dag import bottom_up, producers_first
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.ir.layout import Tiles
 
@@ -267,6 +269,16 @@ def conj(*terms: Expr) -> Expr:
     return FALSE if FALSE in kept else _tree("and", list(kept), TRUE)
 
 
+def cast(expr: Expr, dtype: DType) -> Expr:
+    """The expression in another type."""
+    return expr if expr.dtype is dtype else Call("cast", (expr,), dtype)
+
+
+def bigint(number: int) -> Const:
+    """A constant in the type of keys."""
+    return Const(number, DType.BIGINT)
+
+
 def disj(*terms: Expr) -> Expr:
     """OR over conditions, dropping FALSE and stopping at TRUE."""
     kept = dict.fromkeys(t for t in terms if t != FALSE)
@@ -327,24 +339,24 @@ def rewrite(expr: Expr, visit: Callable[[Expr], Expr]) -> Expr:
     return visit(expr)
 
 
+def substitute(expr: Expr, labels: Mapping[str, Expr]) -> Expr:
+    """Replaces labels by expressions."""
+    return rewrite(expr, lambda e: labels.get(e.name, e) if isinstance(e, Label) else e)
+
+
 def relabel(expr: Expr, names: Mapping[str, str]) -> Expr:
     """Renames labels inside an expression."""
+    return substitute(expr, {old: Label(new) for old, new in names.items()})
 
-    def visit(e: Expr) -> Expr:
-        return Label(names.get(e.name, e.name)) if isinstance(e, Label) else e
 
-    return rewrite(expr, visit)
+def map_values(expr: Expr, change: Callable[[Value], Expr]) -> Expr:
+    """Replaces the values of operands inside an expression."""
+    return rewrite(expr, lambda e: change(e) if isinstance(e, Value) else e)
 
 
 def renumber(expr: Expr, numbers: Mapping[int, int]) -> Expr:
     """Renumbers the operands an expression reads."""
-
-    def visit(e: Expr) -> Expr:
-        if isinstance(e, Value) and e.operand in numbers:
-            return Value(numbers[e.operand], e.field, e.dtype)
-        return e
-
-    return rewrite(expr, visit)
+    return map_values(expr, lambda v: replace(v, operand=numbers.get(v.operand, v.operand)))
 
 
 def map_exprs(node: EinSum, change: Callable[[Expr], Expr]) -> EinSum:
@@ -371,6 +383,20 @@ def exprs(node: EinSum) -> Iterator[Expr]:
     for o in node.outputs:
         yield from o.args
         yield o.where
+
+
+def with_operands(node: EinSum, kept: Sequence[int]) -> EinSum:
+    """The node over some of its operands, which its expressions read alone."""
+    numbers = {old: new for new, old in enumerate(kept)}
+    node = replace(node, operands=tuple(node.operands[n] for n in kept))
+    return map_exprs(node, lambda e: renumber(e, numbers))
+
+
+def fresh(wanted: str, taken: Iterable[str]) -> str:
+    """A name derived from a given one that is not in use."""
+    names = set(taken)
+    candidates = (f"{wanted}_{n}" for n in count(1))
+    return next(name for name in chain([wanted], candidates) if name not in names)
 
 
 def children(node: Node) -> tuple[Node, ...]:
@@ -414,32 +440,26 @@ def apart(roots: Iterable[Node]) -> Roots:
 
 def passed_on(node: EinSum) -> EinSum:
     """A node with the same fields over the same keys that does nothing but read them."""
-    schema = node.schema
-    labels = tuple(k.name for k in schema.keys)
-    return EinSum(
-        tuple(Axis(k.name, k.lo, k.hi) for k in schema.keys),
-        (Operand(node, labels),),
-        TRUE,
-        labels,
-        tuple(Output(f.name, (Value(0, f.name, f.dtype),), f.dtype) for f in schema.fields),
-    )
+    keys = node.schema.keys
+    return view(Operand(node, node.keys), [Axis(k.name, k.lo, k.hi) for k in keys], node.keys)
+
+
+def view(operand: Operand, axes: Iterable[Axis], keys: tuple[str, ...]) -> EinSum:
+    """A node that reads every field of one operand under other keys."""
+    fields = operand.source.schema.fields
+    outputs = tuple(Output(f.name, (Value(0, f.name, f.dtype),), f.dtype) for f in fields)
+    return EinSum(tuple(axes), (operand,), TRUE, keys, outputs)
 
 
 def transform(root: Node, visit: Callable[[EinSum], Node]) -> Node:
     """Rebuilds a graph bottom-up; `visit` sees each EinSum over its new sources."""
-    done: dict[int, Node] = {}
-    for node in walk(root):
-        if isinstance(node, EinSum):
-            done[id(node)] = visit(with_sources(node, (done[id(c)] for c in children(node))))
-        else:
-            done[id(node)] = node
-    return done[id(root)]
+
+    def over(node: Node, sources: list[Node]) -> Node:
+        return visit(with_sources(node, sources)) if isinstance(node, EinSum) else node
+
+    return bottom_up(root, children, over)
 
 
 def consumers(root: Node) -> dict[int, int]:
     """How many operands read each node, by id; the root counts one reader more."""
-    counts = {id(root): 1}
-    for node in walk(root):
-        for c in children(node):
-            counts[id(c)] = counts.get(id(c), 0) + 1
-    return counts
+    return Counter([id(root), *(id(c) for node in walk(root) for c in children(node))])

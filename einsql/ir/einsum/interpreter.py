@@ -13,10 +13,10 @@ import numpy as np
 
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType
-from einsql.errors import DataError
-from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Node, Value, walk
+from einsql.errors import DataError, InternalError
+from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Node, Param, Value, walk
 from einsql.ir.functions import REDUCTIONS, SCALARS, less
-from einsql.ir.functions.casts import cast_array, cast_failure
+from einsql.ir.functions.casts import evaluated, failure_of
 
 Fields = dict[str, np.ndarray]
 """A relation's fields by name, each with one axis per key of its schema."""
@@ -79,14 +79,17 @@ def evaluate_node(node: EinSum, operands: list[Fields]) -> Fields:
         return np.asarray(operands[v.operand][v.field][index])
 
     def value(e: Expr, mask: np.ndarray) -> np.ndarray:
-        if isinstance(e, Const):
-            return np.asarray(e.value, dtype=wide(e.dtype).numpy)
-        if isinstance(e, Label):
-            return grid[e.name]
-        if isinstance(e, Call):
-            return apply(e, mask)
-        assert isinstance(e, Value)
-        return field(e)
+        match e:
+            case Const():
+                return np.asarray(e.value, dtype=wide(e.dtype).numpy)
+            case Label():
+                return grid[e.name]
+            case Value():
+                return field(e)
+            case Call():
+                return apply(e, mask)
+            case Param():
+                raise InternalError("A node reads a parameter without a ParameterInput")
 
     def apply(e: Call, mask: np.ndarray) -> np.ndarray:
         if e.fn in ("and", "or", "if"):  # the right-hand sides count only where needed
@@ -97,17 +100,11 @@ def evaluate_node(node: EinSum, operands: list[Fields]) -> Fields:
                 args.append(value(e.args[2], mask & ~first))
         else:
             args = [value(a, mask) for a in e.args]
-        types = [wide(a.dtype) for a in e.args]
-        if e.fn == "cast":
-            failure = cast_failure(e.args[0].dtype, e.dtype)
-            image = cast_array(args[0], wide(e.dtype))
-        else:
-            failure = SCALARS[e.fn].fails.get(types[0])
-            image = SCALARS[e.fn].numpy(*args)
+        source = e.args[0].dtype
+        failure = failure_of(e.fn, source if e.fn == "cast" else wide(source), e.dtype)
         if failure is not None and np.any(failure.numpy(*args) & mask):
             raise DataError(failure.reason)
-        typed: np.ndarray = cast_array(image, wide(e.dtype))
-        return typed
+        return np.asarray(evaluated(e.fn, args, wide(e.dtype)))
 
     exists = np.ones(shape, dtype=bool)
     for a in node.axes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import Call, Const, Expr, Label, subexpressions
+from einsql.ir.einsum.graph import Axis, Call, Const, Expr, Label, subexpressions
 from einsql.ir.functions import SCALARS, Interval
-from einsql.ir.functions.casts import cast_failure, cast_interval
+from einsql.ir.functions.casts import cast_interval, failure_of
 
 DEPTH = 40
 """Depth of calls below which the interval is that of the type.
@@ -17,7 +18,24 @@ of operations would take quadratic time.
 """
 
 
-def raw_interval(expr: Expr, bounds: Mapping[str, tuple[int, int]], depth: int = DEPTH) -> Interval:
+Bounds = Mapping[str, tuple[int, int]]
+"""`[lo, hi)` of labels."""
+
+
+class HasAxes(Protocol):
+    """A node, or anything else over a domain."""
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The labels with their bounds."""
+
+
+def bounds_of(node: HasAxes) -> dict[str, tuple[int, int]]:
+    """`[lo, hi)` of every label of a node."""
+    return {a.label: (a.lo, a.hi) for a in node.axes}
+
+
+def raw_interval(expr: Expr, bounds: Bounds, depth: int = DEPTH) -> Interval:
     """Inclusive bounds of an integer expression before it is checked against its type.
 
     Args:
@@ -45,7 +63,7 @@ def raw_interval(expr: Expr, bounds: Mapping[str, tuple[int, int]], depth: int =
     return through(*(interval(a, bounds, depth - 1) for a in expr.args))
 
 
-def interval(expr: Expr, bounds: Mapping[str, tuple[int, int]], depth: int = DEPTH) -> Interval:
+def interval(expr: Expr, bounds: Bounds, depth: int = DEPTH) -> Interval:
     """Inclusive bounds of an integer expression's value, given that it did not raise."""
     if not expr.dtype.is_integer:
         return (0, 1) if expr.dtype is DType.BOOLEAN else None
@@ -54,7 +72,7 @@ def interval(expr: Expr, bounds: Mapping[str, tuple[int, int]], depth: int = DEP
     return (lo, hi) if raw is None else (max(lo, raw[0]), min(hi, raw[1]))
 
 
-def never_overflows(expr: Call, bounds: Mapping[str, tuple[int, int]]) -> bool:
+def never_overflows(expr: Call, bounds: Bounds) -> bool:
     """True if an integer operation provably stays within its type."""
     raw = raw_interval(expr, bounds)
     if raw is None or not expr.dtype.is_integer:
@@ -64,20 +82,20 @@ def never_overflows(expr: Call, bounds: Mapping[str, tuple[int, int]]) -> bool:
 
 
 def fits(found: Interval, lo: int, hi: int) -> bool:
-    """True if a known interval lies within inclusive bounds."""
+    """True if an interval is known and within inclusive bounds."""
     return found is not None and lo <= found[0] and found[1] <= hi
 
 
-def can_raise(expr: Expr, bounds: Mapping[str, tuple[int, int]]) -> bool:
+def can_raise(expr: Expr, bounds: Bounds) -> bool:
     """False only if evaluating the expression at any point provably raises nothing."""
     return any(isinstance(e, Call) and _call_can_raise(e, bounds) for e in subexpressions(expr))
 
 
-def _call_can_raise(e: Call, bounds: Mapping[str, tuple[int, int]]) -> bool:
+def _call_can_raise(e: Call, bounds: Bounds) -> bool:
     source = e.args[0].dtype
-    if e.fn == "cast":
-        if cast_failure(source, e.dtype) is None:
-            return False
-        inner = interval(e.args[0], bounds) if source.is_integer else None
-        return not (e.dtype.is_integer and fits(inner, *e.dtype.range))
-    return source in SCALARS[e.fn].fails and not never_overflows(e, bounds)
+    if failure_of(e.fn, source, e.dtype) is None:
+        return False
+    if e.fn != "cast":
+        return not never_overflows(e, bounds)
+    inner = interval(e.args[0], bounds) if source.is_integer else None
+    return not (e.dtype.is_integer and fits(inner, *e.dtype.range))

@@ -25,24 +25,26 @@ _INFIX = {
 
 def format_expr(expr: Expr, names: tuple[str, ...] = ()) -> str:
     """One expression; `names` are the operands' names, in order."""
-    if isinstance(expr, Const):
-        return str(expr.value).lower() if isinstance(expr.value, bool) else expr.spelling
-    if isinstance(expr, Label):
-        return expr.name
-    if isinstance(expr, Value):
-        owner = names[expr.operand] if expr.operand < len(names) else f"#{expr.operand}"
-        return f"{owner}.{expr.field.lstrip('.')}"
-    if isinstance(expr, Param):
-        return f"?{expr.number}"
+    match expr:
+        case Const():
+            return str(expr.value).lower() if isinstance(expr.value, bool) else expr.spelling
+        case Label():
+            return expr.name
+        case Value():
+            owner = names[expr.operand] if expr.operand < len(names) else f"#{expr.operand}"
+            return f"{owner}.{expr.field.lstrip('.')}"
+        case Param():
+            return f"?{expr.number}"
     args = [format_expr(a, names) for a in expr.args]
-    if expr.fn == "cast":
-        return f"{args[0]}::{expr.dtype.value}"
-    if expr.fn == "if":
-        return f"CASE WHEN {args[0]} THEN {args[1]} ELSE {args[2]} END"
-    if expr.fn == "not":
-        return f"NOT {args[0]}"
-    if expr.fn in _INFIX:
-        return f"({f' {_INFIX[expr.fn]} '.join(args)})"
+    match expr.fn:
+        case "cast":
+            return f"{args[0]}::{expr.dtype.value}"
+        case "if":
+            return f"CASE WHEN {args[0]} THEN {args[1]} ELSE {args[2]} END"
+        case "not":
+            return f"NOT {args[0]}"
+        case fn if fn in _INFIX:
+            return f"({f' {_INFIX[fn]} '.join(args)})"
     return f"{expr.fn.upper()}({', '.join(args)})"
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from einsql.core.bfloat16 import rounded
 from einsql.core.schema import DType
-from einsql.ir.functions import Array, Failure, Interval
+from einsql.ir.functions import SCALARS, Array, Failure, Interval
 
 B, I32, I64 = DType.BOOLEAN, DType.INTEGER, DType.BIGINT
 H, BF, F, D = DType.HALF, DType.BFLOAT16, DType.FLOAT, DType.DOUBLE
@@ -16,6 +19,13 @@ _LIMITS = {
     I32: (-2147483648.5, 2147483647.5),
     I64: (-9223372036854775808.0, 9223372036854775808.0),
 }
+
+_OVERFLOWS = {
+    F: ((D,), 2.0**128 - 2.0**103),
+    BF: ((D, F), 2.0**128 - 2.0**119),
+    H: ((D, F, BF), 65520.0),
+}
+"""For a float type the wider ones, and the least of their values that rounds to infinity."""
 
 
 def cast_failure(source: DType, target: DType) -> Failure | None:
@@ -36,25 +46,12 @@ def cast_failure(source: DType, target: DType) -> Failure | None:
             lambda a: np.asarray((a < low) | (a > high)),
             f"{{0}} < {low} or {{0}} > {high}",
         )
-    if target is F and source is D:
-        edge = 2.0**128 - 2.0**103  # values below round to the greatest FLOAT
+    wider, edge = _OVERFLOWS.get(target, ((), math.inf))
+    if source in wider:
         return Failure(
             what,
             lambda a: np.asarray(np.isfinite(a) & (np.abs(a) >= edge)),
             f"math.isfinite({{0}}) and abs({{0}}) >= {edge!r}",
-        )
-    if target is BF and source in (D, F):
-        edge = 2.0**128 - 2.0**119  # values below round to the greatest BFLOAT16
-        return Failure(
-            what,
-            lambda a: np.asarray(np.isfinite(a) & (np.abs(a) >= edge)),
-            f"math.isfinite({{0}}) and abs({{0}}) >= {edge!r}",
-        )
-    if target is H and source in (D, F, BF):
-        return Failure(
-            what,
-            lambda a: np.asarray(np.isfinite(a) & (np.abs(a) >= 65520.0)),
-            "math.isfinite({0}) and abs({0}) >= 65520.0",
         )
     if target is H and source in (I32, I64):
         return Failure(
@@ -82,6 +79,16 @@ def cast_array(a: Array, target: DType) -> Array:
             fits = (a >= lo) & (a < hi)
             return np.rint(np.where(fits, a, 0)).astype(target.numpy)
         return a.astype(target.numpy, copy=False)
+
+
+def failure_of(fn: str, source: DType, target: DType) -> Failure | None:
+    """How a scalar function or CAST can raise, by the types of its first argument and result."""
+    return cast_failure(source, target) if fn == "cast" else SCALARS[fn].fails.get(source)
+
+
+def evaluated(fn: str, args: Sequence[Array], target: DType) -> Array:
+    """The result of a scalar function or CAST in its type; callers check for failures before."""
+    return cast_array(args[0] if fn == "cast" else SCALARS[fn].numpy(*args), target)
 
 
 def cast_interval(a: Interval, source: DType, target: DType) -> Interval:

@@ -66,19 +66,23 @@ def _winner(g: Term, y: Term, x: Term, other: Term, wins: str) -> Term:
 def power(g: Term, y: Term, a: Term, b: Term) -> Terms:
     """Of a ** b; of b it is 0 where a is 0."""
     by_b = a.equal(0).choose(0, g * y * a.call("ln"))
-    n = b.number
-    if n is None:
-        by_a = b.equal(0).choose(0, g * b * a.call("pow", b - 1))
-    elif n == 0:
-        by_a = None
-    elif n in (1, 2, 3):
-        by_a = g if n == 1 else g * 2 * a if n == 2 else g * 3 * (a * a)
-    elif n == 0.5:
-        by_a = g * 0.5 / y
-    elif n == -1:
-        by_a = -g / (a * a)
-    else:
-        by_a = g * n * a.call("pow", b - 1)
+    match b.number:
+        case None:
+            by_a = b.equal(0).choose(0, g * b * a.call("pow", b - 1))
+        case 0:
+            by_a = None
+        case 1:
+            by_a = g
+        case 2:
+            by_a = g * 2 * a
+        case 3:
+            by_a = g * 3 * (a * a)
+        case 0.5:
+            by_a = g * 0.5 / y
+        case -1:
+            by_a = -g / (a * a)
+        case n:
+            by_a = g * n * a.call("pow", b - 1)
     return by_a, by_b
 
 

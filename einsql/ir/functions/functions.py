@@ -94,8 +94,12 @@ class Function:
         numba: Source template over `{0}`, `{1}`, …
         fails: Maps an argument type to the failure it can have.
         interval: Integer interval of the result from those of the arguments.
+        commutative: f(x, y) = f(y, x), bitwise.
+        associative: f(f(x, y), z) = f(x, f(y, z)); floats are rounded differently, and
+            integers may overflow in one order only.
         identity: Value e with f(x, e) = x, bitwise, or None.
         annihilator: Value z with f(x, z) = z for every finite x, or None.
+        cheap: Computing it costs no more than reading a value from memory.
         transparent: f(x) = x, bitwise: it only marks its argument for rules, which then
             drop it.
         derivative: From the adjoint of the result to those of the arguments.

@@ -94,16 +94,14 @@ _LEAST = {
 
 def least(what: str) -> dict[DType, Failure]:
     """How an operation fails at the least integer, by the type."""
-
-    def at(dtype: DType) -> Failure:
-        lo = dtype.range[0]
-        return Failure(
-            f"Overflow in {what} of {dtype.value}",
-            lambda a: np.asarray(a == lo),
-            f"{{0}} == {_LEAST[dtype]}",
+    return {
+        t: Failure(
+            f"Overflow in {what} of {t.value}",
+            lambda a, least=t.range[0]: np.asarray(a == least),
+            f"{{0}} == {spelled}",
         )
-
-    return {t: at(t) for t in (DType.TINYINT, I32, I64)}
+        for t, spelled in _LEAST.items()
+    }
 
 
 def corners(op: Callable[[int, int], int]) -> Callable[[Interval, Interval], Interval]:
@@ -125,10 +123,7 @@ def _truncated(a: int, b: int) -> int:
 
 def idiv_interval(a: Interval, b: Interval) -> Interval:
     """Of a truncated quotient by a positive number."""
-    if a is None or b is None or b[0] <= 0:
-        return None
-    ends = [_truncated(x, y) for x in a for y in b]
-    return min(ends), max(ends)
+    return None if b is None or b[0] <= 0 else corners(_truncated)(a, b)
 
 
 def mod_interval(a: Interval, b: Interval) -> Interval:
@@ -309,9 +304,9 @@ INT_DIV_FAILS = {
     t: Failure(
         "Division by zero or overflow in integer division",
         lambda a, b: np.asarray((b == 0) | ((b == -1) & (a == np.iinfo(np.asarray(a).dtype).min))),
-        f"{{1}} == 0 or ({{1}} == -1 and {{0}} == {_LEAST[t]})",
+        f"{{1}} == 0 or ({{1}} == -1 and {{0}} == {spelled})",
     )
-    for t in (DType.TINYINT, I32, I64)
+    for t, spelled in _LEAST.items()
 }
 DIGITS_FAIL = {
     I64: Failure(

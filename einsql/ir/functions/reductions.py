@@ -41,16 +41,11 @@ class Reduction:
         return 1 if self.better is None else 2
 
 
-def _least_of(dtype: DType) -> Any:
+def _extremes(dtype: DType) -> tuple[Any, Any]:
+    """The least and the greatest value of a type; NaN is greater than infinity."""
     if dtype is DType.BOOLEAN:
-        return False
-    return -math.inf if dtype.is_float else dtype.range[0]
-
-
-def _greatest_of(dtype: DType) -> Any:
-    if dtype is DType.BOOLEAN:
-        return True
-    return math.nan if dtype.is_float else dtype.range[1]
+        return False, True
+    return (-math.inf, math.nan) if dtype.is_float else dtype.range
 
 
 _LOGIC = "a truth value has none"
@@ -62,10 +57,20 @@ REDUCTIONS: dict[str, Reduction] = {
         Reduction("sum", lambda t: 0, "add", over=frozenset({"mul"}), derivative=of_sum),
         Reduction("product", lambda t: 1, "mul", derivative=of_product),
         Reduction(
-            "min", _greatest_of, "least", idempotent=True, over=_EXTREMES, derivative=of_extreme
+            "min",
+            lambda t: _extremes(t)[1],
+            "least",
+            idempotent=True,
+            over=_EXTREMES,
+            derivative=of_extreme,
         ),
         Reduction(
-            "max", _least_of, "greatest", idempotent=True, over=_EXTREMES, derivative=of_extreme
+            "max",
+            lambda t: _extremes(t)[0],
+            "greatest",
+            idempotent=True,
+            over=_EXTREMES,
+            derivative=of_extreme,
         ),
         Reduction(
             "bool_or",

@@ -13,6 +13,7 @@ would compute wrong results cannot be built. `einsql.ir.ia.typing` has the resul
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,7 +25,7 @@ from einsql.ir.ia.placement import Held, Placement, everywhere, spread
 from einsql.ir.ia.transfers import array_transfers, piece_transfers
 from einsql.ir.ia.typing import Emit, PhysicalSchema
 from einsql.ir.tra import typing as tra_typing
-from einsql.ir.tra.block_schema import Cuts, KeyTuple
+from einsql.ir.tra.block_schema import Cuts
 
 Kernels = tuple[EinSum, ...]
 """Applied one after another; none of them is the identity."""
@@ -257,9 +258,7 @@ def sends(node: Node) -> int:
     """Bytes that cross sites when a node runs, exactly."""
     if isinstance(node, Bcast | Shuffle):
         source = node.source.schema
-        sent: dict[KeyTuple, int] = {}
-        for key, *_ in array_transfers(source, node.schema):
-            sent[key] = sent.get(key, 0) + 1
+        sent = Counter(key for key, *_ in array_transfers(source, node.schema))
         return sum(times * source.nbytes(key) for key, times in sent.items())
     if isinstance(node, Repartition):
         source, item = node.source.schema, node.schema.blocks.dtype.numpy.itemsize

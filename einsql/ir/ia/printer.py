@@ -37,22 +37,24 @@ def _format_local(node: ia.Node, sources: list[str]) -> list[str]:
         line = f"  local join   {format_joined(sources, node.keys)}{_format_where(node.where)}"
         return [line, *_format_chain("kernel", node.kernels), *_format_keys(node.key_map)]
     (source,) = sources
-    if isinstance(node, ia.Bcast):
-        return [f"  bcast        {source}"]
-    if isinstance(node, ia.Shuffle):
-        return [f"  shuffle      {source} BY {shown(node.part_dims)}"]
-    if isinstance(node, ia.Repartition):
-        return [f"  repartition  {source} BY {shown(node.part_dims)}"]
-    if isinstance(node, ia.LocalFilter):
-        return [f"  local filter {source} {format_expr(node.condition)}"]
-    if isinstance(node, ia.LocalMap):
-        line = f"  local map    {source}{_format_emit(node.emit)}"
-        return [line, *_format_chain("kernel", node.kernels), *_format_keys(node.keys)]
-    if isinstance(node, ia.LocalAggregate):
-        line = f"  local agg    {node.reduce.upper()}({source}) BY {shown(node.group_by)}"
-        chains = _format_chain("before", node.inner) + _format_chain("after", node.finish)
-        return [line + _format_where(node.where), *chains]
-    return [f"  local stack  {source} key {node.key} along dimension {node.dim}"]
+    match node:
+        case ia.Bcast():
+            return [f"  bcast        {source}"]
+        case ia.Shuffle():
+            return [f"  shuffle      {source} BY {shown(node.part_dims)}"]
+        case ia.Repartition():
+            return [f"  repartition  {source} BY {shown(node.part_dims)}"]
+        case ia.LocalFilter():
+            return [f"  local filter {source} {format_expr(node.condition)}"]
+        case ia.LocalMap():
+            line = f"  local map    {source}{_format_emit(node.emit)}"
+            return [line, *_format_chain("kernel", node.kernels), *_format_keys(node.keys)]
+        case ia.LocalAggregate():
+            line = f"  local agg    {node.reduce.upper()}({source}) BY {shown(node.group_by)}"
+            chains = _format_chain("before", node.inner) + _format_chain("after", node.finish)
+            return [line + _format_where(node.where), *chains]
+        case ia.LocalStack():
+            return [f"  local stack  {source} key {node.key} along dimension {node.dim}"]
 
 
 def _format_emit(emit: Emit | None) -> str:

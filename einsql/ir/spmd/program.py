@@ -245,11 +245,15 @@ class Program:
 
 def reads(step: Step) -> tuple[int, ...]:
     """The steps whose tiles a step reads."""
-    if isinstance(step, Local):
-        return step.operands
-    if isinstance(step, Exchange):
-        return step.sources
-    return (step.source,) if isinstance(step, Complete) else ()
+    match step:
+        case Local():
+            return step.operands
+        case Exchange():
+            return step.sources
+        case Complete():
+            return (step.source,)
+        case Load():
+            return ()
 
 
 def tuple_bytes(node: Input | EinSum) -> int:

@@ -10,11 +10,11 @@ from math import prod
 import numpy as np
 
 from einsql.core.boxes import split
+from einsql.core.mappings import grouped
 from einsql.core.schema import DType
 from einsql.errors import DataError, InternalError, ProgrammingError
-from einsql.ir.einsum.graph import Call, Const, Expr, Label
-from einsql.ir.functions import SCALARS
-from einsql.ir.functions.casts import cast_array
+from einsql.ir.einsum.graph import Const, Expr, Label, Param, Value
+from einsql.ir.functions.casts import evaluated, failure_of
 
 KeyTuple = tuple[int, ...]
 """The key of one (key, array) pair."""
@@ -76,14 +76,15 @@ class BlockSchema:
     def each_key(self) -> Iterator[KeyTuple]:
         """The keys that exist, in order."""
         if self.existing is None:
-            return product(*(range(b) for b in self.bounds))
+            return product(*map(range, self.bounds))
         return iter(sorted(self.existing))
 
     def holes(self) -> Iterator[KeyTuple]:
         """The keys that are missing within the bounds, in order."""
         existing = self.existing
         if existing is not None:
-            yield from (k for k in _in_order(self.bounds) if k not in existing)
+            every = product(*map(range, self.bounds))
+            yield from (k for k in every if k not in existing)
 
     def key_array(self) -> np.ndarray:
         """The keys that exist, int64 of shape (pairs, key dimensions)."""
@@ -92,16 +93,6 @@ class BlockSchema:
     def shape(self, key: KeyTuple) -> tuple[int, ...]:
         """Shape of the array under a key."""
         return tuple(d.at(key) for d in self.dims)
-
-
-def _in_order(bounds: Sequence[int]) -> Iterator[KeyTuple]:
-    """Every key within bounds, lazily: they may be far more than a relation has."""
-    if not bounds:
-        yield ()
-        return
-    for head in range(bounds[0]):
-        for tail in _in_order(bounds[1:]):
-            yield (head, *tail)
 
 
 def boundaries(extent: int, parts: int) -> tuple[int, ...]:
@@ -169,19 +160,18 @@ def over_keys(expr: Expr, keys: np.ndarray) -> np.ndarray:
     columns = {f"k{n}": keys[:, n] for n in range(keys.shape[1])}
 
     def value(e: Expr) -> np.ndarray:
-        if isinstance(e, Const):
-            return np.full(len(keys), e.value, e.dtype.carrier)
-        if isinstance(e, Label):
-            return columns[e.name]
-        if not isinstance(e, Call):
-            raise InternalError("A function of keys reads values")
+        match e:
+            case Const():
+                return np.full(len(keys), e.value, e.dtype.carrier)
+            case Label():
+                return columns[e.name]
+            case Value() | Param():
+                raise InternalError("A function of keys reads values")
         args = [value(a) for a in e.args]
-        if e.fn == "cast":
-            return np.asarray(cast_array(args[0], e.dtype))
-        failure = SCALARS[e.fn].fails.get(e.args[0].dtype)
+        failure = None if e.fn == "cast" else failure_of(e.fn, e.args[0].dtype, e.dtype)
         if failure is not None and np.any(failure.numpy(*args)):
             raise DataError(f"{failure.reason} in a function of keys")
-        return np.asarray(cast_array(SCALARS[e.fn].numpy(*args), e.dtype))
+        return np.asarray(evaluated(e.fn, args, e.dtype))
 
     with np.errstate(all="ignore"):
         return value(expr)
@@ -204,9 +194,7 @@ def matches(
     for keys, own in zip(operands, places, strict=True):
         common = [n for n, p in enumerate(own) if p < width]
         fresh = [n for n, p in enumerate(own) if p >= width]
-        index: dict[KeyTuple, list[KeyTuple]] = {}
-        for key in keys:
-            index.setdefault(tuple(key[n] for n in common), []).append(key)
+        index = grouped((tuple(key[n] for n in common), key) for key in keys)
         joined = [
             ((*old, *(key[n] for n in fresh)), (*parts, key))
             for old, parts in joined

@@ -11,12 +11,15 @@ from itertools import product
 
 import numpy as np
 
+from einsql.core.dag import bottom_up
+from einsql.core.mappings import grouped
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import EinSum, Expr
 from einsql.ir.einsum.interpreter import evaluate_node, reduce_axes, wide
 from einsql.ir.tra import plan as tra
 from einsql.ir.tra.block_schema import Cuts, KeyTuple, over_keys
 from einsql.ir.tra.kernels import VALUE, instantiate
+from einsql.ir.tra.typing import without
 
 Blocks = dict[KeyTuple, np.ndarray]
 """A tensor relation."""
@@ -35,11 +38,8 @@ def evaluate_blocks(root: tra.Node, inputs: Mapping[str, np.ndarray]) -> Blocks:
     Raises:
         DataError: An element overflows, divides by zero or cannot be cast.
     """
-    inputs = {**tra.generated(root), **inputs}
-    done: dict[int, Blocks] = {}
-    for node in tra.walk(root):
-        done[id(node)] = _relation(node, [done[id(c)] for c in tra.children(node)], inputs)
-    return done[id(root)]
+    tensors = {**tra.generated(root), **inputs}
+    return bottom_up(root, tra.children, lambda node, sources: _relation(node, sources, tensors))
 
 
 def _relation(
@@ -51,32 +51,31 @@ def _relation(
     if isinstance(node, tra.Join):
         return _join(node, operands)
     (source,) = operands
-    if isinstance(node, tra.Aggregate):
-        groups: dict[KeyTuple, list[np.ndarray]] = {}
-        for key, array in source.items():
-            groups.setdefault(tuple(key[g] for g in node.group_by), []).append(array)
-        dtype = wide(node.schema.dtype)
-        return {k: _merged(node.reduce, dtype, arrays) for k, arrays in groups.items()}
-    if isinstance(node, tra.ReKey):
-        return {tuple(_at(e, key) for e in node.keys): a for key, a in source.items()}
-    if isinstance(node, tra.Filter):
-        return {key: a for key, a in source.items() if _at(node.condition, key)}
-    if isinstance(node, tra.Transform):
-        return {key: _kernel(node.kernel, [a]) for key, a in source.items()}
-    if isinstance(node, tra.Tile):
-        return {
-            (*key, n): part
-            for key, a in source.items()
-            for n, part in enumerate(
-                np.split(a, range(node.size, a.shape[node.dim], node.size), axis=node.dim)
-            )
-        }
-    if isinstance(node, tra.Stack):
-        stacks: dict[KeyTuple, list[np.ndarray]] = {}
-        for key, array in sorted(source.items(), key=lambda pair: pair[0][node.key]):
-            stacks.setdefault((*key[: node.key], *key[node.key + 1 :]), []).append(array)
-        return {k: np.concatenate(arrays, axis=node.dim) for k, arrays in stacks.items()}
-    return _cut(_tensor(source, len(node.cuts)), node.cuts)
+    match node:
+        case tra.Aggregate():
+            groups = grouped((tuple(k[g] for g in node.group_by), a) for k, a in source.items())
+            dtype = wide(node.schema.dtype)
+            return {k: _merged(node.reduce, dtype, arrays) for k, arrays in groups.items()}
+        case tra.ReKey():
+            return {tuple(_at(e, key) for e in node.keys): a for key, a in source.items()}
+        case tra.Filter():
+            return {key: a for key, a in source.items() if _at(node.condition, key)}
+        case tra.Transform():
+            return {key: _kernel(node.kernel, [a]) for key, a in source.items()}
+        case tra.Tile():
+            return {
+                (*key, n): part
+                for key, a in source.items()
+                for n, part in enumerate(
+                    np.split(a, range(node.size, a.shape[node.dim], node.size), axis=node.dim)
+                )
+            }
+        case tra.Stack():
+            in_order = sorted(source.items(), key=lambda pair: pair[0][node.key])
+            stacks = grouped((without(k, node.key), a) for k, a in in_order)
+            return {k: np.concatenate(arrays, axis=node.dim) for k, arrays in stacks.items()}
+        case tra.Repartition():
+            return _cut(_tensor(source, len(node.cuts)), node.cuts)
 
 
 def _cut(array: np.ndarray, cuts: Cuts) -> Blocks:
@@ -89,9 +88,7 @@ def _cut(array: np.ndarray, cuts: Cuts) -> Blocks:
 def _tensor(blocks: Blocks, rank: int) -> np.ndarray:
     """The array whose axis i is cut by key i, put together axis by axis."""
     for axis in reversed(range(rank)):
-        lines: dict[KeyTuple, list[np.ndarray]] = {}
-        for key, block in sorted(blocks.items()):
-            lines.setdefault(key[:axis], []).append(block)
+        lines = grouped((key[:axis], block) for key, block in sorted(blocks.items()))
         blocks = {key: np.concatenate(line, axis) for key, line in lines.items()}
     return blocks[()]
 

@@ -6,16 +6,17 @@ extents, which take the place of its bounds.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.errors import InternalError, ProgrammingError, suggest
-from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Input, Operand, Output, Value
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Input, Operand, Output, Value, cast
 from einsql.ir.einsum.notation import parse_spec
 from einsql.ir.functions import REDUCTIONS, SCALARS
-from einsql.ir.tra.lambda_tracing import apply, cast, recorded, trace
+from einsql.ir.tra.lambda_tracing import apply, recorded, trace
 
 VALUE = "val"
 """The field of every tile."""
@@ -165,10 +166,8 @@ def _combined(notation: str, combine: str | Callable[..., object], values: list[
             f"The kernel '{notation}' has {len(values)} operands, "
             f"{combine} takes {SCALARS[combine].arity}"
         )
-    total: Expr = values[0]
-    for value in values[1:]:
-        total = apply(combine, (total, value))
-    return total
+    first: Expr = values[0]
+    return functools.reduce(lambda total, value: apply(combine, (total, value)), values[1:], first)
 
 
 def _reduced(value: Expr, reduce: str) -> Output:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,11 +17,9 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.core.typing_rules import meet
 from einsql.errors import DataError, ProgrammingError, suggest
-from einsql.ir.einsum.graph import Call, Const, Expr, negate
-from einsql.ir.einsum.intervals import interval
+from einsql.ir.einsum.graph import Call, Const, Expr, cast, negate
+from einsql.ir.einsum.intervals import Bounds, interval
 from einsql.ir.functions import SCALARS
-
-Bounds = Mapping[str, tuple[int, int]]
 
 
 class Traced:
@@ -199,11 +197,6 @@ def apply(fn: str, args: Sequence[Expr]) -> Expr:
         raise ProgrammingError(f"{fn} does not accept ({', '.join(t.value for t in types)})")
     cast_args = tuple(cast(a, t) for a, t in zip(args, typing.args, strict=True))
     return Call(fn, cast_args, typing.result)
-
-
-def cast(expr: Expr, dtype: DType) -> Expr:
-    """The expression in another type."""
-    return expr if expr.dtype is dtype else Call("cast", (expr,), dtype)
 
 
 def trace(fn: Callable[..., object], args: Sequence[Expr], bounds: Bounds, what: str) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from einsql.core.dag import producers_first
+from einsql.core.dag import bottom_up, producers_first
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import EinSum, Expr, Input, call
@@ -175,10 +175,7 @@ def walk(*roots: Node) -> list[Node]:
 
 def transform(root: Node, visit: Callable[[Node], Node]) -> Node:
     """Rebuilds a plan bottom-up; `visit` sees each node over its new operands."""
-    done: dict[int, Node] = {}
-    for node in walk(root):
-        done[id(node)] = visit(with_children(node, [done[id(c)] for c in children(node)]))
-    return done[id(root)]
+    return bottom_up(root, children, lambda node, sources: visit(with_children(node, sources)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -39,24 +39,24 @@ def _format_operation(node: tra.Node, sources: list[str]) -> list[str]:
     if isinstance(node, tra.Scan):
         return [format_scan(node.tensor)]
     if isinstance(node, tra.Join):
-        return [
-            f"  join         {format_joined(sources, node.keys)}",
-            *format_kernel(node.kernel),
-        ]
+        joined = f"  join         {format_joined(sources, node.keys)}"
+        return [joined, *format_kernel(node.kernel)]
     (source,) = sources
-    if isinstance(node, tra.Aggregate):
-        return [f"  aggregate    {node.reduce.upper()}({source}) BY {shown(node.group_by)}"]
-    if isinstance(node, tra.ReKey):
-        return [f"  rekey        {source} {shown([format_expr(e) for e in node.keys])}"]
-    if isinstance(node, tra.Filter):
-        return [f"  filter       {source} {format_expr(node.condition)}"]
-    if isinstance(node, tra.Transform):
-        return [f"  transform    {source}", *format_kernel(node.kernel)]
-    if isinstance(node, tra.Tile):
-        return [f"  tile         {source} dimension {node.dim} by {node.size}"]
-    if isinstance(node, tra.Stack):
-        return [f"  stack        {source} key {node.key} along dimension {node.dim}"]
-    return [f"  repartition  {source}"]
+    match node:
+        case tra.Aggregate():
+            return [f"  aggregate    {node.reduce.upper()}({source}) BY {shown(node.group_by)}"]
+        case tra.ReKey():
+            return [f"  rekey        {source} {shown([format_expr(e) for e in node.keys])}"]
+        case tra.Filter():
+            return [f"  filter       {source} {format_expr(node.condition)}"]
+        case tra.Transform():
+            return [f"  transform    {source}", *format_kernel(node.kernel)]
+        case tra.Tile():
+            return [f"  tile         {source} dimension {node.dim} by {node.size}"]
+        case tra.Stack():
+            return [f"  stack        {source} key {node.key} along dimension {node.dim}"]
+        case tra.Repartition():
+            return [f"  repartition  {source}"]
 
 
 def format_scan(tensor: Input) -> str:

@@ -14,6 +14,7 @@ from itertools import islice
 
 import numpy as np
 
+from einsql.core.mappings import grouped
 from einsql.core.schema import DType, Schema
 from einsql.errors import IntegrityError, NotSupportedError, ProgrammingError
 from einsql.ir.einsum.graph import EinSum, Expr
@@ -352,9 +353,7 @@ def stack_schema(source: BlockSchema, key: int, dim: int) -> BlockSchema:
     """
     _position("Stack", key, len(source.bounds), "key dimension")
     _position("Stack", dim, len(source.dims), "array dimension")
-    groups: dict[KeyTuple, list[KeyTuple]] = {}
-    for k in source.each_key():
-        groups.setdefault(without(k, key), []).append(k)
+    groups = grouped((without(k, key), k) for k in source.each_key())
     bounds = without(source.bounds, key)
     new = np.array(list(groups), np.int64).reshape(len(groups), len(bounds))
     extents: list[list[int]] = [[] for _ in source.dims]

@@ -24,7 +24,7 @@ from einsql.ir.einsum.graph import (
     rewrite,
 )
 from einsql.ir.einsum.intervals import can_raise
-from einsql.kernels.kernel import Fields, Runner, Tick, WithWriter
+from einsql.kernels.kernel import Arrays, Runner, Tick, WithWriter
 from einsql.kernels.scalars import bounds_of
 
 Look = Callable[[np.ndarray], np.ndarray]
@@ -159,7 +159,7 @@ class Windows:
     def over(self, run: Runner) -> Runner:
         """Creates a runner of the original node from a runner of `node`."""
 
-        def through(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        def through(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
             views = [
                 o if r is None else {name: r.look(field) for name, field in o.items()}
                 for o, r in zip(operands, self.readings, strict=True)

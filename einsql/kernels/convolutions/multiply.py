@@ -18,7 +18,7 @@ from einsql.core.buffer_pool import empty
 from einsql.ir.einsum.graph import EinSum, Operand, Value
 from einsql.kernels.convolutions.affine import Reading, reading_of
 from einsql.kernels.convolutions.match import Product, product_of
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.matmul.unpacked_tiles import sums_of
 from einsql.kernels.runtime import compile_cache, thread_pool
@@ -147,7 +147,7 @@ class _Multiply:
         operand: Operand = self.node.operands[value.operand]
         return reading_of(self.node, operand, self.product.derived)
 
-    def run(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def run(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         product = self.product
         left, right = (operands[v.operand][v.field] for v in (product.rows, product.columns))
         padded = [(self.rows, left, right), (self.columns, right, left)]
@@ -254,7 +254,7 @@ class _Multiply:
             thread_pool.run(fill, range(shape[0]), shape[0], lambda done: tick(0.0))
         return wide
 
-    def elsewhere(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def elsewhere(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         if self.fallback is None:
             self.fallback = compile_loops(self.node)
         return self.fallback(operands, tick)

@@ -15,7 +15,7 @@ from einsql.ir.einsum.graph import EinSum, Node, Operand
 from einsql.kernels.groups.driver import external, write
 from einsql.kernels.groups.places import Driver, GroupInputs, Source, Strided
 from einsql.kernels.groups.plan import Plan, make_plan, work
-from einsql.kernels.kernel import Compile, Fields, Runner, Tick
+from einsql.kernels.kernel import Arrays, Compile, Runner, Tick
 from einsql.kernels.loops.expressions import FAR, first_error
 from einsql.kernels.loops.generated import label_steps
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
@@ -70,7 +70,7 @@ class Group:
     def _singly(self) -> list[Runner]:
         return [self._compile(n).run for n in self.nodes]
 
-    def run(self, operands: Sequence[Fields], tick: Tick) -> list[dict[str, np.ndarray]]:
+    def run(self, operands: Sequence[Arrays], tick: Tick) -> list[dict[str, np.ndarray]]:
         """Runs the nodes.
 
         Args:
@@ -108,9 +108,9 @@ class Group:
         ]
 
     def _run_one_by_one(
-        self, operands: Sequence[Fields], tick: Tick
+        self, operands: Sequence[Arrays], tick: Tick
     ) -> list[dict[str, np.ndarray]]:
-        fields_of: dict[int, Fields] = {
+        fields_of: dict[int, Arrays] = {
             id(s): f for s, f in zip(self.sources, operands, strict=True)
         }
         results: list[dict[str, np.ndarray]] = []
@@ -121,7 +121,7 @@ class Group:
                 results.append(fields)
         return results
 
-    def _inputs(self, operands: Sequence[Fields]) -> GroupInputs:
+    def _inputs(self, operands: Sequence[Arrays]) -> GroupInputs:
         from einsql.kernels.groups.tiles import width  # imports Numba
 
         plan = self.plan

@@ -15,7 +15,7 @@ import numpy as np
 
 from einsql.core.schema import Key, Schema
 from einsql.ir.einsum.graph import Axis, EinSum, Input, Label, Operand, exprs, subexpressions
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Arrays, Runner, Tick
 
 Runs = tuple[tuple[str, ...], ...]
 """Labels in order, grouped in runs; the labels of a run are merged."""
@@ -108,7 +108,7 @@ def _operand(node: EinSum, o: Operand, runs: Runs) -> Operand:
 def _either(
     shape: tuple[int, ...], shapes: list[tuple[int, tuple[int, ...]]], new: Runner, old: Runner
 ) -> Runner:
-    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         flattened = list(operands)
         for n, flat in shapes:
             fields = flattened[n]

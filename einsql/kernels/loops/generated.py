@@ -22,7 +22,7 @@ from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Output
 from einsql.ir.einsum.intervals import fits, interval
 from einsql.ir.functions import REDUCTIONS, SCALARS
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.loops.codegen import accumulator, compensated, generate, is_compensated, state
 from einsql.kernels.loops.expressions import FAR, Argument, Program, Role, first_error
 from einsql.kernels.loops.flatten_labels import flatten
@@ -124,7 +124,7 @@ class _Loops:
             ):
                 self.table = _Table(self.few, self.boxes.work * OPERATION)
 
-    def run(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def run(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         node = self.node
         if self.empty:
             return {o.name: starting(o, self.shape) for o in node.outputs}

@@ -34,7 +34,7 @@ from einsql.ir.einsum.graph import (
     rewrite,
     subexpressions,
 )
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
+from einsql.kernels.kernel import Arrays, Kernel, Runner, Tick
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.runtime import thread_pool
 from einsql.kernels.vectorized.views import unrepeated
@@ -76,7 +76,7 @@ def match_floats(kernel: Kernel, node: EinSum, compiled: bool) -> Runner | None:
     reads = tuple(_read(node, n, wide, compiled) for n in range(len(node.operands)))
     results = {o.name: o.dtype for o in node.outputs if o.dtype.is_short}
 
-    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         done: Done = {}
         as_floats = [
             f if r is None else r.run(f, done, tick) for r, f in zip(reads, operands, strict=True)
@@ -141,7 +141,7 @@ class _Read:
     part: tuple[slice, ...]
     compiled: bool
 
-    def run(self, fields: Fields, done: Done, tick: Tick) -> dict[str, np.ndarray]:
+    def run(self, fields: Arrays, done: Done, tick: Tick) -> dict[str, np.ndarray]:
         """Converts the fields; `done` caches conversions that operands share."""
         converted: dict[str, np.ndarray] = {}
         for f in self.fields:

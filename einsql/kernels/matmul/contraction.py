@@ -18,7 +18,7 @@ from einsql.core.lazy_module import lazy_modules
 from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import Call, EinSum, Output, Value
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.kernel import Arrays, Kernel, Runner, Tick, ignoring
 from einsql.kernels.matmul.layout import Labels
 from einsql.kernels.matmul.match import Factor, Product, is_safe_scale, product_of
 from einsql.kernels.vectorized.views import View, reading, write_view
@@ -30,7 +30,7 @@ else:  # loaded when a product or a sum needs one of these modules
     multiply, rows = lazy_modules("einsql.kernels.matmul", "multiply", "rows")
     sums, vector = lazy_modules("einsql.kernels.vectorized", "sums", "vector")
 
-Compute = Callable[[Sequence[Fields], Tick], np.ndarray]
+Compute = Callable[[Sequence[Arrays], Tick], np.ndarray]
 WriteArray = Callable[[Page, Sequence[FieldSource]], str]
 """Writes the computation of an array; returns its name."""
 
@@ -154,7 +154,7 @@ def _compiled(node: EinSum, factors: Product, compiles: bool) -> Runner:
     if factors.scalars:
         return _scaled(node, factors, compute, finish)
 
-    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         result = compute(operands, tick)
         return {name: result if finish is None else finish(result)}
 
@@ -170,7 +170,7 @@ def _scaled(node: EinSum, factors: Product, compute: Compute, finish: _Finish | 
     output = node.outputs[0]
     each: list[Runner] = []
 
-    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         scale = 1.0
         for s in factors.scalars:
             scale *= float(operands[s.operand][s.field])
@@ -209,7 +209,7 @@ class _Load:
     points: int
     compiles: bool
 
-    def __call__(self, operands: Sequence[Fields]) -> np.ndarray:
+    def __call__(self, operands: Sequence[Arrays]) -> np.ndarray:
         array, work = self._one(operands, self.side[0]), self.work
         if len(self.side) > 1:
             array = array.astype(work, copy=False)
@@ -217,7 +217,7 @@ class _Load:
                 array = array * self._one(operands, factor).astype(work, copy=False)
         return sums.accurate_sum(array, self.axes, work, self.compiles) if self.axes else array
 
-    def _one(self, operands: Sequence[Fields], factor: Factor) -> np.ndarray:
+    def _one(self, operands: Sequence[Arrays], factor: Factor) -> np.ndarray:
         array = operands[factor.operand][factor.field]
         array = array if self.view is None else self.view(array)
         return array.squeeze(self.once) if self.once else array

@@ -14,7 +14,7 @@ import numpy as np
 
 from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Value, conj, conjuncts
-from einsql.kernels.kernel import Fields, Runner, Tick, WithWriter
+from einsql.kernels.kernel import Arrays, Runner, Tick, WithWriter
 
 KEPT = 64
 """Greatest number of ranges with cached kernels."""
@@ -36,7 +36,7 @@ class Limit:
     upper: bool
     strict: bool
 
-    def cut(self, lo: int, hi: int, operands: Sequence[Fields]) -> tuple[int, int]:
+    def cut(self, lo: int, hi: int, operands: Sequence[Arrays]) -> tuple[int, int]:
         """Applies the limit to the bounds of the label."""
         at = _value(self.value, operands)
         if self.upper:
@@ -78,7 +78,7 @@ def _is_scalar(e: Expr, node: EinSum) -> bool:
     return isinstance(e, Const) and e.dtype.is_integer
 
 
-def _value(e: Expr, operands: Sequence[Fields]) -> int:
+def _value(e: Expr, operands: Sequence[Arrays]) -> int:
     if isinstance(e, Value):
         return int(operands[e.operand][e.field])
     if isinstance(e, Const):
@@ -131,7 +131,7 @@ def over_ranges(
     labels = list(dict.fromkeys(m.label for m in summed))
     keys = [(node.keys.index(m.label), node.axis(m.label), m) for m in limits if m not in summed]
 
-    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         fields = within(operands, tick)
         for n, axis, m in keys:
             lo, hi = m.cut(axis.lo, axis.hi, operands)
@@ -143,7 +143,7 @@ def over_ranges(
                     array[(*at, beyond)] = 0
         return fields
 
-    def within(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def within(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         bounds = {x: ((a := node.axis(x)).lo, a.hi) for x in labels}
         for m in summed:
             bounds[m.label] = m.cut(*bounds[m.label], operands)

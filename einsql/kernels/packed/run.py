@@ -14,7 +14,7 @@ from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, Output, Value, conj, subexpressions
 from einsql.ir.functions import SCALARS
-from einsql.kernels.kernel import Fields, Runner, Tick, share
+from einsql.kernels.kernel import Arrays, Runner, Tick, share
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.matmul.pieces import slices
 from einsql.kernels.packed.factors import FactorProduct, factors_of
@@ -102,7 +102,7 @@ class _Packed:
         self.node, self.parts = node, parts
         self.loops: Runner | None = None
 
-    def run(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def run(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         fields: dict[str, np.ndarray] = {}
         for n, part in enumerate(self.parts):
             values = part.run(operands, share(tick, n, len(self.parts)))
@@ -143,7 +143,7 @@ class _Part:
         )
         self.integers_matter = plain.raises or not plain.narrow
 
-    def run(self, operands: Sequence[Fields], tick: Tick) -> np.ndarray | None:
+    def run(self, operands: Sequence[Arrays], tick: Tick) -> np.ndarray | None:
         """The output's values, or None if integers may overflow."""
         arrays: dict[Leaf, np.ndarray] = {}
         for x in self.leaves:

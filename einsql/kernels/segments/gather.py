@@ -11,7 +11,7 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.ir.einsum.graph import EinSum, Output, Value
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.segments.rows import Rows, inside, numbering, rows_of
 from einsql.kernels.vectorized.views import is_presence, window
@@ -122,7 +122,7 @@ def compile_gather(node: EinSum, may_compile: bool = True) -> Runner | None:
 
     again = False
 
-    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         nonlocal again
         compiled, again = again, may_compile and prod(shape) >= SMALL
         numbers = numbers_of(operands, tick)

@@ -17,7 +17,7 @@ from einsql.core.buffer_pool import contiguous, empty
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Output, Value
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.scalars import values_of
 from einsql.kernels.segments.rows import (
@@ -129,7 +129,7 @@ class _Segments:
         self.turn = [order.index(k) for k in node.keys]
         self.text: str | None = None
 
-    def run(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def run(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         numbers = self.numbers_of(operands, tick)
         at = self.places(numbers)
         sources = [self.source(x, operands, numbers) for x in self.leaves]
@@ -258,7 +258,7 @@ class _Segments:
         alone = set(long.tolist())
         yield from (piece for piece in pairwise(ends) if piece[0] not in alone)
 
-    def source(self, leaf: Leaf, operands: Sequence[Fields], numbers: Numbers) -> _Source:
+    def source(self, leaf: Leaf, operands: Sequence[Arrays], numbers: Numbers) -> _Source:
         """A leaf's values in C order, with the row's labels before the features."""
         operand = self.node.operands[leaf.value.operand]
         parts = row_parts(operand, self.rows)

@@ -17,7 +17,7 @@ from einsql.ir.einsum.graph import (
     operands_of,
     renumber,
 )
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.scalars import labels_read
 from einsql.kernels.vectorized.vector import compile_vector
 from einsql.kernels.vectorized.views import VIEWS
@@ -60,11 +60,11 @@ Numbers = dict[str, np.ndarray]
 """The one-dimensional values of derived labels at every row."""
 
 
-def numbering(node: EinSum, rows: Rows) -> Callable[[Sequence[Fields], Tick], Numbers]:
+def numbering(node: EinSum, rows: Rows) -> Callable[[Sequence[Arrays], Tick], Numbers]:
     """Creates a function that computes the derived labels of every row."""
     parts = [_number(node, rows, a) for a in rows.derived]
 
-    def numbers(operands: Sequence[Fields], tick: Tick) -> Numbers:
+    def numbers(operands: Sequence[Arrays], tick: Tick) -> Numbers:
         by_label: Numbers = {}
         for axis, (run, used) in zip(rows.derived, parts, strict=True):
             result = run([operands[n] for n in used], tick)[axis.label]

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from einsql.ir.einsum.graph import EinSum
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.sparse.sides import Compile, Joined, find
 from einsql.kernels.sparse.stored import Sums, over_stored
 from einsql.kernels.sparse.tiled import by_tiles
@@ -38,7 +38,7 @@ def compile_sparse(
         return None
     other = cache(otherwise)
 
-    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         with np.errstate(all="ignore"):
             for way in (stored, tiled):
                 sums = None if way is None else way(operands, tick)

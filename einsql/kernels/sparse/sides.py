@@ -25,7 +25,7 @@ from einsql.ir.einsum.graph import (
     operands_of,
     renumber,
 )
-from einsql.kernels.kernel import Fields, Runner, no_progress
+from einsql.kernels.kernel import Arrays, Runner, no_progress
 from einsql.kernels.matmul.match import LABELS, Factor, product_of
 from einsql.kernels.scalars import calls_of, failure_of, labels_read
 from einsql.kernels.vectorized.sums import accurate_sum
@@ -33,7 +33,7 @@ from einsql.kernels.vectorized.views import reading
 
 Labels = tuple[str, ...]
 Compile = Callable[[EinSum], Runner]
-Presence = Callable[[Sequence[Fields]], np.ndarray]
+Presence = Callable[[Sequence[Arrays]], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Reader:
         self.view = reading(node, node.operands[side.operand], order)
         self.presence = presence_of(node, side, order, compile_node)
 
-    def read(self, operands: Sequence[Fields]) -> Matrices:
+    def read(self, operands: Sequence[Arrays]) -> Matrices:
         """Reads the operand's elements; only present elements are multiplied."""
         present = None if self.presence is None else self.presence(operands)
         values = [
@@ -141,7 +141,7 @@ class Reader:
         return Matrices(tuple(values), present, self.shape[2])
 
     def _values(
-        self, operands: Sequence[Fields], factors: Sequence[Factor], work: np.dtype
+        self, operands: Sequence[Arrays], factors: Sequence[Factor], work: np.dtype
     ) -> np.ndarray:
         if not factors:
             return np.broadcast_to(np.ones((), work), self.whole)

@@ -24,7 +24,7 @@ from einsql.ir.einsum.graph import (
     labels_of,
     renumber,
 )
-from einsql.kernels.kernel import Fields, Runner, Tick, no_progress, share
+from einsql.kernels.kernel import Arrays, Runner, Tick, no_progress, share
 from einsql.kernels.scalars import values_of
 from einsql.kernels.sparse.multiply import IN_ORDER, multiply_rows
 from einsql.kernels.sparse.sides import (
@@ -42,7 +42,7 @@ from einsql.kernels.vectorized.sums import from_zero
 
 Sums = tuple[list[np.ndarray], np.ndarray]
 """The sum of each term by key, and the number of joined elements."""
-Run = Callable[[Sequence[Fields], Tick], Sums | None]
+Run = Callable[[Sequence[Arrays], Tick], Sums | None]
 """Computes the sums; returns None for unsupported data."""
 Condition = Callable[[np.ndarray], np.ndarray]
 """A function from stored values to flags of the selected ones."""
@@ -95,7 +95,7 @@ class _Stored:
     filled: bool
     condition: Condition | None
 
-    def matrix(self, operands: Sequence[Fields], by: str) -> Compressed | None:
+    def matrix(self, operands: Sequence[Arrays], by: str) -> Compressed | None:
         """The elements within the domain, row by row; None if the operand is not stored sparsely.
 
         Args:
@@ -105,7 +105,7 @@ class _Stored:
         fields = operands[self.side.operand]
         if not isinstance(fields, Sparse) or fields.filled != self.filled:
             return None
-        part = fields.part(spans_of(self.node, self.node.operands[self.side.operand]))
+        part = fields.submatrix(spans_of(self.node, self.node.operands[self.side.operand]))
         if self.condition is not None:
             part = part.only(self.condition(part.values))
         return part if self.side.labels[int(fields.turned)] == by else transposed(part)
@@ -151,7 +151,7 @@ def _alone(node: EinSum, joined: Joined, stored: _Stored) -> Run | None:
     by = node.keys[0] if node.keys else stored.side.labels[0]
     shape = node.schema.shape
 
-    def run(operands: Sequence[Fields], tick: Tick) -> Sums | None:
+    def run(operands: Sequence[Arrays], tick: Tick) -> Sums | None:
         matrix = stored.matrix(operands, by)
         if matrix is None:
             return None
@@ -190,7 +190,7 @@ def _times_dense(
     def arranged(product: np.ndarray) -> np.ndarray:
         return product.reshape(extents).transpose(turn)
 
-    def run(operands: Sequence[Fields], tick: Tick) -> Sums | None:
+    def run(operands: Sequence[Arrays], tick: Tick) -> Sums | None:
         matrix = stored.matrix(operands, by)
         if matrix is None:
             return None
@@ -293,7 +293,7 @@ def over_parts(node: EinSum, run: Runner) -> Runner:
         n: spans_of(node, o) for n, o in enumerate(node.operands) if _narrowed(node, o) is not o
     }
 
-    def over(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def over(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         narrowed_operands = list(operands)
         for n, spans in parts.items():
             fields = narrowed_operands[n]

@@ -10,7 +10,7 @@ from math import inf, prod
 import numpy as np
 
 from einsql.ir.einsum.graph import TRUE, EinSum
-from einsql.kernels.kernel import Fields, Tick, share
+from einsql.kernels.kernel import Arrays, Tick, share
 from einsql.kernels.matmul.pieces import FLOPS
 from einsql.kernels.runtime import thread_pool
 from einsql.kernels.sparse.multiply import (
@@ -91,7 +91,7 @@ class _Tiled:
         self.turn = tuple(order.index(k) for k in node.keys)
         self.shape = (*self.readers[0].shape[:2], self.readers[1].shape[2])
 
-    def run(self, operands: Sequence[Fields], tick: Tick) -> Sums | None:
+    def run(self, operands: Sequence[Arrays], tick: Tick) -> Sums | None:
         """Computes the sums; None if an absent element is multiplied by infinity or NaN."""
         left = self.readers[0].read(operands)
         tick(0.0)  # these passes are short, but there are several before the product

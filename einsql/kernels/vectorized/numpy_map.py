@@ -9,7 +9,7 @@ import numpy as np
 from einsql.core.buffer_pool import empty
 from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Value
-from einsql.kernels.kernel import Fields, Runner, Tick, ignoring
+from einsql.kernels.kernel import Arrays, Runner, Tick, ignoring
 from einsql.kernels.vectorized.views import is_plain, spread, write_view
 
 LARGEST = 1 << 24
@@ -18,7 +18,7 @@ LARGEST = 1 << 24
 _STREAMED = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 """Functions that are limited by memory bandwidth."""
 
-Read = Callable[[Sequence[Fields]], np.ndarray]
+Read = Callable[[Sequence[Arrays]], np.ndarray]
 
 
 def compile_map(node: EinSum) -> Runner | None:
@@ -44,7 +44,7 @@ def compile_map(node: EinSum) -> Runner | None:
     shape, dtype = node.schema.shape, output.dtype.numpy
     first, second = (_read(node, a) for a in call.args)
 
-    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         out = empty(shape, dtype)
         return {name: function(first(operands), second(operands), out=out)}
 

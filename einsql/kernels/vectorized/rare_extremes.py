@@ -14,7 +14,7 @@ import numpy as np
 from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.ir.einsum.conditional_outputs import always, beside
 from einsql.ir.einsum.graph import EinSum
-from einsql.kernels.kernel import Compile, CompiledNode, Fields, Runner, Tick
+from einsql.kernels.kernel import Arrays, Compile, CompiledNode, Runner, Tick
 
 
 def compile_rare_extremes(node: EinSum, compile_node: Compile) -> CompiledNode[Runner]:
@@ -58,7 +58,7 @@ class _Rest:
     run: Runner | None = field(default=None)
 
     def __call__(
-        self, sums: Sequence[np.ndarray], operands: Sequence[Fields], tick: Tick
+        self, sums: Sequence[np.ndarray], operands: Sequence[Arrays], tick: Tick
     ) -> Mapping[str, np.ndarray]:
         if all(np.isfinite(s).all() for s in sums):
             return self.nothing
@@ -81,7 +81,7 @@ class _RareExtremes:
     sums: tuple[str, ...]
     rest: _Rest
 
-    def __call__(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def __call__(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         fields = self.often(operands, tick)
         return {**fields, **self.rest([fields[s] for s in self.sums], operands, tick)}
 

@@ -18,7 +18,7 @@ from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Operand, Output, Value
 from einsql.ir.functions.casts import cast_array
-from einsql.kernels.kernel import Fields, Runner, Tick, ignoring
+from einsql.kernels.kernel import Arrays, Runner, Tick, ignoring
 from einsql.kernels.scalars import bounds_of, derived_axes, labels_read
 from einsql.kernels.vectorized.program_writer import (
     Domain,
@@ -92,7 +92,7 @@ def compile_vector(node: EinSum) -> Runner:
     plan = _plan(node)
     compute = _pointwise if plan.pointwise else _reduced
 
-    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         return compute(plan, operands, tick)
 
     if plan.once is None:
@@ -100,7 +100,7 @@ def compile_vector(node: EinSum) -> Runner:
     runs = 0
     best: Runner = run
 
-    def short(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def short(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         nonlocal runs, best
         runs += 1
         if runs == AGAIN and is_suited(node):
@@ -286,7 +286,7 @@ def _domain(plan: _Plan) -> Domain:
 class _Points(Block):
     """The points of one block, with cached labels and operand values."""
 
-    def __init__(self, plan: _Plan, operands: Sequence[Fields], ranges: Ranges) -> None:
+    def __init__(self, plan: _Plan, operands: Sequence[Arrays], ranges: Ranges) -> None:
         self.plan = plan
         self.operands = operands
         self.ranges = ranges
@@ -355,7 +355,7 @@ def _tiles(shape: tuple[int, ...], steps: tuple[int, ...]) -> Iterator[Ranges]:
             yield (first, *rest)
 
 
-def _points(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> Iterator[tuple[_Points, Mask]]:
+def _points(plan: _Plan, operands: Sequence[Arrays], tick: Tick) -> Iterator[tuple[_Points, Mask]]:
     """Generates the blocks of the domain with their existing points; reports progress."""
     if plan.once is not None:  # most nodes are small
         points = _Points(plan, operands, plan.once)
@@ -371,7 +371,7 @@ def _points(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> Iterator[tup
         tick(done / total)
 
 
-def _pointwise(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+def _pointwise(plan: _Plan, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
     shape = plan.shape
     fields: dict[str, np.ndarray] = {}
     for points, mask in _points(plan, operands, tick):
@@ -400,7 +400,7 @@ def _only(o: _Output, points: _Points, mask: Mask) -> np.ndarray:
     return np.asarray(value)
 
 
-def _reduced(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+def _reduced(plan: _Plan, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
     node, kept = plan.node, plan.kept
     scattered = kept < len(node.keys)
     # Densely reduced results have the kept axes in the result's key order.

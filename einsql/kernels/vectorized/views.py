@@ -12,7 +12,7 @@ import numpy as np
 from einsql.core.bfloat16 import stored
 from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Operand, Output, Value
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, WithWriter
+from einsql.kernels.kernel import Arrays, Kernel, Runner, Tick, WithWriter
 
 View = Callable[[np.ndarray], np.ndarray]
 
@@ -201,7 +201,7 @@ def compile_views(node: EinSum) -> Runner | None:
         return None
     literals, reads = plan.literals, plan.reads
 
-    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         fields = literals.copy()
         for name, operand, field, view in reads:
             array = operands[operand][field]

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from math import prod
 
 import numpy as np
 
+from einsql.core.mappings import grouped, memoized
 from einsql.optimizer.decomposition.model import Choice, Model
 
 LIMIT = 4e8
@@ -140,12 +142,8 @@ class _Order:
                 continue
             joint = self._joint(v)
             near = list(joint)
-            key = self._key(v, near)
-            if key not in self._known:
-                self._known[key] = _Elimination(
-                    self.model.alone[v], self.around[v], v, near, joint, work
-                )
-            e = self._known[key]
+            fresh = _Elimination(self.model.alone[v], self.around[v], v, near, joint, work)
+            e = self._known.setdefault(self._key(v, near), fresh)
             steps.append((v, near, e))
             done.add(v)
             table = _Table(tuple(near), tuple(e.joint[m][0] for m in e.near), e)
@@ -158,10 +156,8 @@ class _Order:
         return steps
 
     def _work(self, v: int) -> float:
-        work = float(len(self.model.states[v]))
-        for _, size in self._joint(v).values():
-            work *= size
-        return work
+        sizes = (size for _, size in self._joint(v).values())
+        return prod(sizes, start=float(len(self.model.states[v])))
 
     def _key(self, v: int, near: list[int]) -> object:
         """A key for caching: all that determines the outcome of an elimination."""
@@ -173,21 +169,20 @@ class _Order:
 
     def _joint(self, v: int) -> dict[int, tuple[np.ndarray, int]]:
         """For each neighbour of v the coarsest view that refines those of all tables with v."""
-        if v not in self._joint_of:
-            views: dict[int, list[np.ndarray]] = {}
-            for t in self.around[v]:
-                for u, view in zip(t.vertices, t.views, strict=True):
-                    if u != v:
-                        views.setdefault(u, []).append(view)
-            self._joint_of[v] = {u: self._together(views[u]) for u in sorted(views)}
-        return self._joint_of[v]
+
+        def joint() -> dict[int, tuple[np.ndarray, int]]:
+            pairs = (p for t in self.around[v] for p in zip(t.vertices, t.views, strict=True))
+            views = grouped((u, view) for u, view in pairs if u != v)
+            return {u: self._together(views[u]) for u in sorted(views)}
+
+        return memoized(self._joint_of, v, joint)
 
     def _together(self, views: list[np.ndarray]) -> tuple[np.ndarray, int]:
-        key = tuple(map(id, views))
-        if key not in self._joints:
+        def finest() -> tuple[np.ndarray, int]:
             view = _finest(views)
-            self._joints[key] = view, int(view.max()) + 1
-        return self._joints[key]
+            return view, int(view.max()) + 1
+
+        return memoized(self._joints, tuple(map(id, views)), finest)
 
 
 def _tables(model: Model) -> list[_Table]:
@@ -197,9 +192,7 @@ def _tables(model: Model) -> list[_Table]:
 
     def at(table: np.ndarray, axis: int, index: int) -> np.ndarray:
         key = (id(table), axis, index)
-        if key not in slices:
-            slices[key] = table.take(index, axis=axis)
-        return slices[key]
+        return memoized(slices, key, lambda: table.take(index, axis=axis))
 
     for e in model.edges:
         fixed = [len(model.states[v]) == 1 for v in (e.source, e.target)]

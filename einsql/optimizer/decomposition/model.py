@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from einsql.core.mappings import memoized
 from einsql.optimizer.decomposition.objective import FLOATS, Objective, fitting
 from einsql.optimizer.decomposition.problem import Problem, Use, Vertex
 from einsql.optimizer.decomposition.vectors import distinct, viable
@@ -49,12 +50,14 @@ class Model:
     def cost(self, choice: Sequence[int]) -> float:
         """The cost of a choice, in the objective's unit."""
         total = sum(float(a[s]) for a, s in zip(self.alone, choice, strict=True))
-        return total + sum(self.edge_cost(e, choice) for e in self.edges)
+        return total + sum(
+            float(e.costs[e.produced[choice[e.source]], e.consumed[choice[e.target]]])
+            for e in self.edges
+        )
 
-    @staticmethod
-    def edge_cost(e: Edge, choice: Sequence[int]) -> float:
-        """The cost of an edge's repartition under a choice."""
-        return float(e.costs[e.produced[choice[e.source]], e.consumed[choice[e.target]]])
+    def vectors(self, choice: Sequence[int]) -> list[np.ndarray]:
+        """The chosen vector of each vertex."""
+        return [s[c] for s, c in zip(self.states, choice, strict=True)]
 
     @property
     def around(self) -> list[list[Edge]]:
@@ -83,15 +86,7 @@ def model_of(problem: Problem, candidates: Candidates, objective: Objective = FL
             produced, rows = tables.made(source, states[use.producer])
             used, columns = tables.used(use, states[n])
             costs = tables.repartition(use, produced, used)
-            edges.append(
-                Edge(
-                    source=use.producer,
-                    target=n,
-                    produced=rows,
-                    consumed=columns,
-                    costs=costs,
-                )
-            )
+            edges.append(Edge(use.producer, n, produced=rows, consumed=columns, costs=costs))
     return Model(states, alone, edges)
 
 
@@ -112,10 +107,8 @@ def free_candidates(p: int, exactly: bool = True, memory: int | None = None) -> 
         states = viable(v, p, exactly=exactly and v.contraction)
         if memory is None or not v.computes:
             return states
-        key = (id(states), *cost_key(v))
-        if key not in fitting_states:  # equal vertices get the very same array
-            fitting_states[key] = fitting(v, states, memory)
-        return fitting_states[key]
+        key = (id(states), *cost_key(v))  # equal vertices get the very same array
+        return memoized(fitting_states, key, lambda: fitting(v, states, memory))
 
     return candidates
 
@@ -140,27 +133,21 @@ class _Tables:
     def vertex(self, v: Vertex, states: np.ndarray) -> np.ndarray:
         """Costs of a vertex's states."""
         key = (id(states), *cost_key(v))
-        if key not in self._vertices:
-            self._vertices[key] = self._objective.vertex(v, states)
-        return self._vertices[key]
+        return memoized(self._vertices, key, lambda: self._objective.vertex(v, states))
 
     def made(self, v: Vertex, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The views of a vertex by its readers: the distinct views, and the view of each state."""
         key = (id(states), v.keys, v.holders)
-        if key not in self._views:
-            self._views[key] = distinct(self._objective.made(v, states))
-        return self._views[key]
+        return memoized(self._views, key, lambda: distinct(self._objective.made(v, states)))
 
     def used(self, use: Use, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How an operand's producer sees the reader."""
         key = (id(states), use.axes, "used")
-        if key not in self._views:
-            self._views[key] = distinct(self._objective.used(use, states))
-        return self._views[key]
+        return memoized(self._views, key, lambda: distinct(self._objective.used(use, states)))
 
     def repartition(self, use: Use, made: np.ndarray, used: np.ndarray) -> np.ndarray:
         """The table of an edge."""
         key = (use.shape, use.width, use.nbytes, made.tobytes(), used.tobytes())
-        if key not in self._repartitions:
-            self._repartitions[key] = self._objective.repartition(use, made, used)
-        return self._repartitions[key]
+        return memoized(
+            self._repartitions, key, lambda: self._objective.repartition(use, made, used)
+        )

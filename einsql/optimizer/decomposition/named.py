@@ -91,9 +91,10 @@ def model(s: Structure, sites: int, names: tuple[str, ...] = ()) -> Schedules:
     schedules: Schedules = []
     for n, v in enumerate(s.problem.vertices):
         partial = any(
-            u.producer is not None
-            and _is_partial(s.problem.vertices[u.producer], schedules[u.producer])
+            schedules[u.producer].vector[k] > 1
             for u in v.uses
+            if u.producer is not None
+            for k in s.problem.vertices[u.producer].reduced
         )
         if partial and v.computes and not (v.contraction or v.renames or v.fixed):
             schedules.append(Schedule(np.ones(len(v.labels), np.int64), sites))
@@ -102,10 +103,6 @@ def model(s: Structure, sites: int, names: tuple[str, ...] = ()) -> Schedules:
         best = sorted(own, key=lambda k: -min(sites, v.extents[k]))[:1]
         schedules.append(scheduled(v, [(k, sites) for k in best], sites))
     return schedules
-
-
-def _is_partial(v: Vertex, schedule: Schedule) -> bool:
-    return any(schedule.vector[k] > 1 for k in v.reduced)
 
 
 def no_label(problem: Problem, names: Sequence[str]) -> str:
@@ -118,12 +115,12 @@ def no_label(problem: Problem, names: Sequence[str]) -> str:
 def _called(s: Structure, name: str) -> list[int]:
     """The classes of the labels with a name."""
     wanted = spelled(name, dict.fromkeys(x for v in s.problem.vertices for x in v.labels))
-    matches = [
+    matches = (
         c
         for v, classes in zip(s.problem.vertices, s.classes, strict=True)
         for label, c in zip(v.labels, classes, strict=True)
         if label == wanted
-    ]
+    )
     return list(dict.fromkeys(matches))
 
 
@@ -140,19 +137,15 @@ def _each(s: Structure, schedule: Callable[[int, Vertex], Schedule]) -> Schedule
     return [schedule(n, v) for n, v in enumerate(s.problem.vertices)]
 
 
-def _extent(s: Structure, wanted: int) -> int:
-    """The least extent of a class's labels."""
-    return min(
-        v.extents[k]
-        for v, classes in zip(s.problem.vertices, s.classes, strict=True)
-        for k, c in enumerate(classes)
-        if c == wanted
-    )
-
-
-def _most(s: Structure, classes: Iterable[int], sites: int) -> int:
+def _most(s: Structure, classes: Collection[int], sites: int) -> int:
     """The most parts, a divisor of the sites, that all of these classes can be cut into."""
-    least = min((_extent(s, c) for c in classes), default=1)
+    extents = (
+        extent
+        for v, own in zip(s.problem.vertices, s.classes, strict=True)
+        for extent, c in zip(v.extents, own, strict=True)
+        if c in classes
+    )
+    least = min(extents, default=1)
     return max(n for n in divisors(sites) if n <= max(1, least))
 
 

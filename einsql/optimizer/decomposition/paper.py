@@ -7,10 +7,12 @@ remaining graph, and so on; edges off the path are ignored while it is solved.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 
+from einsql.core.mappings import grouped
 from einsql.optimizer.decomposition.model import Candidates, Choice, Edge, Model
 from einsql.optimizer.decomposition.objective import fitting
 from einsql.optimizer.decomposition.problem import Vertex
@@ -29,21 +31,17 @@ def paper_candidates(sites: int, memory: int | None = None) -> Candidates:
 
 def solve_paper(model: Model) -> Choice:
     """The published algorithm's choice."""
-    readers = [0] * len(model.states)
-    for e in model.edges:
-        readers[e.source] += 1
+    readers = Counter(e.source for e in model.edges)
     choice: list[int | None] = [None] * len(model.states)
-    if max(readers, default=0) <= 1:
+    if max(readers.values(), default=0) <= 1:
         _solve(model, set(range(len(choice))), model.edges, choice)
     while None in choice:
         path = _longest_path(model.edges, choice)
-        edges = [_first(model.edges, a, b) for a, b in pairwise(path)]
+        edges = [
+            next(e for e in model.edges if (e.source, e.target) == ends) for ends in pairwise(path)
+        ]
         _solve(model, set(path), edges, choice)
     return [c for c in choice if c is not None]
-
-
-def _first(edges: list[Edge], source: int, target: int) -> Edge:
-    return next(e for e in edges if (e.source, e.target) == (source, target))
 
 
 def _longest_path(edges: list[Edge], choice: list[int | None]) -> list[int]:
@@ -65,9 +63,7 @@ def _solve(model: Model, inside: set[int], edges: list[Edge], choice: list[int |
     """Dynamic programming over vertices whose edges form a forest towards the results."""
     reach: dict[int, np.ndarray] = {}
     back: list[tuple[Edge, np.ndarray]] = []
-    into: dict[int, list[Edge]] = {}
-    for e in edges:
-        into.setdefault(e.target, []).append(e)
+    into = grouped((e.target, e) for e in edges)
     for v in sorted(inside):
         total = model.alone[v].copy()
         for e in into.get(v, []):

@@ -86,16 +86,13 @@ def _settled(
         if cost >= best * (1 - 1e-12):
             break
         best, before = cost, vectors
-        vectors = [s[c] for s, c in zip(model.states, choice, strict=True)]
-        moved = max(map(_distance, vectors, before))
+        vectors = model.vectors(choice)
+        moved = max(
+            float(np.abs(np.log(a / b)).sum()) for a, b in zip(vectors, before, strict=True)
+        )
         if moved <= (reach - CLOSE) * unit + 1e-9:
             break  # what is close to the new vectors was near the old ones already
     return vectors
-
-
-def _distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Logarithm of the factors between two vectors."""
-    return float(np.abs(np.log(a / b)).sum())
 
 
 def prime_factors(n: int) -> list[int]:
@@ -138,8 +135,7 @@ def _near(
         key = (id(states), centre.tobytes())
         if key not in nearby:
             distance = np.abs(np.log(states / np.maximum(1, centre))).sum(axis=1)
-            near = distance <= max(reach, distance.min()) + 1e-9
-            nearby[key] = states[near]
+            nearby[key] = states[distance <= max(reach, distance.min()) + 1e-9]
         return nearby[key]
 
     return candidates

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from einsql.core.mappings import memoized
 from einsql.optimizer.decomposition.costs import aggregate_floats, join_floats, repartition_floats
 from einsql.optimizer.decomposition.model import cost_key, free_candidates
 from einsql.optimizer.decomposition.objective import Objective, fitting
@@ -147,13 +148,15 @@ class _Completing:
 
     def _moved(self, use: Use, reader: Schedule) -> float:
         """The cost of repartitioning an operand into its reader's cut."""
-        if use.producer is None or self._everywhere(use.producer):
+        if use.producer is None or _everywhere(
+            self.problem, self.schedules, use.producer, self.sites
+        ):
             return 0.0
         produced, used = self._made(use), self.objective.used(use, reader.vector[None, :])
         key = (use.shape, use.width, use.nbytes, produced.tobytes(), used.tobytes())
-        if key not in self.moved:
-            self.moved[key] = float(self.objective.repartition(use, produced, used)[0, 0])
-        return self.moved[key]
+        return memoized(
+            self.moved, key, lambda: float(self.objective.repartition(use, produced, used)[0, 0])
+        )
 
     def _made(self, use: Use) -> np.ndarray:
         assert use.producer is not None
@@ -164,14 +167,6 @@ class _Completing:
         schedule = self.schedules[n]
         assert schedule is not None
         return schedule
-
-    def _everywhere(self, n: int) -> bool:
-        return _everywhere(self.problem, self.schedules, n, self.sites)
-
-
-def _keys(problem: Problem, use: Use) -> tuple[int | None, ...]:
-    assert use.producer is not None
-    return problem.vertices[use.producer].keys
 
 
 def _layout(vector: np.ndarray, axes: Sequence[int | None], published: Vertex) -> np.ndarray:
@@ -206,7 +201,8 @@ def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Flo
         for use in v.uses:
             if use.producer is None or _everywhere(problem, schedules, use.producer, sites):
                 continue
-            produced = restricted(schedules[use.producer].vector[None, :], _keys(problem, use))
+            keys = problem.vertices[use.producer].keys
+            produced = restricted(schedules[use.producer].vector[None, :], keys)
             used = restricted(own.vector[None, :], use.axes)
             key = (use.shape, use.width, produced.tobytes(), used.tobytes())
             if key not in moved:

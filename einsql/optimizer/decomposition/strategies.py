@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from einsql.errors import InterfaceError, OperationalError, suggest
 from einsql.optimizer.decomposition.descent import search
 from einsql.optimizer.decomposition.elimination import eliminate
 from einsql.optimizer.decomposition.integer import solve
-from einsql.optimizer.decomposition.model import Model, free_candidates, model_of
+from einsql.optimizer.decomposition.model import free_candidates, model_of
 from einsql.optimizer.decomposition.named import (
     by_name,
     named_schedules,
@@ -59,10 +59,6 @@ class Strategy:
     needs_argument: bool = False
 
 
-def _picked(model: Model, choice: Sequence[int]) -> list[np.ndarray]:
-    return [s[c] for s, c in zip(model.states, choice, strict=True)]
-
-
 def _unpublished(problem: Problem, vectors: list[np.ndarray]) -> Schedules:
     """Schedules without those of publishing vertices."""
     pairs = zip(problem.vertices, vectors, strict=True)
@@ -74,14 +70,14 @@ def _eindecomp(problem: Problem, sites: int, _: str, objective: Objective) -> Sc
     model = model_of(shared, free_candidates(sites, objective.exactly, objective.memory), objective)
     choice = eliminate(model)
     if choice is not None:
-        own = _unpublished(shared, _picked(model, choice))
+        own = _unpublished(shared, model.vectors(choice))
         return _least(problem, [own, *_others(problem, sites, objective)], sites, objective)
     named = _full(problem, named_schedules(problem, sites), sites, objective)
     if named:
         start, _cost = completed(shared, _least(problem, named, sites, objective), sites, objective)
         vectors = refine(shared, sites, objective, [s.vector for s in start])
     elif len(model.states) <= SMALL:
-        vectors = _picked(model, search(model))
+        vectors = model.vectors(search(model))
     else:
         vectors = refine(shared, sites, objective)
     by_label = (*_by_labels(problem, sites), *_published(problem, sites, objective))
@@ -162,18 +158,14 @@ def _exact(problem: Problem, sites: int, _: str, objective: Objective) -> Schedu
                 hint="SET strategy = 'eindecomp' finds a good one.",
             )
         choice = solution[0]
-    own = _unpublished(shared, _picked(model, choice))
+    own = _unpublished(shared, model.vectors(choice))
     return _least(problem, [own, *_others(problem, sites, objective)], sites, objective)
 
 
 def _paper(problem: Problem, sites: int, _: str, objective: Objective) -> Schedules:
     # It counts floats whatever the objective is; only the memory holds.
     model = model_of(problem, paper_candidates(sites, objective.memory))
-    return [Schedule(x) for x in _picked(model, solve_paper(model))]
-
-
-def _equal(problem: Problem, sites: int, _: str, __: Objective) -> Schedules:
-    return _all_equal(problem, sites)
+    return [Schedule(x) for x in model.vectors(solve_paper(model))]
 
 
 def _all_equal(problem: Problem, sites: int) -> Schedules:
@@ -213,7 +205,11 @@ STRATEGIES = {
         ),
         Strategy("exact", "as eindecomp, proven optimal", _exact),
         Strategy("paper", "EinDecomp as published: always p calls, linearized", _paper),
-        Strategy("equal", "every label cut into the cube root of p parts", _equal),
+        Strategy(
+            "equal",
+            "every label cut into the cube root of p parts",
+            lambda problem, sites, *_: _all_equal(problem, sites),
+        ),
         Strategy(
             "data",
             "only the named label is cut, as in data:batch",

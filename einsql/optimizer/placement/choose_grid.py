@@ -34,7 +34,10 @@ from einsql.optimizer.placement.layouts import (
 from einsql.optimizer.placement.traffic import leaving
 
 FOLLOWED = 256
-"""Up to this number of cells, an operation may run at the sites with most of its data."""
+"""Cells up to which an operation may run at the sites with most of its data.
+
+Each cell is compared with each stored tile, so the work grows by the square.
+"""
 
 Ways = Mapping[int, Sequence[Completion]]
 """The completions of partial sources, by the identity of these."""
@@ -216,7 +219,7 @@ def _partial(node: EinSum, cells: Cells, tiles: Tiles) -> PartialResult | None:
 
 
 def _makes(node: EinSum, cells: Cells, wish: PartialResult) -> bool:
-    """True if cells make partial tiles like given ones, at the same sites."""
+    """True if cells give the wished partial tiles at the wished sites."""
     tiles, members = made(node, cells), groups(node, cells)
     return members is not None and (
         np.array_equal(tiles.sites, wish.tiles.sites)

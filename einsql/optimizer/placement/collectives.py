@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
+from operator import mul
 
 import numpy as np
 
+from einsql.core.boxes import enclosing, extents
 from einsql.ir.layout import Layout, Mesh, Placement, Tiles
 from einsql.ir.spmd.program import Collective, CollectiveName
 from einsql.optimizer.placement.communication import solve
@@ -36,19 +38,17 @@ def _solved(have: Tiles, need: Tiles, width: int) -> tuple[Collective, ...]:
     """The solver's collectives between two layouts of the same keys; empty without layouts."""
     if have.layout is None or need.layout is None or not have.boxes.size:
         return ()
-    low, high = have.boxes[:, :, 0].min(axis=0), have.boxes[:, :, 1].max(axis=0)
-    if (need.boxes[:, :, 0].min(axis=0) != low).any():
-        return ()
-    if (need.boxes[:, :, 1].max(axis=0) != high).any():
+    span = enclosing(have.boxes)
+    if (enclosing(need.boxes) != span).any():
         return ()
     common = refined(have.layout, need.layout)
     if common is None or sum(a != b for a, b in zip(*common[1:], strict=True)) > MOST_CHANGED:
         return ()
-    moves = solve(*common, [int(n) for n in high - low], width)
-    merged = []
-    for (name, along), same in groupby(moves, lambda m: (m.collective, m.along)):
-        merged.append(Collective(name, tuple(dict.fromkeys(along)), sum(m.nbytes for m in same)))
-    return tuple(merged)
+    moves = solve(*common, extents(span).tolist(), width)
+    return tuple(
+        Collective(name, tuple(dict.fromkeys(along)), sum(m.nbytes for m in same))
+        for (name, along), same in groupby(moves, lambda m: (m.collective, m.along))
+    )
 
 
 def refined(a: Layout, b: Layout) -> tuple[Mesh, Placement, Placement] | None:
@@ -59,18 +59,17 @@ def refined(a: Layout, b: Layout) -> tuple[Mesh, Placement, Placement] | None:
     ends = sorted({*_strides(a.mesh), *_strides(b.mesh)})
     if any(far % near for near, far in pairwise(ends)):
         return None
-    axes, first, second = [], [], []
-    for near, far in reversed(list(pairwise(ends))):
-        at_a, at_b = _axis_at(a.mesh, near), _axis_at(b.mesh, near)
-        axes.append((b.mesh.axes[at_b][0], far // near))
-        first.append(a.placed[at_a])
-        second.append(b.placed[at_b])
-    return Mesh(tuple(axes)), tuple(first), tuple(second)
+    strides = ends[-2::-1]
+    axes_of_a, axes_of_b = ([_axis_at(x.mesh, s) for s in strides] for x in (a, b))
+    sizes = (far // near for near, far in reversed(list(pairwise(ends))))
+    axes = tuple((b.mesh.axes[n][0], size) for n, size in zip(axes_of_b, sizes, strict=True))
+    first = tuple(a.placed[n] for n in axes_of_a)
+    return Mesh(axes), first, tuple(b.placed[n] for n in axes_of_b)
 
 
 def _strides(mesh: Mesh) -> list[int]:
     """How far apart neighbours along each axis are, the last axis first, and all sites."""
-    return [1, *(int(n) for n in np.cumprod(mesh.shape[::-1]))]
+    return list(accumulate(reversed(mesh.shape), mul, initial=1))
 
 
 def _axis_at(mesh: Mesh, stride: int) -> int:

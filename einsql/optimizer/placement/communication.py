@@ -12,6 +12,7 @@ from itertools import count
 from math import prod
 
 from einsql.core.boxes import common, volumes
+from einsql.core.mappings import memoized
 from einsql.errors import InterfaceError, InternalError
 from einsql.ir.layout import (
     Entry,
@@ -99,9 +100,7 @@ def solve(
     regions: dict[Placement, Region] = {}
 
     def region_of(placed: Placement) -> Region:
-        if placed not in regions:
-            regions[placed] = region(mesh, placed, shape)
-        return regions[placed]
+        return memoized(regions, placed, lambda: region(mesh, placed, shape))
 
     order = count()  # placements do not compare
     queue: list[tuple[int, int, int, int, Placement, tuple[Move, ...]]]
@@ -119,17 +118,9 @@ def solve(
                 continue
             sent = _sent(mesh, along, region_of(placed), region_of(after), placed, after) * width
             move = Move(name, tuple(mesh.axes[n][0] for n in along), placed, after, sent)
-            heapq.heappush(
-                queue,
-                (
-                    nbytes + sent,
-                    general + (name == GENERAL and len(along) > 1),
-                    length + 1,
-                    next(order),
-                    after,
-                    (*moves, move),
-                ),
-            )
+            more = general + (name == GENERAL and len(along) > 1)
+            path = (*moves, move)
+            heapq.heappush(queue, (nbytes + sent, more, length + 1, next(order), after, path))
     raise InternalError("No collective leads from one placement to the other")
 
 
@@ -206,7 +197,6 @@ def _sent(
     placed: Placement,
     after: Placement,
 ) -> int:
-    """Elements that a collective sends."""
     if not isinstance(placed[along[0]], Partial):
         return lacking(held, wanted)
     parts = prod(mesh.shape[n] for n in along)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from einsql.core.boxes import enclosing
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Operand, Value
 from einsql.ir.layout import Shard, Single, Tiles
 from einsql.ir.spmd.program import COPIES
@@ -72,8 +73,7 @@ def completed_cells(node: EinSum, operand: int, tiles: Tiles, sites: int) -> Cel
     if cells is None:
         return None
     domain = [(a.lo, a.hi) for a in node.axes]
-    low, high = cells.boxes[:, :, 0].min(axis=0), cells.boxes[:, :, 1].max(axis=0)
-    return cells if list(zip(low, high, strict=True)) == domain else None
+    return cells if np.array_equal(enclosing(cells.boxes), domain) else None
 
 
 def _cells(operand: Operand, tiles: Tiles, labels: tuple[str, ...], sites: int) -> Cells | None:
@@ -123,15 +123,13 @@ def _linear(expr: Expr, node: EinSum) -> bool:
             return False
         (output,) = (o for o in source.outputs if o.name == expr.field)
         return output.reduction in ("sum", None)
-    if not isinstance(expr, Call):
-        return False
-    if expr.fn in JOINTLY:
-        return all(_linear(a, node) for a in expr.args)
-    if expr.fn == "mul":
-        a, b = expr.args
-        return (_scales(a) and _linear(b, node)) or (_scales(b) and _linear(a, node))
-    if expr.fn == "div":
-        return _scales(expr.args[1]) and _linear(expr.args[0], node)
+    match expr:
+        case Call(fn, args) if fn in JOINTLY:
+            return all(_linear(a, node) for a in args)
+        case Call("mul", (a, b)):
+            return (_scales(a) and _linear(b, node)) or (_scales(b) and _linear(a, node))
+        case Call("div", (a, b)):
+            return _scales(b) and _linear(a, node)
     return False
 
 

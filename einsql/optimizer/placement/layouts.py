@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, permutations, product
 from math import prod
 
 import numpy as np
 
 from einsql.core.boxes import common, split, volumes
+from einsql.core.mappings import memoized
 from einsql.errors import InternalError
 from einsql.ir.einsum.graph import Axis, EinSum, Input
-from einsql.ir.einsum.intervals import interval
+from einsql.ir.einsum.intervals import bounds_of, interval
 from einsql.ir.layout import (
     Entry,
     Layout,
@@ -31,7 +33,7 @@ from einsql.optimizer.decomposition import Cut
 REPLICATE = Replicate()
 
 ORDERS = 24
-"""Orders of the labels that are tried for an operation."""
+"""Orders of the cut labels that are tried for an operation: all orders of up to four labels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,12 +170,11 @@ def lying(tensor: Input, sites: int) -> Tiles:
 
 def needed(node: EinSum, operand: int, cells: Cells) -> Tiles:
     """The tile of an operand that each cell reads."""
-    o = node.operands[operand]
-    place = {label: n for n, label in enumerate(cells.labels)}
-    boxes = np.empty((len(cells.sites), len(o.labels), 2), np.int64)
-    for axis, label in enumerate(o.labels):
-        if label in place:
-            boxes[:, axis] = cells.boxes[:, place[label]]
+    labels = node.operands[operand].labels
+    boxes = np.empty((len(cells.sites), len(labels), 2), np.int64)
+    for axis, label in enumerate(labels):
+        if label in cells.labels:
+            boxes[:, axis] = cells.boxes[:, cells.labels.index(label)]
         else:
             boxes[:, axis] = reach(node, node.axis(label), cells.labels, cells.boxes)
     return Tiles(cells.sites, boxes)
@@ -219,11 +220,12 @@ def laid(tiles: Tiles, layout: Layout | None) -> Tiles:
 
 def made(node: EinSum, cells: Cells) -> Tiles:
     """The tile of the result that each cell makes."""
-    place = {label: n for n, label in enumerate(cells.labels)}
     boxes = np.empty((len(cells.sites), len(node.keys), 2), np.int64)
     for axis, key in enumerate(node.keys):
-        known = node.axis(key)
-        boxes[:, axis] = cells.boxes[:, place[key]] if key in place else (known.lo, known.hi)
+        if key in cells.labels:
+            boxes[:, axis] = cells.boxes[:, cells.labels.index(key)]
+        else:  # the result has all values of a derived key
+            boxes[:, axis] = node.axis(key).lo, node.axis(key).hi
     return Tiles(cells.sites, boxes, cells.copies)
 
 
@@ -245,25 +247,21 @@ def reach(node: EinSum, axis: Axis, labels: tuple[str, ...], cells: np.ndarray) 
     full = np.array([axis.lo, axis.hi], np.int64)
     if axis.label in node.keys:  # the result has all its values
         return np.tile(full, (len(cells), 1))
-    known = {a.label: (a.lo, a.hi) for a in node.axes}
-    reached = np.tile(full, (len(cells), 1))
+    known, define = bounds_of(node), axis.define
+    if not len(cells):
+        return np.zeros((0, 2), np.int64)
+
+    def reached(cell: np.ndarray) -> np.ndarray:
+        bounds = known | {x: (lo, hi) for x, (lo, hi) in zip(labels, cell.tolist(), strict=True)}
+        inside = interval(define, bounds)
+        if inside is None:
+            return full
+        # Its expression may leave 64 bits where none of its values is reached.
+        lo = min(max(axis.lo, inside[0]), axis.hi)
+        return np.array([lo, max(lo, min(axis.hi, inside[1] + 1))], np.int64)
+
     seen: dict[bytes, np.ndarray] = {}
-    for n, cell in enumerate(cells):
-        key = cell.tobytes()
-        if key not in seen:
-            bounds = known | {
-                x: (int(lo), int(hi)) for x, (lo, hi) in zip(labels, cell, strict=True)
-            }
-            inside = interval(axis.define, bounds)
-            if inside is not None:
-                # Its expression may leave 64 bits where none of its values is reached.
-                lo = min(max(axis.lo, inside[0]), axis.hi)
-                hi = min(axis.hi, inside[1] + 1)
-                seen[key] = np.array([lo, max(lo, hi)], np.int64)
-            else:
-                seen[key] = full
-        reached[n] = seen[key]
-    return reached
+    return np.stack([memoized(seen, cell.tobytes(), partial(reached, cell)) for cell in cells])
 
 
 def distinct(need: Tiles) -> tuple[Tiles, np.ndarray]:

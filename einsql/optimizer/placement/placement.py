@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from einsql.ir.einsum.graph import EinSum, Expr, Input, Node, children, consumers, relabel, walk
+from einsql.ir.einsum.graph import EinSum, Input, Node, children, consumers, relabel, walk
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import (
     COPIES,
@@ -93,8 +93,8 @@ class _Placing:
                 self._input(node)
             else:
                 self._operation(node)
-        result = self._result()
-        return Program(self.sites, tuple(self.steps), result)
+        root = self._result()
+        return Program(self.sites, tuple(self.steps), root)
 
     def _result(self) -> int:
         relation = self.relations[id(self.root)]
@@ -206,12 +206,9 @@ class _Placing:
         picks = tuple(f.pick for f in choice.fetches)
         reads = operands, picks, choice.tiles, choice.partial is not None
         step = self._add(Local(node, labels, grid, cells.sites, cells.boxes, *reads))
-        partial = choice.partial
-        shared = self.readers[id(node)] > 1
-        if partial is None:
-            source = Source((choice.tiles,), None, shared)
-        else:
-            source = Source((), self._partial(partial), shared)
+        partial = None if choice.partial is None else self._partial(choice.partial)
+        versions = (choice.tiles,) if partial is None else ()
+        source = Source(versions, partial, shared=self.readers[id(node)] > 1)
         self.relations[id(node)] = _Relation(source, [step])
 
     def _interned(self, tiles: Tiles) -> Tiles:
@@ -231,7 +228,7 @@ def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
     at = {a.label: str(n) for n, a in enumerate(node.axes)}
     first: dict[int, int] = {}
     return (
-        tuple((a.lo, a.hi, _renamed(a.define, at)) for a in node.axes),
+        tuple((a.lo, a.hi, a.define and relabel(a.define, at)) for a in node.axes),
         tuple(at[k] for k in node.keys),
         tuple(cut.parts[a.label] for a in node.axes if a.define is None),
         cut.copies,
@@ -250,7 +247,3 @@ def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
             for n, (o, r) in enumerate(zip(node.operands, read, strict=True))
         ),
     )
-
-
-def _renamed(define: Expr | None, at: dict[str, str]) -> Expr | None:
-    return None if define is None else relabel(define, at)

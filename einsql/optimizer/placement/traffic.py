@@ -14,7 +14,7 @@ from einsql.ir.spmd.reduce_tree import rounds
 from einsql.optimizer.placement.layouts import beside
 
 LARGEST_GRID = 2**22
-"""Cells of a grid of intervals, at most; beyond it pairs of tiles are looked at."""
+"""Cells of a grid of intervals at most, 32 MiB as float64; of more, pairs of tiles are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,9 @@ def _shared(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarr
     theirs, columns = zip(*(_intervals(others[:, a]) for a in axes), strict=True)
     shape = [len(t) for t in theirs]
     if prod(max(len(m), n) for m, n in zip(mine, shape, strict=True)) > LARGEST_GRID:
-        return _shared_by_pairs(boxes, others)
+        shared = (volumes(common(box[None], others)) for box in boxes)
+        pairs = np.array([(v.sum(), (v > 0).sum()) for v in shared], np.float64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
     lengths = []
     for a in axes:
         at, index = at * len(mine[a]) + rows[a], index * shape[a] + columns[a]
@@ -100,17 +102,6 @@ def _shared(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarr
             total = np.tensordot(total, table, axes=(0, 1))
         sums.append(total.reshape(-1)[at])
     return sums[0], sums[1]
-
-
-def _shared_by_pairs(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As `_shared`, for boxes on no grid."""
-    pairs = np.array(
-        [
-            (shared.sum(), (shared > 0).sum())
-            for shared in (volumes(common(box[None], others)) for box in boxes)
-        ]
-    ).reshape(-1, 2)
-    return pairs[:, 0].astype(np.float64), pairs[:, 1].astype(np.float64)
 
 
 def _intervals(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from einsql.ir.einsum.affine import Affine, affine, free_labels_as_affine
 from einsql.ir.einsum.graph import EinSum
-from einsql.optimizer.rewrite.node_properties import bounds_of, can_raise, in_order, with_axes
+from einsql.ir.einsum.intervals import bounds_of, can_raise
+from einsql.optimizer.rewrite.node_properties import in_order, with_axes
 from einsql.optimizer.rewrite.rules import Rule
 
 DENSE = 2
-"""How many times more points than before may be tried, of which some do not exist."""
+"""Points after solving a key per point before, at most: those that do not exist cost time."""
 
 
 def solve_keys(node: EinSum) -> EinSum:
@@ -40,10 +41,7 @@ def _solved(node: EinSum, key: str, label: str, value: Affine) -> EinSum | None:
     rest = Affine({x: s for x, s in value.steps.items() if x != label}, value.offset)
     define = Affine({key: step}, 0).plus(rest.scaled(-step)).expr()
     free, follows = node.axis(key), node.axis(label)
-    changed = {
-        key: replace(free, define=None),
-        label: replace(follows, define=define),
-    }
+    changed = {key: replace(free, define=None), label: replace(follows, define=define)}
     new = with_axes(node, changed)
     if can_raise(define, bounds_of(new)) or free.extent > DENSE * max(1, follows.extent):
         return None

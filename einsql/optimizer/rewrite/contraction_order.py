@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from einsql.core.schema import PRESENT, DType
 from einsql.ir.einsum.graph import (
     TRUE,
-    Axis,
     Call,
     EinSum,
     Expr,
@@ -17,6 +16,7 @@ from einsql.ir.einsum.graph import (
     Operand,
     Output,
     Value,
+    cast,
     conj,
     conjuncts,
     exprs,
@@ -25,9 +25,9 @@ from einsql.ir.einsum.graph import (
     operands_of,
     renumber,
 )
-from einsql.ir.einsum.intervals import interval
+from einsql.ir.einsum.intervals import bounds_of, can_raise, fits, interval
 from einsql.ir.functions import REDUCTIONS, Interval
-from einsql.optimizer.rewrite.node_properties import bounds_of, can_raise, cast, factors, fits
+from einsql.optimizer.rewrite.node_properties import distributed
 from einsql.optimizer.rewrite.rules import Rule
 
 _Path = list[tuple[int, ...]]
@@ -40,11 +40,6 @@ class _Terms:
     output: Output
     fn: str | None
     factors: tuple[Expr, ...]
-
-    @property
-    def repeats_count(self) -> bool:
-        """True if a point met twice changes the result."""
-        return not REDUCTIONS[self.output.reduction or ""].idempotent
 
 
 @dataclass(slots=True)
@@ -80,9 +75,7 @@ def factor_order(node: EinSum) -> EinSum:
     order decides whether inf - inf or 0 · inf occurs. Integers are reordered only if no
     partial result can overflow.
     """
-    if len(node.operands) < 3 or not node.reduced or not _is_eligible(node):
-        return node
-    if _is_scaled(node):
+    if len(node.operands) < 3 or not node.reduced or not _is_eligible(node) or _is_scaled(node):
         return node
     terms = [_terms(node, o) for o in node.outputs]
     known = [t for t in terms if t is not None]
@@ -125,8 +118,7 @@ def _terms(node: EinSum, o: Output) -> _Terms | None:
     if o.reduction is None or not REDUCTIONS[o.reduction].over or o.where != TRUE:
         return None
     (arg,) = o.args
-    fn = arg.fn if isinstance(arg, Call) and arg.fn in REDUCTIONS[o.reduction].over else None
-    parts = tuple(factors(arg, fn)) if fn is not None else (arg,)
+    fn, parts = distributed(o) or (None, (arg,))
     if any(len(operands_of(f)) > 1 or not _is_local(node, f) for f in parts):
         return None
     same_kind = arg.dtype is o.dtype or (arg.dtype.is_integer and o.dtype.is_integer)
@@ -207,15 +199,14 @@ class _Plan:
 
     def _wanted(self, part: _Part, others: Iterable[_Part]) -> frozenset[str]:
         """Labels of a part that something outside of it still reads."""
-        outside = set(self.node.keys)
-        for other in others:
-            outside |= other.labels
-        for c in self.waiting:
-            outside |= labels_of(c)
-        for loose in self.loose.values():
-            for f in loose:
-                outside |= labels_of(f)
-        counted = all(t.output.name in part.partial for t in self.terms if t.repeats_count)
+        conditions = (*self.waiting, *(f for loose in self.loose.values() for f in loose))
+        read = (*(o.labels for o in others), *map(labels_of, conditions))
+        outside = set(self.node.keys).union(*read)
+        # A partial result counts repeated points, unless repetition changes nothing.
+        counted = all(
+            t.output.name in part.partial or REDUCTIONS[t.output.reduction or ""].idempotent
+            for t in self.terms
+        )
         return part.labels & outside if counted else part.labels
 
     def _reduced(self, part: _Part, others: list[_Part]) -> _Part:
@@ -258,7 +249,7 @@ class _Plan:
         wanted = self._wanted(part, others)
         keys = tuple(a.label for a in self.node.axes if a.label in wanted)
         reduces = len(keys) < len(part.labels)
-        if not reduces:  # what is summed next lies in a row; sums lay their results out themselves
+        if not reduces:  # labels that the next step sums go last; sums choose their own layout
             kept = tuple(k for k in self.node.keys if k in wanted)
             keys = (*kept, *(x for x in keys if x not in kept))
         outputs = [
@@ -273,12 +264,8 @@ class _Plan:
         ]
         if part.guard != TRUE:
             outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
-        hint = hint_over(self.node.hint, part.labels)
-        domain = self._domain(part.labels)
-        node = EinSum(domain, part.operands, part.guard, keys, tuple(outputs), hint)
-        guard: Expr = TRUE
-        if part.guard != TRUE:
-            guard = Value(0, PRESENT, DType.BOOLEAN)
+        node = self._over(part.labels, part.operands, part.guard, keys, outputs)
+        guard = TRUE if part.guard == TRUE else Value(0, PRESENT, DType.BOOLEAN)
         partial: dict[str, Expr] = {
             t.output.name: Value(0, _stored_name(t), t.output.dtype)
             for t in self.terms
@@ -290,23 +277,30 @@ class _Plan:
         last = self._merged(parts, [])
         outputs = []
         for t in self.terms:
-            rest = self.loose[t.output.name]
-            partial_value = last.partial.get(t.output.name)
-            arg = _chain(t, [*rest, partial_value] if partial_value is not None else rest)
-            outputs.append(Output(t.output.name, (arg,), t.output.dtype, t.output.reduction))
+            rest, name = self.loose[t.output.name], t.output.name
+            arg = _chain(t, [*rest, last.partial[name]] if name in last.partial else rest)
+            outputs.append(replace(t.output, args=(arg,)))
         guard = conj(last.guard, *self.waiting)
         labels = last.labels | self._unread()
-        hint = hint_over(self.node.hint, labels)
-        domain = self._domain(labels)
-        return EinSum(domain, last.operands, guard, self.node.keys, tuple(outputs), hint)
+        return self._over(labels, last.operands, guard, self.node.keys, outputs)
 
     def _unread(self) -> frozenset[str]:
         """Labels that no operand has: keys to broadcast over, or points to repeat."""
         read = {x for o in self.node.operands for x in o.labels}
         return frozenset(a.label for a in self.node.axes if a.label not in read)
 
-    def _domain(self, labels: frozenset[str]) -> tuple[Axis, ...]:
-        return tuple(a for a in self.node.axes if a.label in labels)
+    def _over(
+        self,
+        labels: frozenset[str],
+        operands: tuple[Operand, ...],
+        guard: Expr,
+        keys: tuple[str, ...],
+        outputs: list[Output],
+    ) -> EinSum:
+        """A node over some of the labels."""
+        axes = tuple(a for a in self.node.axes if a.label in labels)
+        hint = hint_over(self.node.hint, labels)
+        return EinSum(axes, operands, guard, keys, tuple(outputs), hint)
 
 
 def _stored_name(t: _Terms) -> str:

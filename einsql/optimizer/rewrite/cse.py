@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from hashlib import blake2b
 
 from einsql.ir.einsum.graph import (
-    Call,
     Const,
     EinSum,
     Expr,
@@ -15,10 +13,11 @@ from einsql.ir.einsum.graph import (
     Node,
     Operand,
     Output,
+    Param,
     Roots,
     Value,
     map_exprs,
-    rewrite,
+    map_values,
     walk,
 )
 from einsql.ir.functions import SCALARS
@@ -38,6 +37,7 @@ def share(roots: Roots) -> tuple[Roots, int]:
     done: dict[int, tuple[Node, _Fields]] = {}
     known: dict[_Key, tuple[Node, dict[_Key, str]]] = {}
     fired = 0
+    numbers: dict[_Key, int] = {}
     shown: dict[int, Node] = {id(r): r for r in roots}
     for node in walk(*roots):
         if not isinstance(node, EinSum):
@@ -50,7 +50,7 @@ def share(roots: Roots) -> tuple[Roots, int]:
         if id(node) in shown:  # nobody reads it
             shown[id(node)] = over
             continue
-        canonical = _Canonical(over)
+        canonical = _Canonical(over, numbers)
         keys = {o.name: canonical.output(o) for o in over.outputs}
         over = _unique_outputs(over, keys)
         identity = (*canonical.key, frozenset(keys.values()))
@@ -83,12 +83,10 @@ def _read_shared(node: EinSum, done: Mapping[int, tuple[Node, _Fields]]) -> EinS
     if numbers == list(range(len(numbers))) and not any(renamed):
         return node
 
-    def visit(e: Expr) -> Expr:
-        if not isinstance(e, Value):
-            return e
-        return Value(numbers[e.operand], renamed[e.operand].get(e.field, e.field), e.dtype)
+    def shared(v: Value) -> Value:
+        return Value(numbers[v.operand], renamed[v.operand].get(v.field, v.field), v.dtype)
 
-    return map_exprs(node, lambda e: rewrite(e, visit))
+    return map_exprs(node, lambda e: map_values(e, shared))
 
 
 def _unique_outputs(node: EinSum, keys: Mapping[str, _Key]) -> EinSum:
@@ -99,9 +97,16 @@ def _unique_outputs(node: EinSum, keys: Mapping[str, _Key]) -> EinSum:
 
 
 class _Canonical:
-    """Names that two equal nodes have in common."""
+    """Names that two equal nodes have in common.
 
-    def __init__(self, node: EinSum) -> None:
+    Args:
+        node: The node.
+        numbers: A number for each argument of a call; new arguments are added. Names are
+            comparable if they were formed with the same numbers.
+    """
+
+    def __init__(self, node: EinSum, numbers: dict[_Key, int]) -> None:
+        self._numbers = numbers
         order = sorted(range(len(node.operands)), key=lambda n: id(node.operands[n].source))
         self._operands = {n: place for place, n in enumerate(order)}
         mentions = [*node.keys, *(x for n in order for x in node.operands[n].labels)]
@@ -125,19 +130,20 @@ class _Canonical:
 
     def expr(self, e: Expr) -> _Key:
         """An expression with labels and operands by number."""
-        if isinstance(e, Const):
-            return "const", e.spelling, e.dtype.value
-        if isinstance(e, Label):
-            return "label", str(self._labels[e.name]), ""
-        if isinstance(e, Value):
-            return "value", f"{self._operands[e.operand]}.{e.field}", e.dtype.value
-        assert isinstance(e, Call)
-        args = [repr(self.expr(a)) for a in e.args]
+        match e:
+            case Const():
+                return "const", e.spelling, e.dtype.value
+            case Label():
+                return "label", str(self._labels[e.name]), ""
+            case Value():
+                return "value", f"{self._operands[e.operand]}.{e.field}", e.dtype.value
+            case Param():
+                return "param", str(e.number), e.dtype.value
+        # Numbers keep the names of a long chain short, which otherwise grow by its square.
+        args = [self._numbers.setdefault(a, len(self._numbers)) for a in map(self.expr, e.args)]
         if e.fn in SCALARS and SCALARS[e.fn].commutative:
             args.sort()
-        # A digest keeps the names of a long chain short, which otherwise grow by its square.
-        digest = blake2b("\n".join(args).encode(), digest_size=16).hexdigest()
-        return "call", e.fn, e.dtype.value, digest
+        return "call", e.fn, e.dtype.value, *args
 
     def output(self, o: Output) -> _Key:
         """The computation of an output, without its name."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from einsql.core.schema import DType
+from einsql.ir.einsum.affine import Shift, shift_of
 from einsql.ir.einsum.graph import (
     Axis,
     Call,
@@ -24,26 +25,12 @@ from einsql.ir.einsum.graph import (
     relabel,
     walk,
 )
-from einsql.optimizer.rewrite.node_properties import (
-    bounds_of,
-    can_raise,
-    fits,
-    in_order,
-    is_pointwise,
-    with_axes,
-)
+from einsql.ir.einsum.intervals import bounds_of, can_raise, fits
+from einsql.optimizer.rewrite.node_properties import in_order, is_pointwise, with_axes
 from einsql.optimizer.rewrite.rules import Rule, rebuild
 
-_EXACT = {DType.DOUBLE: 2**53, DType.FLOAT: 2**24}  # integers up to here are floats
-
-
-@dataclass(frozen=True, slots=True)
-class _Linear:
-    """sign · label + offset."""
-
-    label: str
-    sign: int
-    offset: int
+_EXACT = {DType.DOUBLE: 2**53, DType.FLOAT: 2**24}
+"""Float types with the number up to which they have every integer."""
 
 
 def narrow_axes(node: EinSum) -> EinSum:
@@ -94,61 +81,48 @@ def _solve(
         return None
     left, right = term.args
     if isinstance(right, Const):
-        linear, number, swapped = _linear(left, bounds, defined), right.value, False
+        shift, number, swapped = _shift(left, bounds, defined), right.value, False
     elif isinstance(left, Const):
-        linear, number, swapped = _linear(right, bounds, defined), left.value, True
+        shift, number, swapped = _shift(right, bounds, defined), left.value, True
     else:
         return None
-    if linear is None or not math.isfinite(number):
+    if shift is None or not math.isfinite(number):
         return None
     least, most = -math.inf, math.inf  # of sign · label + offset, inclusive
     if term.fn == "eq":
         if number != math.floor(number):
-            return linear.label, 0, 0
+            return shift.label, 0, 0
         least = most = math.floor(number)
     elif swapped:
         least = math.floor(number) + 1 if term.fn == "lt" else math.ceil(number)
     else:
         most = math.ceil(number) - 1 if term.fn == "lt" else math.floor(number)
-    least, most = least - linear.offset, most - linear.offset
-    if linear.sign < 0:
+    least, most = least - shift.offset, most - shift.offset
+    if shift.sign < 0:
         least, most = -most, -least
-    return linear.label, least, most + 1
+    return shift.label, least, most + 1
 
 
-def _linear(
+def _shift(
     expr: Expr, bounds: dict[str, tuple[int, int]], defined: Mapping[Expr, str]
-) -> _Linear | None:
-    if expr in defined:
-        return _Linear(defined[expr], 1, 0)
-    if isinstance(expr, Label):
-        return _Linear(expr.name, 1, 0)
-    if not isinstance(expr, Call):
-        return None
-    if expr.fn == "cast":
-        inner = _linear(expr.args[0], bounds, defined)
-        if inner is None or expr.dtype.is_integer:
+) -> Shift | None:
+    """An expression as ± label + offset, if casts change none of its values; arguments as above."""
+
+    def leaf(e: Expr) -> Shift | None:
+        label = e.name if isinstance(e, Label) else defined.get(e)
+        if label is not None:
+            return Shift(label, 1, 0)
+        if not isinstance(e, Call) or e.fn != "cast":
+            return None
+        inner = shift_of(e.args[0], leaf)
+        if inner is None or e.dtype.is_integer:
             return inner
-        limit = _EXACT.get(expr.dtype, 0)
+        limit = _EXACT.get(e.dtype, 0)
         lo, hi = bounds[inner.label]
         exact = fits((lo + inner.offset, hi + inner.offset), -limit, limit)
         return inner if exact and inner.sign > 0 else None
-    if expr.fn == "neg":
-        inner = _linear(expr.args[0], bounds, defined)
-        return inner and _Linear(inner.label, -inner.sign, -inner.offset)
-    if expr.fn not in ("add", "sub") or not expr.dtype.is_integer:
-        return None
-    a, b = expr.args
-    turn = 1 if expr.fn == "add" else -1
-    if isinstance(b, Const):
-        inner = _linear(a, bounds, defined)
-        return inner and replace(inner, offset=inner.offset + turn * int(b.value))
-    if isinstance(a, Const):
-        inner = _linear(b, bounds, defined)
-        if inner is not None:
-            offset = int(a.value) + turn * inner.offset
-            return _Linear(inner.label, turn * inner.sign, offset)
-    return None
+
+    return shift_of(expr, leaf)
 
 
 def unify_labels(node: EinSum) -> EinSum:
@@ -189,16 +163,14 @@ def _merge(node: EinSum, a: str, b: str) -> EinSum | None:
             continue
         names = {gone.label: kept.label}
         axis = _clip(replace(kept, define=own[0] if own else None), lo, hi)
+        hint = ((names.get(x, x), parts) for x, parts in node.hint)
         merged = replace(
             node,
             axes=tuple(axis if z is kept else z for z in node.axes if z is not gone),
             operands=tuple(
                 Operand(o.source, tuple(names.get(n, n) for n in o.labels)) for o in node.operands
             ),
-            hint=hint_over(
-                ((names.get(n, n), parts) for n, parts in node.hint),
-                {a.label for a in node.axes},
-            ),
+            hint=hint_over(hint, {a.label for a in node.axes}),
         )
         ordered = in_order(map_exprs(merged, partial(relabel, names=names)))
         if ordered is not None:
@@ -243,14 +215,10 @@ def push_bounds(roots: Roots) -> tuple[Roots, int]:
 
 
 def _to_needs(node: EinSum, needs: list[tuple[int, int] | None]) -> EinSum:
-    changed: dict[str, Axis] = {}
-    for label, need in zip(node.keys, needs, strict=True):
-        axis = node.axis(label)
-        if need is not None:
-            narrowed = _clip(axis, *need)
-            if narrowed != axis:
-                changed[label] = narrowed
-    return with_axes(node, changed) if changed else node
+    pairs = zip(map(node.axis, node.keys), needs, strict=True)
+    clipped = {axis.label: _clip(axis, *need) for axis, need in pairs if need is not None}
+    narrowed = with_axes(node, clipped)
+    return node if narrowed.axes == node.axes else narrowed
 
 
 NARROW_AXES = Rule(

@@ -16,20 +16,14 @@ from einsql.ir.einsum.graph import (
     conj,
     conjuncts,
     labels_of,
+    map_values,
     operands_of,
     relabel,
-    rewrite,
     subexpressions,
 )
+from einsql.ir.einsum.intervals import bounds_of, can_raise
 from einsql.ir.functions import REDUCTIONS
-from einsql.optimizer.rewrite.node_properties import (
-    bounds_of,
-    can_raise,
-    is_contraction,
-    is_pointwise,
-    is_total,
-    readers,
-)
+from einsql.optimizer.rewrite.node_properties import is_contraction, is_pointwise, is_total, readers
 from einsql.optimizer.rewrite.rules import Rule, rebuild
 
 _Pushed = tuple[EinSum, EinSum]
@@ -117,10 +111,7 @@ def _into_map(
     ):
         return None
 
-    def visit(e: Expr) -> Expr:
-        return outputs[e.field].args[0] if isinstance(e, Value) else e
-
-    moved = rewrite(relabel(term, names), visit)
+    moved = map_values(relabel(term, names), lambda v: outputs[v.field].args[0])
     if can_raise(moved, bounds_of(producer)):
         return None
     guard = conj(*(asked if t == term else t for t in conjuncts(node.guard)))

@@ -6,16 +6,10 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import FALSE, TRUE, Call, Const, EinSum, Expr, conj, conjuncts, rewrite
-from einsql.ir.einsum.intervals import interval
+from einsql.ir.einsum.intervals import Bounds, bounds_of, can_raise, fits, interval
 from einsql.ir.functions import SCALARS
-from einsql.ir.functions.casts import cast_array, cast_failure
-from einsql.optimizer.rewrite.node_properties import (
-    Bounds,
-    bounds_of,
-    can_raise,
-    change_exprs,
-    fits,
-)
+from einsql.ir.functions.casts import evaluated, failure_of
+from einsql.optimizer.rewrite.node_properties import change_exprs
 from einsql.optimizer.rewrite.rules import Rule
 
 _NEGATED = {"eq": "ne", "ne": "eq"}
@@ -45,16 +39,17 @@ def fold_constants(node: EinSum) -> EinSum:
 def _step(e: Call, bounds: Bounds) -> Expr:
     if all(isinstance(a, Const) for a in e.args):
         return _constant(e)
-    if e.fn == "cast":
-        return _cast(e)
+    match e.fn:
+        case "cast":
+            return _cast(e)
+        case "not":
+            return _negation(e)
+        case "if":
+            return _choice(e)
+        case "eq" | "ne" | "lt" | "le":
+            return _comparison(e, bounds)
     if SCALARS[e.fn].transparent:
         return e.args[0]
-    if e.fn == "not":
-        return _negation(e)
-    if e.fn == "if":
-        return _choice(e)
-    if e.fn in ("eq", "ne", "lt", "le"):
-        return _comparison(e, bounds)
     if e.dtype.is_integer:
         known = interval(e, bounds)
         # The interval assumes that nothing raised, so what may raise must stay.
@@ -66,17 +61,11 @@ def _step(e: Call, bounds: Bounds) -> Expr:
 def _constant(e: Call) -> Expr:
     """A call of constants, computed as algebra spells it, unless it raises."""
     args = [np.asarray(a.value, a.dtype.carrier) for a in e.args if isinstance(a, Const)]
-    source = e.args[0].dtype
+    failure = failure_of(e.fn, e.args[0].dtype, e.dtype)
     with np.errstate(all="ignore"):
-        if e.fn == "cast":
-            failure = cast_failure(source, e.dtype)
-            result = cast_array(args[0], e.dtype)
-        else:
-            failure = SCALARS[e.fn].fails.get(source)
-            result = cast_array(SCALARS[e.fn].numpy(*args), e.dtype)
         if failure is not None and np.any(failure.numpy(*args)):
             return e
-    return Const(result.item(), e.dtype)
+        return Const(evaluated(e.fn, args, e.dtype).item(), e.dtype)
 
 
 def _cast(e: Call) -> Expr:
@@ -102,14 +91,13 @@ def _embeds(narrow: DType, wide: DType) -> bool:
 
 
 def _negation(e: Call) -> Expr:
-    (arg,) = e.args
-    if isinstance(arg, Call):
-        if arg.fn == "not":
-            return arg.args[0]
-        if arg.fn in _NEGATED:
-            return Call(_NEGATED[arg.fn], arg.args, arg.dtype)
-        if arg.fn in _TURNED:
-            return Call(_TURNED[arg.fn], arg.args[::-1], arg.dtype)
+    match e.args[0]:
+        case Call("not", (arg,)):
+            return arg
+        case Call(fn, args, dtype) if fn in _NEGATED:
+            return Call(_NEGATED[fn], args, dtype)
+        case Call(fn, args, dtype) if fn in _TURNED:
+            return Call(_TURNED[fn], args[::-1], dtype)
     return e
 
 

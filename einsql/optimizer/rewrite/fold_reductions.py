@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from itertools import product as cartesian
 from math import prod
 
@@ -25,36 +27,35 @@ from einsql.ir.einsum.graph import (
     Output,
     Roots,
     Value,
+    bigint,
     conj,
     exprs,
     hint_over,
     labels_of,
+    map_values,
     operands_of,
     relabel,
     renumber,
-    rewrite,
     subexpressions,
+    substitute,
 )
-from einsql.ir.einsum.intervals import interval
+from einsql.ir.einsum.intervals import bounds_of, can_raise, fits, interval
 from einsql.ir.functions import REDUCTIONS
 from einsql.ir.functions.casts import cast_array
 from einsql.optimizer.rewrite.fold_expressions import simplify
 from einsql.optimizer.rewrite.node_properties import (
-    bounds_of,
-    can_raise,
     change_exprs,
     derived_are_total,
-    fits,
     is_cheap,
     is_pointwise,
     is_total,
-    key,
     unguarded,
     used_labels,
 )
 from einsql.optimizer.rewrite.rules import NodeRewrite, Rule
 
-_WITNESSES = 64  # how many points per group are tried as a proof that the group exists
+_WITNESSES = 64
+"""Points of a group that are tried as a proof that it exists: all ends of three labels, 3 keys."""
 
 
 def constant(node: EinSum, output: Output) -> Const | None:
@@ -113,14 +114,12 @@ def _group_exists(node: EinSum, where: Expr) -> bool:
     for label in chosen:
         lo, hi = bounds[label]
         inside = [Label(k) for k in node.keys if lo <= bounds[k][0] and bounds[k][1] <= hi]
-        choices.append([key(lo), key(hi - 1), *inside])
-    for n, witness in enumerate(cartesian(*choices)):
-        if n == _WITNESSES:
-            break
-        at = dict(zip(chosen, witness, strict=True))
-        if simplify(_substituted(condition, at), bounds) == TRUE:
-            return True
-    return False
+        choices.append([bigint(lo), bigint(hi - 1), *inside])
+    witnesses = (dict(zip(chosen, w, strict=True)) for w in cartesian(*choices))
+    return any(
+        simplify(substitute(condition, witness), bounds) == TRUE
+        for witness in islice(witnesses, _WITNESSES)
+    )
 
 
 def _settled(node: EinSum) -> set[str] | None:
@@ -159,21 +158,13 @@ def _counts(key: Axis, value: Affine, axes: Mapping[str, Axis]) -> bool:
 
 def _meets(axis: Axis, value: Affine, axes: Mapping[str, Axis], chosen: AbstractSet[str]) -> bool:
     """True if, at every key, some values of the chosen labels put another within its bounds."""
-    steps = {x: s for x, s in value.steps.items() if x in chosen}
-    moved = Affine(steps, 0)
+    moved = Affine({x: s for x, s in value.steps.items() if x in chosen}, 0)
     rest = Affine({x: s for x, s in value.steps.items() if x not in chosen}, value.offset)
     return (
-        max(map(abs, steps.values())) <= axis.extent  # no leap over all of the bounds
+        max(map(abs, moved.steps.values())) <= axis.extent  # no leap over all of the bounds
         and moved.least(axes) + rest.most(axes) < axis.hi
         and moved.most(axes) + rest.least(axes) >= axis.lo
     )
-
-
-def _substituted(expr: Expr, at: Mapping[str, Expr]) -> Expr:
-    def visit(e: Expr) -> Expr:
-        return at.get(e.name, e) if isinstance(e, Label) else e
-
-    return rewrite(expr, visit)
 
 
 def read_known(node: EinSum) -> EinSum:
@@ -196,11 +187,8 @@ def read_known(node: EinSum) -> EinSum:
         return node
     if len(operands) > len(node.operands):
         node = replace(node, operands=tuple(operands))
-
-    def visit(e: Expr) -> Expr:
-        return known.get((e.operand, e.field), e) if isinstance(e, Value) else e
-
-    return change_exprs(node, lambda e: rewrite(e, visit))
+    replaced = partial(map_values, change=lambda v: known.get((v.operand, v.field), v))
+    return change_exprs(node, replaced)
 
 
 def _condition(
@@ -260,9 +248,8 @@ def settle_single_points(node: EinSum) -> EinSum:
     if not (is_pointwise(node) and is_total(node)):
         return node
     outputs = tuple(_single(o) for o in node.outputs)
-    if all(a is b for a, b in zip(outputs, node.outputs, strict=True)):
-        return node
-    return replace(node, outputs=outputs)
+    same = all(a is b for a, b in zip(outputs, node.outputs, strict=True))
+    return node if same else replace(node, outputs=outputs)
 
 
 def _single(o: Output) -> Output:

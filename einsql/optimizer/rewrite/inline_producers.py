@@ -15,26 +15,27 @@ from einsql.ir.einsum.graph import (
     Expr,
     Label,
     Operand,
-    Output,
     Roots,
     Value,
+    cast,
     conj,
     conjuncts,
     exprs,
     hint_over,
+    map_exprs,
+    map_values,
     operands_of,
-    rewrite,
+    relabel,
+    renumber,
     subexpressions,
 )
+from einsql.ir.einsum.intervals import bounds_of, can_raise
 from einsql.ir.functions import REDUCTIONS
 from einsql.optimizer.rewrite.node_properties import (
-    bounds_of,
-    can_raise,
-    cast,
     derived_are_total,
     distributed,
     factors,
-    fresh,
+    fresh_names,
     in_order,
     is_cheap,
     is_contraction,
@@ -46,7 +47,8 @@ from einsql.optimizer.rewrite.node_properties import (
 )
 from einsql.optimizer.rewrite.rules import Rule, rebuild
 
-_LARGEST = 256  # subexpressions in one node; chains of squares would double for ever
+_LARGEST = 256
+"""Subexpressions of one node at most; each inlined square doubles its argument."""
 
 
 def compose(node: EinSum, n: int) -> EinSum | None:
@@ -69,10 +71,8 @@ def compose(node: EinSum, n: int) -> EinSum | None:
         return None
     values = {name: inner.expr(e) for name, e in fields.items()}
 
-    def visit(e: Expr) -> Expr:
-        if not isinstance(e, Value):
-            return e
-        return values[e.field] if e.operand == n else inner.outer(e)
+    def composed(e: Expr) -> Expr:
+        return map_values(e, lambda v: values[v.field] if v.operand == n else inner.outer(v))
 
     exists: list[Expr] = []
     if sure:
@@ -80,33 +80,17 @@ def compose(node: EinSum, n: int) -> EinSum | None:
     if asks:
         exists.append(values.get(PRESENT, TRUE))
         values[PRESENT] = TRUE
-    axes = inner.axes(tuple(_change_define(a, visit) for a in node.axes))
-    return in_order(
-        EinSum(
-            axes,
-            inner.operands,
-            conj(*exists, rewrite(node.guard, visit)),
-            node.keys,
-            tuple(_change_output(o, visit, asks) for o in node.outputs),
-            hint_over((*node.hint, *inner.hint), {a.label for a in axes}),
+    over = map_exprs(node, composed)
+    outputs = over.outputs
+    if asks:  # the guard grows, and a flag without a reduction would be arbitrary outside of it
+        outputs = tuple(
+            replace(o, reduction="bool_or") if o.name == PRESENT and o.reduction is None else o
+            for o in outputs
         )
-    )
-
-
-def _change_define(axis: Axis, visit: Callable[[Expr], Expr]) -> Axis:
-    return axis if axis.define is None else replace(axis, define=rewrite(axis.define, visit))
-
-
-def _change_output(o: Output, visit: Callable[[Expr], Expr], asks: bool) -> Output:
-    # A flag that tells where the guard holds must keep telling after the guard has grown.
-    tells = asks and o.name == PRESENT and o.reduction is None
-    return Output(
-        o.name,
-        tuple(rewrite(a, visit) for a in o.args),
-        o.dtype,
-        "bool_or" if tells else o.reduction,
-        rewrite(o.where, visit),
-    )
+    axes = (*inner.derived(), *over.axes)
+    hint = hint_over((*node.hint, *inner.hint), {a.label for a in axes})
+    guard = conj(*exists, over.guard)
+    return in_order(EinSum(axes, inner.operands, guard, node.keys, outputs, hint))
 
 
 def _fields(producer: EinSum, exists: bool) -> dict[str, Expr] | None:
@@ -172,11 +156,8 @@ class _Embedding:
         self._node = node
         self._producer = producer
         self._names = dict(zip(producer.keys, node.operands[n].labels, strict=True))
-        taken = {a.label for a in node.axes}
-        for a in producer.axes:
-            if a.label not in self._names:
-                self._names[a.label] = fresh(a.label, taken)
-                taken.add(self._names[a.label])
+        others = [a.label for a in producer.axes if a.label not in self._names]
+        self._names |= fresh_names(others, [a.label for a in node.axes])
         operands: list[Operand] = []
         self._outer_numbers: dict[int, int] = {}
         self._inner_numbers: dict[int, int] = {}
@@ -203,11 +184,11 @@ class _Embedding:
 
     def expr(self, e: Expr) -> Expr:
         """An expression of the producer, as the reader sees it."""
-        return rewrite(e, self._inner)
+        return renumber(relabel(e, self._names), self._inner_numbers)
 
     def outer(self, e: Value) -> Value:
         """A value of another operand of the reader."""
-        return Value(self._outer_numbers[e.operand], e.field, e.dtype)
+        return replace(e, operand=self._outer_numbers[e.operand])
 
     def key_conditions(self) -> list[Expr]:
         """The conditions that derived keys of the producer impose on the reader's labels."""
@@ -221,29 +202,19 @@ class _Embedding:
             if a.define is not None and a.label in self._producer.keys
         ]
 
-    def axes(self, outer: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        """The reader's axes and the producer's derived ones, still to be ordered."""
-        inner = tuple(
+    def derived(self) -> list[Axis]:
+        """The producer's derived axes that are no keys."""
+        return [
             replace(a, label=self._names[a.label], define=self.expr(a.define))
             for a in self._producer.axes
             if a.define is not None and a.label not in self._producer.keys
-        )
-        return inner + outer
-
-    def _inner(self, e: Expr) -> Expr:
-        if isinstance(e, Label):
-            return Label(self._names[e.name])
-        if isinstance(e, Value):
-            return Value(self._inner_numbers[e.operand], e.field, e.dtype)
-        return e
+        ]
 
 
 def _place(operands: list[Operand], wanted: Operand) -> int:
-    for n, o in enumerate(operands):
-        if o.source is wanted.source and o.labels == wanted.labels:
-            return n
-    operands.append(wanted)
-    return len(operands) - 1
+    if wanted not in operands:  # nodes compare by identity
+        operands.append(wanted)
+    return operands.index(wanted)
 
 
 def _is_view(producer: EinSum) -> bool:
@@ -266,28 +237,29 @@ def _keeps_contraction(producer: EinSum) -> bool:
 def inline_views(roots: Roots) -> tuple[Roots, int]:
     """Composes renames, transposes, slices, diagonals and broadcasts with all readers."""
 
-    def visit(_: EinSum, node: EinSum) -> EinSum:
-        n = 0
-        while n < len(node.operands):
-            source = node.operands[n].source
-            new = None
-            if (
-                isinstance(source, EinSum)
-                and _is_view(source)
-                and (not is_contraction(node) or _keeps_contraction(source))
-            ):
-                new = _compose_small(node, n)
-            node, n = (node, n + 1) if new is None else (new, n)
-        return node
+    def inlines(node: EinSum, _: int, source: EinSum) -> bool:
+        return _is_view(source) and (not is_contraction(node) or _keeps_contraction(source))
 
-    return rebuild(roots, visit)
+    return rebuild(roots, lambda _, node: _compose_where(node, inlines))
 
 
-def _compose_small(node: EinSum, n: int) -> EinSum | None:
-    new = compose(node, n)
-    if new is None or sum(size(e) for e in exprs(new)) > _LARGEST:
-        return None
-    return new
+def _compose_where(node: EinSum, wanted: Callable[[EinSum, int, EinSum], bool]) -> EinSum:
+    """Composes a node with the producers for which a condition holds, unless it gets too large.
+
+    Args:
+        node: The reader.
+        wanted: Takes the reader, the number of an operand, and its node.
+    """
+    n = 0
+    while n < len(node.operands):
+        source, new = node.operands[n].source, None
+        if isinstance(source, EinSum) and wanted(node, n, source):
+            new = compose(node, n)
+        if new is None or sum(size(e) for e in exprs(new)) > _LARGEST:
+            n += 1
+        else:
+            node = new
+    return node
 
 
 def fuse_maps(roots: Roots) -> tuple[Roots, int]:
@@ -295,21 +267,15 @@ def fuse_maps(roots: Roots) -> tuple[Roots, int]:
     readers_of = readers(*roots)
 
     def visit(old: EinSum, node: EinSum) -> EinSum:
-        sources = {id(o.source): p.source for o, p in zip(node.operands, old.operands, strict=True)}
-        n = 0
-        while n < len(node.operands):
-            source = node.operands[n].source
-            before = sources.get(id(source))
-            new = None
-            if (
-                isinstance(source, EinSum)
-                and before is not None
-                and _all_fuse(source, readers_of[id(before)])
-                and _fuses(node, n, source)
-            ):
-                new = _compose_small(node, n)
-            node, n = (node, n + 1) if new is None else (new, n)
-        return node
+        before = {id(o.source): p.source for o, p in zip(node.operands, old.operands, strict=True)}
+        return _compose_where(
+            node,
+            lambda reader, n, source: (
+                id(source) in before
+                and _all_fuse(source, readers_of[id(before[id(source)])])
+                and _fuses(reader, n, source)
+            ),
+        )
 
     return rebuild(roots, visit)
 

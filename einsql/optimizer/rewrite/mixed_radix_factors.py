@@ -10,18 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from einsql.ir.einsum.affine import Affine, affine_labels
-from einsql.ir.einsum.graph import (
-    TRUE,
-    Axis,
-    EinSum,
-    Input,
-    Operand,
-    Output,
-    Value,
-    exprs,
-    labels_of,
-)
-from einsql.optimizer.rewrite.node_properties import is_contraction
+from einsql.ir.einsum.graph import EinSum, Input, Operand, exprs, labels_of, view
+from einsql.optimizer.rewrite.node_properties import is_contraction, used_labels
 from einsql.optimizer.rewrite.rules import Rule
 
 
@@ -38,11 +28,12 @@ def show_digits(node: EinSum) -> EinSum:
     return node
 
 
-def _digits(node: EinSum, n: int, derived: dict[str, Affine]) -> list[str] | None:
+def _digits(node: EinSum, n: int, derived: dict[str, Affine]) -> tuple[str, ...] | None:
     """The free labels that a factor is read by; None where they are no digits of its keys."""
     operand = node.operands[n]
     if isinstance(operand.source, Input) and operand.source.sparse:
         return None
+    axes = {a.label: a for a in node.axes}
     keys: list[str] = []
     for label in operand.labels:
         define = node.axis(label).define
@@ -51,30 +42,12 @@ def _digits(node: EinSum, n: int, derived: dict[str, Affine]) -> list[str] | Non
         elif label not in derived or _is_read(node, n, label):
             return None
         else:
-            form, axis = derived[label], node.axis(label)
-            digits = sorted(form.steps, key=lambda x: -form.steps[x])
-            if not _inside(form, axis, node):
+            form = derived[label]
+            fits = form.stays_within(node.axis(label), axes) and form.is_injective(axes)
+            if not fits or min(form.steps.values(), default=0) < 0:
                 return None
-            if not _apart(node, [(x, form.steps[x]) for x in reversed(digits)]):
-                return None
-            keys += digits
-    return keys if len(set(keys)) == len(keys) else None
-
-
-def _inside(value: Affine, axis: Axis, node: EinSum) -> bool:
-    """Whether a value never leaves the bounds of an axis."""
-    axes = {a.label: a for a in node.axes}
-    return axis.lo <= value.least(axes) and value.most(axes) < axis.hi
-
-
-def _apart(node: EinSum, steps: list[tuple[str, int]]) -> bool:
-    """Whether different digits give different values; the lowest step comes first."""
-    reach = 0
-    for label, step in steps:
-        if step <= reach:
-            return False
-        reach += step * (node.axis(label).extent - 1)
-    return True
+            keys += sorted(form.steps, key=form.steps.__getitem__, reverse=True)
+    return tuple(keys) if len(set(keys)) == len(keys) else None
 
 
 def _is_read(node: EinSum, n: int, label: str) -> bool:
@@ -88,29 +61,22 @@ def _is_read(node: EinSum, n: int, label: str) -> bool:
     )
 
 
-def _shown(node: EinSum, n: int, keys: list[str], derived: dict[str, Affine]) -> EinSum:
+def _shown(node: EinSum, n: int, keys: tuple[str, ...], derived: dict[str, Affine]) -> EinSum:
     operand = node.operands[n]
     gone = [a for a in node.axes if a.define is not None and a.label in operand.labels]
-    # Spelled by free labels: an axis of the node may lie between.
+    # Defined by free labels, because the definition may read another derived axis of the node.
     spelled = [replace(a, define=derived[a.label].expr()) for a in gone]
-    axes = [replace(node.axis(x), define=None) for x in keys]
-    fields = operand.source.schema.fields
-    view = EinSum(
-        (*(Axis(a.label, a.lo, a.hi) for a in axes), *spelled),
-        (Operand(operand.source, operand.labels),),
-        TRUE,
-        tuple(keys),
-        tuple(Output(f.name, (Value(0, f.name, f.dtype),), f.dtype) for f in fields),
-    )
-    operands = (*node.operands[:n], Operand(view, tuple(keys)), *node.operands[n + 1 :])
+    digits = view(operand, [*(replace(node.axis(x), define=None) for x in keys), *spelled], keys)
+    operands = (*node.operands[:n], Operand(digits, keys), *node.operands[n + 1 :])
     rest = tuple(a for a in node.axes if a not in gone)
     new = replace(node, axes=rest, operands=operands)
-    used = {x for o in operands for x in o.labels} | set(node.keys)
-    for a in reversed(rest):  # what lay between is computed for nobody now
-        read = a.label in used or any(a.label in labels_of(e) for e in exprs(new))
-        if not read and a.label in derived and _inside(derived[a.label], a, node):
+    bounds = {a.label: a for a in node.axes}
+    for a in reversed(rest):  # a label that only led to the replaced ones has no reader now
+        used = used_labels(new) | set(node.keys)
+        form = derived.get(a.label)
+        if a.label not in used and form is not None and form.stays_within(a, bounds):
             new = replace(new, axes=tuple(x for x in new.axes if x is not a))
-    used |= {x for e in exprs(new) for x in labels_of(e)}
+    used = used_labels(new) | set(node.keys)
     alone = {a.label for a in new.axes if a.extent == 1 and a.define is None} - used
     hint = tuple(h for h in node.hint if h[0] not in alone)
     return replace(new, axes=tuple(a for a in new.axes if a.label not in alone), hint=hint)

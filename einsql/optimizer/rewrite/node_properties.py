@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from einsql.core.schema import DType
+from einsql.core.mappings import grouped
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -20,33 +20,15 @@ from einsql.ir.einsum.graph import (
     conj,
     conjuncts,
     exprs,
+    fresh,
     labels_of,
     map_exprs,
     operands_of,
     subexpressions,
     walk,
 )
-from einsql.ir.einsum.intervals import can_raise as can_raise
-from einsql.ir.einsum.intervals import fits as fits
-from einsql.ir.einsum.intervals import interval
+from einsql.ir.einsum.intervals import bounds_of, can_raise, fits, interval
 from einsql.ir.functions import REDUCTIONS, SCALARS
-
-Bounds = Mapping[str, tuple[int, int]]
-
-
-def bounds_of(node: EinSum) -> dict[str, tuple[int, int]]:
-    """`[lo, hi)` of every label."""
-    return {a.label: (a.lo, a.hi) for a in node.axes}
-
-
-def key(value: int) -> Const:
-    """A key's value as an expression."""
-    return Const(value, DType.BIGINT)
-
-
-def cast(expr: Expr, dtype: DType) -> Expr:
-    """The expression in another type."""
-    return expr if expr.dtype is dtype else Call("cast", (expr,), dtype)
 
 
 def is_pointwise(node: EinSum) -> bool:
@@ -78,13 +60,14 @@ def unguarded(node: EinSum) -> EinSum:
     """
     if node.guard == TRUE or not derived_are_total(node):
         return node
-    kept: list[Expr] = []
-    for term in conjuncts(node.guard):
-        scalars = operands_of(term)
-        keyed = any(node.operands[n].labels for n in scalars)
-        if not scalars or keyed or not labels_of(term) <= set(node.keys):
-            kept.append(term)
-    guard, bounds = conj(*kept), bounds_of(node)
+
+    def is_scalar(term: Expr) -> bool:
+        read = operands_of(term)
+        keyed = any(node.operands[n].labels for n in read)
+        return bool(read) and not keyed and labels_of(term) <= set(node.keys)
+
+    guard = conj(*(t for t in conjuncts(node.guard) if not is_scalar(t)))
+    bounds = bounds_of(node)
     if guard == node.guard or any(
         (o.reduction is not None and not o.dtype.is_float)
         or any(can_raise(a, bounds) for a in (*o.args, o.where))
@@ -113,18 +96,13 @@ def in_order(node: EinSum) -> EinSum | None:
 
 def direct_labels(node: EinSum, expr: Expr) -> set[str]:
     """Labels an expression reads itself or through the operands it reads."""
-    labels = labels_of(expr)
-    for n in operands_of(expr):
-        labels.update(node.operands[n].labels)
-    return labels
+    return labels_of(expr).union(*(node.operands[n].labels for n in operands_of(expr)))
 
 
 def used_labels(node: EinSum) -> set[str]:
     """Labels which an operand or an expression of the node reads."""
-    labels = {x for o in node.operands for x in o.labels}
-    for e in exprs(node):
-        labels |= labels_of(e)
-    return labels
+    read = {x for o in node.operands for x in o.labels}
+    return read.union(*map(labels_of, exprs(node)))
 
 
 def factors(expr: Expr, fn: str) -> Iterator[Expr]:
@@ -137,7 +115,9 @@ def factors(expr: Expr, fn: str) -> Iterator[Expr]:
 
 
 def distributed(output: Output) -> tuple[str, tuple[Expr, ...]] | None:
-    """An output as ⊕ of a chain of the ⊗ that distributes over it, or None.
+    """An output as ⊕ of a chain of an ⊗ that distributes over it, or None.
+
+    Factors of such a chain can be reordered and regrouped.
 
     Returns:
         The name of ⊗ and at least two factors.
@@ -145,9 +125,10 @@ def distributed(output: Output) -> tuple[str, tuple[Expr, ...]] | None:
     if output.reduction is None or len(output.args) != 1:
         return None
     (arg,) = output.args
-    if isinstance(arg, Call) and arg.fn in REDUCTIONS[output.reduction].over:
-        return arg.fn, tuple(factors(arg, arg.fn))
-    return None
+    if not isinstance(arg, Call) or arg.fn not in REDUCTIONS[output.reduction].over:
+        return None
+    is_chain = SCALARS[arg.fn].associative and SCALARS[arg.fn].commutative
+    return (arg.fn, tuple(factors(arg, arg.fn))) if is_chain else None
 
 
 def is_contraction(node: EinSum) -> bool:
@@ -184,14 +165,12 @@ def is_leaf(expr: Expr) -> bool:
     return isinstance(expr, Const | Label | Value)
 
 
-def fresh(wanted: str, taken: Iterable[str]) -> str:
-    """A name derived from a given one that is not in use."""
-    names = set(taken)
-    name, n = wanted, 0
-    while name in names:
-        n += 1
-        name = f"{wanted}_{n}"
-    return name
+def fresh_names(labels: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
+    """Names for labels that are not in use, all different."""
+    names: dict[str, str] = {}
+    for label in labels:
+        names[label] = fresh(label, (*taken, *names.values()))
+    return names
 
 
 def change_exprs(node: EinSum, change: Callable[[Expr], Expr]) -> EinSum:
@@ -209,9 +188,9 @@ def with_axes(node: EinSum, changed: Mapping[str, Axis]) -> EinSum:
 
 def readers(*roots: Node) -> dict[int, list[tuple[EinSum, int]]]:
     """For each node, by id, the nodes and operand numbers that read it."""
-    uses: dict[int, list[tuple[EinSum, int]]] = {}
-    for node in walk(*roots):
-        if isinstance(node, EinSum):
-            for n, o in enumerate(node.operands):
-                uses.setdefault(id(o.source), []).append((node, n))
-    return uses
+    return grouped(
+        (id(o.source), (node, n))
+        for node in walk(*roots)
+        if isinstance(node, EinSum)
+        for n, o in enumerate(node.operands)
+    )

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from einsql.core.mappings import grouped
 from einsql.core.schema import PRESENT
 from einsql.ir.einsum.graph import (
     EinSum,
     Roots,
     Value,
     exprs,
-    map_exprs,
-    renumber,
     subexpressions,
     walk,
+    with_operands,
     with_sources,
 )
-from einsql.ir.einsum.intervals import interval
-from einsql.optimizer.rewrite.node_properties import bounds_of, fits, unguarded, used_labels
+from einsql.ir.einsum.intervals import bounds_of, fits, interval
+from einsql.optimizer.rewrite.node_properties import unguarded, used_labels
 from einsql.optimizer.rewrite.rules import Rule, rebuild
 
 
@@ -40,13 +40,13 @@ def prune_outputs(roots: Roots) -> tuple[Roots, int]:
         if wanted is not None and len(wanted) < len(node.outputs):
             new = replace(node, outputs=tuple(o for o in node.outputs if o.name in wanted))
             if PRESENT not in wanted and any(o.name == PRESENT for o in node.outputs):
-                new = unguarded(new)  # readers know which keys exist without being told
+                new = unguarded(new)  # no reader asks which keys exist
         new = _drop_axes(new)
         read = _reads(new)
         for n, fields in read.items():
             needed.setdefault(id(new.operands[n].source), set()).update(fields)
         if len(read) < len(new.operands):
-            new = _keep_operands(new, sorted(read))
+            new = with_operands(new, sorted(read))
         if new is not node:
             pruned[id(node)] = new
     if not pruned:
@@ -57,18 +57,8 @@ def prune_outputs(roots: Roots) -> tuple[Roots, int]:
 
 def _reads(node: EinSum) -> dict[int, set[str]]:
     """Fields read of each operand, by operand number."""
-    fields: dict[int, set[str]] = {}
-    for top in exprs(node):
-        for e in subexpressions(top):
-            if isinstance(e, Value):
-                fields.setdefault(e.operand, set()).add(e.field)
-    return fields
-
-
-def _keep_operands(node: EinSum, kept: list[int]) -> EinSum:
-    numbers = {old: new for new, old in enumerate(kept)}
-    node = replace(node, operands=tuple(node.operands[n] for n in kept))
-    return map_exprs(node, lambda e: renumber(e, numbers))
+    values = (e for top in exprs(node) for e in subexpressions(top) if isinstance(e, Value))
+    return {n: set(fields) for n, fields in grouped((e.operand, e.field) for e in values).items()}
 
 
 def _resource(old: EinSum, over: EinSum, new: EinSum | None) -> EinSum:

@@ -15,7 +15,8 @@ GraphRewrite = Callable[[Roots], tuple[Roots, int]]
 Settled = dict[int, EinSum]
 """Nodes that a node rewrite does not change, by id; the reference keeps the id valid."""
 
-_AT_ONE_NODE = 64  # a rewrite that still fires here is circular; later rounds may go on
+_AT_ONE_NODE = 64
+"""Rewrites of one node by one rule in a round; a rule that fires more often is circular."""
 
 
 @dataclass(frozen=True, slots=True)

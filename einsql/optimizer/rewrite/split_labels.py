@@ -11,27 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from einsql.ir.einsum.affine import affine_labels
 from einsql.ir.einsum.graph import (
-    TRUE,
     Axis,
-    Call,
-    Const,
     EinSum,
     Expr,
-    Label,
     Operand,
-    Output,
     Roots,
-    Value,
     exprs,
     hint_over,
     labels_of,
     relabel,
-    rewrite,
+    view,
     walk,
 )
-from einsql.ir.einsum.intervals import fits, interval
-from einsql.optimizer.rewrite.node_properties import fresh
+from einsql.ir.einsum.intervals import bounds_of, fits, interval
+from einsql.optimizer.rewrite.node_properties import fresh_names, readers, used_labels
 from einsql.optimizer.rewrite.rules import Rule, rebuild
 
 
@@ -86,20 +81,16 @@ def split_labels(roots: Roots) -> tuple[Roots, int]:
 
 def _splits(roots: Roots) -> _Reads:
     """Every read of a contraction that may be split; all of its readers agree on the key."""
-    readers: dict[int, list[tuple[EinSum, int]]] = {}
-    for node in walk(*roots):
-        for n, o in enumerate(node.operands if isinstance(node, EinSum) else ()):
-            assert isinstance(node, EinSum)
-            readers.setdefault(id(o.source), []).append((node, n))
+    readers_of = readers(*roots)
     agreed: _Reads = {}
     for wide in walk(*roots):
-        if isinstance(wide, EinSum) and id(wide) in readers and len(wide.operands) > 1:
+        if isinstance(wide, EinSum) and id(wide) in readers_of and len(wide.operands) > 1:
             for key in range(len(wide.keys)):
-                splits = [_split(wide, key, *r) for r in readers[id(wide)]]
+                splits = [_split(wide, key, *r) for r in readers_of[id(wide)]]
                 sizes = {s: s.size for s in splits if s is not None}
                 extent = wide.axis(wide.keys[key]).extent
                 if None not in splits and sum(sizes.values()) <= extent:
-                    pairs = zip(readers[id(wide)], splits, strict=True)
+                    pairs = zip(readers_of[id(wide)], splits, strict=True)
                     agreed |= {(id(r), n): s for (r, n), s in pairs if s is not None}
                     break
     return agreed
@@ -121,64 +112,24 @@ def _split(wide: EinSum, key: int, reader: EinSum, operand: int) -> _Split | Non
     axis = reader.axis(read[key])
     if axis.define is None or axis.label in reader.keys or read.count(axis.label) > 1:
         return None
-    bounds = {a.label: (a.lo, a.hi) for a in reader.axes if a.define is None}
-    define = _in_free_labels(axis.define, reader)
-    factors = _affine(define)
-    if factors is None or len(factors) < 3 or not factors.keys() - {""} <= bounds.keys():
+    form = affine_labels(reader).get(axis.label)
+    axes = {a.label: a for a in reader.axes}
+    if form is None or len(form.steps) < 2 or min(form.steps.values()) < 0:
         return None
-    digits = sorted((x for x in factors if x), key=lambda x: -factors[x])
-    reached = 0
-    for x in reversed(digits):
-        if factors[x] <= reached:
-            return None
-        reached += factors[x] * max(0, bounds[x][1] - bounds[x][0] - 1)
+    if not form.is_injective(axes):
+        return None
+    define, bounds = form.expr(), bounds_of(reader)
     inside = fits(interval(define, bounds), axis.lo, axis.hi - 1)
-    if not inside or set(digits) & set(read):
+    if not inside or form.steps.keys() & set(read):
         return None
-    return _Split(key, tuple(Axis(x, *bounds[x]) for x in digits), define)
-
-
-def _in_free_labels(define: Expr, node: EinSum) -> Expr:
-    """An expression with the definitions of derived labels put in."""
-    defined = {a.label: a.define for a in node.axes if a.define is not None}
-
-    def visit(e: Expr) -> Expr:
-        inner = defined.get(e.name) if isinstance(e, Label) else None
-        return e if inner is None else rewrite(inner, visit)
-
-    return rewrite(define, visit)
-
-
-def _affine(expr: Expr) -> dict[str, int] | None:
-    """The factor of each label in a sum of multiples, and the constant under ""."""
-    if isinstance(expr, Label):
-        return {expr.name: 1, "": 0}
-    if isinstance(expr, Const) and expr.dtype.is_integer:
-        return {"": int(expr.value)}
-    if not isinstance(expr, Call) or not expr.dtype.is_integer:
-        return None
-    if expr.fn == "cast":
-        return _affine(expr.args[0])
-    if expr.fn not in ("add", "mul"):
-        return None
-    a, b = (_affine(x) for x in expr.args)
-    if a is None or b is None:
-        return None
-    if expr.fn == "add":
-        return {x: a.get(x, 0) + b.get(x, 0) for x in (a | b)}
-    if len(b) > 1:
-        a, b = b, a
-    return {x: f * b[""] for x, f in a.items()} if len(b) == 1 else None
+    digits = sorted(form.steps, key=form.steps.__getitem__, reverse=True)
+    return _Split(key, tuple(axes[x] for x in digits), define)
 
 
 def _under_digits(wide: EinSum, split: _Split) -> EinSum:
     """The part of a contraction that a reader reads, with digits for the key."""
     label = wide.keys[split.key]
-    taken = {a.label for a in wide.axes} | {label}
-    names: dict[str, str] = {}
-    for a in split.digits:
-        names[a.label] = fresh(a.label, taken)
-        taken.add(names[a.label])
+    names = fresh_names((a.label for a in split.digits), {a.label for a in wide.axes})
     digits = tuple(replace(a, label=names[a.label]) for a in split.digits)
     define = relabel(split.define, names)
     axes: list[Axis] = []
@@ -198,19 +149,15 @@ def _taken_apart(
 ) -> Operand:
     """An operand of the contraction with digits for the key, made by a map."""
     others = tuple(x for x in dict.fromkeys(operand.labels) if x != label)
-    bounds = {x: wide.axis(x) for x in (*others, label)}
-    free = tuple(Axis(x, bounds[x].lo, bounds[x].hi) for x in others)
-    derived = Axis(label, bounds[label].lo, bounds[label].hi, define)
+    free = (replace(wide.axis(x), define=None) for x in others)
+    derived = replace(wide.axis(label), define=define)
     keys = tuple(dict.fromkeys(_spelled(operand.labels, label, digits)))
-    fields = operand.source.schema.fields
-    outputs = tuple(Output(f.name, (Value(0, f.name, f.dtype),), f.dtype) for f in fields)
-    apart = EinSum((*free, *digits, derived), (operand,), TRUE, keys, outputs)
-    return Operand(apart, keys)
+    return Operand(view(operand, [*free, *digits, derived], keys), keys)
 
 
 def _without_unread(node: EinSum, replaced: set[str]) -> EinSum:
     """The node without those replaced labels, always within bounds, that nothing else uses."""
-    used = set(node.keys).union(*(o.labels for o in node.operands), *map(labels_of, exprs(node)))
+    used = used_labels(node) | set(node.keys)
     kept = tuple(a for a in node.axes if a.label in used or a.label not in replaced)
     return replace(node, axes=kept, hint=hint_over(node.hint, {a.label for a in kept}))
 

@@ -16,13 +16,15 @@ from einsql.ir.einsum.graph import (
     EinSum,
     Expr,
     Label,
+    bigint,
     call,
     exprs,
+    fresh,
     map_exprs,
     rewrite,
     subexpressions,
+    substitute,
 )
-from einsql.optimizer.rewrite.node_properties import fresh
 from einsql.optimizer.rewrite.rules import Rule
 
 
@@ -72,25 +74,21 @@ def _divided(node: EinSum, axis: Axis, number: int) -> EinSum:
     high = fresh(axis.label, taken)
     low = fresh(axis.label, taken | {high})
     quotient, remainder = Label(high), Label(low)
-    scale = Const(number, DType.BIGINT)
 
     def digits(top: Expr) -> Expr:
-        return call("add", DType.BIGINT, call("mul", DType.BIGINT, top, scale), remainder)
+        return call("add", DType.BIGINT, call("mul", DType.BIGINT, top, bigint(number)), remainder)
 
     def divided(e: Expr) -> Expr:
         division = _division(e)
         if division is None or division[0] != axis.label or not isinstance(e, Call):
             return e
-        rest = Const(division[1] // number, DType.BIGINT)
         if division[1] == number:
             return quotient if e.fn == "idiv" else remainder
-        top = call(e.fn, DType.BIGINT, quotient, rest)
+        top = call(e.fn, DType.BIGINT, quotient, bigint(division[1] // number))
         return top if e.fn == "idiv" else digits(top)
 
-    def whole(e: Expr) -> Expr:
-        return digits(quotient) if e == Label(axis.label) else e
-
-    new = map_exprs(node, lambda e: rewrite(rewrite(e, divided), whole))
+    whole = {axis.label: digits(quotient)}
+    new = map_exprs(node, lambda e: substitute(rewrite(e, divided), whole))
     # In its place, for values found by it may define later labels.
     split: tuple[Axis, ...]
     split = Axis(high, axis.lo // number, axis.hi // number), Axis(low, 0, number)

@@ -20,7 +20,7 @@ from einsql.ir.einsum.graph import (
     walk,
 )
 from einsql.ir.functions import REDUCTIONS, SCALARS
-from einsql.optimizer.rewrite.node_properties import direct_labels
+from einsql.optimizer.rewrite.node_properties import direct_labels, is_pointwise
 
 
 def verify(root: Node, wanted: Schema, verified: dict[int, EinSum], *, drops_flags: bool) -> None:
@@ -105,7 +105,7 @@ def _output_problems(node: EinSum) -> Iterator[str]:
         yield "the guard is not BOOLEAN"
     if len({o.name for o in node.outputs}) < len(node.outputs):
         yield "a field occurs twice"
-    spread = all(a.define is not None or a.label in node.keys for a in node.axes)
+    spread = is_pointwise(node)
     for o in node.outputs:
         if o.where.dtype is not DType.BOOLEAN:
             yield f"the filter of {o.name} is not BOOLEAN"

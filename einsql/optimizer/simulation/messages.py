@@ -39,6 +39,11 @@ class Messages:
         """In bytes and messages, if an element has so many, in so many fields."""
         return replace(self, size=self.size * width, pieces=self.pieces * fields)
 
+    def only(self, which: np.ndarray) -> Messages:
+        """Some of the entries, by a flag for each, bool (entries,)."""
+        columns = (self.source, self.target, self.size, self.pieces)
+        return Messages(self.sites, *(c[which] for c in columns))
+
     def sent(self) -> np.ndarray:
         """The size that each site sends, float64 (sites,)."""
         return np.bincount(self.source, self.size, self.sites)

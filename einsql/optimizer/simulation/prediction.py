@@ -12,12 +12,12 @@ import numpy as np
 
 from einsql.core.boxes import extents
 from einsql.core.machine import Machine
+from einsql.core.mappings import memoized
 from einsql.ir.einsum.flops import effort_at_point
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import (
     Complete,
     Exchange,
-    Load,
     Local,
     Program,
     Step,
@@ -109,9 +109,9 @@ class StepCosts:
 
     def key(self, tiles: Tiles) -> object:
         """The same for equal tiles."""
-        if id(tiles) not in self._keys:
-            self._keys[id(tiles)] = tiles.sites.tobytes(), tiles.boxes.tobytes()
-        return self._keys[id(tiles)]
+        return memoized(
+            self._keys, id(tiles), lambda: (tiles.sites.tobytes(), tiles.boxes.tobytes())
+        )
 
     def moving(self, traffic: Traffic) -> float:
         """Seconds of the site that sends or receives most."""
@@ -138,15 +138,11 @@ class StepCosts:
         if renames(node):  # it hands on what it reads
             return np.bincount(step.sites, minlength=self.program.sites) * m.call_overhead
         point = m.arithmetic(effort_at_point(node), contraction=contraction, double=double)
-        each = points * point + self._traffic_bytes(n, step) / m.memory_bandwidth
+        stored, passed = self._cell_bytes(n, step, read=True)
+        each = points * point + (stored + passed / CACHED) / m.memory_bandwidth
         if n not in self._begun:
             each = each + m.call_overhead
         return np.bincount(step.sites, each, self.program.sites)
-
-    def _traffic_bytes(self, n: int, step: Local) -> np.ndarray:
-        """Bytes of memory traffic of each cell; bytes that stay in a cache count a third."""
-        there, passed = self._cell_bytes(n, step, read=True)
-        return there + passed / CACHED
 
     def _cell_bytes(
         self, n: int, step: Local, *, read: bool = False
@@ -181,10 +177,7 @@ class StepCosts:
         return int(total.max(initial=0))
 
     def _elements(self, tiles: Tiles) -> np.ndarray:
-        """Elements of each tile, as float64."""
-        if id(tiles) not in self._volumes:
-            self._volumes[id(tiles)] = tiles.volumes.astype(np.float64)
-        return self._volumes[id(tiles)]
+        return memoized(self._volumes, id(tiles), lambda: tiles.volumes.astype(np.float64))
 
     def memory(self) -> np.ndarray:
         """The peak of bytes that each site stores; tiles are freed after their last reader."""
@@ -195,22 +188,18 @@ class StepCosts:
         for n, step in enumerate(self.program.steps):
             sizes[n] = self._sizes(n, step)
             in_use += sizes[n]
-            np.maximum(peak, in_use + self._arriving(n, step), out=peak)
+            arriving = isinstance(step, Complete)  # partial tiles at the sites that merge them
+            extra = self.traffic(n).received.astype(np.int64) if arriving else 0
+            np.maximum(peak, in_use + extra, out=peak)
             for source in released[n]:
                 in_use -= sizes.pop(source)
         return peak
-
-    def _arriving(self, n: int, step: Step) -> np.ndarray | int:
-        """Bytes of partial tiles at the sites that merge them."""
-        return self.traffic(n).received.astype(np.int64) if isinstance(step, Complete) else 0
 
     def _sizes(self, n: int, step: Step) -> np.ndarray:
         """Bytes of a step's tiles at each site."""
         if n in self._hidden:
             return np.zeros(self.program.sites, np.int64)
-        if isinstance(step, Load):
-            width = tuple_bytes(step.source)
-        elif isinstance(step, Local) and step.partial:
+        if isinstance(step, Local) and step.partial:
             width = state_bytes(step.node)
         else:
             width = tuple_bytes(self.program.relation(n))

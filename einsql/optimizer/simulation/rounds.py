@@ -56,11 +56,8 @@ def tree(messages: Messages) -> list[Messages]:
             ):
                 column.append(values)
             reached *= 2
-    tree_rounds = []
-    for columns in by_round:
-        source, target, size = map(np.concatenate, columns)
-        tree_rounds.append(together(source, target, size, messages.sites))
-    return tree_rounds
+    columns = (map(np.concatenate, pieces) for pieces in by_round)
+    return [together(source, target, size, messages.sites) for source, target, size in columns]
 
 
 def ring(messages: Messages) -> list[Messages]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsql.core.machine import Machine, Topology
+from einsql.core.mappings import memoized
 from einsql.errors import NotSupportedError
 from einsql.ir.spmd.program import (
     Complete,
@@ -227,19 +228,16 @@ class _Playing:
         base = self.program.steps[step.sources[0]].tiles
         absent = (step.at_hand[:, 0] < 0).tobytes()
         key = (self.costs.key(base), base.copies, self.costs.key(step.tiles), absent)
-        if key not in self._messages:
-            self._messages[key] = exchanging(base, step, self.program.sites)
-        relation = self.program.relation(step.sources[0])
-        fields = len(relation.schema.fields)
-        self._send(key, self._messages[key], tuple_bytes(relation), fields, step)
+        sites, relation = self.program.sites, self.program.relation(step.sources[0])
+        messages = memoized(self._messages, key, lambda: exchanging(base, step, sites))
+        self._send(key, messages, tuple_bytes(relation), len(relation.schema.fields), step)
 
     def _complete(self, step: Complete) -> None:
         local = self.program.maker(step)
         parts = step.parts.tobytes(), step.parts.shape
         key = (self.costs.key(local.tiles), self.costs.key(step.tiles), parts)
-        if key not in self._merging:
-            self._merging[key] = merging(local, step, self.program.sites)
-        merge, width = self._merging[key], state_bytes(local.node)
+        merge = memoized(self._merging, key, lambda: merging(local, step, self.program.sites))
+        width = state_bytes(local.node)
         self._compute(merge.before * width / self.machine.memory_bandwidth)
         fields = len(with_state(local.node).outputs)
         for number, (messages, after) in enumerate(merge.rounds):
@@ -256,10 +254,12 @@ class _Playing:
             return
         names = tuple(c.name for c in step.collectives)
         key = key, width, fields, names
-        if key not in self._exchanged:
-            sent = rounds(messages.of(width, fields), step.collectives, self.algorithms)
-            self._exchanged[key] = self._rounds(sent)
-        took = self._exchanged[key]
+
+        def play() -> _Exchanged:
+            sent = messages.of(width, fields)
+            return self._rounds(rounds(sent, step.collectives, self.algorithms))
+
+        took = memoized(self._exchanged, key, play)
         begin = self.clocks.max()
         self.waiting += begin - self.clocks
         self.clocks = begin + self._status + took.seconds
@@ -273,10 +273,9 @@ class _Playing:
         for messages in sent:
             seconds, partakes = self._round(messages)
             clocks[partakes] = clocks[partakes].max(initial=0.0) + seconds[partakes]
-            across = self._across(messages)
-            for n, some in enumerate((messages, self._some(messages, across))):
-                traffic[2 * n] += some.sent()
-                traffic[2 * n + 1] += some.received()
+            crossing = messages.only(self._across(messages))
+            ends = messages.sent(), messages.received(), crossing.sent(), crossing.received()
+            traffic += np.stack(ends)
         return _Exchanged(clocks, traffic)
 
     def _round(self, messages: Messages) -> tuple[np.ndarray, np.ndarray]:
@@ -306,10 +305,6 @@ class _Playing:
     def _across(self, messages: Messages) -> np.ndarray:
         """Which messages leave their node, bool (messages,)."""
         return np.asarray(self._node[messages.source] != self._node[messages.target])
-
-    def _some(self, messages: Messages, which: np.ndarray) -> Messages:
-        columns = (messages.source, messages.target, messages.size, messages.pieces)
-        return Messages(messages.sites, *(c[which] for c in columns))
 
     def _status_seconds(self) -> float:
         """Reducing a status over all sites: doubling, inside nodes and between them."""

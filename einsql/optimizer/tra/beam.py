@@ -21,15 +21,16 @@ RULES: tuple[ImplementationRule, ...] = (*PRODUCTS, *COMPOSITION, *REPARTITION)
 """Every rule; where two make the same plan, the trace names the more specific one."""
 
 WIDTH = 8
-"""Plans that are tried further in each round."""
+"""Plans to which rules are applied in each round, the cheapest ones."""
 PATIENCE = 4
 """Rounds without a cheaper plan after which the search ends."""
 MOST_PLANS = 1500
-"""Plans looked at in one search, of many blocks fewer: a second's worth or a few."""
+"""Plans considered in one search at most, which take a few seconds."""
 MOST_ARRAYS = 1 << 20
-"""Arrays in all of these plans together, because types record the sites of each one."""
+"""Arrays of all these plans together at most, because types record the sites of each array."""
 
 Tick = Callable[[float], None]
+"""Callback with the completed fraction, 0 to 1; raises to cancel."""
 
 
 def _unwatched(fraction: float) -> None:

@@ -14,21 +14,19 @@ from einsql.optimizer.tra.rules import Build, ImplementationRule
 
 def merge_filters(node: Node) -> Iterator[Build]:
     """R1-1."""
-    if isinstance(node, LocalFilter) and isinstance(node.source, LocalFilter):
-        inner = node.source
-        yield lambda: LocalFilter(inner.source, conj(inner.condition, node.condition))
+    match node:
+        case LocalFilter(source=LocalFilter() as inner):
+            yield lambda: LocalFilter(inner.source, conj(inner.condition, node.condition))
 
 
 def merge_maps(node: Node) -> Iterator[Build]:
     """R1-2: the outer map emits once, or the inner one leaves arrays alone."""
-    if not isinstance(node, LocalMap) or not isinstance(node.source, LocalMap):
-        return
-    inner, outer = node.source, node
-    if outer.emit is None:
-        kernels = chained(inner.kernels, outer.kernels)
-        yield lambda: LocalMap(inner.source, _composed(outer, inner), kernels, inner.emit)
-    elif inner.emit is None and not inner.kernels:
-        yield lambda: LocalMap(inner.source, _composed(outer, inner), outer.kernels, outer.emit)
+    match node:
+        case LocalMap(source=LocalMap() as inner, emit=None):
+            kernels = chained(inner.kernels, node.kernels)
+            yield lambda: LocalMap(inner.source, _composed(node, inner), kernels, inner.emit)
+        case LocalMap(source=LocalMap(kernels=(), emit=None) as inner):
+            yield lambda: LocalMap(inner.source, _composed(node, inner), node.kernels, node.emit)
 
 
 def _composed(outer: LocalMap, inner: LocalMap) -> tuple[Expr, ...] | None:
@@ -45,29 +43,25 @@ def _composed(outer: LocalMap, inner: LocalMap) -> tuple[Expr, ...] | None:
 
 def filter_first(node: Node) -> Iterator[Build]:
     """R1-3."""
-    if isinstance(node, LocalFilter) and isinstance(node.source, LocalMap):
-        inner = node.source
-        if inner.keys is None and inner.emit is None:
+    match node:
+        case LocalFilter(source=LocalMap(keys=None, emit=None) as inner):
             yield lambda: replace(inner, source=LocalFilter(inner.source, node.condition))
 
 
 def map_into_aggregation(node: Node) -> Iterator[Build]:
     """R1-4: once at the end of the fold; before it, if the map distributes over ⊕."""
-    if not isinstance(node, LocalMap) or not isinstance(node.source, LocalAggregate):
-        return
-    inner = node.source
-    if node.keys is not None or node.emit is not None:
-        return
-    yield lambda: replace(inner, finish=chained(inner.finish, node.kernels))
-    if not inner.finish and all(distributes(k, inner.reduce) for k in node.kernels):
-        yield lambda: replace(inner, inner=chained(inner.inner, node.kernels))
+    match node:
+        case LocalMap(source=LocalAggregate() as inner, keys=None, emit=None):
+            yield lambda: replace(inner, finish=chained(inner.finish, node.kernels))
+            if not inner.finish and all(distributes(k, inner.reduce) for k in node.kernels):
+                yield lambda: replace(inner, inner=chained(inner.inner, node.kernels))
 
 
 def filter_into_aggregation(node: Node) -> Iterator[Build]:
     """R1-5: above Σ there are no other keys than those it groups by."""
-    if isinstance(node, LocalFilter) and isinstance(node.source, LocalAggregate):
-        inner = node.source
-        yield lambda: replace(inner, where=conj(inner.where, node.condition))
+    match node:
+        case LocalFilter(source=LocalAggregate() as inner):
+            yield lambda: replace(inner, where=conj(inner.where, node.condition))
 
 
 def filter_into_join(node: Node) -> Iterator[Build]:
@@ -79,19 +73,13 @@ def filter_into_join(node: Node) -> Iterator[Build]:
     read = {int(name[1:]) for name in labels_of(condition)}
     if read <= set(join.join_keys):
         yield lambda: replace(join, where=conj(join.where, condition))
-    knowing = [n for n, places in enumerate(join.keys) if read <= set(places)]
-    if knowing:
-        yield lambda: replace(
-            join,
-            sources=tuple(
-                LocalFilter(s, _on_operand(condition, places)) if n in knowing else s
-                for n, (s, places) in enumerate(zip(join.sources, join.keys, strict=True))
-            ),
-        )
 
+    def filtered(source: Node, places: tuple[int, ...]) -> Node:
+        own = {f"k{p}": f"k{n}" for n, p in enumerate(places)}
+        return LocalFilter(source, relabel(condition, own)) if read <= set(places) else source
 
-def _on_operand(condition: Expr, places: tuple[int, ...]) -> Expr:
-    return relabel(condition, {f"k{p}": f"k{n}" for n, p in enumerate(places)})
+    if any(read <= set(places) for places in join.keys):
+        yield lambda: replace(join, sources=tuple(map(filtered, join.sources, join.keys)))
 
 
 def map_into_join(node: Node) -> Iterator[Build]:

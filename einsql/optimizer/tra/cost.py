@@ -5,11 +5,12 @@ Cardinalities are exact: the type of a relation has its keys and the sites of ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 
+from einsql.core.mappings import memoized
 from einsql.ir.einsum.flops import flops
 from einsql.ir.einsum.graph import TRUE, EinSum
 from einsql.ir.ia.placement import Sites
@@ -17,13 +18,10 @@ from einsql.ir.ia.plan import (
     Bcast,
     Kernels,
     LocalAggregate,
-    LocalFilter,
     LocalJoin,
     LocalMap,
-    LocalStack,
     Node,
     Repartition,
-    Scan,
     Shuffle,
     children,
     sends,
@@ -106,9 +104,7 @@ class Costs:
         for node in walk(*roots):
             # Equal operations on the same relations have the very same types.
             types = (node.schema, *(c.schema for c in children(node)))
-            if types not in self._known:
-                self._known[types] = node_cost(node)
-            total += self._known[types]
+            total += memoized(self._known, types, partial(node_cost, node))
         return total
 
 
@@ -144,14 +140,14 @@ def _shapes(blocks: BlockSchema) -> Callable[[KeyTuple], Shape]:
 
 def _work(node: Node) -> Iterator[tuple[int, Sites]]:
     """The scalar operations for every array a local operation reads, and the sites doing them."""
-    if isinstance(node, LocalMap):
-        yield from _map_work(node)
-    elif isinstance(node, LocalJoin):
-        yield from _join_work(node)
-    elif isinstance(node, LocalAggregate):
-        yield from _aggregate_work(node)
-    else:
-        assert isinstance(node, Scan | LocalFilter | LocalStack)
+    match node:
+        case LocalMap():
+            return _map_work(node)
+        case LocalJoin():
+            return _join_work(node)
+        case LocalAggregate():
+            return _aggregate_work(node)
+    return iter(())  # scans, filters and stacks compute nothing
 
 
 def _map_work(node: LocalMap) -> Iterator[tuple[int, Sites]]:
@@ -193,17 +189,10 @@ def _aggregate_work(node: LocalAggregate) -> Iterator[tuple[int, Sites]]:
         for copies in source.held[key]:
             yield operations, copies
     if node.finish:
-        before = _before_finish(node, source.blocks, wanted)
+        before = {tuple(k[g] for g in node.group_by): _after(node.inner, shape(k)) for k in wanted}
         for group, parts in node.schema.held.items():
             for copies in parts:
                 yield chain_flops(node.finish, (before[group],)), copies
-
-
-def _before_finish(
-    node: LocalAggregate, blocks: BlockSchema, keys: Sequence[KeyTuple]
-) -> dict[KeyTuple, Shape]:
-    shape = _shapes(blocks)
-    return {tuple(k[g] for g in node.group_by): _after(node.inner, shape(k)) for k in keys}
 
 
 def _after(kernels: Kernels, shape: Shape) -> Shape:

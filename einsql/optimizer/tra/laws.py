@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     EinSum,
     Expr,
-    Label,
     Operand,
     Value,
+    labels_of,
+    map_exprs,
     relabel,
-    rewrite,
-    subexpressions,
+    substitute,
 )
 from einsql.ir.ia.plan import Kernels
 from einsql.ir.tra.kernels import VALUE, operand
 from einsql.optimizer.rewrite.inline_producers import compose
-from einsql.optimizer.rewrite.node_properties import fresh, is_pointwise
+from einsql.optimizer.rewrite.node_properties import fresh_names, is_pointwise
 
 
 def chained(first: Kernels, then: Kernels) -> Kernels:
@@ -58,27 +58,13 @@ def fused(inner: EinSum, outer: EinSum) -> EinSum | None:
 def _selected(inner: EinSum, labels: tuple[str, ...], keys: tuple[str, ...]) -> EinSum:
     """The kernel with its keys read as other labels, which may be equal, and in another order."""
     names = dict(zip(inner.keys, labels, strict=True))
-    taken = set(labels)
-    for a in inner.axes:
-        if a.label not in names:
-            names[a.label] = fresh(a.label, taken)
-            taken.add(names[a.label])
+    names |= fresh_names((a.label for a in inner.axes if a.label not in names), labels)
     axes: dict[str, Axis] = {}
     for a in inner.axes:
         axes.setdefault(names[a.label], replace(a, label=names[a.label]))
-
-    def visit(e: Expr) -> Expr:
-        return relabel(e, names)
-
-    return replace(
-        inner,
-        axes=tuple(axes.values()),
-        operands=tuple(
-            Operand(o.source, tuple(names[x] for x in o.labels)) for o in inner.operands
-        ),
-        keys=keys,
-        outputs=tuple(replace(o, args=tuple(map(visit, o.args))) for o in inner.outputs),
-    )
+    operands = (Operand(o.source, tuple(names[x] for x in o.labels)) for o in inner.operands)
+    over = map_exprs(inner, partial(relabel, names=names))
+    return replace(over, axes=tuple(axes.values()), operands=tuple(operands), keys=keys)
 
 
 def is_plain(kernel: EinSum) -> bool:
@@ -111,7 +97,7 @@ def before(kernel: EinSum, view: EinSum) -> EinSum | None:
     alike = all(o.labels == kernel.keys for o in kernel.operands)
     if not (is_plain(kernel) and is_view(view) and alike and output.reduction is None):
         return None
-    if any(isinstance(e, Label) for e in subexpressions(output.args[0])):
+    if labels_of(output.args[0]):
         return None
     labels = tuple(f".{n}" for n in range(len(view.keys)))
     return EinSum(
@@ -129,5 +115,4 @@ def substituted(expr: Expr, keys: tuple[Expr, ...] | None) -> Expr:
     """A function of new keys as one of the old ones, given the new by the old."""
     if keys is None:
         return expr
-    values = {f"k{n}": e for n, e in enumerate(keys)}
-    return rewrite(expr, lambda e: values[e.name] if isinstance(e, Label) else e)
+    return substitute(expr, {f"k{n}": e for n, e in enumerate(keys)})

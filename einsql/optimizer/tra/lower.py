@@ -26,6 +26,7 @@ from einsql.ir.einsum.graph import (
     Operand,
     Output,
     Value,
+    bigint,
     call,
     conj,
     subexpressions,
@@ -179,7 +180,6 @@ class _Lowering:
         return reads, needed
 
     def _operand(self, number: int, name: str, parts: Mapping[str, int]) -> ra.Node:
-        """A field of an operand, cut."""
         operand = self.node.operands[number]
         split = [parts[x] for x in operand.labels]
         key = (number, name, *split)
@@ -207,10 +207,8 @@ class _Lowering:
         """The result with a key for each label, those of labels that only it has included."""
         wanted = self.node.keys
         if has != wanted:
-            zero = Const(0, DType.BIGINT)
-            result = ra.ReKey(
-                result, tuple(key_label(has.index(x)) if x in has else zero for x in wanted)
-            )
+            keys = (key_label(has.index(x)) if x in has else bigint(0) for x in wanted)
+            result = ra.ReKey(result, tuple(keys))
         return ra.repartition(result, [self.wanted.get(x, 1) for x in wanted])
 
     def _extreme(self, output: Output) -> ra.Node:

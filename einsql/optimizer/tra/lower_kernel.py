@@ -8,18 +8,19 @@ from dataclasses import replace
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import (
     Axis,
-    Const,
     EinSum,
     Expr,
     Label,
     Operand,
     Output,
     Value,
+    bigint,
     call,
+    cast,
     conj,
     rewrite,
 )
-from einsql.ir.einsum.intervals import interval
+from einsql.ir.einsum.intervals import bounds_of, interval
 from einsql.ir.tra.kernels import VALUE, operand
 
 FAR = 2**62
@@ -57,13 +58,13 @@ def kernel(
     for a in node.axes:
         define = None if a.define is None else rewrite(a.define, visit)
         if define is not None and a.define is not None and a.lo != 0:
-            span = interval(a.define, {x.label: (x.lo, x.hi) for x in node.axes})
+            span = interval(a.define, bounds_of(node))
             moves = span is not None and span[0] > -FAR and span[1] < FAR
             define = _plus(define, -a.lo) if moves else _moved(define, a)
         axes.append(Axis(a.label, 0, a.extent, define))
+    read = [(node.operands[n], field) for n, field in reads]
     operands = [
-        _tile(node, n, node.operands[read].labels, node.operands[read].source.schema.dtype(field))
-        for n, (read, field) in enumerate(reads)
+        _tile(node, n, o.labels, o.source.schema.dtype(field)) for n, (o, field) in enumerate(read)
     ]
     operands += [_tile(node, indexes[x], (x,), DType.BIGINT) for x in indexed]
     local = replace(
@@ -80,18 +81,16 @@ def kernel(
 
 def _moved(define: Expr, axis: Axis) -> Expr:
     """The definition less its axis's start; -1, which is no position, outside its bounds."""
-    wide = define if define.dtype is DType.BIGINT else call("cast", DType.BIGINT, define)
-    least, most = Const(axis.lo, DType.BIGINT), Const(axis.hi, DType.BIGINT)
-    within = conj(call("le", DType.BOOLEAN, least, wide), call("lt", DType.BOOLEAN, wide, most))
-    nowhere = Const(-1, DType.BIGINT)
-    return call("if", DType.BIGINT, within, _plus(wide, -axis.lo), nowhere)
+    wide = cast(define, DType.BIGINT)
+    above = call("le", DType.BOOLEAN, bigint(axis.lo), wide)
+    within = conj(above, call("lt", DType.BOOLEAN, wide, bigint(axis.hi)))
+    return call("if", DType.BIGINT, within, _plus(wide, -axis.lo), bigint(-1))
 
 
 def _plus(e: Expr, offset: int) -> Expr:
     if offset == 0:
         return e
-    wide = e if e.dtype is DType.BIGINT else call("cast", DType.BIGINT, e)
-    return call("add", DType.BIGINT, wide, Const(offset, DType.BIGINT))
+    return call("add", DType.BIGINT, cast(e, DType.BIGINT), bigint(offset))
 
 
 def _tile(node: EinSum, number: int, labels: tuple[str, ...], dtype: DType) -> Operand:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from einsql.core.schema import DType, Field, Schema
 from einsql.errors import NotSupportedError
-from einsql.ir.einsum.graph import TRUE, Axis, Const, Expr, Input, Node, call, conj
+from einsql.ir.einsum.graph import TRUE, Axis, Expr, Input, Node, bigint, call, conj
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import Cuts, boundaries, key_label
 from einsql.ir.tra.kernels import VALUE
@@ -57,9 +57,11 @@ def cut_operand(source: Source, axes: Sequence[Axis], parts: Sequence[int]) -> r
     within: Expr = TRUE
     for n, (skip, part) in enumerate(zip(first, parts, strict=True)):
         if sliced[n]:
-            within = conj(within, _le(_big(skip), key_label(n)), _lt(key_label(n), skip + part))
+            first_block = call("le", DType.BOOLEAN, bigint(skip), key_label(n))
+            last_block = call("lt", DType.BOOLEAN, key_label(n), bigint(skip + part))
+            within = conj(within, first_block, last_block)
     moved = tuple(
-        call("sub", DType.BIGINT, key_label(n), _big(skip)) if skip else key_label(n)
+        call("sub", DType.BIGINT, key_label(n), bigint(skip)) if skip else key_label(n)
         for n, skip in enumerate(first)
     )
     return ra.ReKey(ra.Filter(relation, within), moved)
@@ -82,15 +84,3 @@ def scanned_field(tensor: Input, field: str) -> Input:
         return tensor
     only = Schema(schema.keys, (Field(VALUE, schema.dtype(field)),))
     return replace(tensor, name=f"{tensor.name}.{field}", schema=only)
-
-
-def _big(value: int) -> Expr:
-    return Const(value, DType.BIGINT)
-
-
-def _le(a: Expr, b: Expr) -> Expr:
-    return call("le", DType.BOOLEAN, a, b)
-
-
-def _lt(a: Expr, most: int) -> Expr:
-    return call("lt", DType.BOOLEAN, a, _big(most))

@@ -7,8 +7,9 @@ Y only, and j the shared ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from einsql.ir.ia.plan import Bcast, LocalAggregate, LocalJoin, LocalMap, Node, Shuffle
 from einsql.ir.ia.typing import Duplicate
@@ -46,35 +47,33 @@ def _contraction(node: Node) -> _Contraction | None:
     return _Contraction(node, join, (left, right))
 
 
-def broadcast(node: Node) -> Iterator[Build]:
+def _builds(ways: Callable[[_Contraction], Iterator[Build]], node: Node) -> Iterator[Build]:
+    """The ways to write a node that is a contraction."""
+    contraction = _contraction(node)
+    return iter(()) if contraction is None else ways(contraction)
+
+
+def broadcast(c: _Contraction) -> Iterator[Build]:
     """BMM."""
-    c = _contraction(node)
-    if c is not None:
-        x, y = c.operands
-        yield lambda: c.over(replace(c.join, sources=(Bcast(x), y)), c.sum.group_by)
-        yield lambda: c.over(replace(c.join, sources=(x, Bcast(y))), c.sum.group_by)
+    x, y = c.operands
+    yield lambda: c.over(replace(c.join, sources=(Bcast(x), y)), c.sum.group_by)
+    yield lambda: c.over(replace(c.join, sources=(x, Bcast(y))), c.sum.group_by)
 
 
-def cross_product(node: Node) -> Iterator[Build]:
+def cross_product(c: _Contraction) -> Iterator[Build]:
     """CPMM."""
-    c = _contraction(node)
-    if c is not None:
-        yield lambda: c.over(shuffled_join(c.join, c.operands, c.join.join_keys), c.sum.group_by)
+    yield lambda: c.over(shuffled_join(c.join, c.operands, c.join.join_keys), c.sum.group_by)
 
 
-def replicated(node: Node) -> Iterator[Build]:
+def replicated(c: _Contraction) -> Iterator[Build]:
     """RMM, as printed: all of one (i, k) meets at one site."""
-    c = _contraction(node)
-    if c is not None:
-        yield lambda: c.over(_on_all_keys(c, c.sum.group_by))
+    yield lambda: c.over(_on_all_keys(c, c.sum.group_by))
 
 
-def three_dimensional(node: Node) -> Iterator[Build]:
+def three_dimensional(c: _Contraction) -> Iterator[Build]:
     """3D: every (i, j, k) at a site of its own, then the sums at those of (i, k)."""
-    c = _contraction(node)
-    if c is not None:
-        every = tuple(range(c.join.width))
-        yield lambda: c.over(_on_all_keys(c, every), c.sum.group_by)
+    every = tuple(range(c.join.width))
+    yield lambda: c.over(_on_all_keys(c, every), c.sum.group_by)
 
 
 def _on_all_keys(c: _Contraction, dims: tuple[int, ...]) -> LocalJoin:
@@ -101,15 +100,21 @@ def _on_all_keys(c: _Contraction, dims: tuple[int, ...]) -> LocalJoin:
 
 PRODUCTS: tuple[ImplementationRule, ...] = (
     ImplementationRule(
-        "BMM", "X·Y = Σ_{i,k}(SHUF_{i,k}(BCAST(X) ⋈ Y)), or with BCAST(Y)", broadcast
+        "BMM",
+        "X·Y = Σ_{i,k}(SHUF_{i,k}(BCAST(X) ⋈ Y)), or with BCAST(Y)",
+        partial(_builds, broadcast),
     ),
-    ImplementationRule("CPMM", "X·Y = Σ_{i,k}(SHUF_{i,k}(SHUF_j(X) ⋈ SHUF_j(Y)))", cross_product),
     ImplementationRule(
-        "RMM", "X·Y = Σ_{i,k}(SHUF_{i,k}(X × k) ⋈_{i,j,k} SHUF_{i,k}(i × Y))", replicated
+        "CPMM", "X·Y = Σ_{i,k}(SHUF_{i,k}(SHUF_j(X) ⋈ SHUF_j(Y)))", partial(_builds, cross_product)
+    ),
+    ImplementationRule(
+        "RMM",
+        "X·Y = Σ_{i,k}(SHUF_{i,k}(X × k) ⋈_{i,j,k} SHUF_{i,k}(i × Y))",
+        partial(_builds, replicated),
     ),
     ImplementationRule(
         "3D",
         "X·Y = Σ_{i,k}(SHUF_{i,k}(SHUF_{i,j,k}(X × k) ⋈_{i,j,k} SHUF_{i,j,k}(i × Y)))",
-        three_dimensional,
+        partial(_builds, three_dimensional),
     ),
 )

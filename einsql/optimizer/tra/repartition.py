@@ -32,9 +32,9 @@ def last_move(node: Node) -> Iterator[Build]:
 
 def filter_before_move(node: Node) -> Iterator[Build]:
     """R2-2."""
-    if isinstance(node, LocalFilter) and isinstance(node.source, Bcast | Shuffle):
-        move = node.source
-        yield lambda: replace(move, source=LocalFilter(move.source, node.condition))
+    match node:
+        case LocalFilter(source=Bcast() | Shuffle() as move):
+            yield lambda: replace(move, source=LocalFilter(move.source, node.condition))
 
 
 def map_and_move(node: Node) -> Iterator[Build]:
@@ -42,24 +42,24 @@ def map_and_move(node: Node) -> Iterator[Build]:
 
     A shuffle moves past a map that keeps the values of the shuffle's keys at any position.
     """
-    if isinstance(node, LocalMap) and isinstance(node.source, Bcast | Shuffle):
-        outer, move = node, node.source
-        if isinstance(move, Bcast):
-            yield lambda: Bcast(replace(outer, source=move.source))
-            return
-        kept = {k: n for n, k in _kept(outer).items()}
-        if all(k in kept for k in move.part_dims):
-            dims = tuple(kept[k] for k in move.part_dims)
-            yield lambda: Shuffle(replace(outer, source=move.source), dims)
-    elif isinstance(node, Bcast | Shuffle) and isinstance(node.source, LocalMap):
-        inner, above = node.source, node
-        if isinstance(above, Bcast):
+    match node:
+        case LocalMap(source=Bcast(source=moved)):
+            yield lambda: Bcast(replace(node, source=moved))
+        case LocalMap(source=Shuffle(source=moved, part_dims=dims)):
+            after = _renumbered(dims, {k: n for n, k in _kept(node).items()})
+            if after is not None:
+                yield lambda: Shuffle(replace(node, source=moved), after)
+        case Bcast(source=LocalMap() as inner):
             yield lambda: replace(inner, source=Bcast(inner.source))
-            return
-        origin = _kept(inner)
-        if all(k in origin for k in above.part_dims):
-            dims = tuple(origin[k] for k in above.part_dims)
-            yield lambda: replace(inner, source=Shuffle(inner.source, dims))
+        case Shuffle(source=LocalMap() as inner, part_dims=dims):
+            before = _renumbered(dims, _kept(inner))
+            if before is not None:
+                yield lambda: replace(inner, source=Shuffle(inner.source, before))
+
+
+def _renumbered(keys: tuple[int, ...], numbers: dict[int, int]) -> tuple[int, ...] | None:
+    """Other numbers of keys; None if one of them has none."""
+    return tuple(map(numbers.__getitem__, keys)) if numbers.keys() >= set(keys) else None
 
 
 def _kept(node: LocalMap) -> dict[int, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from einsql.core.dag import bottom_up
 from einsql.errors import ProgrammingError, suggest
 from einsql.ir.ia import plan as ia
 from einsql.ir.ia.placement import Placement, everywhere
@@ -38,34 +39,35 @@ def translate(root: tra.Node, sites: int, stored: Stored | None = None) -> ia.No
             raise ProgrammingError(
                 f"The plan scans no tensor {name}", hint=suggest(name, names, "tensors")
             )
-    done: dict[int, ia.Node] = {}
-    for node in tra.walk(root):
-        sources = [done[id(c)] for c in tra.children(node)]
-        done[id(node)] = _implemented(node, sources, sites, placements)
-    return done[id(root)]
+
+    def implemented(node: tra.Node, sources: list[ia.Node]) -> ia.Node:
+        return _implemented(node, sources, sites, placements)
+
+    return bottom_up(root, tra.children, implemented)
 
 
 def _implemented(node: tra.Node, sources: Sequence[ia.Node], sites: int, stored: Stored) -> ia.Node:
     if isinstance(node, tra.Scan):
         return ia.Scan(node.tensor, node.cuts, _placement(node, sites, stored))
-    if isinstance(node, tra.Join):
-        *first, last = sources
-        return ia.LocalJoin((*map(ia.Bcast, first), last), node.keys, (node.kernel,))
-    (source,) = sources
-    if isinstance(node, tra.Aggregate):
-        return ia.LocalAggregate(ia.Shuffle(source, node.group_by), node.group_by, node.reduce)
-    if isinstance(node, tra.ReKey):
-        return ia.LocalMap(source, keys=node.keys)
-    if isinstance(node, tra.Filter):
-        return ia.LocalFilter(source, node.condition)
-    if isinstance(node, tra.Transform):
-        return ia.LocalMap(source, kernels=(node.kernel,))
-    if isinstance(node, tra.Tile):
-        return ia.LocalMap(source, emit=Tiled(node.dim, node.size))
-    if isinstance(node, tra.Stack):
-        others = tuple(k for k in range(len(node.source.schema.bounds)) if k != node.key)
-        return ia.LocalStack(ia.Shuffle(source, others), node.key, node.dim)
-    return ia.Repartition(source, node.cuts, tuple(range(len(node.cuts))))
+    *others, source = sources
+    match node:
+        case tra.Join():
+            return ia.LocalJoin((*map(ia.Bcast, others), source), node.keys, (node.kernel,))
+        case tra.Aggregate():
+            return ia.LocalAggregate(ia.Shuffle(source, node.group_by), node.group_by, node.reduce)
+        case tra.ReKey():
+            return ia.LocalMap(source, keys=node.keys)
+        case tra.Filter():
+            return ia.LocalFilter(source, node.condition)
+        case tra.Transform():
+            return ia.LocalMap(source, kernels=(node.kernel,))
+        case tra.Tile():
+            return ia.LocalMap(source, emit=Tiled(node.dim, node.size))
+        case tra.Stack():
+            kept = tuple(k for k in range(len(node.source.schema.bounds)) if k != node.key)
+            return ia.LocalStack(ia.Shuffle(source, kept), node.key, node.dim)
+        case tra.Repartition():
+            return ia.Repartition(source, node.cuts, tuple(range(len(node.cuts))))
 
 
 def _placement(node: tra.Scan, sites: int, stored: Stored) -> Placement:

@@ -141,7 +141,9 @@ def _export_tables(ctx: Context, part: str, target: str, options: str) -> None:
                     # DuckDB looks for the files beside load.sql, readers of it may not.
                     kept.append(statement.replace(literal(part)[:-1], literal(target)[:-1]))
                 elif tokens[0].text.upper() == "COPY":
-                    os.unlink(os.path.join(part, os.path.basename(_text_of(tokens))))
+                    words = [token.text.upper() for token in tokens]
+                    file_name = tokens[words.index("FROM") + 1].text
+                    os.unlink(os.path.join(part, os.path.basename(file_name)))
             with open(path, "w", encoding="utf-8", newline="") as file:
                 file.writelines(f"{statement};\n" for statement in kept)
 
@@ -153,14 +155,7 @@ def _makes_catalog(tokens: Sequence[Token]) -> bool:
     return target == [guard.CATALOG]
 
 
-def _text_of(tokens: Sequence[Token]) -> str:
-    """Returns the file of a COPY FROM."""
-    at = next(n for n, token in enumerate(tokens) if token.text.upper() == "FROM")
-    return tokens[at + 1].text
-
-
 def _export_objects(ctx: Context, part: str) -> None:
-    """Writes einsql's objects beside DuckDB's export."""
     objects = [item for item in ctx.store.objects.values() if not is_local(item)]
     if not objects:
         return

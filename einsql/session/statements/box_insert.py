@@ -10,8 +10,8 @@ from einsql.core.schema import Schema, is_flag
 from einsql.ir.einsum.graph import SCALAR
 from einsql.session.statements.write_set import Write
 from einsql.sql.parameters.runtime_inputs import Shift
+from einsql.storage.fields import Fields
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import Fields
 
 if TYPE_CHECKING:
     from einsql.storage.results.result import Result
@@ -66,7 +66,7 @@ class Boxed:
             fields: The result of the SELECT.
             inputs: The inputs of the SELECT.
         """
-        if type(fields) is not dict:
+        if not fields.is_local:
             return None
         for flag in self.flags:  # flags that are True everywhere are usually omitted
             if flag in fields:

@@ -34,11 +34,12 @@ from einsql.ir.spmd.program import Exchange, Load, Program
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.placement.placement import place
 from einsql.planner.compile import compiler
+from einsql.storage.fields import LocalFields
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
-    from einsql.engine.step import GraphExecutor
-    from einsql.storage.relation import Fields
+    from einsql.engine.step import Arrays, GraphExecutor
+    from einsql.storage.fields import Fields
 
 BUDGET = 0.08
 """Seconds for each measurement, which is repeated as long; the fastest counts."""
@@ -206,7 +207,7 @@ class _Measures:
                 schema = step.source.schema
                 # A stride-0 view saves memory; ranks get full tiles.
                 ones = np.broadcast_to(schema.values[0].dtype.numpy.type(1), schema.shape)
-                inputs[step.source.name] = {schema.values[0].name: ones}
+                inputs[step.source.name] = LocalFields({schema.values[0].name: ones})
         program: GraphExecutor
         if self._cluster is None:
             program = SiteProgram(placed, root.schema, compiler(self._settings))
@@ -215,7 +216,7 @@ class _Measures:
                 RankProgram,
             )  # imports the transport to the ranks
 
-            def keep(name: str, _: Fields, loaded: Fields) -> None:
+            def keep(name: str, _: Arrays, loaded: Fields) -> None:
                 inputs[name] = loaded
 
             program = RankProgram(self._cluster, placed, root.schema, self._settings.jit, keep)

@@ -56,7 +56,6 @@ def copy(ctx: Context, statement: Copy) -> int:
 
 
 def _form(options: Mapping[str, str]) -> files.Form:
-    """Returns the file format that the options select."""
     form = options.get("FORMAT", "").lower()
     if form and form not in _FORMATS:
         raise ProgrammingError(
@@ -105,7 +104,6 @@ def _copy_out(ctx: Context, statement: Copy, options: Mapping[str, str], form: f
 
 
 def _arrays(ctx: Context, statement: Copy, result: Result, suffix: str, member: str | None) -> int:
-    """Writes the value columns as arrays."""
     path = statement.path
     starts = {k.name: k.lo for k in result.schema.keys}
     _refuse_offset(

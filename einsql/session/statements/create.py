@@ -15,12 +15,13 @@ from einsql.errors import Error, IntegrityError, ProgrammingError, suggest
 from einsql.planner.plan import owners
 from einsql.planner.queries import query_binder, select
 from einsql.session.statements.insert import insert_rows, result_table
-from einsql.session.statements.target import as_declared, constant, refuse_null, rows
+from einsql.session.statements.target import as_declared, constant, refuse_null, rows, taken_by
 from einsql.sql.parser.syntax import CreateTensor
 from einsql.sql.typing.typed_expr import convert
 from einsql.storage.array_ownership import owned
-from einsql.storage.objects import Tensor, is_local, kind_of
-from einsql.storage.relation import PlacedFields, Relation
+from einsql.storage.fields import LocalFields
+from einsql.storage.objects import Tensor, kind_of
+from einsql.storage.relation import Relation
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
@@ -36,9 +37,8 @@ def create_tensor(ctx: Context, statement: CreateTensor) -> int:
     Raises:
         ProgrammingError: The name is taken, or columns are wrong.
     """
-    taken = ctx.store.get(statement.name)
-    hides = taken is not None and statement.temporary and not is_local(taken)
-    if taken is not None and not statement.replace and not hides:
+    taken = taken_by(ctx, statement.name, statement.temporary)
+    if taken is not None and not statement.replace:
         if statement.if_not_exists:
             return 0
         raise ProgrammingError(
@@ -149,7 +149,7 @@ def _declared(ctx: Context, statement: CreateTensor) -> Tensor:
         schema = Schema(keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
         fields[PRESENT] = np.broadcast_to(np.zeros((), np.bool_), schema.shape)
     columns = tuple(c.name for c in statement.columns)
-    return Tensor(statement.name, Relation(schema, fields), columns, default=default)
+    return Tensor(statement.name, Relation(schema, LocalFields(fields)), columns, default=default)
 
 
 def _stored(name: str, result: Result, foreign: set[int]) -> Tensor:
@@ -157,7 +157,7 @@ def _stored(name: str, result: Result, foreign: set[int]) -> Tensor:
 
     Args:
         name: The tensor's name.
-        result: What is stored.
+        result: The result to store.
         foreign: Ids of the owners of memory that is copied, for others use it.
     """
     if result.hidden:
@@ -188,8 +188,8 @@ def _stored(name: str, result: Result, foreign: set[int]) -> Tensor:
         columns[PRESENT] = PRESENT
         schema_fields.append(Field(PRESENT, DType.BOOLEAN))
     schema = Schema(tuple(keys), tuple(schema_fields))
-    if isinstance(result.fields, PlacedFields):
+    if result.fields.sites is not None:
         placed = result.fields.renamed(schema, columns, name)
         return Tensor(name, Relation(schema, placed), tuple(names))
-    fields = {new: owned(result.fields[old], foreign) for new, old in columns.items()}
+    fields = LocalFields({n: owned(result.fields[o], foreign) for n, o in columns.items()})
     return Tensor(name, Relation(schema, fields), tuple(names))

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from einsql.core.big_stack import with_deep_stack
-from einsql.core.schema import DType, Key, Schema
+from einsql.core.schema import DType, Key
 from einsql.core.settings import SETTINGS, setting_text
 from einsql.errors import Error, OperationalError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import described
 from einsql.planner.queries import query_binder
+from einsql.session.statements.target import taken_by
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parser.create_headers import head_of
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import CreateMacro, CreateView, Drop, Show
 from einsql.sql.scope.relation import Relation, TileRelation
-from einsql.storage.objects import Body, Definition, Tensor, is_local, kind_of, macro_key
-from einsql.storage.relation import PlacedFields, lies
+from einsql.storage.objects import Body, Definition, Tensor, kind_of, macro_key
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -36,10 +36,8 @@ def create_view(ctx: Context, statement: CreateView) -> None:
     Raises:
         ProgrammingError: The name is taken, or the query is wrong.
     """
-    taken = ctx.store.get(statement.name)
-    hides = taken is not None and statement.temporary and not is_local(taken)
-    replaces = statement.replace and taken is not None and kind_of(taken) == "view"
-    if taken is not None and not hides and not replaces:
+    taken = taken_by(ctx, statement.name, statement.temporary)
+    if taken is not None and not (statement.replace and kind_of(taken) == "view"):
         raise ProgrammingError(
             f'There is something named "{statement.name}" already',
             hint="CREATE OR REPLACE VIEW replaces a view.",
@@ -73,10 +71,8 @@ def create_macro(ctx: Context, statement: CreateMacro) -> None:
     Raises:
         ProgrammingError: The name is taken.
     """
-    name = macro_key(statement.name)
-    taken = ctx.store.get(name)
-    hides = taken is not None and statement.temporary and not is_local(taken)
-    if taken is not None and not hides and not statement.replace:
+    taken = taken_by(ctx, macro_key(statement.name), statement.temporary)
+    if taken is not None and not statement.replace:
         raise ProgrammingError(
             f'There is a macro "{statement.name}" already',
             hint="CREATE OR REPLACE MACRO replaces it.",
@@ -85,7 +81,6 @@ def create_macro(ctx: Context, statement: CreateMacro) -> None:
 
 
 def _definition(statement: CreateView | CreateMacro) -> Definition:
-    """Returns the definition of a CREATE statement."""
     tree, text = _tree(statement), statement.text
     name = statement.name if isinstance(statement, CreateView) else macro_key(statement.name)
     kind = "view" if isinstance(statement, CreateView) else "macro"
@@ -192,11 +187,11 @@ def show(ctx: Context, statement: Show) -> Table:
         listed: list[tuple[Any, ...]] = [
             (
                 t.name,
-                key_text(t.relation.schema),
-                value_text(t.relation.schema),
+                ", ".join(f"{k.name}:{_range_text(k)}" for k in t.relation.schema.keys),
+                ", ".join(f"{f.name} {f.dtype.value}" for f in t.relation.schema.values),
                 t.relation.nbytes,
-                partition_text(t),
-                placement_text(t, ctx.settings.sites),
+                _partition_text(t),
+                _placement_text(t, ctx.settings.sites),
             )
             for t in tensors
         ]
@@ -217,7 +212,7 @@ def show(ctx: Context, statement: Show) -> Table:
         relation = binder.named(statement.name, exp.to_identifier(statement.name))
         stored = ctx.store.get(statement.name)
         if isinstance(stored, Tensor):
-            placement = placement_text(stored, ctx.settings.sites)
+            placement = _placement_text(stored, ctx.settings.sites)
     if not isinstance(relation, Relation):
         return _DESCRIBED, _tile_columns(relation)
     bounds = {k.name: k for k in relation.node.schema.keys}
@@ -244,17 +239,7 @@ def _tile_columns(relation: TileRelation) -> list[tuple[Any, ...]]:
     ]
 
 
-def key_text(schema: Schema) -> str:
-    """Keys as `i:64, j:0..8`."""
-    return ", ".join(f"{k.name}:{_range_text(k)}" for k in schema.keys)
-
-
-def value_text(schema: Schema) -> str:
-    """Values as `val FLOAT`."""
-    return ", ".join(f"{f.name} {f.dtype.value}" for f in schema.values)
-
-
-def partition_text(tensor: Tensor) -> str:
+def _partition_text(tensor: Tensor) -> str:
     """The declared cut as `i 4, j 2`; `()` for a copy at every site, empty if there is none."""
     if tensor.partition is None:
         return ""
@@ -263,7 +248,7 @@ def partition_text(tensor: Tensor) -> str:
     return ", ".join(f"{key} {parts}" for key, parts in cut if parts > 1) or "()"
 
 
-def placement_text(tensor: Tensor, sites: int) -> str:
+def _placement_text(tensor: Tensor, sites: int) -> str:
     """Returns a tensor's placement in DTensor's terms; "" if it has none.
 
     Args:
@@ -271,9 +256,9 @@ def placement_text(tensor: Tensor, sites: int) -> str:
         sites: The number of sites of its declared cut, if the tensor is not placed yet.
     """
     schema, fields = tensor.relation.schema, tensor.relation.fields
-    if isinstance(fields, PlacedFields):
-        sites = fields.sites
-    stored = Input(tensor.name, schema, tensor.partition, tensor.order, lies(fields, sites))
+    sites = fields.sites or sites
+    tiles = fields.tiles_over(sites)
+    stored = Input(tensor.name, schema, tensor.partition, tensor.order, tiles)
     if sites == 1 or not stored.settled:
         return ""
     from einsql.optimizer.placement.layouts import lying  # 20 ms, for several sites only

@@ -19,12 +19,10 @@ from sqlglot import exp
 from einsql.core.schema import Key, Schema
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.hybrid.fragments import bound_over_tables, check_groups
-from einsql.ir.einsum.graph import SCALAR, Input, Node, apart
+from einsql.ir.einsum.graph import SCALAR, Input, Node
 from einsql.planner.outcome import Changed, Outcome, Rows
 from einsql.planner.plan import Plan, owners, rebind_inputs, run_plans
-from einsql.planner.planner import make_plan
-from einsql.planner.queries import bind_late, catalog_of
-from einsql.planner.target import ExecutionTarget
+from einsql.planner.queries import bind_late, catalog_of, plan_together
 from einsql.session.statements import insert as rows_of
 from einsql.session.statements import update
 from einsql.session.statements.box_insert import Boxed, boxed
@@ -46,8 +44,8 @@ from einsql.sql.parser.positions import position, unsupported
 from einsql.sql.parser.sqlglot_trees import changing
 from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation
+from einsql.storage.fields import Fields, LocalFields, as_fields
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import Fields, PlacedFields
 from einsql.storage.results.result import Result, ResultColumn
 
 if TYPE_CHECKING:
@@ -114,11 +112,12 @@ class UpdateOrDelete(Part):
         schema = shifted(self.root.schema, self.ends, inputs)
         cuts = [e for e in self.ends if isinstance(e, Cut)]
         if cuts:
-            bounds = within(np.array([(k.lo, k.hi) for k in schema.keys], np.int64), cuts, inputs)
-            box = list(zip(bounds.tolist(), schema.keys, strict=True))
-            at = tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in box)
-            fields = {name: a[at] for name, a in fields.items()}
-            schema = Schema(tuple(Key(k.name, lo, hi) for (lo, hi), k in box), schema.fields)
+            box = within(np.array([(k.lo, k.hi) for k in schema.keys], np.int64), cuts, inputs)
+            lows = np.array([k.lo for k in schema.keys], np.int64).reshape(-1, 1)
+            fields = fields.part(tuple(fields), box - lows)
+            bounds = zip(box.tolist(), schema.keys, strict=True)
+            keys = tuple(Key(k.name, lo, hi) for (lo, hi), k in bounds)
+            schema = Schema(keys, schema.fields)
         # `updated` and `deleted` read nothing of the node but its schema.
         return replace(self.touch, node=Input("", schema)), fields
 
@@ -161,7 +160,7 @@ class InsertSelect(Part):
         empty: The SELECT's result without fields.
         ends: Bounds of the result's keys that depend on parameters.
         constants: Fields with one number in every row: the number, or the input that has it.
-        box: How the result becomes a box of the tensor, if every run gives one.
+        box: The conversion of the result to a box of the tensor, if every run gives one.
     """
 
     VERB = "INSERT"
@@ -188,9 +187,7 @@ class InsertSelect(Part):
                 return written, written.count
         empty = self.empty
         schema = shifted(empty.schema, self.ends, inputs)
-        if isinstance(fields, PlacedFields):
-            fields = fields.counted(schema)
-        result = Result(schema, fields, empty.columns, empty.hidden)
+        result = Result(schema, fields.rekeyed(schema), empty.columns, empty.hidden)
         cuts = [e for e in self.ends if isinstance(e, Cut)]
         if cuts:
             result = result.cropped(within(result.bounds, cuts, inputs))
@@ -225,7 +222,7 @@ class PreparedDml:
         shown: The SELECT after WITH; None if the body is a change.
         plans: One plan for all roots on one site, else one plan for each root.
         version: The store's version when the statement was bound.
-        use: How the plan depends on parameters.
+        use: The use of parameters by the plan.
         is_volatile: Whether it may run only once: a plan is volatile, or VALUES has parameters.
     """
 
@@ -257,14 +254,14 @@ class PreparedDml:
             Error: A part fails; then nothing has changed.
         """
         roots = run_plans(self.plans, inputs, ctx.tick)
-        root_fields = [fields for fields, _ in roots]
+        root_fields = [as_fields(arrays) for arrays, _ in roots]
         result = None
         if self.shown is not None:  # before its memory can be overwritten
             result = self.plans[0].wrap(*roots[0])
         changes: list[WriteSet] = []
         number, at = -1, 0 if self.shown is None else 1
         for part in self.parts:
-            fields: Fields = {}
+            fields: Fields = LocalFields()
             if part.root is not None:
                 fields, at = root_fields[at], at + 1
             try:
@@ -340,20 +337,21 @@ def bind(ctx: Context, tree: exp.Expr) -> tuple[PreparedDml, Mapping[str, Fields
     (parts, shown), binder = bound_over_tables(
         ctx, tree, lambda make: bind_late(make, partial(_parts, ctx, tree), ctx.notices)
     )
-    roots = [Relation(p.root, ()) for p in parts if p.root is not None]
-    plans = _plans(ctx, binder, roots if shown is None else [shown, *roots])
+    catalog = catalog_of(binder)
+    roots = [] if shown is None else [shown]
+    roots += [Relation(p.root, ()) for p in parts if p.root is not None]
+    check_groups(roots, catalog)
+    plans = plan_together(ctx, roots, catalog) if roots else ()
     has_parameters = bool(ctx.parameters) and any(isinstance(p, InsertValues) for p in parts)
-    once = has_parameters or any(p.volatile for p in plans)
-    use = binder.parameters.use
     prepared = PreparedDml(
         parts=tuple(parts),
         shown=shown,
         plans=plans,
         version=version,
-        use=use,
-        is_volatile=once,
+        use=binder.parameters.use,
+        is_volatile=has_parameters or any(p.volatile for p in plans),
     )
-    return prepared, catalog_of(binder).fields
+    return prepared, catalog.fields
 
 
 def _parts(ctx: Context, tree: exp.Expr, binder: QueryBinder) -> tuple[list[Part], Relation | None]:
@@ -413,15 +411,20 @@ def _bound(
     target: Target,
     tensor: Tensor,
 ) -> Part:
-    if isinstance(tree, exp.Update):
-        touch = bind_update(binder, target, tree)
-        ends = _ends_of(ctx, binder, touch)
-        return Update(tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends)
-    if isinstance(tree, exp.Delete):
-        update.refuse_default(tensor)
-        touch = bind_delete(binder, target, tree)
-        ends = _ends_of(ctx, binder, touch)
-        return Delete(tensor.name, None, update.over_all_keys(ctx, touch, tensor), ends)
+    if isinstance(tree, exp.Update | exp.Delete):
+        change: type[UpdateOrDelete] = Update
+        if isinstance(tree, exp.Delete):
+            change = Delete
+            update.refuse_default(tensor)
+            touch = bind_delete(binder, target, tree)
+        else:
+            touch = bind_update(binder, target, tree)
+        return change(
+            name=tensor.name,
+            at=None,
+            touch=update.over_all_keys(ctx, touch, tensor),
+            ends=_ends_of(ctx, binder, touch),
+        )
     statement = insertion(tree)
     source = statement.source
     if isinstance(source, exp.Values):
@@ -436,7 +439,7 @@ def _bound(
     keys = [k.name for k in relation.node.schema.keys]
     ends = tuple(e.end(binder.parameters, keys.index(name)) for name, e in relation.edges)
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
-    empty = Result(relation.node.schema, {}, columns, relation.hidden)
+    empty = Result(relation.node.schema, LocalFields(), columns, relation.hidden)
     constants = rows_of.constant_fields(relation)
     box = boxed(tensor.relation.schema, order, empty, ends, constants)
     return InsertSelect(
@@ -467,19 +470,3 @@ def _ends_of(ctx: Context, binder: QueryBinder, touch: Touch) -> Ends:
             raise NeedsValuesError(numbers)
     cuts = tuple(e.end(parameters, n) for n, e in touch.edges)
     return (*(w.end(parameters, n) for n, w in windows.items()), *cuts)
-
-
-# ---- planning and running
-
-
-def _plans(ctx: Context, binder: QueryBinder, relations: Sequence[Relation]) -> tuple[Plan, ...]:
-    """The plans of what a statement computes, for one program if one site runs it."""
-    if not relations:
-        return ()
-    catalog = catalog_of(binder)
-    check_groups(relations, catalog)
-    ctx.plans.planned += 1
-    if ctx.target is not ExecutionTarget.CPU:
-        return tuple(make_plan(r, catalog, ctx.notices) for r in relations)
-    first, *more = apart(r.node for r in relations)
-    return (make_plan(replace(relations[0], node=first), catalog, ctx.notices, more),)

@@ -30,8 +30,9 @@ from einsql.planner.queries import catalog_of, query_binder, run_node
 from einsql.session.statements.target import as_declared, refuse_null, rows, settled
 from einsql.session.statements.write_set import Write
 from einsql.storage import files
+from einsql.storage.fields import Fields
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import PlacedFields, Relation, lies
+from einsql.storage.relation import Relation
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def loaded(ctx: Context, tensor: Tensor, file: files.FileTensor) -> Tensor:
     old = tensor.relation.schema
     (value,) = old.values
     bounds = [(k.lo, k.hi) for k in old.keys]
-    tiles = lies(tensor.relation.fields, sites)
+    tiles = tensor.relation.fields.tiles_over(sites)
     if tensor.partition is not None:
         tiles = declared(bounds, tensor.partition, sites, tensor.order)
     elif tiles is None:
@@ -72,7 +73,7 @@ def written(ctx: Context, result: Result, path: str, name: str) -> bool:
 
     Args:
         ctx: The session.
-        result: What to write.
+        result: The result to write.
         path: The file; it is replaced when all of them have written.
         name: The array's name in formats that have names.
 
@@ -128,7 +129,6 @@ def inserted(
         DataError: A value is NULL.
     """
     schema = tensor.relation.schema
-    assert isinstance(result.fields, PlacedFields)
     sources = dict(zip(order, result.columns, strict=True))
     keys = tuple(sources[k.name].key for k in schema.keys)
     alike = (
@@ -166,18 +166,14 @@ def pasted(ctx: Context, write: Write) -> Write | Tensor:
     values = {k: np.broadcast_to(a, shape) for k, a in write.values.items()}
     if schema.has(PRESENT):
         values[PRESENT] = np.broadcast_to(np.True_, shape)
-    pasted_fields = fields.pasted(box, values)
-    return (
-        write
-        if pasted_fields is None
-        else replace(tensor, relation=Relation(schema, pasted_fields))
-    )
+    new = fields.pasted(box, values)
+    return write if new is None else replace(tensor, relation=Relation(schema, new))
 
 
 def overwritten(
     ctx: Context,
     tensor: Tensor,
-    fields: PlacedFields,
+    fields: Fields,
     touched: int,
     columns: Mapping[str, str],
     presence: bool | None,
@@ -195,20 +191,18 @@ def overwritten(
     schema = tensor.relation.schema
     covers_all = touched == schema.size and len(columns) == len(schema.values)
     if covers_all and presence is not False:
-        bare = fields.renamed(Schema(schema.keys, schema.values), columns, tensor.name)
-        return as_declared(ctx, settled(tensor, bare, {f.name: f.name for f in schema.values}))
-    node = _merging(ctx, tensor, fields, columns, presence)
-    binder = query_binder(ctx)
-    catalog_of(binder).fields.update({_OLD: tensor.relation.fields, _NEW: fields})
-    merged = run_node(ctx, node, binder)
-    assert isinstance(merged, PlacedFields)
-    return as_declared(ctx, settled(tensor, merged, {f.name: f.name for f in schema.values}))
+        new = fields.renamed(Schema(schema.keys, schema.values), columns, tensor.name)
+    else:
+        binder = query_binder(ctx)
+        catalog_of(binder).fields.update({_OLD: tensor.relation.fields, _NEW: fields})
+        new = run_node(ctx, _merging(ctx, tensor, fields, columns, presence), binder)
+    return as_declared(ctx, settled(tensor, new, {f.name: f.name for f in schema.values}))
 
 
 def _merging(
     ctx: Context,
     tensor: Tensor,
-    fields: PlacedFields,
+    fields: Fields,
     columns: Mapping[str, str],
     presence: bool | None,
 ) -> EinSum:
@@ -235,10 +229,10 @@ def _merging(
     if left != TRUE:
         outputs.append(Output(PRESENT, (left,), DType.BOOLEAN))
     labels = tuple(k.name for k in schema.keys)
-    old_lies = lies(tensor.relation.fields, sites)
+    old_lies = tensor.relation.fields.tiles_over(sites)
     sources = (
         Input(_OLD, schema, tensor.partition, tensor.order, old_lies),
-        Input(_NEW, Schema(schema.keys, tuple(new)), lies=lies(fields, sites)),
+        Input(_NEW, Schema(schema.keys, tuple(new)), lies=fields.tiles_over(sites)),
     )
     axes = tuple(Axis(k.name, k.lo, k.hi) for k in schema.keys)
     operands = tuple(Operand(s, labels) for s in sources)

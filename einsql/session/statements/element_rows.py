@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einsql.core.schema import DType, Schema
+from einsql.core.schema import Schema
 from einsql.errors import DataError, IntegrityError
-from einsql.session.statements.target import changed
+from einsql.session.statements.target import changed, key_text, types_of
 from einsql.storage.files.rows import Batch, Rows
 from einsql.storage.objects import Tensor
 from einsql.storage.out_of_memory import require
@@ -29,9 +28,9 @@ def inserted(
 
     Args:
         ctx: The session.
-        tensor: What it was.
+        tensor: The tensor before the statement.
         source: The rows.
-        path: What the user called them.
+        path: The path in the statement.
         member: The file's name for a tensor's one value column, if it is another.
 
     Raises:
@@ -40,8 +39,7 @@ def inserted(
     """
     schema = tensor.relation.schema
     names = _names(tensor, source, path, member)
-    types = {k.name: DType.BIGINT for k in schema.keys}
-    types |= {f.name: f.dtype for f in schema.values}
+    types = types_of(schema)
     width = sum(f.dtype.numpy.itemsize for f in schema.values) + 2
     require(schema.size * width)
     present = tensor.relation.present
@@ -63,7 +61,6 @@ def inserted(
 
 
 def _names(tensor: Tensor, source: Rows, path: str, member: str | None) -> dict[str, str]:
-    """The file's column for each of the tensor's."""
     file_columns = list(source.columns)
     if source.positional:
         if len(file_columns) != len(tensor.columns):
@@ -129,15 +126,10 @@ def _refuse_twice(
             return
     cell = int(at[wrong][0])
     there = before is not None and bool(before.reshape(-1)[cell])
-    key = "The row" if not schema.keys else f"The key ({_key_text(schema, cell)})"
+    key = "The row" if not schema.keys else f"The key ({key_text(schema, cell)})"
     if there:
         raise IntegrityError(
             f"{key} of '{path}' exists in {name}",
             hint="DELETE it, or read into a tensor with DEFAULT, whose values are replaced.",
         )
     raise IntegrityError(f"{key} is twice in '{path}'")
-
-
-def _key_text(schema: Schema, cell: int) -> str:
-    at = np.unravel_index(cell, schema.shape) if prod(schema.shape) else ()
-    return ", ".join(f"{k.name} = {int(n) + k.lo}" for k, n in zip(schema.keys, at, strict=True))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from einsql import errors
-from einsql.explain.explanation import Explanation, GraphExplanation, explained
-from einsql.explain.hybrid_report import explain_hybrid
+from einsql.explain.explanation import Explanation
+from einsql.explain.graph_report import graph_report
+from einsql.explain.hybrid_report import hybrid_report
 from einsql.explain.options import assumed
+from einsql.explain.tile_report import tile_report
 from einsql.planner.context import Context
 from einsql.planner.plan import Plan
 from einsql.planner.queries import bind_query, plan_query
@@ -13,6 +17,9 @@ from einsql.session.statements.explain_dml import explain_change
 from einsql.session.statements.target import changes_tables
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.positions import unsupported
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 
 def explain(ctx: Context, statement: st.Explain) -> Explanation:
@@ -23,22 +30,43 @@ def explain(ctx: Context, statement: st.Explain) -> Explanation:
     """
     inner = statement.statement
     if isinstance(inner, st.DuckDBStatement):
-        return explain_hybrid(ctx, statement, inner.refusal)
+        return _explain_hybrid(ctx, statement, inner.refusal)
     if isinstance(inner, st.Change) and changes_tables(ctx, inner.tree):
-        refusal = unsupported("A change of a table", inner.tree)
-        return explain_hybrid(ctx, statement, refusal)
+        return _explain_hybrid(ctx, statement, unsupported("A change of a table", inner.tree))
     settings, cluster = assumed(ctx.settings, statement)
     ctx = ctx.derive(settings)
     if isinstance(inner, st.Change):
         return explain_change(ctx, statement, cluster)
     try:
-        bound = bind_query(ctx, explained(statement))
+        bound = bind_query(ctx, _query(statement))
         plan = plan_query(ctx, bound)
     except errors.Error as error:
-        return explain_hybrid(ctx, statement, error)
+        return _explain_hybrid(ctx, statement, error)
     if not isinstance(plan, Plan):
-        from einsql.explain.tile_explanation import explain_tiles  # few queries are over tiles
-
-        return explain_tiles(plan, statement, bound.inputs, ctx.tick, cluster)
+        tiles = tile_report(plan, statement, bound.inputs, ctx.tick, cluster)
+        return Explanation(tiles, statement.form, plan)
     measure = plan.measure(bound.inputs, ctx.tick) if statement.analyze else None
-    return GraphExplanation(statement, plan, ctx.settings, measure, cluster)
+    report = graph_report(statement, plan, ctx.settings, measure, cluster)
+    return Explanation(report, statement.form, plan)
+
+
+def _explain_hybrid(ctx: Context, statement: st.Explain, refusal: errors.Error) -> Explanation:
+    return Explanation(hybrid_report(ctx, statement, refusal), statement.form)
+
+
+def _query(statement: st.Explain) -> exp.Query:
+    """Returns the query whose plan an EXPLAIN shows.
+
+    Raises:
+        NotSupportedError: The statement has none.
+    """
+    inner = statement.statement
+    query = inner.query if isinstance(inner, st.CreateTensor) else None
+    if isinstance(inner, st.Query):
+        query = inner.tree
+    if query is None:
+        raise errors.NotSupportedError(
+            "EXPLAIN shows plans of SELECT, CREATE TENSOR AS SELECT and changes of tensors",
+            hint="EXPLAIN the SELECT that the statement computes.",
+        )
+    return query

@@ -18,12 +18,18 @@ from einsql.errors import (
 )
 from einsql.hybrid import hybrid_plan
 from einsql.hybrid.split.rows import touching
-from einsql.ir.functions.casts import cast_array, cast_failure
-from einsql.session.statements.insert import cells, column_order, insert_rows, row_write
+from einsql.session.statements.insert import (
+    cast_column,
+    cells,
+    column_order,
+    insert_rows,
+    row_write,
+)
 from einsql.session.statements.target import changed
 from einsql.session.statements.write_set import WriteSet
 from einsql.sql.binder.dml import Insertion
 from einsql.storage.duckdb.table_result import TableResult
+from einsql.storage.fields import LocalFields
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import Relation
 
@@ -76,9 +82,9 @@ def tensor_of(ctx: Context, name: str, table: TableResult, empty: Tensor | None)
     if schema.size > MAX_ELEMENTS:
         raise ProgrammingError(f"{schema.size:,} elements are more than a tensor may have")
     _check_size(ctx, schema, len(columns[0][2]))
-    zeros = {
-        f.name: np.broadcast_to(np.zeros((), f.dtype.numpy), schema.shape) for f in schema.fields
-    }
+    zeros = LocalFields(
+        {f.name: np.broadcast_to(np.zeros((), f.dtype.numpy), schema.shape) for f in schema.fields}
+    )
     tensor = Tensor(name, Relation(schema, zeros), tuple(names))
     with ctx.memory.lending():
         return insert_rows(tensor, {n: values for n, _, values in columns}, replaces=False)
@@ -123,18 +129,8 @@ def fitted(tensor: Tensor, order: list[str], columns: Columns) -> dict[str, np.n
             f"The SELECT gives {len(columns)} columns for {len(order)}",
             hint=f"{tensor.name} has {', '.join(order)}.",
         )
-    schema = tensor.relation.schema
-    keys = {k.name for k in schema.keys}
-    arrays = {}
-    for column, (_, dtype, values) in zip(order, columns, strict=True):
-        if column in keys and not dtype.is_integer:
-            raise ProgrammingError(f"The key {column} cannot be a {dtype.value}")
-        wanted = DType.BIGINT if column in keys else schema.dtype(column)
-        failure = cast_failure(dtype, wanted)
-        if failure is not None and failure.numpy(values).any():
-            raise DataError(failure.reason)
-        arrays[column] = cast_array(values, wanted)
-    return arrays
+    pairs = zip(order, columns, strict=True)
+    return {c: cast_column(tensor, c, dtype, values) for c, (_, dtype, values) in pairs}
 
 
 def read(table: TableResult) -> Columns:
@@ -173,10 +169,9 @@ def _typed(name: str, type_name: str, column: pa.ChunkedArray) -> tuple[DType, n
     if column.type == pa.int16():
         column = column.cast(pa.int32())
     dtype = None
-    if pa.types.is_boolean(column.type) or pa.types.is_primitive(column.type):
-        plain = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-        if plain or pa.types.is_boolean(column.type):
-            dtype = DType.of(np.dtype(column.type.to_pandas_dtype()))
+    plain = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating)
+    if any(is_type(column.type) for is_type in plain):
+        dtype = DType.of(np.dtype(column.type.to_pandas_dtype()))
     if dtype is None:
         raise NotSupportedError(
             f"Tensors have no type {type_name}, which {name} has",
@@ -199,10 +194,8 @@ def inserted_rows(
     if ctx.settings.fallback == "off" or not text or not hybrid_plan.is_outside(refusal):
         raise refusal
     table = hybrid_plan.run(ctx, hybrid_plan.split_insert(ctx, text))
-    if statement.by_name:
-        order = column_order(tensor, [(n, statement.source) for n in table.names])
-    else:
-        order = column_order(tensor, statement.columns)
+    by_name = [(n, statement.source) for n in table.names]
+    order = column_order(tensor, by_name if statement.by_name else statement.columns)
     return row_write(tensor, fitted(tensor, order, read(table)), statement.replaces)
 
 

@@ -10,11 +10,11 @@ from sqlglot import exp
 
 from einsql.core import buffer_pool
 from einsql.core.bfloat16 import loaded, stored
-from einsql.core.schema import DType, Key, Schema, valid
+from einsql.core.schema import DType, Key, valid
 from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import Call, Const, EinSum, ParameterInput, Value
 from einsql.ir.functions.casts import cast_array, cast_failure
-from einsql.session.statements.target import changed, constant
+from einsql.session.statements.target import changed, constant, key_text, types_of
 from einsql.session.statements.write_set import Write, WriteSet
 from einsql.sql.binder.dml import Insertion, LiteralRow
 from einsql.sql.parser.positions import position
@@ -22,7 +22,6 @@ from einsql.sql.scope.relation import Relation
 from einsql.sql.typing.typed_expr import convert
 from einsql.storage.array_ownership import distinct
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import PlacedFields
 from einsql.storage.results.result import Result, ResultColumn
 
 if TYPE_CHECKING:
@@ -52,20 +51,18 @@ def inserted(
         IntegrityError: A key exists already, occurs twice or is out of bounds.
         DataError: A value is NULL or does not fit its type.
     """
-    columns = dict(zip(order, result.columns, strict=True))
-    is_new_on_ranks = isinstance(result.fields, PlacedFields)
-    if is_new_on_ranks or isinstance(tensor.relation.fields, PlacedFields):
+    if result.fields.sites is not None:
         from einsql.session.statements import dml_on_ranks  # imports the transport to the ranks
 
-        if is_new_on_ranks:
-            overwritten = dml_on_ranks.inserted(ctx, tensor, order, result, replaces)
-            if overwritten is not None:
-                return overwritten, len(result)
-        box = _box(tensor, columns, result, replaces, constants)
-        if box is not None and isinstance(tensor.relation.fields, PlacedFields):
-            return dml_on_ranks.pasted(ctx, box), box.count
-    else:
-        box = _box(tensor, columns, result, replaces, constants)
+        overwritten = dml_on_ranks.inserted(ctx, tensor, order, result, replaces)
+        if overwritten is not None:
+            return overwritten, len(result)
+    columns = dict(zip(order, result.columns, strict=True))
+    box = _box(tensor, columns, result, replaces, constants)
+    if box is not None and tensor.relation.fields.sites is not None:
+        from einsql.session.statements import dml_on_ranks  # as above
+
+        return dml_on_ranks.pasted(ctx, box), box.count
     if box is not None:
         return box, box.count
     return row_write(tensor, result_table(tensor, order, result), replaces)
@@ -238,7 +235,7 @@ def literal_table(
         Error: Columns are missing, a value is NULL, does not fit or is out of bounds.
     """
     order = column_order(tensor, listed)
-    types = _types(tensor)
+    types = types_of(tensor.relation.schema)
     bounds = {k.name: k for k in tensor.relation.schema.keys}
     table: dict[str, list[np.ndarray]] = {column: [] for column in order}
     for row in rows:
@@ -269,21 +266,12 @@ def _check_bounds(tensor: str, key: Key, at: np.ndarray) -> None:
         )
 
 
-def _types(tensor: Tensor) -> dict[str, DType]:
-    schema = tensor.relation.schema
-    return {
-        **{k.name: DType.BIGINT for k in schema.keys},
-        **{f.name: f.dtype for f in schema.values},
-    }
-
-
 def result_table(tensor: Tensor, order: list[str], result: Result) -> dict[str, np.ndarray]:
     """Returns a result's columns in the types of a tensor's, by the tensor's names.
 
     Raises:
         Error: A value is NULL or does not fit.
     """
-    types = _types(tensor)
     table: dict[str, np.ndarray] = {}
     for column, (source, values, known) in zip(order, result.table(), strict=True):
         if known is not None and not known.all():
@@ -291,14 +279,26 @@ def result_table(tensor: Tensor, order: list[str], result: Result) -> dict[str, 
                 f"{int((~known).sum())} values for {column} are NULL",
                 hint="COALESCE(…, 0) gives them a value.",
             )
-        failure = cast_failure(source, types[column])
-        is_key = column in {k.name for k in tensor.relation.schema.keys}
-        if is_key and not source.is_integer:
-            raise ProgrammingError(f"The key {column} cannot be a {source.value}")
-        if failure is not None and failure.numpy(values).any():
-            raise DataError(failure.reason)
-        table[column] = cast_array(values, types[column])
+        table[column] = cast_column(tensor, column, source, values)
     return table
+
+
+def cast_column(tensor: Tensor, column: str, source: DType, values: np.ndarray) -> np.ndarray:
+    """Casts values to the type of a tensor's column.
+
+    Raises:
+        ProgrammingError: The column is a key, and the values are no integers.
+        DataError: A value does not fit.
+    """
+    schema = tensor.relation.schema
+    is_key = column in {k.name for k in schema.keys}
+    if is_key and not source.is_integer:
+        raise ProgrammingError(f"The key {column} cannot be a {source.value}")
+    dtype = DType.BIGINT if is_key else schema.dtype(column)
+    failure = cast_failure(source, dtype)
+    if failure is not None and failure.numpy(values).any():
+        raise DataError(failure.reason)
+    return np.asarray(cast_array(values, dtype))
 
 
 def insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> Tensor:
@@ -318,13 +318,12 @@ def insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) ->
 
 
 def _new_cells(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> np.ndarray:
-    """Returns the flat index of each row to insert."""
     schema = tensor.relation.schema
     at = cells(tensor, table, len(next(iter(table.values()))))
     unique, counts = np.unique(at, return_counts=True)
     if (counts > 1).any():
         raise IntegrityError(
-            f"The key ({_key_text(schema, int(unique[counts > 1][0]))}) is inserted twice"
+            f"The key ({key_text(schema, int(unique[counts > 1][0]))}) is inserted twice"
             if schema.keys
             else f"{tensor.name} takes one row"
         )
@@ -333,7 +332,7 @@ def _new_cells(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> 
     taken = _flags(tensor.relation.present, at)
     if taken.any():
         raise IntegrityError(
-            f"The key ({_key_text(schema, int(at[taken][0]))}) exists in {tensor.name}"
+            f"The key ({key_text(schema, int(at[taken][0]))}) exists in {tensor.name}"
             if schema.keys
             else f"{tensor.name} has its value",
             hint="INSERT OR REPLACE sets it; UPDATE changes values.",
@@ -345,12 +344,9 @@ def _flags(mask: np.ndarray | None, at: np.ndarray) -> np.ndarray:
     """Returns a mask at flat indices; without a mask every key is present."""
     if mask is None:
         return np.ones(len(at), np.bool_)
-    flags: np.ndarray
     if mask.flags.c_contiguous:
-        flags = mask.reshape(-1)[at]
-    else:
-        flags = mask[np.unravel_index(at, mask.shape)]
-    return flags
+        return np.asarray(mask.reshape(-1)[at])
+    return np.asarray(mask[np.unravel_index(at, mask.shape)])
 
 
 def _own(array: np.ndarray | np.bool_, shape: tuple[int, ...]) -> np.ndarray:
@@ -371,8 +367,3 @@ def cells(tensor: Tensor, table: dict[str, np.ndarray], count: int) -> np.ndarra
         _check_bounds(tensor.name, key, table[key.name])
         flat = flat * key.extent + (table[key.name] - key.lo)
     return flat
-
-
-def _key_text(schema: Schema, flat: int) -> str:
-    at = np.unravel_index(flat, schema.shape)
-    return ", ".join(f"{k.name} = {int(n) + k.lo}" for k, n in zip(schema.keys, at, strict=True))

@@ -117,7 +117,7 @@ class _Run:
             width: The loop's fraction of the statement.
         """
         ctx = self.ctx
-        self._give(around)
+        ctx.parameters = self._parameters(around)
         values = self._values(loop)
         share = width / max(1, len(values))
         for n, value in enumerate(values):
@@ -141,7 +141,6 @@ class _Run:
             self._complete(at)
 
     def _values(self, loop: st.For) -> range:
-        """Returns the values of the loop's variable."""
         numbers = [self._whole(tree, loop.at) for tree in loop.bounds]
         if len(numbers) == 3 and numbers[2] == 0:
             raise DataError("range() cannot go on by 0", position=loop.at)
@@ -159,13 +158,12 @@ class _Run:
             raise locate(ProgrammingError("range() takes whole numbers", position=at), tree)
         return int(value)
 
-    def _give(self, at: tuple[tuple[str, int], ...]) -> None:
-        """The body's parameters: those of the call, and the values of the variables."""
-        self.ctx.parameters = (*self.given, *(value for _, value in at))
+    def _parameters(self, at: tuple[tuple[str, int], ...]) -> tuple[object, ...]:
+        """Returns the body's parameters: those of the call, and the values of the variables."""
+        return (*self.given, *(value for _, value in at))
 
     def _statement(self, part: st.Part, at: tuple[tuple[str, int], ...], speaks: bool) -> None:
-        self._give(at)
-        numbered = enumerate(self.ctx.parameters, 1)  # what is not read has no plan of its own
+        numbered = enumerate(self._parameters(at), 1)  # a part is planned for those that it reads
         self.ctx.parameters = tuple(v if n in part.numbers else None for n, v in numbered)
         try:
             outcome = self.execute(part.text.text)

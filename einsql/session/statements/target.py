@@ -18,8 +18,9 @@ from einsql.sql.parser.positions import locate
 from einsql.sql.parser.sqlglot_trees import changing
 from einsql.sql.typing.typed_expr import Typed
 from einsql.storage.array_ownership import distinct
-from einsql.storage.objects import Tensor
-from einsql.storage.relation import Fields, PlacedFields, Relation, Term, count
+from einsql.storage.fields import Fields, LocalFields, PlacedFields, Term
+from einsql.storage.objects import Object, Tensor, is_local
+from einsql.storage.relation import Relation
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -42,13 +43,19 @@ def writable(ctx: Context, target: Target) -> Tensor:
         raise locate(error, target.node) from None
 
 
+def taken_by(ctx: Context, name: str, temporary: bool) -> Object | None:
+    """Returns the object that has a name, unless a temporary object may hide it."""
+    taken = ctx.store.get(name)
+    return None if taken is not None and temporary and not is_local(taken) else taken
+
+
 def changed(tensor: Tensor, fields: dict[str, np.ndarray], mask: np.ndarray | None) -> Tensor:
     """Returns the tensor with new fields. A mask that is True everywhere is dropped."""
     schema = tensor.relation.schema
     if mask is None and not schema.has(PRESENT):
         for array in fields.values():
             array.flags.writeable = False
-        return tensor.with_relation(Relation(schema, fields))
+        return tensor.with_relation(Relation(schema, LocalFields(fields)))
     kept = [f for f in schema.fields if f.name != PRESENT]
     if mask is not None and not distinct(mask).all():
         kept.append(Field(PRESENT, DType.BOOLEAN))
@@ -57,15 +64,15 @@ def changed(tensor: Tensor, fields: dict[str, np.ndarray], mask: np.ndarray | No
         array.flags.writeable = False
     if tuple(kept) != schema.fields:
         schema = Schema(schema.keys, tuple(kept))
-    return tensor.with_relation(Relation(schema, fields))
+    return tensor.with_relation(Relation(schema, LocalFields(fields)))
 
 
 def rows(fields: Fields, schema: Schema) -> int:
     """Returns the number of present keys."""
-    return count(fields, Term(PRESENT)) if PRESENT in fields else schema.size
+    return fields.count(Term(PRESENT)) if PRESENT in fields else schema.size
 
 
-def settled(tensor: Tensor, fields: PlacedFields, columns: Mapping[str, str]) -> Tensor:
+def settled(tensor: Tensor, fields: Fields, columns: Mapping[str, str]) -> Tensor:
     """Returns the tensor with new placed fields. A presence flag True everywhere is dropped.
 
     Args:
@@ -78,8 +85,8 @@ def settled(tensor: Tensor, fields: PlacedFields, columns: Mapping[str, str]) ->
     if rows(fields, schema) < schema.size:
         kept.append(Field(PRESENT, DType.BOOLEAN))
         names[PRESENT] = PRESENT
-    new = Schema(schema.keys, tuple(kept))
-    new = schema if new == schema else new
+    same = tuple(kept) == schema.fields  # an equal schema stays the same object
+    new = schema if same else Schema(schema.keys, tuple(kept))
     return replace(tensor, relation=Relation(new, fields.renamed(new, names, tensor.name)))
 
 
@@ -96,6 +103,18 @@ def as_declared(ctx: Context, tensor: Tensor) -> Tensor:
     return replace(tensor, relation=Relation(relation.schema, fields))
 
 
+def types_of(schema: Schema) -> dict[str, DType]:
+    """Returns the type of each key and value column."""
+    keys = {k.name: DType.BIGINT for k in schema.keys}
+    return keys | {f.name: f.dtype for f in schema.values}
+
+
+def key_text(schema: Schema, flat: int) -> str:
+    """Formats the key at a flat index as `i = 1, j = 2`."""
+    at = np.unravel_index(flat, schema.shape)
+    return ", ".join(f"{k.name} = {int(n) + k.lo}" for k, n in zip(schema.keys, at, strict=True))
+
+
 def refuse_null(fields: Fields, field: str, column: str) -> None:
     """Refuses values that are NULL where their row exists.
 
@@ -110,7 +129,7 @@ def refuse_null(fields: Fields, field: str, column: str) -> None:
     if valid(field) not in fields:
         return
     there = [Term(PRESENT)] if PRESENT in fields else []
-    null = count(fields, Term(valid(field), holds=False), *there)
+    null = fields.count(Term(valid(field), holds=False), *there)
     if null:
         raise DataError(
             f"{null} values of {column} are NULL, which a tensor cannot hold",

@@ -14,27 +14,27 @@ from einsql.ir.einsum.graph import Axis, Const, EinSum, Label, call, conj, negat
 from einsql.session.statements.target import refuse_null, rows
 from einsql.session.statements.write_set import Index, Write, WriteSet
 from einsql.sql.binder.dml import COUNT, Touch
+from einsql.storage.fields import Fields, Term
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import Fields, PlacedFields, Term, count
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
 
 
 def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[WriteSet, int]:
-    """What UPDATE stores, and the number of changed rows.
+    """Returns the cells that UPDATE stores, and the number of changed rows.
 
     Args:
         ctx: The session.
-        tensor: As it is.
+        tensor: The tensor before the statement.
         touch: The statement, bound.
-        fields: What its node gave.
+        fields: The result of its node.
 
     Raises:
         IntegrityError: Several rows of FROM meet one row of the tensor.
         DataError: A new value is NULL.
     """
-    several = count(fields, Term(COUNT, above=1)) if COUNT in fields else 0
+    several = fields.count(Term(COUNT, above=1)) if COUNT in fields else 0
     if several:
         raise IntegrityError(
             f"{several} rows of {tensor.name} meet several rows of FROM",
@@ -42,7 +42,7 @@ def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple
         )
     for column in touch.columns:
         refuse_null(fields, column, column)
-    if isinstance(fields, PlacedFields) and in_place(touch, tensor):
+    if fields.sites is not None and in_place(touch, tensor):
         columns = {c: c for c in touch.columns}
         return _overwritten(ctx, tensor, touch, fields, columns, presence=None)
     cells = _touched(touch, fields, tensor)
@@ -52,7 +52,7 @@ def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple
 
 def deleted(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[WriteSet, int]:
     """Returns the cells that DELETE clears, and their number; arguments as for `updated`."""
-    if isinstance(fields, PlacedFields) and in_place(touch, tensor):
+    if fields.sites is not None and in_place(touch, tensor):
         return _overwritten(ctx, tensor, touch, fields, {}, presence=False)
     cells = _touched(touch, fields, tensor)
     return Write(tensor, cells.at, {}, cells.count, presence=False), cells.count
@@ -62,14 +62,13 @@ def _overwritten(
     ctx: Context,
     tensor: Tensor,
     touch: Touch,
-    fields: PlacedFields,
+    fields: Fields,
     columns: Mapping[str, str],
     presence: bool | None,
 ) -> tuple[Tensor, int]:
     """The tensor with the touched rows changed on the ranks, and their number."""
-    from einsql.session.statements.dml_on_ranks import (
-        overwritten,
-    )  # imports the transport to the ranks
+    # The module imports the transport to the ranks.
+    from einsql.session.statements.dml_on_ranks import overwritten
 
     touched = rows(fields, touch.node.schema)
     return overwritten(ctx, tensor, fields, touched, columns, presence), touched
@@ -89,19 +88,14 @@ def refuse_default(tensor: Tensor) -> None:
 
 
 def over_all_keys(ctx: Context, touch: Touch, tensor: Tensor) -> Touch:
-    """On ranks, extends the touched rows to all keys of the tensor, if possible."""
-    if ctx.cluster is None or in_place(touch, tensor):
-        return touch
-    return _widened(touch, tensor)
-
-
-def _widened(touch: Touch, tensor: Tensor) -> Touch:
-    """Extends the domain of the touched rows to all keys, if all operands cover them.
+    """On ranks, extends the touched rows to all keys of the tensor, if all operands cover them.
 
     Conditions on keys have narrowed the domain; they become part of the guard.
     """
     node = touch.node
-    if len(set(touch.labels)) < len(touch.labels) or not isinstance(node, EinSum):
+    if ctx.cluster is None or in_place(touch, tensor) or not isinstance(node, EinSum):
+        return touch
+    if len(set(touch.labels)) < len(touch.labels):
         return touch
     axes, guard = {a.label: a for a in node.axes}, [node.guard]
     for label, key in zip(touch.labels, tensor.relation.schema.keys, strict=True):
@@ -118,10 +112,9 @@ def _widened(touch: Touch, tensor: Tensor) -> Touch:
             return touch
         axes[label] = Axis(label, key.lo, key.hi)
         at = Label(label)
-        guard.append(negate(call("lt", DType.BOOLEAN, at, Const(axis.lo, DType.BIGINT))))
-        guard.append(call("lt", DType.BOOLEAN, at, Const(axis.hi, DType.BIGINT)))
-    wide = replace(node, axes=tuple(axes.values()), guard=conj(*guard))
-    return replace(touch, node=wide)
+        lo, hi = (Const(bound, DType.BIGINT) for bound in (axis.lo, axis.hi))
+        guard += [negate(call("lt", DType.BOOLEAN, at, lo)), call("lt", DType.BOOLEAN, at, hi)]
+    return replace(touch, node=replace(node, axes=tuple(axes.values()), guard=conj(*guard)))
 
 
 def in_place(touch: Touch, tensor: Tensor) -> bool:

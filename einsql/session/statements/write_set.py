@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from einsql.planner.context import Context
 
 Index = Any
-"""What NumPy takes between brackets: slices, arrays of positions, a mask."""
+"""An index of NumPy: slices, arrays of positions, a mask."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from einsql.ir.einsum.graph import (
     Expr,
     Output,
     Value,
+    bigint,
     call,
     conj,
     operands_of,
@@ -29,7 +30,7 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.intervals import fits
 from einsql.sql.binder.domain import Domain
 from einsql.sql.parameters.host_expr import parameters_of
-from einsql.sql.typing.casts import WIDEST, Decimal, cast_expr, decimal_of, whole
+from einsql.sql.typing.casts import WIDEST, Decimal, cast_expr, decimal_of
 from einsql.sql.typing.typed_expr import NULL, Typed, choose, convert, protected
 
 
@@ -134,7 +135,7 @@ class Aggregation:
         raw, unit = convert(t, exact).value, 10**exact.scale
         count, any_selected = self._count(selected), self._found(selected)
         fits_count = self._points * unit <= _EXACT
-        divisor = _whole("mul", count.value, whole(unit)) if fits_count else count.value
+        divisor = _whole("mul", count.value, bigint(unit)) if fits_count else count.value
         if self._reach(t.value) <= _EXACT and fits_count:
             total = cast_expr(self._whole_sum(raw, selected), DType.DOUBLE)
             mean = call("div", DType.DOUBLE, total, cast_expr(divisor, DType.DOUBLE))
@@ -147,8 +148,8 @@ class Aggregation:
     def _parts_of_sum(self, value: Expr, selected: Expr) -> tuple[Expr, Expr]:
         """Sums h and l with h·2^32 + l = SUM(value), which may exceed BIGINT itself."""
         if fits(self.domain.interval(value), *DType.INTEGER.range):
-            return whole(0), self._whole_sum(value, selected)
-        half = whole(2**32)
+            return bigint(0), self._whole_sum(value, selected)
+        half = bigint(2**32)
         high = self._whole_sum(_whole("idiv", value, half), selected)
         return high, self._whole_sum(_whole("mod", value, half), selected)
 
@@ -180,10 +181,10 @@ class Aggregation:
         if name == "avg":
             return _rounded(mean, any_selected, stays)
         spread = self._spread(x, _first_pass(mean), selected, self._is_exact_sum(t))
-        degrees, several = count.value, call("lt", DType.BOOLEAN, whole(1), count.value)
+        degrees, several = count.value, call("lt", DType.BOOLEAN, bigint(1), count.value)
         sample = name.endswith("samp")
         if sample:
-            degrees = _whole("sub", degrees, whole(1))
+            degrees = _whole("sub", degrees, bigint(1))
         value = _quotient(spread, degrees)
         if name.startswith("stddev"):
             value = call("sqrt", DType.DOUBLE, value)
@@ -268,13 +269,16 @@ class Aggregation:
 
 def _of_null(name: str, first: Typed) -> Typed:
     """An aggregate of a bare NULL; COUNT alone is not NULL."""
-    if name == "count":
-        return Typed(Const(0, DType.BIGINT), DType.BIGINT)
-    if name in ("min", "max", "arg_min", "arg_max"):
-        return convert(NULL, first.type)
-    if name in ("bool_and", "bool_or"):
-        return convert(NULL, DType.BOOLEAN)
-    return convert(NULL, DType.BIGINT if name in ("sum", "count_if") else DType.DOUBLE)
+    match name:
+        case "count":
+            return Typed(bigint(0), DType.BIGINT)
+        case "min" | "max" | "arg_min" | "arg_max":
+            return convert(NULL, first.type)
+        case "bool_and" | "bool_or":
+            return convert(NULL, DType.BOOLEAN)
+        case "sum" | "count_if":
+            return convert(NULL, DType.BIGINT)
+    return convert(NULL, DType.DOUBLE)
 
 
 def _is_exact(t: Typed) -> bool:

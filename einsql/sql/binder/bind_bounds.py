@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import Call, Const, Expr, Label, call, conjuncts
+from einsql.ir.einsum.graph import Call, Const, Expr, Label, bigint, call, cast, conjuncts
 from einsql.sql.binder.domain import Domain
 from einsql.sql.parameters.host_expr import NeedsValuesError
 from einsql.sql.parameters.windows import Edge, Window, edges_of
@@ -17,7 +17,7 @@ def settle(domain: Domain) -> None:
     plan is for. Any other bound stays a condition.
 
     Raises:
-        NeedsValuesError: Values leave a key none of its own, or a window lies beyond it.
+        NeedsValuesError: Values leave a key none of its own, or a window is outside of it.
     """
     if not domain.parameters.read:
         return
@@ -99,8 +99,7 @@ def _follow(domain: Domain) -> None:
             continue
         start = window.start
         if offset:
-            wide = start if start.dtype is DType.BIGINT else call("cast", DType.BIGINT, start)
-            start = call("add", DType.BIGINT, wide, Const(offset, DType.BIGINT))
+            start = call("add", DType.BIGINT, cast(start, DType.BIGINT), bigint(offset))
         lo, hi = domain.axes[label]
         moved = Window(start, window.extent, lo, hi)
         moved.within(domain.parameters, lo, hi)

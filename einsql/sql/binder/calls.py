@@ -41,14 +41,15 @@ def aggregate_arguments(node: exp.Expr, name: str) -> list[exp.Expr]:
     if name == "count" and (not args or (len(args) == 1 and _is_star(args[0]))):
         return []
     for a in args:
-        if isinstance(a, exp.Column) and _is_star(a):
-            raise ProgrammingError(
-                f"{name.upper()}() takes no {a.table}.*", hint="Only COUNT() counts whole rows."
-            )
-        if isinstance(a, exp.Distinct):
-            raise unsupported(f"{name.upper()}(DISTINCT …)", node)
-        if isinstance(a, exp.Order):
-            raise unsupported(f"{name.upper()}(… ORDER BY …)", node)
+        match a:
+            case exp.Column() if _is_star(a):
+                raise ProgrammingError(
+                    f"{name.upper()}() takes no {a.table}.*", hint="Only COUNT() counts whole rows."
+                )
+            case exp.Distinct():
+                raise unsupported(f"{name.upper()}(DISTINCT …)", node)
+            case exp.Order():
+                raise unsupported(f"{name.upper()}(… ORDER BY …)", node)
     want = 2 if name in ("arg_min", "arg_max") else 1
     if len(args) != want:
         raise ProgrammingError(

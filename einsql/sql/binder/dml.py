@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from einsql.core.schema import PRESENT, DType, valid
-from einsql.errors import Error, InternalError, ProgrammingError, suggest
+from einsql.errors import InternalError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Node, Output, operands_of
 from einsql.sql.binder.bind_bounds import settle
 from einsql.sql.binder.context import Binder
@@ -15,7 +15,7 @@ from einsql.sql.binder.from_clause import FromBinder, bind_joined
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.select import SelectBinder
 from einsql.sql.parameters.windows import Edge
-from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.parser.positions import position, positioned, unsupported
 from einsql.sql.parser.sql_text import as_sql
 from einsql.sql.scope.relation import Relation
 from einsql.sql.scope.scope import Source, read
@@ -198,10 +198,8 @@ def _assignment(
         raise ProgrammingError(
             reason, hint=suggest(wanted, values, "value columns"), position=position(item)
         )
-    try:
+    with positioned(item):
         typed = convert(ScalarBinder(select).bind(item.expression), column.dtype)
-    except Error as error:
-        raise locate(error, item) from None
     return column.field, typed
 
 

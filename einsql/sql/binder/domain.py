@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from einsql.core.schema import PRESENT, DType
+from einsql.ir.einsum.affine import Shift, shift_of
 from einsql.ir.einsum.graph import (
     FALSE,
     TRUE,
@@ -400,28 +401,7 @@ FAR = 2**40
 
 def affine(expr: Expr) -> tuple[str, int, int] | None:
     """(label, ±1, offset) of an expression ±label + offset with a modest offset, or None."""
-    form = _affine(expr)
-    return form if form is not None and abs(form[2]) < FAR else None
-
-
-def _affine(expr: Expr) -> tuple[str, int, int] | None:
-    if isinstance(expr, Label):
-        return expr.name, 1, 0
-    if not isinstance(expr, Call):
+    shift = shift_of(expr, lambda e: Shift(e.name, 1, 0) if isinstance(e, Label) else None)
+    if shift is None or abs(shift.offset) >= FAR:
         return None
-    if expr.fn == "neg":
-        inner = _affine(expr.args[0])
-        return None if inner is None else (inner[0], -inner[1], -inner[2])
-    if expr.fn not in ("add", "sub"):
-        return None
-    a, b = expr.args
-    flip = -1 if expr.fn == "sub" else 1
-    if isinstance(b, Const):
-        inner = _affine(a)
-        return None if inner is None else (inner[0], inner[1], inner[2] + flip * int(b.value))
-    if isinstance(a, Const):
-        inner = _affine(b)
-        return (
-            None if inner is None else (inner[0], flip * inner[1], int(a.value) + flip * inner[2])
-        )
-    return None
+    return shift.label, shift.sign, shift.offset

@@ -14,7 +14,6 @@ from sqlglot import exp
 from einsql.core.schema import DType
 from einsql.errors import (
     DataError,
-    Error,
     ProgrammingError,
     UnknownHere,
     suggest,
@@ -25,7 +24,7 @@ from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.syntax import alias_columns, check_syntax, renamed
 from einsql.sql.macros.macros import MAY_CROSS
 from einsql.sql.parameters.windows import Edge
-from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.parser.positions import position, positioned, unsupported
 from einsql.sql.parser.sql_text import as_sql
 from einsql.sql.scope.relation import Relation, TileRelation, as_elements, deduplicated
 from einsql.sql.scope.scope import Scope, Source, read
@@ -44,10 +43,9 @@ def bind_from(binder: FromBinder, node: exp.Select) -> None:
     first = node.args.get("from_")
     binder.query.joining.append(binder.select)
     try:
-        if first is not None:
-            bind_joined(binder, first, node.args.get("joins") or [])
-    except Error as error:
-        raise locate(error, node) from None
+        with positioned(node):
+            if first is not None:
+                bind_joined(binder, first, node.args.get("joins") or [])
     finally:
         binder.query.joining.pop()
 
@@ -137,7 +135,7 @@ class FromBinder:
         is_path = bool(item.this.args.get("quoted")) and any(c in name for c in "./\\")
         if not is_path:
             return self.query.named(name, item)
-        try:
+        with positioned(item):
             relation = self.query.find(name)
             if relation is None and self.query.catalog.is_table_file(name):
                 raise UnknownHere(
@@ -145,8 +143,6 @@ class FromBinder:
                     hint="read_tensor(…) makes a tensor of a file's rows; so does COPY … FROM.",
                 )
             return relation or self.query.catalog.file(name)
-        except Error as error:
-            raise locate(error, item) from None
 
     def key_range(self, item: exp.Table, call: exp.GenerateSeries, left: Scope) -> Source:
         """range(n) and range(lo, hi): a key without data."""
@@ -204,20 +200,16 @@ class FromBinder:
         if method == "NATURAL":
             names = self._natural(tree, right, join)
         for name in {n.lower(): n for n in names}.values():
-            try:
+            with positioned(join):
                 left_owner, right_owner = _owners(tree, right, name)
-            except Error as error:
-                raise locate(error, join) from None
             self._equate(left_owner, right_owner, name)
             both.merge(name, left_owner, right_owner)
         if join.args.get("on") is not None:
             self.select.scope = both
             self.select.clause = "a join condition"
             condition = ScalarBinder(self.select).condition(join.args["on"])
-            try:
+            with positioned(join.args["on"]):
                 self.select.domain.require(truth(condition))
-            except Error as error:
-                raise locate(error, join.args["on"]) from None
         return both
 
     def _natural(self, tree: Scope, right: Scope, join: exp.Join) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
+from einsql.core.mappings import memoized
 from einsql.core.schema import DType
 from einsql.errors import (
     OF_A_TABLE,
@@ -52,10 +53,7 @@ def bind_gradient(
         raise NeedsValuesError(within)
     field = _loss_field(loss, args[0])
     columns = _columns(source, args[1])
-    known = (id(loss.node), field)
-    if known not in passes:
-        passes[known] = Backward(loss.node, field)
-    backward = passes[known]
+    backward = memoized(passes, (id(loss.node), field), lambda: Backward(loss.node, field))
     if not _reads(passes, backward, source.node):
         raise _not_read(loss, args)
     if any(isinstance(n, PartInput) for n in walk(loss.node)):
@@ -82,7 +80,6 @@ def _reads(passes: Mapping[tuple[int, str], Backward], backward: Backward, sourc
 
 
 def _relation(query: Binder, arg: exp.Expr) -> Relation:
-    """The relation of an argument."""
     try:
         if isinstance(arg, exp.Subquery):
             return query.bind(arg)
@@ -122,7 +119,6 @@ def _no_tensor_work(query: Binder, error: NotSupportedError | UnknownHere) -> Pr
 
 
 def _loss_field(loss: Relation, at: exp.Expr) -> str:
-    """The one field of a loss."""
     name = as_sql(at)
     keys = [k.name for k in loss.node.schema.keys]
     if keys:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql.core.lazy_module import LazyModule
-from einsql.errors import Error, ProgrammingError
+from einsql.errors import ProgrammingError
 from einsql.sql.binder.calls import is_aggregate
 from einsql.sql.parser.column_names import column_name
-from einsql.sql.parser.positions import locate, position
+from einsql.sql.parser.positions import position, positioned
 from einsql.sql.scope.scope import Scope
 
 if TYPE_CHECKING:
@@ -57,10 +57,8 @@ def expand(select: exp.Select, scope: Scope) -> list[Item]:
 def _name(node: exp.Expr, scope: Scope) -> str:
     """The name of an item without an alias; a column's is spelled as its table does."""
     if isinstance(node, exp.Column):
-        try:
+        with positioned(node):
             column = scope.resolve(node.name, node.table or None)
-        except Error as error:
-            raise locate(error, node) from None
         if column is not None:
             return column[0]
     return column_name(node)

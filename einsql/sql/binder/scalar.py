@@ -161,18 +161,6 @@ class ScalarBinder:
             else:
                 yield term
 
-    def not_(self, node: exp.Expr) -> Typed:
-        """NOT."""
-        return logical_not(self.condition(node.this))
-
-    def between(self, node: exp.Expr) -> Typed:
-        """X BETWEEN low AND high."""
-        return functions.between(*(self.bind(node.args[k]) for k in ("this", "low", "high")))
-
-    def in_(self, node: exp.Expr) -> Typed:
-        """X IN (a, b, …)."""
-        return functions.member(self.bind(node.this), self._all(*node.expressions))
-
     def is_(self, node: exp.Expr) -> Typed:
         """IS NULL, IS TRUE, IS FALSE."""
         other = node.expression
@@ -189,11 +177,6 @@ class ScalarBinder:
         equal = functions.not_distinct(*self._all(node.this, node.expression))
         return logical_not(equal) if isinstance(node, exp.NullSafeNEQ) else equal
 
-    def if_(self, node: exp.Expr) -> Typed:
-        """IF(condition, then, otherwise)."""
-        branches = [(node.this, node.args["true"])]
-        return self._case(branches, node.args.get("false"))
-
     def case(self, node: exp.Expr) -> Typed:
         """CASE in both forms; a missing ELSE is NULL."""
         branches = []
@@ -208,14 +191,6 @@ class ScalarBinder:
         tests = [self.condition(test) for test, _ in branches]
         values = self._all(*(value for _, value in branches))
         return functions.case(tests, values, NULL if default is None else self.bind(default))
-
-    def coalesce(self, node: exp.Expr) -> Typed:
-        """COALESCE and IFNULL."""
-        return functions.coalesce(self._all(node.this, *node.expressions))
-
-    def nullif(self, node: exp.Expr) -> Typed:
-        """NULLIF."""
-        return functions.nullif(*self._all(node.this, node.expression))
 
     def extreme(self, node: exp.Expr) -> Typed:
         """GREATEST and LEAST."""
@@ -247,18 +222,10 @@ class ScalarBinder:
             bound = replace(bound, value=self.env.parameters.constants(bound.value))
         return replace(convert(bound, target), literal=False)
 
-    def filtered(self, node: exp.Expr) -> Typed:
-        """agg(…) FILTER (WHERE …)."""
-        return self.env.aggregate(node.this, node.expression.this)
-
     def window(self, node: exp.Expr) -> Typed:
         """agg(…) OVER (…)."""
         assert isinstance(node, exp.Window)
         return self.env.window(node)
-
-    def subquery(self, node: exp.Expr) -> Typed:
-        """(SELECT …) as a value."""
-        return self.env.subquery(node)
 
     def anonymous(self, node: exp.Expr) -> Typed:
         """Functions sqlglot does not know by name."""
@@ -270,12 +237,13 @@ class ScalarBinder:
             return self.env.aggregate(node, None)
         if name in NAMED and len(args) == NAMED[name][1]:
             return self._call(NAMED[name][0], *args)
-        if name == "sigmoid" and len(args) == 1:
-            return functions.sigmoid(self.bind(args[0]), self.env.float_stays)
-        if name == "stop_gradient" and len(args) == 1:
-            return functions.stopped(self.bind(args[0]))
-        if name == "square" and len(args) == 1:
-            return self._call("pow", args[0], exp.Literal.number(2))
+        match name, args:
+            case "sigmoid", [arg]:
+                return functions.sigmoid(self.bind(arg), self.env.float_stays)
+            case "stop_gradient", [arg]:
+                return functions.stopped(self.bind(arg))
+            case "square", [arg]:
+                return self._call("pow", arg, exp.Literal.number(2))
         expansion = self.env.macro(name, args)
         if expansion is not None:
             return self.bind(expansion)
@@ -293,10 +261,6 @@ class ScalarBinder:
             hint=hint,
             position=position(node),
         )
-
-    def pi(self, node: exp.Expr) -> Typed:
-        """PI()."""
-        return Typed(Const(math.pi, DType.DOUBLE), DType.DOUBLE)
 
 
 def _anonymous_aggregate(node: exp.Expr) -> bool:
@@ -316,24 +280,26 @@ _HANDLERS: dict[type[exp.Expr], Callable[[ScalarBinder, exp.Expr], Typed]] = {
     exp.GTE: ScalarBinder.greater,
     exp.And: ScalarBinder.and_,
     exp.Or: ScalarBinder.or_,
-    exp.Not: ScalarBinder.not_,
-    exp.Between: ScalarBinder.between,
-    exp.In: ScalarBinder.in_,
+    exp.Not: lambda self, node: logical_not(self.condition(node.this)),
+    exp.Between: lambda self, node: functions.between(
+        *(self.bind(node.args[k]) for k in ("this", "low", "high"))
+    ),
+    exp.In: lambda self, node: functions.member(self.bind(node.this), self._all(*node.expressions)),
     exp.Is: ScalarBinder.is_,
     exp.NullSafeEQ: ScalarBinder.same,
     exp.NullSafeNEQ: ScalarBinder.same,
-    exp.If: ScalarBinder.if_,
+    exp.If: lambda self, node: self._case([(node.this, node.args["true"])], node.args.get("false")),
     exp.Case: ScalarBinder.case,
-    exp.Coalesce: ScalarBinder.coalesce,
-    exp.Nullif: ScalarBinder.nullif,
+    exp.Coalesce: lambda self, node: functions.coalesce(self._all(node.this, *node.expressions)),
+    exp.Nullif: lambda self, node: functions.nullif(*self._all(node.this, node.expression)),
     exp.Greatest: ScalarBinder.extreme,
     exp.Least: ScalarBinder.extreme,
     exp.Log: ScalarBinder.log,
     exp.Round: ScalarBinder.round_,
     exp.Cast: ScalarBinder.cast,
-    exp.Filter: ScalarBinder.filtered,
+    exp.Filter: lambda self, node: self.env.aggregate(node.this, node.expression.this),
     exp.Window: ScalarBinder.window,
-    exp.Subquery: ScalarBinder.subquery,
+    exp.Subquery: lambda self, node: self.env.subquery(node),
     exp.Anonymous: ScalarBinder.anonymous,
-    exp.Pi: ScalarBinder.pi,
+    exp.Pi: lambda self, node: Typed(Const(math.pi, DType.DOUBLE), DType.DOUBLE),
 }

@@ -9,7 +9,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from einsql.core.schema import PRESENT, DType, valid
-from einsql.errors import Error, ProgrammingError
+from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Label, Value, conj, renumber
 from einsql.sql.binder.aggregates import Aggregation
 from einsql.sql.binder.bind_bounds import settle
@@ -23,7 +23,7 @@ from einsql.sql.binder.items import Item, expand, find_alias, has_window, keys_o
 from einsql.sql.binder.project import project
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.parser.column_names import column_name
-from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.parser.positions import position, positioned, unsupported
 from einsql.sql.parser.sql_text import as_sql, kind
 from einsql.sql.scope.relation import Relation
 from einsql.sql.scope.scope import Scope
@@ -198,10 +198,8 @@ class SelectBinder:
                 )
             return self.items[index].node, index
         if isinstance(node, exp.Column) and not node.table:
-            try:
+            with positioned(node):
                 known = self.scope.find(node.name, None)
-            except Error as error:
-                raise locate(error, node) from None
             alias = find_alias(self.items, node.name)
             if known is None and alias is not None:
                 return self.items[alias].node, alias
@@ -223,14 +221,12 @@ class SelectBinder:
         if isinstance(call, exp.Filter):
             call, where = call.this, call.expression.this
         name = aggregate_name(call)
-        try:
+        with positioned(call):
             if isinstance(call.this, exp.Column) and isinstance(call.this.this, exp.Star):
                 self._check_table(call.this)
             args = [binder.bind(a) for a in aggregate_arguments(call, name)]
             condition = TRUE if where is None else truth(binder.condition(where))
             return aggregation.bind(name, args, condition)
-        except Error as error:
-            raise locate(error, call) from None
 
     def _check_table(self, star: exp.Column) -> None:
         """Requires the table of a `table.*` in FROM."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from einsql.errors import Error, ProgrammingError
+from einsql.errors import ProgrammingError
 from einsql.sql.binder.syntax import check_syntax
-from einsql.sql.parser.positions import locate, position
+from einsql.sql.parser.positions import position, positioned
 from einsql.sql.parser.sql_text import as_sql
 from einsql.sql.scope.scope import Scope, Source
 
@@ -46,10 +46,8 @@ def expand_star(scope: Scope, node: exp.Expr) -> list[tuple[str, exp.Expr]]:
         raise ProgrammingError(f"einsql has no schemas: {as_sql(node)}", position=position(node))
     check_syntax(star)
     entries = _entries(star)
-    try:
+    with positioned(node):
         return _listed(scope, table or None, entries)
-    except Error as error:
-        raise locate(error, node) from None
 
 
 def _entries(star: exp.Expr) -> list[Entry]:

@@ -11,11 +11,11 @@ from typing import Protocol
 
 from sqlglot import exp
 
-from einsql.errors import Error, ProgrammingError
+from einsql.errors import ProgrammingError
 from einsql.sql.macros.macros import Macro
 from einsql.sql.macros.substitution import OF_MACRO, expand, expanded_size
 from einsql.sql.parser.column_names import column_name
-from einsql.sql.parser.positions import locate, unsupported
+from einsql.sql.parser.positions import locate, positioned, unsupported
 from einsql.sql.scope.scope import Scope
 
 MAX_EXPANDED = 50_000
@@ -68,7 +68,7 @@ class MacroExpander:
             )
 
     def body(self, macro: Macro, call: exp.Anonymous) -> exp.Expr:
-        """What a call of a table macro stands for, expanded once.
+        """The expansion of a call of a table macro, computed once.
 
         Raises:
             ProgrammingError: The arguments do not fit.
@@ -132,11 +132,9 @@ class MacroExpander:
                 stack.extend(node.iter_expressions())
                 continue
             assert isinstance(node, exp.Anonymous)
-            try:
+            with positioned(node):
                 self._check_call(macro, node)
                 body = expand(macro, node, lambda value: qualified(block, value))
-            except Error as error:
-                raise locate(error, node) from None
             node.replace(body)
             root = body if node is root else root
             stack.append(body)
@@ -223,10 +221,8 @@ def _owner(block: Block, column: exp.Column) -> str:
     while here is not None:
         scope: Scope | None = here.scope
         while scope is not None:
-            try:
+            with positioned(column):
                 owner = scope.owner(name)
-            except Error as error:
-                raise locate(error, column) from None
             if owner is not None:
                 return owner.alias
             scope = scope.left

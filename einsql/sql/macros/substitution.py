@@ -108,14 +108,16 @@ class _Expansion:
 
     def _substitute(self, node: exp.Expr) -> exp.Expr | None:
         """The replacement of a whole node, or None."""
-        if isinstance(node, exp.Table):
-            known = isinstance(node.this, exp.Identifier) and node.name.lower() in self.tables
-            return self._table(node) if known else None
-        if isinstance(node, exp.Column):
-            name = node.name.lower()
-            return self._column(node) if not node.table and name in self.values else None
-        if isinstance(node, exp.Identifier) and node.name.lower() in self.values:
-            return self._identifier(node) if node.name.lower() not in self.tables else None
+        name = (
+            node.name.lower() if isinstance(node, exp.Table | exp.Column | exp.Identifier) else ""
+        )
+        match node:
+            case exp.Table(this=exp.Identifier()) if name in self.tables:
+                return self._table(node)
+            case exp.Column() if not node.table and name in self.values:
+                return self._column(node)
+            case exp.Identifier() if name in self.values and name not in self.tables:
+                return self._identifier(node)
         return None
 
     def _column(self, node: exp.Column) -> exp.Expr | None:
@@ -140,14 +142,15 @@ class _Expansion:
         others["alias"] = alias
         if isinstance(value, exp.Subquery):
             value = value.this
-        if isinstance(value, exp.Query):
-            query = value if isinstance(value, exp.Select) else value.copy()
-            return exp.Subquery(this=query, **others)
-        if isinstance(value, exp.Column) and not value.table:
-            return exp.Table(this=_copy(value.this), **others)
-        if isinstance(value, exp.Literal) and value.is_string:
-            path = exp.to_identifier(value.name, quoted=True)
-            return exp.Table(this=path, **others)
+        match value:
+            case exp.Select():
+                return exp.Subquery(this=value, **others)
+            case exp.Query():
+                return exp.Subquery(this=value.copy(), **others)
+            case exp.Column() if not value.table:
+                return exp.Table(this=_copy(value.this), **others)
+            case exp.Literal() if value.is_string:
+                return exp.Table(this=exp.to_identifier(value.name, quoted=True), **others)
         raise ProgrammingError(
             f"{self.macro.name}() needs a table as {node.name}",
             hint="Give the name of a tensor, or a subquery in parentheses.",
@@ -193,9 +196,7 @@ class _Expansion:
     def _is_callers(self, node: exp.Identifier | None) -> bool:
         """True if the table of a column is the caller's."""
         name = "" if node is None else node.name.lower()
-        if node is None or node.arg_key != "table" or name not in self.values:
-            return False
-        if name in self.tables:
+        if node is None or node.arg_key != "table" or name not in self.values.keys() - self.tables:
             return False
         return name not in self.aliases or self._renames(node)
 

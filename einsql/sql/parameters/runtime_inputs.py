@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from einsql.core.schema import DType, Key, Schema
 from einsql.core.source_writer import Page
@@ -89,7 +88,7 @@ def feeding(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
 def _written(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
     """The same function as straight-line code; equal spans share a slice."""
     page = Page("")
-    page.names |= {**KNOWN, "part_of": part_of, "slice": slice, "type": type, "dict": dict}
+    page.names |= {**KNOWN, "slice": slice}
     values: dict[str, str] = {}
     for s in scalars:
         if s.text not in values:
@@ -100,21 +99,16 @@ def _written(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
     texts = {s.name: s.text for s in scalars}
     slices: dict[str, str] = {}
     for view in views:
-        index = [":"] * (1 + max((n for n, _, _ in view.spans), default=0))
+        at = [page.held(slice(0, hi - lo)) for lo, hi in view.bounds]
         for n, name, extent in view.spans:
             start = f"{values[texts[name]]} - {view.bounds[n][0]}"
             text = f"slice({start}, {start} + {extent})"
             if text not in slices:
                 slices[text] = page.line(text)
-            index[n] = slices[text]
-        base = page.line(f"inputs[{view.base!r}]")
-        page.lines += [
-            f"if type({base}) is dict:",
-            f"    inputs[{view.name!r}] = "
-            f"{{name: array[{', '.join(index)}] for name, array in {base}.items()}}",
-            "else:",  # placed fields crop themselves
-            f"    inputs[{view.name!r}] = part_of({page.held(view)}, inputs)",
-        ]
+            at[n] = slices[text]
+        axes = page.held(tuple(n for n, _, _ in view.spans))
+        part = f"inputs[{view.base!r}].window(({''.join(f'{s}, ' for s in at)}), {axes})"
+        page.lines.append(f"inputs[{view.name!r}] = {part}")
     page.lines.append("return None")
     feed: Feed = page.function("feed(p, inputs)")
     return feed
@@ -122,28 +116,12 @@ def _written(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
 
 def part_of(view: View, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields of a view of an input, without a copy."""
-    fields = inputs[view.base]
-    at = [slice(None)] * len(view.bounds)
+    at = [slice(0, hi - lo) for lo, hi in view.bounds]
     for n, name, extent in view.spans:
         start = int(inputs[name][SCALAR]) - view.bounds[n][0]
         at[n] = slice(start, start + extent)
-    within = getattr(fields, "within", None)  # placed fields crop themselves
-    if within is not None:
-        part: Mapping[str, Any] = within(_box(view, at), [n for n, _, _ in view.spans])
-        return part
-    over = getattr(fields, "over", None)  # a payload file verifies only the part that is read
-    if over is not None:
-        fields = over(_box(view, at))
-    index = tuple(at)
-    return {name: array[index] for name, array in fields.items()}
-
-
-def _box(view: View, at: Sequence[slice]) -> npt.NDArray[np.int64]:
-    """The bounds of the part of a view's base that the slices select."""
-    box = np.array(view.bounds, np.int64)
-    for n, _, _ in view.spans:
-        box[n] = box[n, 0] + (at[n].start, at[n].stop)
-    return box
+    part: Mapping[str, Any] = inputs[view.base].window(at, [n for n, _, _ in view.spans])
+    return part
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,10 +78,6 @@ def _column(node: exp.Expr) -> str:
     return ".".join(_identifier(p.name, bool(p.args.get("quoted"))) for p in parts if p is not None)
 
 
-def _literal(node: exp.Expr) -> str:
-    return literal(node.name) if node.args["is_string"] else node.name
-
-
 def _negated(node: exp.Expr) -> str:
     text = _text(node.this)
     number = _bare(node.this)
@@ -119,15 +115,6 @@ def _is(node: exp.Expr, negated: bool = False) -> str:
     return f"(CAST({value} AS BOOLEAN) IS {word}DISTINCT FROM {_text(node.expression)})"
 
 
-def _between(node: exp.Expr) -> str:
-    value, low, high = (_text(node.args[a]) for a in ("this", "low", "high"))
-    return f"({value} BETWEEN {low} AND {high})"
-
-
-def _in(node: exp.Expr) -> str:
-    return f"({_text(node.this)} IN ({', '.join(map(_text, node.expressions))}))"
-
-
 def _case(node: exp.Expr) -> str:
     text = "CASE "
     for branch in node.args["ifs"]:
@@ -137,10 +124,6 @@ def _case(node: exp.Expr) -> str:
         text += f" WHEN ({test}) THEN ({_text(branch.args['true'])})"
     default = node.args.get("default")
     return f"{text} ELSE {'NULL' if default is None else _text(default)} END"
-
-
-def _if(node: exp.Expr) -> str:
-    return _call("if", [a for a in map(node.args.get, ("this", "true", "false")) if a is not None])
 
 
 def _cast(node: exp.Expr) -> str:
@@ -164,10 +147,6 @@ def _count(node: exp.Expr) -> str:
     if isinstance(node.this, exp.Column) and isinstance(node.this.this, exp.Star):
         return f"count({as_sql(node.this)})"
     return _call("count", [node.this])
-
-
-def _filtered(node: exp.Expr) -> str:
-    return f"{_text(node.this)} FILTER (WHERE {_text(node.expression.this)})"
 
 
 def _window(node: exp.Expr) -> str:
@@ -195,14 +174,10 @@ def _subquery(node: exp.Expr) -> str:
     return f"({text})"
 
 
-def _coalesce(node: exp.Expr) -> str:
-    return f"COALESCE({', '.join(map(_text, (node.this, *node.expressions)))})"
-
-
 _PRINTERS: dict[type[exp.Expr], Callable[[exp.Expr], str]] = {
     exp.Paren: lambda node: _text(node.this),
     exp.Column: _column,
-    exp.Literal: _literal,
+    exp.Literal: lambda node: literal(node.name) if node.args["is_string"] else node.name,
     exp.Boolean: lambda node: "true" if node.this else "false",
     exp.Null: lambda node: "NULL",
     exp.Neg: _negated,
@@ -210,16 +185,20 @@ _PRINTERS: dict[type[exp.Expr], Callable[[exp.Expr], str]] = {
     exp.Or: _conjunction,
     exp.Not: _not,
     exp.Is: _is,
-    exp.Between: _between,
-    exp.In: _in,
+    exp.Between: lambda node: (
+        f"({_text(node.this)} BETWEEN {_text(node.args['low'])} AND {_text(node.args['high'])})"
+    ),
+    exp.In: lambda node: f"({_text(node.this)} IN ({', '.join(map(_text, node.expressions))}))",
     exp.Case: _case,
-    exp.If: _if,
+    exp.If: lambda node: _call(
+        "if", [node.args[a] for a in ("this", "true", "false") if node.args.get(a) is not None]
+    ),
     exp.Cast: _cast,
     exp.TryCast: _cast,
     exp.Log: _log,
     exp.Count: _count,
-    exp.Filter: _filtered,
+    exp.Filter: lambda node: f"{_text(node.this)} FILTER (WHERE {_text(node.expression.this)})",
     exp.Window: _window,
-    exp.Coalesce: _coalesce,
+    exp.Coalesce: lambda node: f"COALESCE({', '.join(map(_text, (node.this, *node.expressions)))})",
     exp.Subquery: _subquery,
 }

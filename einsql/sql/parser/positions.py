@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from sqlglot import exp
 
 from einsql.errors import Error, NotSupportedError
@@ -20,6 +23,15 @@ def locate(error: Error, node: exp.Expr) -> Error:
     if error.position is None:
         error.position = position(node)
     return error
+
+
+@contextmanager
+def positioned(node: exp.Expr) -> Iterator[None]:
+    """Sets the position of errors to the node's, unless they have one already."""
+    try:
+        yield
+    except Error as error:
+        raise locate(error, node) from None
 
 
 def unsupported(what: str, node: exp.Expr, hint: str = "") -> NotSupportedError:

@@ -63,19 +63,19 @@ class Calls:
             raise ProgrammingError(
                 f"{PREFIX}{name} takes {arity} argument{'s' * (arity > 1)}, not {len(args)}"
             )
-        if name in ("transpose", "diag"):
-            leaf = self._leaf(args[0], node.expressions[0])
-            axes = AXES[: leaf.tile.rank]
-            notation = f"{axes}->{axes[::-1]}" if name == "transpose" else "ii->i"
-            return self.select.leaves.value(shaped(leaf, einsum(notation)))
-        if name == "relu":
-            return functions.extreme("greatest", [args[0], integer(0, literal=True)])
-        if name == "sigmoid":
-            return functions.sigmoid(args[0], self.select.float_stays)
+        match name:
+            case "transpose" | "diag":
+                leaf = self._leaf(args[0], node.expressions[0])
+                axes = AXES[: leaf.tile.rank]
+                notation = f"{axes}->{axes[::-1]}" if name == "transpose" else "ii->i"
+                return self.select.leaves.value(shaped(leaf, einsum(notation)))
+            case "relu":
+                return functions.extreme("greatest", [args[0], integer(0, literal=True)])
+            case "sigmoid":
+                return functions.sigmoid(args[0], self.select.float_stays)
         return apply(name, args, self.select.float_stays)
 
     def _leaf(self, typed: Typed, node: exp.Expr) -> Leaf:
-        """An argument as arrays."""
         return self.select.leaves.arrays(self.select.array(typed, node))
 
     def _einsum(self, node: exp.Anonymous) -> Typed:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.errors import Error, ProgrammingError
+from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Input
 from einsql.ir.einsum.intervals import interval
 from einsql.ir.tra import plan as ra
@@ -18,7 +18,7 @@ from einsql.ir.tra.typing import assembled
 from einsql.sql.binder.context import Binder
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.select import SelectBinder
-from einsql.sql.parser.positions import locate, position
+from einsql.sql.parser.positions import position, positioned
 from einsql.sql.scope.relation import Column, Relation, TileColumn, TileRelation, deduplicated
 
 TILE = "tile"
@@ -34,7 +34,7 @@ def bind_function(query: Binder, call: exp.Anonymous) -> Relation | TileRelation
         Error: An argument is wrong.
     """
     name = str(call.this).lower()
-    try:
+    with positioned(call):
         if not call.expressions:
             raise ProgrammingError(f"{name.upper()} needs a tensor or tiles first")
         source = _source(query, call.expressions[0], name.upper())
@@ -46,19 +46,18 @@ def bind_function(query: Binder, call: exp.Anonymous) -> Relation | TileRelation
                 f"{name.upper()} takes tiles, not elements", hint="TILES(…) cuts a tensor."
             )
         return _tile(source, counts) if name == "tile" else _elements(query, source, counts)
-    except Error as error:
-        raise locate(error, call) from None
 
 
 def _source(query: Binder, arg: exp.Expr, name: str) -> Relation | TileRelation:
-    if isinstance(arg, exp.Subquery):
-        return query.bind_any(arg)
-    if isinstance(arg, exp.Column) and not arg.table:
-        return query.named(arg.name, arg)
-    if isinstance(arg, exp.Literal) and arg.is_string:
-        return query.find(arg.name) or query.catalog.file(arg.name)
-    if isinstance(arg, exp.Func):
-        return query.table_function(arg)
+    match arg:
+        case exp.Subquery():
+            return query.bind_any(arg)
+        case exp.Column() if not arg.table:
+            return query.named(arg.name, arg)
+        case exp.Literal() if arg.is_string:
+            return query.find(arg.name) or query.catalog.file(arg.name)
+        case exp.Func():
+            return query.table_function(arg)
     raise ProgrammingError(
         f"{name} takes the name of a tensor, a file, a subquery or a table function first",
         position=position(arg),

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql.core.schema import DType, Field, Schema
-from einsql.errors import Error, ProgrammingError, suggest
-from einsql.ir.einsum.graph import TRUE, Call, Expr, Label, call, labels_of, operands_of
+from einsql.errors import ProgrammingError, suggest
+from einsql.ir.einsum.graph import TRUE, Call, Expr, Label, cast, labels_of, operands_of
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.kernels import VALUE
 from einsql.sql.binder.context import Binder
@@ -26,7 +26,7 @@ from einsql.sql.binder.items import Item, expand, find_alias
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.select import check_clauses
 from einsql.sql.functions.tile_functions import FUNCTIONS, PREFIX, suffix
-from einsql.sql.parser.positions import locate, position, unsupported
+from einsql.sql.parser.positions import position, positioned, unsupported
 from einsql.sql.scope.relation import TileColumn, TileRelation, deduplicated
 from einsql.sql.scope.scope import Scope
 from einsql.sql.tiles.calls import Calls, aggregates
@@ -87,14 +87,12 @@ class TileSelect:
         self.select = select = self.query.macros.expanded(self, select)
         self.items = expand(select, self.scope)
         where = select.args.get("where")
-        try:
+        with positioned(select if where is None else where):
             if where is not None:
                 with self.within("WHERE"):
                     condition = ScalarBinder(self).condition(where.this)
                     self.domain.require(truth(condition))
             self._solve()
-        except Error as error:
-            raise locate(error, select if where is None else where) from None
         if select.args.get("group") is not None or any(aggregates(i.node) for i in self.items):
             self.groups = self._grouping(select)
         with self.within("SELECT"):
@@ -208,8 +206,7 @@ class TileSelect:
                 f"A key of blocks is an integer computed from keys, which {node.sql()} is not",
                 position=position(node),
             )
-        expr = self.domain.canonical(typed.value)
-        return expr if expr.dtype is DType.BIGINT else call("cast", DType.BIGINT, expr)
+        return cast(self.domain.canonical(typed.value), DType.BIGINT)
 
     def over_groups(self, expr: Expr, node: exp.Expr) -> Expr:
         """A key expression over the labels of groups.
@@ -255,13 +252,11 @@ class TileSelect:
                 position=position(arrays[1][1] if arrays else self.select),
             )
         typed, node = arrays[0]
-        try:
+        with positioned(self.select):
             leaf = self.rows(typed, node) if self.groups is None else self._grouped(typed, node)
             blocks = leaf.node
             if keys != [Label(x) for x in leaf.labels]:
                 blocks = ra.ReKey(blocks, tuple(over_positions(k, leaf.labels) for k in keys))
-        except Error as error:
-            raise locate(error, self.select) from None
         names = deduplicated([i.name for i in self.items])
         columns = (TileColumn(name, n) for name, n in zip(names, numbers, strict=True))
         return TileRelation(blocks, tuple(columns))

@@ -12,7 +12,7 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.errors import NotSupportedError
-from einsql.ir.einsum.graph import Call, Const, Expr, call
+from einsql.ir.einsum.graph import Call, Const, Expr, bigint, call
 from einsql.ir.functions.casts import cast_array, cast_failure
 
 
@@ -57,11 +57,6 @@ def common_decimal(a: DType | Decimal, b: DType | Decimal) -> Decimal:
     return Decimal(min(WIDEST, max(x.width - x.scale, y.width - y.scale) + scale), scale)
 
 
-def whole(value: int) -> Const:
-    """A BIGINT constant."""
-    return Const(value, DType.BIGINT)
-
-
 def fits(n: int, dtype: DType) -> bool:
     """True if an integer is a value of an integer type."""
     return dtype.range[0] <= n <= dtype.range[1]
@@ -95,7 +90,7 @@ def cast(e: Expr, source: DType | Decimal, target: DType | Decimal) -> Expr:
     if isinstance(source, DType):
         return cast_expr(e, target)
     if target is DType.BOOLEAN:
-        return call("ne", DType.BOOLEAN, e, whole(0))
+        return call("ne", DType.BOOLEAN, e, bigint(0))
     return cast_expr(_rounded_quotient(e, 10**source.scale), target)
 
 
@@ -125,9 +120,9 @@ def _as_decimal(e: Expr, source: DType | Decimal, target: Decimal) -> Expr:
     if up < 0:
         raw = _rounded_quotient(raw, 10**-up)
     elif isinstance(raw, Const) and fits(int(raw.value) * 10**up, DType.BIGINT):
-        raw = whole(int(raw.value) * 10**up)
+        raw = bigint(int(raw.value) * 10**up)
     elif up > 0:
-        raw = call("mul", DType.BIGINT, raw, whole(10**up))
+        raw = call("mul", DType.BIGINT, raw, bigint(10**up))
     room = target.width - target.scale - (before.width - before.scale)
     return within(raw, target) if room < (up < 0) else raw
 
@@ -137,7 +132,7 @@ def within(raw: Expr, t: Decimal) -> Expr:
     limit = 10**t.width
     if not fits(limit, DType.BIGINT) or (isinstance(raw, Const) and abs(int(raw.value)) < limit):
         return raw
-    return call("within", DType.BIGINT, raw, whole(limit))
+    return call("within", DType.BIGINT, raw, bigint(limit))
 
 
 def _as_float(e: Expr, source: Decimal, target: DType) -> Expr:
@@ -148,8 +143,8 @@ def _as_float(e: Expr, source: Decimal, target: DType) -> Expr:
     divisor = Const(float(unit), real)
     quotient = call("div", real, cast_expr(e, real), divisor)
     if 10**source.width > _EXACT and source.scale:
-        above = call("le", DType.BOOLEAN, whole(-_EXACT), e)
-        below = call("le", DType.BOOLEAN, e, whole(_EXACT))
+        above = call("le", DType.BOOLEAN, bigint(-_EXACT), e)
+        below = call("le", DType.BOOLEAN, e, bigint(_EXACT))
         exact = call("and", DType.BOOLEAN, above, below)
         quotient = call("if", real, exact, quotient, _in_parts(e, unit))
     return cast_expr(quotient, target)
@@ -159,7 +154,7 @@ def _in_parts(raw: Expr, unit: int) -> Expr:
     """Raw / unit in DOUBLE where `raw` is none: a multiple of a power of two, and the rest."""
     step = 1 << max(0, min(11, (_EXACT // unit).bit_length() - 1))
     many, rest = (
-        cast_expr(call(fn, DType.BIGINT, raw, whole(unit * step)), DType.DOUBLE)
+        cast_expr(call(fn, DType.BIGINT, raw, bigint(unit * step)), DType.DOUBLE)
         for fn in ("idiv", "mod")
     )
     first = call("mul", DType.DOUBLE, many, Const(float(step), DType.DOUBLE))
@@ -174,11 +169,11 @@ def _rounded_quotient(raw: Expr, unit: int) -> Expr:
     if isinstance(raw, Const):
         n = int(raw.value)
         away = (2 * abs(n) + unit) // (2 * unit)
-        return whole(-away if n < 0 else away)
-    rest = call("mod", DType.BIGINT, raw, whole(unit))
+        return bigint(-away if n < 0 else away)
+    rest = call("mod", DType.BIGINT, raw, bigint(unit))
     return call(
         "add",
         DType.BIGINT,
-        call("idiv", DType.BIGINT, raw, whole(unit)),
-        call("idiv", DType.BIGINT, rest, whole(unit // 2)),
+        call("idiv", DType.BIGINT, raw, bigint(unit)),
+        call("idiv", DType.BIGINT, rest, bigint(unit // 2)),
     )

@@ -12,9 +12,9 @@ from sqlglot import exp
 from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import DType
 from einsql.errors import DataError, NotSupportedError, ProgrammingError
-from einsql.ir.einsum.graph import FALSE, TRUE, Const
+from einsql.ir.einsum.graph import FALSE, TRUE, Const, bigint
 from einsql.sql.parser.sql_text import as_sql
-from einsql.sql.typing.casts import WIDEST, Decimal, SqlType, fits, held, whole
+from einsql.sql.typing.casts import WIDEST, Decimal, SqlType, fits, held
 from einsql.sql.typing.typed_expr import Typed, convert, integer
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def number(text: str) -> Typed:
     width = len(before) + len(after)
     if width > WIDEST:
         return Typed(Const(float(text), DType.DOUBLE), DType.DOUBLE)
-    return Typed(whole(int(before + after)), Decimal(width, len(after)), literal=True)
+    return Typed(bigint(int(before + after)), Decimal(width, len(after)), literal=True)
 
 
 def whole_number(digits: str, sign: int = 1) -> Typed:

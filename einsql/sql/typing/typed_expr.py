@@ -12,7 +12,7 @@ from einsql.core.typing_rules import common
 from einsql.errors import NotSupportedError, ProgrammingError
 from einsql.ir.einsum.graph import FALSE, TRUE, Call, Const, Expr, call, conj, disj, negate
 from einsql.ir.functions import SCALARS
-from einsql.ir.functions.casts import cast_failure
+from einsql.ir.functions.casts import failure_of
 from einsql.sql.typing.casts import (
     WIDEST,
     SqlType,
@@ -147,7 +147,7 @@ def convert(t: Typed, target: SqlType) -> Typed:
 def protected(e: Expr, valid: Expr) -> Expr:
     """The expression, evaluated only where it is not NULL if it could raise.
 
-    What stands in a NULL's place is arbitrary, so an operation on it must not fail.
+    The value in place of a NULL is arbitrary, so an operation on it must not fail.
     """
     if valid == TRUE or not _may_raise(e):
         return e
@@ -159,12 +159,8 @@ def _may_raise(e: Expr) -> bool:
     """Whether a call outside any IF can fail for some argument."""
     if not isinstance(e, Call) or e.fn == "if":
         return False
-    source = e.args[0].dtype
-    if e.fn == "cast":
-        fails = cast_failure(source, e.dtype) is not None
-    else:
-        fails = source in SCALARS[e.fn].fails
-    return fails or any(_may_raise(a) for a in e.args)
+    fails = failure_of(e.fn, e.args[0].dtype, e.dtype) is not None
+    return fails or any(map(_may_raise, e.args))
 
 
 # Functions

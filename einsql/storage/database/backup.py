@@ -15,13 +15,11 @@ from einsql.storage.array_ownership import distinct
 from einsql.storage.database import rows
 from einsql.storage.database.directory import Directory
 from einsql.storage.database.memory import Database, State
-from einsql.storage.database.stored import StoredFields
 from einsql.storage.duckdb.connection import Duck
 from einsql.storage.duckdb.copy_database import copy_database
 from einsql.storage.duckdb.failures import translated
 from einsql.storage.files.drafts import part_name, synchronise, writing
 from einsql.storage.objects import Damaged, Object, Tensor, damage_error
-from einsql.storage.relation import DistantFields
 
 Tick = Callable[[float], None]
 """Callback with the completed fraction, 0 to 1; raises to cancel."""
@@ -214,9 +212,9 @@ def _payload_size(item: Object) -> int:
     if not isinstance(item, Tensor):
         return 0
     fields = item.relation.fields
-    if isinstance(fields, StoredFields):
+    if fields.layout is not None:
         return fields.layout.size
-    if isinstance(fields, DistantFields):
+    if not fields.is_local:
         return item.relation.nbytes
     return sum(distinct(array).nbytes for array in fields.values())
 

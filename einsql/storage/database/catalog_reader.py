@@ -12,7 +12,7 @@ from einsql.core.schema import DType, Field, Key, Schema
 from einsql.errors import Error
 from einsql.storage.database.checks import CHUNK
 from einsql.storage.database.directory import Directory, is_payload
-from einsql.storage.database.payload import Layout
+from einsql.storage.database.layout import Layout
 from einsql.storage.database.rows import Row, payload_of
 from einsql.storage.objects import Damaged, Definition, Object, Tensor
 from einsql.storage.relation import Relation

@@ -10,7 +10,8 @@ from urllib.parse import quote
 
 from einsql.core.schema import Schema
 from einsql.errors import OperationalError
-from einsql.storage.database.payload import Layout, Progress, ignore, write_payload
+from einsql.storage.database.layout import Layout
+from einsql.storage.database.payload import Progress, ignore, write_payload
 from einsql.storage.database.stored import StoredFields
 from einsql.storage.files.drafts import synchronise
 from einsql.storage.files.regular_files import open_regular

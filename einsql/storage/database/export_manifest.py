@@ -23,6 +23,7 @@ from einsql.storage.database.catalog_reader import Define, object_of
 from einsql.storage.database.directory import Directory
 from einsql.storage.database.payload import Progress
 from einsql.storage.database.rows import Row
+from einsql.storage.fields import LocalFields
 from einsql.storage.files.drafts import part_file, writing
 from einsql.storage.objects import Damaged, Definition, Object, Tensor, damage_error
 
@@ -139,5 +140,5 @@ def in_memory(tensor: Tensor, copied: Callable[[np.ndarray], np.ndarray]) -> Ten
     Raises:
         OperationalError: The file of its elements is missing, truncated or damaged.
     """
-    fields = {name: copied(array) for name, array in tensor.relation.fields.items()}
+    fields = LocalFields({name: copied(a) for name, a in tensor.relation.fields.items()})
     return replace(tensor, relation=replace(tensor.relation, fields=fields))

@@ -26,12 +26,12 @@ from einsql.storage.database.duckdb_file import (
     reason_of,
     translating,
 )
+from einsql.storage.database.layout import Layout
 from einsql.storage.database.memory import Database, State, Written
-from einsql.storage.database.payload import Layout
 from einsql.storage.database.rows import Row
-from einsql.storage.database.stored import StoredFields
 from einsql.storage.duckdb.connection import names
 from einsql.storage.duckdb.failures import is_cancelled
+from einsql.storage.fields import Fields
 from einsql.storage.objects import Damaged, Object, Tensor
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class FileDatabase(Database):
         self._directory = Directory(self.real)
         self._sessions: WeakSet[object] = WeakSet()
         self._pending: set[str] = set()
-        self._held: WeakValueDictionary[int, StoredFields] = WeakValueDictionary()
+        self._held: WeakValueDictionary[int, Fields] = WeakValueDictionary()
         self._rows: dict[str, Row] = {}
         self._leaving: set[str] = set()
         """Payloads of earlier commits that a snapshot still used at the last sweep."""
@@ -248,7 +248,7 @@ class FileDatabase(Database):
             if not isinstance(item, Tensor):
                 continue
             fields = item.relation.fields
-            if isinstance(fields, StoredFields):
+            if fields.layout is not None:
                 layouts[low] = fields.layout  # only its description has changed
                 continue
             layouts[low] = self._directory.write(item, version, self._pending)
@@ -323,7 +323,7 @@ class FileDatabase(Database):
                 objects[low] = before[low]
                 continue
             objects[low] = item = object_of(row, self._directory, self._define)
-            if isinstance(item, Tensor) and isinstance(item.relation.fields, StoredFields):
+            if isinstance(item, Tensor):
                 self._held[id(item.relation.fields)] = item.relation.fields
         newest = max((r.version for r in stored_rows.values()), default=0)
         # In this order: rows that came first would hide from `_reread` that the state is old.
@@ -357,7 +357,7 @@ class FileDatabase(Database):
         return kept
 
     def _unopened(self) -> set[str]:
-        return {fields.layout.file for fields in self._held.values() if not fields.here}
+        return {f.layout.file for f in self._held.values() if f.layout and not f.local()}
 
     def inspect(self, tick: Callable[[float], None]) -> list[Finding]:
         """Verifies the newest commit on the disk, with every payload.

@@ -13,7 +13,8 @@ import numpy as np
 from einsql.core.schema import Schema
 from einsql.errors import OperationalError
 from einsql.storage.database.checks import CHUNK, checksums
-from einsql.storage.database.payload import Part, frame_of, tile_text
+from einsql.storage.database.layout import Part
+from einsql.storage.database.payload import frame_of, tile_text
 from einsql.storage.database.stored import StoredFields
 from einsql.storage.objects import Damaged, Definition, Object, Tensor, bare_name, kind_of
 
@@ -83,9 +84,8 @@ def _work(item: Object) -> int:
     """The work for an object, in bytes of payloads."""
     if isinstance(item, Definition):
         return _PARSING * len(item.text)
-    if isinstance(item, Tensor) and isinstance(item.relation.fields, StoredFields):
-        return item.relation.fields.layout.size
-    return 0
+    layout = item.relation.fields.layout if isinstance(item, Tensor) else None
+    return 0 if layout is None else layout.size
 
 
 def _remedy(item: Object) -> str:

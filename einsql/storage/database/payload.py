@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 from typing import IO, TYPE_CHECKING, Any
 
@@ -20,9 +19,11 @@ from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import Schema
 from einsql.storage.array_ownership import distinct
 from einsql.storage.database.checks import CHUNK, ChunkChecksums
+from einsql.storage.database.layout import Layout, Part
+from einsql.storage.fields import Fields
 from einsql.storage.files.drafts import write_all
 from einsql.storage.files.holes import Holes, room
-from einsql.storage.relation import Fields, PlacedFields, arrow_metadata
+from einsql.storage.relation import arrow_metadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,50 +43,6 @@ Progress = Callable[[int], None]
 
 def ignore(nbytes: int) -> None:
     """Ignores progress."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The place of a field's elements in the file.
-
-    Attributes:
-        name: The field.
-        offset: The offset of the first byte in the file.
-        shape: The stored shape: an axis along which all elements are equal has extent 1.
-        first: The number of its first checksum.
-    """
-
-    name: str
-    offset: int
-    shape: tuple[int, ...]
-    first: int
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The description of a payload in the catalog.
-
-    Attributes:
-        file: Its name in the payload directory.
-        size: The size of the file in bytes.
-        parts: One for each field.
-        sums: The offset of the checksums, uint32.
-        count: The number of checksums.
-        frame: CRC-32 of all bytes outside of the fields' elements, checksums included.
-    """
-
-    file: str
-    size: int
-    parts: tuple[Part, ...]
-    sums: int
-    count: int
-    frame: int
-
-    @classmethod
-    def read(cls, description: Mapping[str, Any]) -> Layout:
-        """The layout from JSON values."""
-        parts = tuple(Part(**{**p, "shape": tuple(p["shape"])}) for p in description["parts"])
-        return cls(**{**description, "parts": parts})
 
 
 def tile_text(part: Part, schema: Schema, chunk: int) -> str:
@@ -120,17 +77,17 @@ def write_payload(
     Raises:
         OSError: The disk is full, or the file cannot be written.
     """
-    shapes, arrays = {}, {}
-    for f in schema.fields:
-        if isinstance(fields, PlacedFields):
-            shapes[f.name] = schema.shape
-        else:
-            arrays[f.name] = distinct(fields[f.name])
-            shapes[f.name] = arrays[f.name].shape
+    if fields.sites is None:
+        arrays = {f.name: distinct(fields[f.name]) for f in schema.fields}
+        pieces: Iterable[Mapping[str, np.ndarray]] = [arrays]
+        shapes = {name: array.shape for name, array in arrays.items()}
+    else:
+        pieces = _fetched(schema, fields)
+        shapes = dict.fromkeys((f.name for f in schema.fields), schema.shape)
     starts, at = _begin(file, schema, shapes)
     sums = {name: ChunkChecksums() for name in shapes}
     ends = dict(starts)
-    for slabs in _fetched(schema, fields) if isinstance(fields, PlacedFields) else [arrays]:
+    for slabs in pieces:
         for field, array in slabs.items():
             for data in _ordered(array):
                 write_all(file.fileno(), data, ends[field])
@@ -206,7 +163,7 @@ def _column(element: pa.DataType, shape: tuple[int, ...], body: pa.Buffer) -> pa
     return pa.LargeListArray.from_buffers(kind, 1, [None, ends], children=[values])
 
 
-def _fetched(schema: Schema, fields: PlacedFields) -> Iterator[Fields]:
+def _fetched(schema: Schema, fields: Fields) -> Iterator[Fields]:
     """Fetches remote fields piece by piece, in C order."""
     names = [f.name for f in schema.fields]
     row = max(f.dtype.numpy.itemsize for f in schema.fields)
@@ -224,8 +181,8 @@ def _fetched(schema: Schema, fields: PlacedFields) -> Iterator[Fields]:
             piece[axis] = at, min(at + step, hi)
             yield from pieces(piece)
 
-    bounds = np.array([(k.lo, k.hi) for k in schema.keys], np.int64).reshape(-1, 2)
-    for box in pieces(bounds):
+    everywhere = np.array([(0, k.extent) for k in schema.keys], np.int64).reshape(-1, 2)
+    for box in pieces(everywhere):
         yield fields.part(names, box)
 
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from einsql.core.quoting import in_quotes
 from einsql.errors import OperationalError
-from einsql.storage.database.payload import Layout
-from einsql.storage.database.stored import StoredFields
+from einsql.storage.database.layout import Layout
 from einsql.storage.objects import Definition, Object, Tensor
 
 if TYPE_CHECKING:
@@ -238,6 +237,5 @@ def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Ro
 
 def payload_of(item: Object | None) -> str | None:
     """The payload file of a committed tensor, or None."""
-    if isinstance(item, Tensor) and isinstance(item.relation.fields, StoredFields):
-        return item.relation.fields.layout.file
-    return None
+    layout = item.relation.fields.layout if isinstance(item, Tensor) else None
+    return None if layout is None else layout.file

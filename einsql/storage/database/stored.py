@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import IO
@@ -15,28 +15,29 @@ import numpy as np
 from einsql.core.schema import Schema
 from einsql.errors import OperationalError
 from einsql.storage.database.checks import CHUNK, checksums, chunks_of
-from einsql.storage.database.payload import SLAB, Layout, Part, Progress, frame_of, tile_text
+from einsql.storage.database.layout import Layout, Part
+from einsql.storage.database.payload import SLAB, Progress, frame_of, tile_text
+from einsql.storage.fields import Fields, LocalFields, RemoteFields
 from einsql.storage.files.drafts import write_all
 from einsql.storage.files.regular_files import open_regular
-from einsql.storage.relation import DistantFields, Fields
 
 _FRAME = "the checksum of its frame is wrong"
 
 
-class StoredFields(DistantFields):
-    """The fields of a tensor as a payload holds them.
+class StoredFields(RemoteFields):
+    """The fields of a tensor in a payload file.
 
-    Whoever asks for a field gets all of it, verified; `over` verifies a box only.
+    Reading a field verifies all of it; `verified` and `window` verify a box only.
 
     Attributes:
-        layout: Where they lie.
+        layout: The places of the fields in the file.
         path: The payload's path.
     """
 
-    lasting = False
+    layout: Layout
 
     def __init__(self, path: str, layout: Layout, schema: Schema, title: str) -> None:
-        """Remembers where the fields are; nothing is opened.
+        """Describes the fields; no file is opened.
 
         Args:
             path: The payload's path.
@@ -49,7 +50,7 @@ class StoredFields(DistantFields):
         self._schema = schema
         self._title = title
         self._parts = {p.name: p for p in layout.parts}
-        self._arrays: dict[str, np.ndarray] = {}
+        self._arrays = LocalFields()
         self._data: dict[str, memoryview] = {}
         self._known: dict[str, np.ndarray] = {}
         self._sums = np.zeros(0, np.uint32)
@@ -58,8 +59,7 @@ class StoredFields(DistantFields):
         self._verified = False
         """Whether every chunk has been verified."""
 
-    @property
-    def here(self) -> Fields:
+    def local(self) -> Mapping[str, np.ndarray]:
         """The arrays, if the file is mapped."""
         return self._arrays
 
@@ -75,15 +75,14 @@ class StoredFields(DistantFields):
     def __len__(self) -> int:
         return len(self._parts)
 
-    def over(self, box: np.ndarray) -> Fields:
-        """Arrays of all keys, of which only a box may be read.
+    def window(self, at: Sequence[slice], axes: Sequence[int]) -> Fields:
+        """See `Fields.window`; what is read is verified."""
+        lows = np.array([k.lo for k in self._schema.keys], np.int64)
+        box = np.array([(s.start, s.stop) for s in at], np.int64).reshape(-1, 2)
+        return self.verified(box + lows[:, None]).window(at, axes)
 
-        Args:
-            box: int64 (keys, 2), within the bounds of the keys.
-
-        Raises:
-            OperationalError: The file is missing, truncated, or damaged where it is to be read.
-        """
+    def verified(self, box: np.ndarray) -> LocalFields:
+        """Arrays of all keys, of which only a box may be read; see `Fields.verified`."""
         arrays = self._mapped()
         if not self._verified:
             lows = np.array([k.lo for k in self._schema.keys], np.int64).reshape(-1, 1)
@@ -91,7 +90,7 @@ class StoredFields(DistantFields):
                 self._verify(part, box - lows)
         return arrays
 
-    def _mapped(self) -> Fields:
+    def _mapped(self) -> LocalFields:
         if self._arrays:
             return self._arrays
         with self._mapping:  # once one session has mapped it, its name may go
@@ -190,7 +189,7 @@ class StoredFields(DistantFields):
             hint="The database and its payload directory belong together.",
         )
 
-    def _opened(self) -> Fields:
+    def _opened(self) -> LocalFields:
         layout = self.layout
         with self._file() as file:
             try:
@@ -199,7 +198,7 @@ class StoredFields(DistantFields):
                 raise self._unreadable(error) from None
         if frame_of(layout, self._schema, lambda lo, hi: memory[lo:hi]) != layout.frame:
             raise self._damaged(_FRAME)
-        arrays = {}
+        arrays = LocalFields()
         for part in layout.parts:
             dtype = self._schema.dtype(part.name).numpy
             stored = np.ndarray(part.shape, dtype, memory, part.offset)

@@ -11,6 +11,7 @@ import numpy as np
 from einsql.core.quoting import in_quotes
 from einsql.core.schema import DType, Field, Key, Schema, is_flag, valid
 from einsql.errors import OF_A_TABLE, NotSupportedError
+from einsql.storage.fields import LocalFields
 from einsql.storage.relation import Relation
 
 if TYPE_CHECKING:
@@ -130,4 +131,4 @@ def read(
                 described.append(Field(valid(column), DType.BOOLEAN))
                 fields[valid(column)] = ~mask
         fields[column] = np.ascontiguousarray(values, dtype.numpy)
-    return Relation(Schema((Key(ROW, 0, rows),), tuple(described)), fields)
+    return Relation(Schema((Key(ROW, 0, rows),), tuple(described)), LocalFields(fields))

@@ -13,7 +13,6 @@ from einsql.core.bfloat16 import loaded
 from einsql.core.boxes import runs
 from einsql.core.schema import PRESENT, DType, valid
 from einsql.storage.duckdb.pushdown import understood
-from einsql.storage.relation import PlacedFields
 from einsql.storage.results.result import Result, arrow_type
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def stream(result: Result, names: tuple[str, ...]) -> object:
 
     Remote fields are fetched first, because DuckDB must not wait for ranks.
     """
-    if isinstance(result.fields, PlacedFields):
+    if result.fields.sites is not None:
         import pyarrow as pa  # as above
 
         columns = [

@@ -19,7 +19,7 @@ from einsql.core.lazy_module import lazy_modules
 from einsql.core.schema import DType
 from einsql.errors import OperationalError
 from einsql.storage.files.drafts import Begin, Draft, abandon, commit, drafted, write_box
-from einsql.storage.files.fields import FileFields, FilePart
+from einsql.storage.files.fields import FileFields
 from einsql.storage.files.mapped import Mapped, RegularFile, refusing
 from einsql.storage.files.rows import ConcatenatedRows, Rows
 from einsql.storage.files.tensor import Content, Description, FileTensor, Pieces, whole
@@ -53,7 +53,6 @@ __all__ = [
     "Description",
     "Draft",
     "FileFields",
-    "FilePart",
     "FileTensor",
     "Form",
     "abandon",

@@ -17,12 +17,11 @@ import numpy as np
 from einsql.core import buffer_pool
 from einsql.core.settings import Settings
 from einsql.storage.array_ownership import distinct, owner
+from einsql.storage.fields import Fields, LocalFields
 from einsql.storage.memory.spill_files import Space, is_mapped, sweep
 from einsql.storage.memory.spillable import Spillable
 from einsql.storage.memory.temp_directory import default_directory
 from einsql.storage.out_of_memory import NOTICED, available
-
-Fields = Mapping[str, np.ndarray]
 
 SURE = 16
 """A statement that needs less than 1/16 of the limit runs without an estimate of its memory."""
@@ -137,9 +136,9 @@ class Memory:
 
     def settled(self, fields: Fields) -> Fields:
         """Fields to be stored, moved to files if they would take most of the limit."""
-        if self.limit is None or type(fields) is not dict or self.keeps(anonymous([fields])):
+        if self.limit is None or not fields.is_local or self.keeps(anonymous([fields])):
             return fields
-        return {name: self.moved(array) for name, array in fields.items()}
+        return LocalFields({name: self.moved(array) for name, array in fields.items()})
 
     def moved(self, array: np.ndarray) -> np.ndarray:
         """An array moved to a file if it is not in one; axes of stride 0 are stored once."""
@@ -184,7 +183,7 @@ def anonymous(relations: Iterable[Any], excluded: Iterable[int] = ()) -> int:
     skipped = set(excluded)
     sizes: dict[int, int] = {}
     for fields in relations:
-        if type(fields) is not dict:
+        if not isinstance(fields, dict):
             continue
         for array in fields.values():
             base = owner(array)

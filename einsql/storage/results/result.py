@@ -14,8 +14,9 @@ from einsql.core.schema import PRESENT, DType, Key, Schema, valid
 from einsql.errors import InterfaceError
 from einsql.ir.functions.casts import cast_array
 from einsql.storage.array_ownership import distinct
+from einsql.storage.fields import Fields, Term
 from einsql.storage.out_of_memory import enough_memory
-from einsql.storage.relation import Fields, PlacedFields, Term, count, count_true
+from einsql.storage.relation import count_true
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +37,7 @@ class ResultColumn:
     field: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # a frozen one takes 0.7 µs longer, a sixteenth of a small statement
 class Result:
     """The relation that a query returns.
 
@@ -69,7 +70,7 @@ class Result:
 
     def _count(self, flag: str) -> int:
         """The number of keys with a true flag; all keys if the flag is missing."""
-        return count(self.fields, Term(flag)) if flag in self.fields else self.schema.size
+        return self.fields.count(Term(flag)) if flag in self.fields else self.schema.size
 
     def __len__(self) -> int:
         return self._count(PRESENT)
@@ -81,10 +82,10 @@ class Result:
 
     def _pieces(self) -> Iterator[Result]:
         """The result in local parts in key order; a local result is one part."""
-        if isinstance(self.fields, PlacedFields):
-            yield from self.pieces()
-        else:
+        if self.fields.sites is None:
             yield self
+        else:
+            yield from self.pieces()
 
     def pieces(self) -> Iterator[Result]:
         """The result in local parts of about `PIECE` bytes, in key order."""
@@ -108,11 +109,8 @@ class Result:
         """
         wanted = [*dict.fromkeys([PRESENT, *fields, *map(valid, fields)])]
         names = [name for name in wanted if name in self.fields]
-        schema = self._over(box)
-        if isinstance(self.fields, PlacedFields):
-            return replace(self, schema=schema, fields=self.fields.part(names, box))
-        at = tuple(slice(lo, hi) for lo, hi in (box - self.bounds[:, :1]).tolist())
-        return replace(self, schema=schema, fields={n: self.fields[n][at] for n in names})
+        part = self.fields.part(names, box - self.bounds[:, :1])
+        return replace(self, schema=self._over(box), fields=part)
 
     def cropped(self, box: np.ndarray) -> Result:
         """The result over a box of keys, without a fetch.
@@ -120,9 +118,8 @@ class Result:
         Args:
             box: int64 (keys, 2), within the bounds.
         """
-        if not isinstance(self.fields, PlacedFields):
-            return self.part(box, [*self.fields])
-        return replace(self, schema=self._over(box), fields=self.fields.cropped(box))
+        fields = self.fields.crop(box - self.bounds[:, :1])
+        return replace(self, schema=self._over(box), fields=fields)
 
     def _over(self, box: np.ndarray) -> Schema:
         ends = zip(self.schema.keys, box.tolist(), strict=True)

@@ -16,7 +16,7 @@ from einsql.ir.tra.kernels import VALUE
 from einsql.ir.tra.plan import Node
 from einsql.ir.tra.typing import assembled
 from einsql.storage.block_relation import PlacedBlocks, assemble
-from einsql.storage.relation import Fields
+from einsql.storage.fields import Fields, LocalFields
 from einsql.storage.results.result import Result, ResultColumn, arrow_type
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def tensor_fields(node: Node, blocks: Mapping[KeyTuple, np.ndarray], schema: Sch
     cuts = assembled(node.schema, "A tensor made of tiles")
     placed = blocks.tensor(schema, cuts) if isinstance(blocks, PlacedBlocks) else None
     (field,) = schema.fields
-    return {field.name: assemble(node, blocks)} if placed is None else placed
+    return LocalFields({field.name: assemble(node, blocks)}) if placed is None else placed
 
 
 def type_text(schema: BlockSchema) -> str:

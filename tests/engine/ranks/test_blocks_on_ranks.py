@@ -15,8 +15,8 @@ from einsql.engine.ranks.call import Tick
 from einsql.engine.ranks.messages import Command, Kept, Run, Source
 from einsql.engine.tra.site_executor import SiteRun
 from einsql.optimizer.tra import RULES
+from einsql.storage.fields import PlacedFields
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import PlacedFields
 from tests.engine.ranks.conftest import Connected
 from tests.optimizer.test_ia_rules import FORMS, form
 from tests.sql.test_tiles import X, Y

@@ -14,8 +14,8 @@ from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.messages import Count, Fetch, Run
 from einsql.engine.ranks.tile_store import compact
 from einsql.storage import files
+from einsql.storage.fields import PlacedFields
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import PlacedFields
 from einsql.storage.results.result import PIECE
 from tests.engine.ranks.conftest import Connected
 from tests.support.oracle.ranks import measured

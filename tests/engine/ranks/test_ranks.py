@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import einsql
+from einsql.storage.fields import PlacedFields
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import PlacedFields
 from tests.engine.ranks.conftest import Connected
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")

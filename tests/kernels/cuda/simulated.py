@@ -21,7 +21,7 @@ from einsql.ir.einsum.graph import Call, EinSum, Value
 from einsql.ir.functions import SCALARS
 from einsql.kernels.cuda import Memory, compile_on_device, generated
 from einsql.kernels.cuda.simulator import Simulator
-from einsql.kernels.kernel import Fields, Tick
+from einsql.kernels.kernel import Arrays, Tick
 from tests.kernels.compiling import PROPERTY
 from tests.kernels.cuda.nodes import awkward, pairs, scalars
 from tests.kernels.indexed import convolutions, gathers, segments
@@ -40,7 +40,7 @@ def runner(node: EinSum, memory: Memory, least: int = 16) -> Runner:
     """A node's runner over NumPy arrays, as those of the processor are."""
     run = compile_on_device(node, memory, least=least).run
 
-    def on_arrays(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def on_arrays(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         handles = [{name: memory.given(a) for name, a in o.items()} for o in operands]
         return {name: h.host() for name, h in run(handles, tick).items()}
 

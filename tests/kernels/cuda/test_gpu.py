@@ -16,7 +16,7 @@ import einsql
 from einsql.errors import OperationalError
 from einsql.kernels.cuda import Memory, compile_on_device, device
 from einsql.kernels.cuda.device import simulated
-from einsql.kernels.kernel import Fields, Tick
+from einsql.kernels.kernel import Arrays, Tick
 from tests.kernels.compiling import PROPERTY
 from tests.kernels.cuda.nodes import pairs
 from tests.kernels.nodes import Case, cases, check
@@ -45,7 +45,7 @@ pytestmark = [
 def run(case: Case, memory: Memory, least: int = 16) -> None:
     compute = compile_on_device(case.node, memory, least=least).run
 
-    def on_arrays(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    def on_arrays(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         handles = [{name: memory.given(a) for name, a in o.items()} for o in operands]
         return {name: h.host() for name, h in compute(handles, tick).items()}
 

@@ -7,8 +7,8 @@ import pytest
 
 import einsql
 from einsql.storage.database import payload
+from einsql.storage.fields import PlacedFields
 from einsql.storage.objects import Tensor
-from einsql.storage.relation import PlacedFields
 
 pytest.importorskip("mpi4py", reason="it starts MPI ranks")
 

@@ -22,7 +22,7 @@ from einsql.planner.plan import Plan
 from einsql.planner.sites import sited
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query as Asked
-from einsql.storage.relation import Fields
+from einsql.storage.fields import Fields
 from tests.support.oracle.campaign import QUERIES_PER_DATABASE
 from tests.support.oracle.choices import Choices
 from tests.support.oracle.compare import difference

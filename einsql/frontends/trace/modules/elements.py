@@ -11,7 +11,7 @@ import numpy as np
 from einsql.frontends.trace.array import apply_, combine
 from einsql.frontends.trace.elementwise import DEFINITIONS, B, sigmoid
 from einsql.frontends.trace.expressions import apply, cast
-from einsql.frontends.trace.modules.registry import axes, numpy_dtype, operator
+from einsql.frontends.trace.modules.registry import axes, numpy_dtype, operator, table
 from einsql.frontends.trace.nodes import Expr
 from einsql.frontends.trace.source import untraceable
 
@@ -45,70 +45,56 @@ def _defined(definition: Callable[..., Expr]) -> Callable[[Array], Array]:
     return lambda x: combine(definition, x)
 
 
-operator("erf", "special_erf", elementwise=True)(_defined(DEFINITIONS["erf"]))
-operator("erfc", elementwise=True)(_defined(DEFINITIONS["erfc"]))
-operator("sigmoid", elementwise=True)(_defined(sigmoid))
+def _sign(a: Expr) -> Expr:
+    """Returns -1, 0 or 1; of NaN 0, where np.sign gives NaN."""
+    return cast(a if a.dtype is B else apply("sign", a), a.dtype)
 
 
-@operator("sign", "sgn", elementwise=True)
-def sign(x: Array) -> Array:
-    """-1, 0 or 1; of NaN 0, which NumPy leaves."""
-    return combine(lambda a: cast(a if a.dtype is B else apply("sign", a), a.dtype), x)
-
-
-@operator("round", elementwise=True)
-def round_(x: Array, decimals: int = 0) -> Array:
-    """The nearest number of so many decimals, halves to even."""
-    return np.round(x, decimals)
-
-
-@operator("add", elementwise=True)
-def add(x: Array, y: Array, alpha: float = 1) -> Array:
-    """X + alpha · y."""
-    return np.add(x, y if alpha == 1 else np.multiply(y, alpha))
-
-
-@operator("sub", elementwise=True)
-def sub(x: Array, y: Array, alpha: float = 1) -> Array:
-    """X - alpha · y."""
+def _sub(x: Array, y: Array, alpha: float = 1) -> Array:
     return np.subtract(x, y if alpha == 1 else np.multiply(y, alpha))
 
 
-@operator("rsub", elementwise=True)
-def rsub(x: Array, y: Array, alpha: float = 1) -> Array:
-    """Y - alpha · x."""
-    return sub(y, x, alpha)
-
-
-@operator("div", "true_divide", elementwise=True)
-def div(x: Array, y: Array, rounding_mode: str | None = None) -> Array:
-    """X / y, rounded if that is asked for."""
+def _div(x: Array, y: Array, rounding_mode: str | None = None) -> Array:
     if rounding_mode == "floor":
         return np.floor_divide(x, y)
     quotient = np.divide(x, y)
     return np.trunc(quotient) if rounding_mode == "trunc" else quotient
 
 
-@operator("rsqrt", elementwise=True)
-def rsqrt(x: Array) -> Array:
-    """1 / √x."""
-    return 1 / np.sqrt(x)
-
-
-@operator("relu")
-def relu(x: Array) -> Array:
-    """max(x, 0)."""
-    return np.maximum(x, 0)
-
-
-@operator("silu")
-def silu(x: Array) -> Array:
-    """X · sigmoid(x)."""
-    return np.multiply(x, combine(sigmoid, x))
+table(
+    {
+        "erf special_erf": _defined(DEFINITIONS["erf"]),
+        "erfc": _defined(DEFINITIONS["erfc"]),
+        "sigmoid": _defined(sigmoid),
+        "sign sgn": _defined(_sign),
+        "round": lambda x, decimals=0: np.round(x, decimals),
+        "add": lambda x, y, alpha=1: np.add(x, y if alpha == 1 else np.multiply(y, alpha)),
+        "sub": _sub,
+        "rsub": lambda x, y, alpha=1: _sub(y, x, alpha),
+        "div true_divide": _div,
+        "rsqrt": lambda x: 1 / np.sqrt(x),
+    },
+    elementwise=True,
+)
+table(
+    {
+        "relu": lambda x: np.maximum(x, 0),
+        "silu": lambda x: np.multiply(x, combine(sigmoid, x)),
+        "leaky_relu": lambda x, slope=0.01: np.where(x > 0, x, x * slope),
+        "log_sigmoid": lambda x: -np.logaddexp(-x, 0),
+        "clamp hardtanh clip": lambda x, low=None, high=None: np.clip(x, low, high),
+        "relu6": lambda x: np.clip(x, 0, 6),
+        "hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
+        "hardswish": lambda x: x * (np.clip(x + 3, 0, 6) / 6),
+        "where": lambda condition, x, y: np.where(condition, x, y),
+        "masked_fill": lambda x, mask, value: np.where(mask, value, x),
+        "to _to_copy type_as": lambda x, *_, **__: x,  # the graph says in which type
+    }
+)
 
 
 @operator("gelu")
-def gelu(x: Array, approximate: str = "none") -> Array:
+def _gelu(x: Array, approximate: str = "none") -> Array:
     """X times the normal distribution at x."""
     if approximate == "tanh":
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))
@@ -116,73 +102,17 @@ def gelu(x: Array, approximate: str = "none") -> Array:
     return 0.5 * x * (1 + combine(DEFINITIONS["erf"], x * math.sqrt(0.5)))
 
 
-@operator("leaky_relu")
-def leaky_relu(x: Array, slope: float = 0.01) -> Array:
-    """X, or slope · x below 0."""
-    return np.where(x > 0, x, x * slope)
-
-
 @operator("elu")
-def elu(x: Array, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Array:
-    """X, or α (exp(x) - 1) below 0."""
+def _elu(x: Array, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Array:
     below = np.expm1(np.where(x > 0, 0, x) * input_scale) * (alpha * scale)
     return np.where(x > 0, x * scale, below)
 
 
 @operator("softplus")
-def softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
-    """ln(1 + exp(βx)) / β."""
+def _softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
     inner = x * beta
     smooth = np.log1p(np.exp(np.where(inner > threshold, threshold, inner))) / beta
     return np.where(inner > threshold, x, smooth)
-
-
-@operator("log_sigmoid")
-def log_sigmoid(x: Array) -> Array:
-    """ln(1 / (1 + exp(-x)))."""
-    return -np.logaddexp(-x, 0)
-
-
-@operator("clamp", "hardtanh", "clip")
-def clamp(x: Array, low: Array = None, high: Array = None) -> Array:
-    """X within limits."""
-    return np.clip(x, low, high)
-
-
-@operator("relu6")
-def relu6(x: Array) -> Array:
-    """X within 0 and 6."""
-    return np.clip(x, 0, 6)
-
-
-@operator("hardsigmoid")
-def hardsigmoid(x: Array) -> Array:
-    """(x + 3) / 6 within 0 and 1."""
-    return np.clip(x + 3, 0, 6) / 6
-
-
-@operator("hardswish")
-def hardswish(x: Array) -> Array:
-    """X · hardsigmoid(x)."""
-    return x * hardsigmoid(x)
-
-
-@operator("where")
-def where(condition: Array, x: Array, y: Array) -> Array:
-    """X where the condition holds, else y."""
-    return np.where(condition, x, y)
-
-
-@operator("masked_fill")
-def masked_fill(x: Array, mask: Array, value: Any) -> Array:
-    """The value where the mask holds, else x."""
-    return np.where(mask, value, x)
-
-
-@operator("to", "_to_copy", "type_as")
-def to(x: Array, *args: Any, dtype: Any = None, **options: Any) -> Array:
-    """X in another type; the graph says which."""
-    return x
 
 
 # ---- reductions
@@ -192,28 +122,11 @@ def _typed(x: Array, dtype: Any) -> Array:
     return x if dtype is None else x.astype(numpy_dtype(dtype))
 
 
-@operator("sum")
-def sum_(x: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
-    """Sums along dimensions."""
-    return np.sum(_typed(x, dtype), axis=axes(dim), keepdims=keepdim)
+def _along(function: Callable[..., Array]) -> Callable[..., Array]:
+    def run(x: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
+        return function(_typed(x, dtype), axis=axes(dim), keepdims=keepdim)
 
-
-@operator("mean")
-def mean(x: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
-    """Means along dimensions."""
-    return np.mean(_typed(x, dtype), axis=axes(dim), keepdims=keepdim)
-
-
-@operator("amax")
-def amax(x: Array, dim: Any = (), keepdim: bool = False) -> Array:
-    """Greatest elements along dimensions."""
-    return np.max(x, axis=axes(dim), keepdims=keepdim)
-
-
-@operator("amin")
-def amin(x: Array, dim: Any = (), keepdim: bool = False) -> Array:
-    """Least elements along dimensions."""
-    return np.min(x, axis=axes(dim), keepdims=keepdim)
+    return run
 
 
 def _extreme(plain: Any, at: Any) -> Callable[..., Any]:
@@ -225,68 +138,34 @@ def _extreme(plain: Any, at: Any) -> Callable[..., Any]:
     return run
 
 
-operator("max")(_extreme(np.max, np.argmax))
-operator("min")(_extreme(np.min, np.argmin))
-
-
-@operator("argmax")
-def argmax(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    """The index of the greatest element."""
-    return np.argmax(x, axis=dim, keepdims=keepdim)
-
-
-@operator("argmin")
-def argmin(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    """The index of the least element."""
-    return np.argmin(x, axis=dim, keepdims=keepdim)
-
-
-@operator("any")
-def any_(x: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    """Whether any element is not 0."""
-    return np.any(x, axis=axes(dim), keepdims=keepdim)
-
-
-@operator("all")
-def all_(x: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    """Whether no element is 0."""
-    return np.all(x, axis=axes(dim), keepdims=keepdim)
-
-
-@operator("prod")
-def prod(x: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
-    """Products along a dimension."""
-    return np.prod(_typed(x, dtype), axis=axes(dim), keepdims=keepdim)
-
-
-@operator("cumsum")
-def cumsum(x: Array, dim: int, dtype: Any = None) -> Array:
-    """Sums up to each element."""
-    return np.cumsum(_typed(x, dtype), axis=dim)
+table(
+    {
+        "sum": _along(np.sum), "mean": _along(np.mean), "prod": _along(np.prod),
+        "amax": _along(np.max), "amin": _along(np.min), "argmax": _along(np.argmax),
+        "argmin": _along(np.argmin), "any": _along(np.any), "all": _along(np.all),
+        "max": _extreme(np.max, np.argmax), "min": _extreme(np.min, np.argmin),
+        "cumsum": lambda x, dim, dtype=None: np.cumsum(_typed(x, dtype), axis=dim),
+    }
+)  # fmt: skip
 
 
 @operator("var")
-def var(
+def _var(
     x: Array, dim: Any = None, unbiased: Any = True, keepdim: bool = False, correction: Any = None
 ) -> Array:
-    """Variances along dimensions."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     degrees = correction if correction is not None else int(bool(unbiased))
     return np.var(x, axis=axes(dim), ddof=degrees, keepdims=keepdim)
 
 
-@operator("std")
-def std(*args: Any, **options: Any) -> Array:
-    """Standard deviations along dimensions."""
-    return np.sqrt(var(*args, **options))
+operator("std")(lambda *args, **options: np.sqrt(_var(*args, **options)))
 
 
 @operator("var_mean")
-def var_mean(x: Array, dim: Any = None, *args: Any, **options: Any) -> tuple[Array, Array]:
-    """Variances and means."""
+def _var_mean(x: Array, dim: Any = None, *args: Any, **options: Any) -> tuple[Array, Array]:
     keep = options.get("keepdim", False)
-    return var(x, dim, *args, **options), mean(x, dim, keep)
+    return _var(x, dim, *args, **options), np.mean(x, axis=axes(dim), keepdims=keep)
 
 
 @operator("softmax", "_softmax")
@@ -315,8 +194,7 @@ def log_softmax(x: Array, dim: int, *_: Any, dtype: Any = None) -> Array:
 
 
 @operator("logsumexp")
-def logsumexp(x: Array, dim: Any, keepdim: bool = False) -> Array:
-    """The logarithm of the sum of exponentials."""
+def _logsumexp(x: Array, dim: Any, keepdim: bool = False) -> Array:
     top = np.max(x, axis=axes(dim), keepdims=True)
     top = np.where(np.isinf(top), 0, top)  # of infinite ones the difference would be NaN
     logarithm = np.log(np.sum(np.exp(x - top), axis=axes(dim), keepdims=True)) + top
@@ -324,10 +202,9 @@ def logsumexp(x: Array, dim: Any, keepdim: bool = False) -> Array:
 
 
 @operator("linalg_vector_norm", "norm")
-def norm(
+def _norm(
     x: Array, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Array:
-    """Norms of vectors."""
     x, along = _typed(x, dtype), axes(dim)
     if ord in (None, 2, "fro"):
         return np.sqrt(np.sum(x * x, axis=along, keepdims=keepdim))
@@ -339,8 +216,7 @@ def norm(
 
 
 @operator("mse_loss")
-def mse_loss(x: Array, y: Array, reduction: int = 1) -> Array:
-    """The mean, or sum, of squared differences."""
+def _mse_loss(x: Array, y: Array, reduction: int = 1) -> Array:
     square = apply_(np.square, apply_(np.subtract, x, y))
     return reduced(square, reduction)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.errors import Error, NotSupportedError, ProgrammingError
+from einsql.frontends.trace.arguments import leaves, mapped
 from einsql.frontends.trace.array import TracedArray, lifted
 from einsql.frontends.trace.modules import elements, layers, places, windows
 from einsql.frontends.trace.modules.registry import ELEMENTWISE, OPERATORS, numpy_dtype
@@ -80,7 +81,6 @@ def _is_array(value: Any) -> bool:
 
 
 def _operator(target: Any) -> str:
-    """The name of an operator without namespace and overload."""
     name = getattr(target, "name", None)
     if not callable(name):
         return str(getattr(target, "__name__", target))
@@ -99,7 +99,6 @@ def _writes(module: Any) -> bool:
 
 
 def _refuse_changes(exported: Any) -> None:
-    """Refuses modules that change their arguments or their state."""
     from torch.export.graph_signature import OutputKind
 
     for spec in exported.graph_signature.output_specs:
@@ -118,7 +117,7 @@ def _values(exported: Any, traced: Sequence[Any], graph: Graph) -> list[Any]:
     """The value of each placeholder: a parameter, buffer, constant or argument."""
     from torch.export.graph_signature import InputKind
 
-    arguments = iter(_tensors(traced))
+    arguments = iter(leaves(traced))
     inputs: list[Any] = []
     for spec in exported.graph_signature.input_specs:
         if spec.kind is InputKind.USER_INPUT:
@@ -132,15 +131,6 @@ def _values(exported: Any, traced: Sequence[Any], graph: Graph) -> list[Any]:
         else:
             raise NotSupportedError(f"{spec.target} is no tensor")
     return inputs
-
-
-def _tensors(value: Any) -> list[Any]:
-    """The tensors in nested arguments, in PyTorch's order."""
-    if isinstance(value, list | tuple):
-        return [x for v in value for x in _tensors(v)]
-    if isinstance(value, dict):
-        return [x for v in value.values() for x in _tensors(v)]
-    return [value]
 
 
 def _name(path: str) -> str:
@@ -183,11 +173,7 @@ def _play(module: Any, values: Sequence[Any], graph: Graph) -> Sequence[Any]:
 
 
 def _arguments(value: Any, computed: dict[Any, Any]) -> Any:
-    if isinstance(value, list | tuple):
-        return [_arguments(v, computed) for v in value]
-    if isinstance(value, dict):
-        return {k: _arguments(v, computed) for k, v in value.items()}
-    return computed.get(value, value) if hasattr(value, "op") else value
+    return mapped(value, lambda v: computed.get(v, v) if hasattr(v, "op") else v)
 
 
 def _called(node: Any, args: Any, options: Any, graph: Graph) -> Any:

@@ -9,47 +9,27 @@ from typing import Any
 import numpy as np
 
 from einsql.frontends.trace.modules.elements import log_softmax, reduced, safe_softmax, softmax
-from einsql.frontends.trace.modules.registry import operator
+from einsql.frontends.trace.modules.registry import operator, table
 from einsql.frontends.trace.source import untraceable
 
 Array = Any
 
 
 @operator("linear")
-def linear(x: Array, weight: Array, bias: Array = None) -> Array:
-    """X · weightᵀ + bias."""
+def _linear(x: Array, weight: Array, bias: Array = None) -> Array:
     product = np.matmul(x, np.swapaxes(weight, 0, 1)) if weight.ndim > 1 else np.matmul(x, weight)
     return product if bias is None else product + bias
 
 
-@operator("mm", "bmm", "matmul", "mv", "dot")
-def product(x: Array, y: Array) -> Array:
-    """A product of matrices or vectors."""
-    return np.matmul(x, y)
-
-
 @operator("addmm", "baddbmm", "addmv")
-def addmm(c: Array, x: Array, y: Array, beta: float = 1, alpha: float = 1) -> Array:
-    """Beta · c + alpha · x · y."""
+def _addmm(c: Array, x: Array, y: Array, beta: float = 1, alpha: float = 1) -> Array:
     product = np.matmul(x, y)
     product = product if alpha == 1 else product * alpha
     return product if beta == 0 else product + (c if beta == 1 else c * beta)
 
 
-@operator("outer", "ger")
-def outer(x: Array, y: Array) -> Array:
-    """All products of two vectors' elements."""
-    return np.outer(x, y)
-
-
-@operator("einsum")
-def einsum(expression: str, arrays: Sequence[Array], **_: Any) -> Array:
-    """An Einstein sum."""
-    return np.einsum(expression, *arrays)
-
-
 @operator("scaled_dot_product_attention")
-def attention(
+def _attention(
     q: Array,
     k: Array,
     v: Array,
@@ -76,11 +56,20 @@ def attention(
     return np.matmul(weights, v)
 
 
+table(
+    {
+        "mm bmm matmul mv dot": np.matmul,
+        "outer ger": np.outer,
+        "einsum": lambda expression, arrays, **_: np.einsum(expression, *arrays),
+    }
+)
+
+
 # ---- norms
 
 
 @operator("layer_norm")
-def layer_norm(
+def _layer_norm(
     x: Array,
     shape: Sequence[int],
     weight: Array = None,
@@ -96,17 +85,10 @@ def layer_norm(
     return rows if bias is None else rows + bias
 
 
-@operator("native_layer_norm")
-def native_layer_norm(*args: Any) -> tuple[Array, None, None]:
-    """As layer_norm, without the statistics that training needs."""
-    return layer_norm(*args), None, None
-
-
 @operator("rms_norm")
-def rms_norm(
+def _rms_norm(
     x: Array, shape: Sequence[int], weight: Array = None, eps: float | None = None
 ) -> Array:
-    """Rows over the root of their mean square, times a weight."""
     along = tuple(range(x.ndim - len(shape), x.ndim))
     least = float(np.finfo(x.dtype).eps) if eps is None else eps
     rows = x / np.sqrt(np.mean(x * x, axis=along, keepdims=True) + least)
@@ -118,8 +100,14 @@ def channels(x: Array, values: Array) -> Array:
     return np.reshape(values, (-1, *[1] * (x.ndim - 2)))
 
 
+def _affine(x: Array, normed: Array, weight: Array, bias: Array) -> Array:
+    """Returns the product with the weights of each channel, plus a bias."""
+    normed = normed if weight is None else normed * channels(x, weight)
+    return normed if bias is None else normed + channels(x, bias)
+
+
 @operator("batch_norm", "_native_batch_norm_legit_no_training")
-def batch_norm(x: Array, weight: Array, bias: Array, mean: Array, var: Array, *rest: Any) -> Any:
+def _batch_norm(x: Array, weight: Array, bias: Array, mean: Array, var: Array, *rest: Any) -> Any:
     """Channels shifted and scaled by learned parameters."""
     training = len(rest) > 2 and rest[0] is True
     if mean is None:
@@ -131,13 +119,12 @@ def batch_norm(x: Array, weight: Array, bias: Array, mean: Array, var: Array, *r
         raise untraceable("Batch normalisation in training", "Call module.eval() before.")
     eps = next(r for r in rest[::-1] if isinstance(r, float))
     normed = (x - channels(x, mean)) / np.sqrt(channels(x, var) + eps)
-    normed = normed if weight is None else normed * channels(x, weight)
-    normed = normed if bias is None else normed + channels(x, bias)
+    normed = _affine(x, normed, weight, bias)
     return normed if len(rest) > 2 else (normed, None, None)
 
 
 @operator("_native_batch_norm_legit")
-def instance_norm(
+def _instance_norm(
     x: Array, weight: Array, bias: Array, training: bool, momentum: float, eps: float, *rest: Any
 ) -> tuple[Array, None, None]:
     """Channels with mean 0 and variance 1, as instance_norm has them."""
@@ -146,38 +133,37 @@ def instance_norm(
     along = (0, *range(2, x.ndim))
     away = x - np.mean(x, axis=along, keepdims=True)
     normed = away / np.sqrt(np.mean(away * away, axis=along, keepdims=True) + eps)
-    normed = normed if weight is None else normed * channels(x, weight)
-    return (normed if bias is None else normed + channels(x, bias)), None, None
+    return _affine(x, normed, weight, bias), None, None
 
 
 @operator("group_norm")
-def group_norm(
+def _group_norm(
     x: Array, groups: int, weight: Array = None, bias: Array = None, eps: float = 1e-5, *_: Any
 ) -> Array:
     """Groups of channels with mean 0 and variance 1."""
     parts = np.reshape(x, (x.shape[0], groups, -1))
-    normed = np.reshape(layer_norm(parts, parts.shape[-1:], eps=eps), x.shape)
-    normed = normed if weight is None else normed * channels(x, weight)
-    return normed if bias is None else normed + channels(x, bias)
+    normed = np.reshape(_layer_norm(parts, parts.shape[-1:], eps=eps), x.shape)
+    return _affine(x, normed, weight, bias)
 
 
-@operator("native_group_norm")
-def native_group_norm(
-    x: Array, weight: Array, bias: Array, n: int, channels: int, size: int, groups: int, eps: float
-) -> tuple[Array, None, None]:
-    """As group_norm, without the statistics that training needs."""
-    return group_norm(x, groups, weight, bias, eps), None, None
+table(
+    {  # without the statistics that training needs
+        "native_layer_norm": lambda *args: (_layer_norm(*args), None, None),
+        "native_group_norm": lambda x, weight, bias, n, channels, size, groups, eps: (
+            _group_norm(x, groups, weight, bias, eps), None, None,
+        ),
+    }
+)  # fmt: skip
 
 
 @operator("bilinear")
-def bilinear(x: Array, y: Array, weight: Array, bias: Array = None) -> Array:
-    """Products of both arguments' rows with a matrix for each output."""
+def _bilinear(x: Array, y: Array, weight: Array, bias: Array = None) -> Array:
     product = np.einsum("...i,oij,...j->...o", x, weight, y)
     return product if bias is None else product + bias
 
 
 @operator("nll_loss", "nll_loss_nd")
-def nll_loss(
+def _nll_loss(
     x: Array, target: Array, weight: Array = None, reduction: int = 1, ignore_index: int = -100
 ) -> Array:
     """Minus the value of each row's class."""
@@ -190,7 +176,7 @@ def nll_loss(
 
 
 @operator("cross_entropy_loss")
-def cross_entropy(
+def _cross_entropy(
     x: Array,
     target: Array,
     weight: Array = None,
@@ -201,4 +187,4 @@ def cross_entropy(
     """nll_loss of log_softmax."""
     if label_smoothing:
         raise untraceable("A loss with label_smoothing", "Mix the targets before.")
-    return nll_loss(log_softmax(x, 1), target, weight, reduction, ignore_index)
+    return _nll_loss(log_softmax(x, 1), target, weight, reduction, ignore_index)

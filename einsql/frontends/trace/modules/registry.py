@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,6 +30,12 @@ def operator(*names: str, elementwise: bool = False) -> Callable[[F], F]:
     return register
 
 
+def table(functions: Mapping[str, Callable[..., Any]], elementwise: bool = False) -> None:
+    """Registers implementations under the names in their keys, which blanks separate."""
+    for names, function in functions.items():
+        operator(*names.split(), elementwise=elementwise)(function)
+
+
 def numpy_dtype(dtype: Any) -> np.dtype:
     """NumPy's dtype of PyTorch's; two-byte floats are computed as float32."""
     name = str(dtype).removeprefix("torch.")
@@ -44,5 +50,5 @@ def axes(dim: Any) -> Any:
 
 
 def rank(x: Any) -> int:
-    """How many axes a traced or plain array has."""
+    """The number of axes of a traced or plain array."""
     return x.ndim if isinstance(x, TracedArray) else np.ndim(x)

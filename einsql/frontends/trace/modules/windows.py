@@ -13,6 +13,7 @@ from einsql.frontends.trace.array import TracedArray, graph_of, lifted
 from einsql.frontends.trace.elementwise import met
 from einsql.frontends.trace.expressions import apply, cast, label, plus, scaled
 from einsql.frontends.trace.modules.layers import channels
+from einsql.frontends.trace.modules.places import widened
 from einsql.frontends.trace.modules.registry import operator
 from einsql.frontends.trace.nodes import Affine, Expr
 from einsql.frontends.trace.source import untraceable
@@ -27,7 +28,7 @@ def _several(value: Any, many: int) -> list[int]:
 
 
 @operator("conv1d", "conv2d", "conv3d")
-def convolution(
+def _convolution(
     x: Array,
     weight: Array,
     bias: Array = None,
@@ -41,15 +42,15 @@ def convolution(
     steps, gaps = _several(stride, many), _several(dilation, many)
     if padding == "same":
         around = [g * (k - 1) for g, k in zip(gaps, weight.shape[2:], strict=True)]
-        x, padding = _widened(x, [(n // 2, n - n // 2) for n in around]), 0
+        x, padding = widened(x, [(n // 2, n - n // 2) for n in around]), 0
     edges = _several(0 if padding == "valid" else padding, many)
     if x.ndim == many + 1:
-        return convolution(x[None], weight, bias, steps, edges, gaps, groups)[0]
+        return _convolution(x[None], weight, bias, steps, edges, gaps, groups)[0]
     graph = graph_of((x, weight))
     x, weight = lifted(graph, x), lifted(graph, weight)
     windows = _Windows(x.shape[2:], weight.shape[2:], steps, edges, gaps)
     if not windows.reach:
-        x, edges = _bordered(x, edges, 0), [0] * many
+        x, edges = widened(x, [(p, p) for p in edges]), [0] * many
     sizes = windows.sizes
     out, own = weight.shape[0] // groups, weight.shape[1]
     # n, group, channel of it, places; then what is summed over: channel, place in the window
@@ -75,8 +76,8 @@ class _Windows:
     """Windows over axes.
 
     Attributes:
-        sizes: How many there are along each axis.
-        reach: Whether every one of them has a place that lies inside.
+        sizes: The number of windows along each axis.
+        reach: Whether every window covers an element of the array.
     """
 
     def __init__(
@@ -96,24 +97,8 @@ class _Windows:
             self.reach = self.reach and bool(inside) and not (e == 1 and p)
 
 
-def _bordered(x: Array, edges: Sequence[int], value: float) -> Array:
-    """The array with its padding."""
-    return _widened(x, [(p, p) for p in edges], value)
-
-
-def _widened(x: Array, sides: Sequence[tuple[int, int]], value: float = 0) -> Array:
-    """The array with borders of its last axes, from which negative ones are cut off."""
-    before = x.ndim - len(sides)
-    kept = [
-        slice(max(0, -a), e - max(0, -b)) for e, (a, b) in zip(x.shape[before:], sides, strict=True)
-    ]
-    widths = [(0, 0)] * before + [(max(0, a), max(0, b)) for a, b in sides]
-    padded: Array = np.pad(x[(..., *kept)], widths, constant_values=value)
-    return padded
-
-
 @operator("convolution")
-def aten_convolution(
+def _aten_convolution(
     x: Array,
     weight: Array,
     bias: Array,
@@ -124,16 +109,15 @@ def aten_convolution(
     output_padding: Any,
     groups: int,
 ) -> Array:
-    """A convolution as decomposed graphs have it."""
     if transposed:
-        return transposed_convolution(
+        return _transposed_convolution(
             x, weight, bias, stride, padding, output_padding, groups, dilation
         )
-    return convolution(x, weight, bias, stride, padding, dilation, groups)
+    return _convolution(x, weight, bias, stride, padding, dilation, groups)
 
 
 @operator("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def transposed_convolution(
+def _transposed_convolution(
     x: Array,
     weight: Array,
     bias: Array = None,
@@ -149,15 +133,15 @@ def transposed_convolution(
         _several(v, many) for v in (stride, padding, output_padding, dilation)
     )
     if x.ndim == many + 1:
-        return transposed_convolution(x[None], weight, bias, steps, edges, more, groups, gaps)[0]
+        return _transposed_convolution(x[None], weight, bias, steps, edges, more, groups, gaps)[0]
     sides = weight.shape[2:]
     for n, (step, g, k) in enumerate(zip(steps, gaps, sides, strict=True)):
         x = _apart(x, 2 + n, step)
         reach = g * (k - 1) - edges[n]
-        x = _widened(x, [(0, 0)] * n + [(reach, reach + more[n])] + [(0, 0)] * (many - n - 1))
+        x = widened(x, [(0, 0)] * n + [(reach, reach + more[n])] + [(0, 0)] * (many - n - 1))
     parts = np.reshape(weight, (groups, -1, *weight.shape[1:]))
     turned = np.flip(np.swapaxes(parts, 1, 2), tuple(range(3, 3 + many)))
-    return convolution(x, np.reshape(turned, (-1, *turned.shape[2:])), bias, 1, 0, gaps, groups)
+    return _convolution(x, np.reshape(turned, (-1, *turned.shape[2:])), bias, 1, 0, gaps, groups)
 
 
 def _apart(x: Array, axis: int, step: int) -> Array:
@@ -175,7 +159,6 @@ def _apart(x: Array, axis: int, step: int) -> Array:
 def _pooled(
     x: Array, size: Any, stride: Any, padding: Any, dilation: Any, how: str, ceil_mode: bool = False
 ) -> Array:
-    """An aggregate over windows of the last axes."""
     many = len(size) if isinstance(size, list | tuple) else 2
     sides, edges, gaps = (_several(v, many) for v in (size, padding, dilation))
     steps = _several(stride, many) if stride not in (None, [], ()) else sides
@@ -184,7 +167,7 @@ def _pooled(
     before = x.shape[: x.ndim - many]
     windows = _Windows(x.shape[-many:], sides, steps, edges, gaps)
     if not windows.reach:
-        x, edges = _bordered(x, edges, 0 if how == "SUM" else -math.inf), [0] * many
+        x, edges = widened(x, [(p, p) for p in edges], 0 if how == "SUM" else -math.inf), [0] * many
     sizes = windows.sizes
     rank = x.ndim
     at: list[Expr] = [label(n) for n in range(len(before))]
@@ -198,7 +181,7 @@ def _pooled(
 
 
 @operator("max_pool2d", "max_pool1d", "max_pool3d")
-def max_pool(
+def _max_pool(
     x: Array,
     size: Any,
     stride: Any = None,
@@ -206,18 +189,17 @@ def max_pool(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> Array:
-    """The greatest elements of windows."""
     return _pooled(x, size, stride, padding, dilation, "MAX", ceil_mode)
 
 
 @operator("max_pool2d_with_indices")
-def max_pool_with_indices(*args: Any) -> tuple[Array, None]:
+def _max_pool_with_indices(*args: Any) -> tuple[Array, None]:
     """As max_pool; where the elements are is not there."""
-    return max_pool(*args), None
+    return _max_pool(*args), None
 
 
 @operator("avg_pool2d", "avg_pool1d")
-def avg_pool(
+def _avg_pool(
     x: Array,
     size: Any,
     stride: Any = None,
@@ -242,7 +224,7 @@ def avg_pool(
 
 
 @operator("adaptive_avg_pool2d", "adaptive_avg_pool1d", "_adaptive_avg_pool2d")
-def adaptive_avg_pool(x: Array, sizes: Any) -> Array:
+def _adaptive_avg_pool(x: Array, sizes: Any) -> Array:
     """Means of equal windows, so many along each of the last axes."""
     wanted = _several(sizes, len(sizes) if isinstance(sizes, list | tuple) else 2)
     last = x.shape[-len(wanted) :]

@@ -1,0 +1,149 @@
+"""Reports as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from einsql.core.units import duration
+from einsql.explain.cost_text import cost_lines
+from einsql.explain.report import (
+    ChangesReport,
+    GraphReport,
+    HybridReport,
+    PartReport,
+    PlanReport,
+    ProgramReport,
+    StepReport,
+    TileReport,
+)
+from einsql.explain.simulation_text import simulation_lines
+
+
+def lines(report: PlanReport) -> list[str]:
+    """Returns the text of a report."""
+    if isinstance(report, GraphReport):
+        return _graph_lines(report)
+    if isinstance(report, ChangesReport):
+        return list(_change_lines(report))
+    if isinstance(report, TileReport):
+        return list(_tile_lines(report))
+    return list(_hybrid_lines(report))
+
+
+def _graph_lines(report: GraphReport) -> list[str]:
+    """Returns the graph, then the steps on one site or the costs on several."""
+    shown = program_lines(report.program)
+    if report.program.steps is None:
+        shown += cost_lines(report)
+    if report.simulation is not None:
+        shown += simulation_lines(report.simulation)
+    return shown
+
+
+def program_lines(program: ProgramReport) -> list[str]:
+    """Returns the text of a graph and of its steps on one site."""
+    shown = list(_part_lines(program.parts, "elements"))
+    if program.rewrites is not None:
+        shown += ["-- as bound", *program.bound]
+        for rewrite in program.rewrites:
+            after = rewrite.after if rewrite.fired else ["SAME TEXT AS ABOVE"]
+            shown += [f"-- {rewrite.rule}: {rewrite.law}", *after]
+        shown.append("-- optimized")
+    shown += program.graph
+    if program.steps:
+        shown += ["-- steps", *map(_step_line, program.steps)]
+    return shown if program.blas is None else [*shown, f"-- BLAS: {program.blas}"]
+
+
+def _part_lines(parts: Sequence[PartReport], rest: str) -> Iterator[str]:
+    """Yields the parts that run first, and the title of the rest if there are any."""
+    for part in parts:
+        yield f"-- {part.id}"
+        yield from part.plan
+    if parts:
+        yield f"-- {rest}"
+
+
+def _step_line(step: StepReport) -> str:
+    text = f"{_span(step.nodes)}  {step.kernel}  {step.points:,} points"
+    if step.detail:
+        text += f"  {step.detail}"
+    if (measured := step.measured) is not None:
+        text += f"  {measured.seconds * 1e3:.3f} ms  {measured.bytes:,} bytes"
+        if measured.boxes and measured.boxes > 1:
+            text += f"  in {measured.boxes:,} boxes"
+        if measured.spilled:
+            text += f"  {measured.spilled:,} bytes spilled"
+    return text
+
+
+def _span(numbers: Sequence[int]) -> str:
+    """Formats names of nodes, consecutive ones as a range."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and runs[-1][-1] == n - 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    return ",".join(f"r{r[0]}" if len(r) == 1 else f"r{r[0]}..r{r[-1]}" for r in runs)
+
+
+def _change_lines(report: ChangesReport) -> Iterator[str]:
+    """Yields the plan of all changes with the title of each root, or the plan of each change."""
+    if report.program is not None:
+        yield from program_lines(report.program)
+        yield "-- roots"
+    for part in report.parts:
+        if part.plan is None:
+            yield f"{part.root}  {part.part}"
+        else:
+            yield f"-- {part.part}"
+            yield from _graph_lines(part.plan)
+
+
+def _tile_lines(report: TileReport) -> Iterator[str]:
+    """Yields the parts that run first, the plan, its costs and its measures."""
+    yield from _part_lines(report.parts, "tiles")
+    if report.table1 is not None:
+        yield f"-- by Table 1: {report.table1.total.summary}"
+        yield from report.table1.plan
+        for rewrite in report.rewrites or ():
+            yield f"-- {rewrite.rule}: {rewrite.law}"
+            yield from rewrite.after
+        yield f"-- the cheapest of {report.considered:,} plans"
+    yield from report.plan
+    if report.considered is not None:
+        yield f"-- {report.sites} sites: {report.total.summary}"
+    if report.measured is not None:
+        yield f"-- {report.measured.blocks} blocks  {report.measured.seconds * 1e3:.3f} ms"
+        if report.considered is not None:
+            for n, site in enumerate(report.per_site or ()):
+                yield (
+                    f"-- site {n}: {site.bytes_sent:,} bytes sent, {site.bytes_received:,} "
+                    f"received; {site.flops:,} flops in {duration(site.seconds or 0.0)}"
+                )
+
+
+def _hybrid_lines(report: HybridReport) -> Iterator[str]:
+    """Yields the text for DuckDB, the reasons, each fragment's plan, and DuckDB's plan."""
+    count = len(report.fragments)
+    shown = f"{count} fragment{'s' * (count != 1)}" if count else "no fragment"
+    yield f"DuckDB runs over {shown}:"
+    yield from _indented(report.duckdb.sql.strip().splitlines())
+    if report.reads:
+        yield "  reading " + ", ".join(report.reads)
+    if report.once:
+        yield "Computed once: " + ", ".join(report.once)
+    yield "Why:"
+    yield from _indented(report.why)
+    for fragment in report.fragments:
+        columns = ", ".join(f"c{n} = {name}" for n, name in enumerate(fragment.columns))
+        yield f"Fragment {fragment.name} ({columns}):"
+        yield from _indented(fragment.sql.strip().splitlines())
+        yield from _indented(lines(fragment.plan), "    ")
+    yield "DuckDB's plan:"
+    yield from _indented(report.duckdb.plan.splitlines())
+
+
+def _indented(text: Sequence[str], indent: str = "  ") -> Iterator[str]:
+    return (indent + line for line in text)
