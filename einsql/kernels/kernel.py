@@ -1,4 +1,4 @@
-"""The definition of a kernel: a named way to run some EinSum nodes, with a one-line law."""
+"""The definition of a kernel: a named method to run some EinSum nodes, with a one-line law."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Arrays = Mapping[str, np.ndarray]
 """A relation's fields by name; axes are the schema's keys in order, origin `key.lo`."""
 
 Tick = Callable[[float], None]
-"""Called with the fraction done about every half second of work; raises to cancel."""
+"""Callback with the completed fraction, 0 to 1, about twice per second; raises to cancel."""
 
 Runner = Callable[[Sequence[Arrays], Tick], dict[str, np.ndarray]]
 """Takes the arrays of each operand of the node and returns the node's output fields.
@@ -35,9 +35,9 @@ class CompiledNode(Generic[AnyRunner]):
     """A node with the kernels that run it.
 
     Attributes:
-        kernel: Names of the kernels, joined by "+", for EXPLAIN.
+        kernel: The names of the kernels, joined by "+", for EXPLAIN.
         run: The runner.
-        views: Output fields that share memory with operands, or with constants of the node.
+        views: The output fields that share memory with operands or constants of the node.
         calls_blas: Whether the runner may call a BLAS library.
     """
 
@@ -56,10 +56,10 @@ class Kernel:
     """A named entry of the registry.
 
     Attributes:
-        name: Shown by EXPLAIN ANALYZE.
+        name: The name that EXPLAIN ANALYZE shows.
         law: Its result and the nodes it applies to, in one line.
         match: Compiles a node, or returns None where the kernel does not apply.
-        takes_half: Whether it reads and writes elements of two bytes without conversion.
+        takes_half: Whether it reads and writes two-byte elements without conversion.
         makes_views: Whether results share memory with operands.
         calls_blas: Whether it may call a BLAS library.
     """
@@ -72,18 +72,18 @@ class Kernel:
     calls_blas: bool = False
 
     def compiled(self, node: EinSum, run: Runner) -> CompiledNode[Runner]:
-        """The node with a runner that the kernel made for it."""
+        """Combines the node with a runner that the kernel created."""
         fields = frozenset(o.name for o in node.outputs) if self.makes_views else frozenset()
         return CompiledNode(self.name, run, fields, self.calls_blas)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IgnoringConditions:
-    """A runner with floating-point conditions ignored unless they are already.
+    """A runner that ignores floating-point conditions.
 
     Attributes:
-        bare: The runner, without that.
-        write: Writes its operations as source, if it can; conditions are ignored then.
+        bare: The runner without this state.
+        write: Writes the runner's operations as source that ignores conditions; or None.
     """
 
     bare: Runner
@@ -99,11 +99,11 @@ class IgnoringConditions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WithWriter:
-    """A runner that meets no floating-point conditions, with a writer of its operations.
+    """A runner that causes no floating-point conditions, with a writer of its operations.
 
     Attributes:
         bare: The runner.
-        write: How.
+        write: Writes the runner's operations as source.
     """
 
     bare: Runner
@@ -115,14 +115,14 @@ class WithWriter:
 
 
 def ignoring(run: Runner, write: Write | None = None) -> Runner:
-    """The runner, with floating-point conditions ignored, and how it is written."""
+    """Wraps a runner so that it ignores floating-point conditions."""
     return IgnoringConditions(run, write)
 
 
 def no_progress(_: float) -> None:
-    """Ignores progress."""
+    """A callback without effect."""
 
 
 def share(tick: Tick, number: int, of: int) -> Tick:
-    """Progress of one part among several."""
+    """The callback of one of several equal parts of the work."""
     return lambda done: tick((number + done) / of)

@@ -1,4 +1,4 @@
-"""The kernels in the order they are tried, and the choice among them for a node."""
+"""The registered kernels in the order of preference, and the choice for a node."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from einsql.kernels import convolutions, packed, segments, sparse
     from einsql.kernels.matmul import ranged
     from einsql.kernels.vectorized import numpy_map, rare_extremes, vector
-else:  # loaded when a node needs one of them
+else:  # loaded when a node needs one of these modules
     convolutions, packed, segments, sparse = lazy_modules(
         "einsql.kernels", "convolutions", "packed", "segments", "sparse"
     )
@@ -44,18 +44,18 @@ else:  # loaded when a node needs one of them
     )
 
 SMALL = 1 << 16
-"""Points × outputs below which interpreting beats compiling, which costs 0.3 s."""
+"""Points × outputs below which interpretation is faster than compilation, which takes 0.3 s."""
 
 
 LONGEST = 256
-"""Calls above which expressions are interpreted: Numba's time grows by their square, to 3 s here.
+"""Calls above which expressions are interpreted: Numba's time is quadratic, 3 s for so many.
 
-A call that may raise counts five times, for the branches it brings.
+A call that may raise counts five times because of its branches.
 """
 
 
 def _length(node: EinSum) -> int:
-    """How much source the node's expressions make."""
+    """The approximate length of the source for the node's expressions, in calls."""
     calls = [e for root in exprs(node) for e in subexpressions(root) if isinstance(e, Call)]
     return len(calls) + 4 * sum(failure_of(e) is not None for e in calls)
 
@@ -145,7 +145,7 @@ def compile_node(node: EinSum, jit: str = "auto") -> CompiledNode[Runner]:
             Numba; "always" compiles nodes that are neither views nor contractions.
 
     Raises:
-        InternalError: No kernel takes the node.
+        InternalError: No kernel supports the node.
     """
     if any(map(beside, node.outputs)):
         return rare_extremes.compile_rare_extremes(node, lambda part: compile_node(part, jit))
@@ -165,7 +165,7 @@ def compile_node(node: EinSum, jit: str = "auto") -> CompiledNode[Runner]:
 
 
 def _ranged(node: EinSum, jit: str) -> CompiledNode[Runner] | None:
-    """Sums of products over ranges that end at scalars, and the node's other outputs."""
+    """Compiles sums of products over ranges that scalars bound, and the node's other outputs."""
     if node.guard == TRUE or not any(not o.labels for o in node.operands):
         return None
     split = ranged.without_limits(node)
@@ -189,7 +189,7 @@ def _ranged(node: EinSum, jit: str) -> CompiledNode[Runner] | None:
 
 
 def _of_parts(node: EinSum, jit: str) -> Callable[[EinSum], Runner]:
-    """Makes runners for parts of a node's domain; a kernel that all would have is chosen once."""
+    """Returns a compiler for parts of a node's domain; a common kernel is chosen once."""
     if not (_reads_sparse(node) or stores_half(node)):
         compiled = compile_parts(node, jit != "never")
         if compiled is not None:
@@ -198,7 +198,7 @@ def _of_parts(node: EinSum, jit: str) -> Callable[[EinSum], Runner]:
 
 
 def _streams(node: EinSum, output: Output, jit: str) -> bool:
-    """True for long plain sums where loops may be compiled, and shorter ones that convert."""
+    """True for long plain sums if loops may be compiled, and for shorter ones that convert."""
     least = SMALL if output.args[0].dtype is DType.DOUBLE and converts(output) else STREAMED
     return jit != "never" and node.points >= least and is_plain_sum(node, output)
 
@@ -220,7 +220,7 @@ def _reads_sparse(node: EinSum) -> bool:
 
 
 def _compile_whole(node: EinSum, jit: str) -> CompiledNode[Runner]:
-    """Kernels that read every element of the operands within the domain."""
+    """Compiles a node with kernels that read every element of the operands within the domain."""
     if _reads_sparse(node):
         part = sparse.narrowed(node)
         if part is not None:
@@ -239,7 +239,7 @@ def _compile_whole(node: EinSum, jit: str) -> CompiledNode[Runner]:
             return _first((LOOPS, contraction), node, jit)
         return _first((VIEWS, contraction, gather, *_general(node, jit)), node, jit)
     kernels = _general(looked.node, jit)
-    if not looked.overlap:  # a contraction might copy elements as often as they are read
+    if not looked.overlap:  # a contraction might copy overlapping elements repeatedly
         kernels = (VIEWS, contraction, *kernels)
     first = _first(kernels, looked.node, jit)
     return replace(first, run=looked.over(first.run))
@@ -275,13 +275,13 @@ def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
 
 
 def _repeats(node: EinSum) -> bool:
-    """True if an operand is repeated over many keys: NumPy has a short loop for each of them."""
+    """True if an operand is broadcast over many keys, which NumPy processes in short loops."""
     repeated = (0 < len(o.labels) < len(node.keys) for o in node.operands)
     return node.points >= STREAMED and any(repeated)
 
 
 def _combined(parts: Sequence[CompiledNode[Runner]]) -> CompiledNode[Runner]:
-    """One runner for parts that compute different outputs."""
+    """Combines the runners of parts that compute different outputs."""
     runners = [p.run for p in parts]
 
     def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Facts about the scalar expressions of a node that its kernels share."""
+"""Analysis of the scalar expressions of a node, shared by kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from einsql.ir.functions import SCALARS, Failure
 from einsql.ir.functions.casts import cast_failure
 
 Bounds = Mapping[str, tuple[int, int]]
-"""`[lo, hi)` of every label."""
+"""The bounds `[lo, hi)` of every label."""
 
 
 def bounds_of(node: EinSum) -> dict[str, tuple[int, int]]:
@@ -29,23 +29,23 @@ def bounds_of(node: EinSum) -> dict[str, tuple[int, int]]:
 
 
 def calls_of(*roots: Expr) -> set[Call]:
-    """The functions that expressions call, each once."""
+    """The distinct calls in expressions."""
     return {e for root in roots for e in subexpressions(root) if isinstance(e, Call)}
 
 
 def values_of(*roots: Expr) -> list[Value]:
-    """The operand fields that expressions read, each once, in order."""
+    """The distinct operand fields that expressions read, in order."""
     values = (e for root in roots for e in subexpressions(root) if isinstance(e, Value))
     return list(dict.fromkeys(values))
 
 
 def labels_read(node: EinSum, expr: Expr) -> set[str]:
-    """Labels whose value decides an expression, directly or through an operand's index."""
+    """The labels on which an expression depends, directly or through an operand's index."""
     return labels_of(expr).union(*(node.operands[n].labels for n in operands_of(expr)))
 
 
 def derived_axes(node: EinSum) -> list[tuple[Axis, Expr]]:
-    """The derived axes with their definitions, each after those that its definition reads.
+    """The derived axes with their definitions, in the order of their dependencies.
 
     Raises:
         InternalError: Axes define each other.
@@ -65,13 +65,13 @@ def derived_axes(node: EinSum) -> list[tuple[Axis, Expr]]:
 
 
 def failure_of(e: Call) -> Failure | None:
-    """How a function may raise for some arguments, or None if it never does."""
+    """The failure that a function may raise for some arguments, or None."""
     source = e.args[0].dtype
     return cast_failure(source, e.dtype) if e.fn == "cast" else SCALARS[e.fn].fails.get(source)
 
 
 def failure_within(e: Call, bounds: Bounds) -> Failure | None:
-    """How a function may raise, or None where the intervals of its arguments exclude that."""
+    """The failure that a function may raise within its arguments' intervals, or None."""
     failure = failure_of(e)
     return None if failure is None or never_overflows(e, bounds) else failure
 

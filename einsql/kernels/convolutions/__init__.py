@@ -1,6 +1,6 @@
 """Convolutions, pooling and splits: operands read through affine labels as windows.
 
-`affine` reads such operands as strided views; `match` finds products over them, which
+`affine` reads such operands as strided views; `match` recognises products over them, which
 `multiply` computes by register tiles.
 """
 

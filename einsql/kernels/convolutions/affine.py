@@ -31,10 +31,10 @@ Look = Callable[[np.ndarray], np.ndarray]
 
 
 def window_labels(node: EinSum) -> dict[str, Affine] | None:
-    """Every derived label of a node over its free labels.
+    """The definition of every derived label of a node over its free labels.
 
     Returns:
-        None where a label is derived otherwise, is a key, or may not be representable.
+        None if a label is not affine, is a key, or may overflow.
     """
     derived = affine_labels(node)
     bounds = bounds_of(node)
@@ -48,16 +48,16 @@ def window_labels(node: EinSum) -> dict[str, Affine] | None:
 
 @dataclass(frozen=True, slots=True)
 class Cropped:
-    """A part of a field, which is read only.
+    """A read-only part of a field.
 
     Attributes:
-        index: The index for NumPy.
+        index: The NumPy index.
     """
 
     index: tuple[Any, ...]
 
     def __call__(self, field: np.ndarray) -> np.ndarray:
-        """The part."""
+        """Returns the part of a field."""
         view: np.ndarray = field[self.index]
         view.flags.writeable = False
         return view
@@ -65,14 +65,14 @@ class Cropped:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How an operand is read: one axis per free label.
+    """The view of an operand with one axis per free label.
 
     Attributes:
         labels: The free labels, in the order in which the operand's keys read them.
-        shape: Their extents.
-        look: Turns a field of the operand, maybe wider, into a view of that shape.
-        width: By how much the field must be widened before and behind each of its axes, for
-            labels that leave its bounds.
+        shape: The extents of the labels.
+        look: Creates the view from a field of the operand, possibly padded.
+        width: The padding before and after each axis of the field, for labels that exceed its
+            bounds.
         overlaps: Whether elements are read at several points.
     """
 
@@ -84,12 +84,12 @@ class Reading:
 
     @property
     def inside(self) -> bool:
-        """True if no label leaves the operand's bounds."""
+        """True if no label exceeds the operand's bounds."""
         return all(w == (0, 0) for w in self.width)
 
 
 def reading_of(node: EinSum, operand: Operand, derived: Mapping[str, Affine]) -> Reading:
-    """How an operand is read through labels of which some are derived.
+    """The view of an operand that is read through derived labels.
 
     Args:
         node: A node without empty axes.
@@ -106,7 +106,7 @@ def reading_of(node: EinSum, operand: Operand, derived: Mapping[str, Affine]) ->
         before = max(0, a.lo - index.least(axes))
         width.append((before, max(0, index.most(axes) - a.hi + 1)))
         first = index.offset + sum(s * axes[x].lo for x, s in index.steps.items())
-        # A widened field is first cut to the label's own bounds, beyond which nothing exists.
+        # A padded field is first cut to the label's bounds, outside of which no points exist.
         inside = width[-1] == (0, 0)
         starts.append(first - key.lo if inside else first - a.lo + before)
     steps = [tuple(i.steps.get(x, 0) for i in indexes) for x in labels]
@@ -120,7 +120,7 @@ def reading_of(node: EinSum, operand: Operand, derived: Mapping[str, Affine]) ->
         for s, x in zip(starts, (next(iter(i.steps), None) for i in indexes), strict=True)
     )
 
-    if plain:  # which NumPy does ten times as fast
+    if plain:  # which NumPy computes ten times as fast
         return Reading(
             labels=labels,
             shape=shape,
@@ -141,11 +141,11 @@ def reading_of(node: EinSum, operand: Operand, derived: Mapping[str, Affine]) ->
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """A node whose operands are views.
+    """A node over views of its operands.
 
     Attributes:
-        node: The node over free labels alone; its operands are Inputs.
-        readings: How each operand becomes a view; None where it is read as it is.
+        node: The node over free labels only; its operands are Inputs.
+        readings: The view of each operand; None for an unchanged operand.
     """
 
     node: EinSum
@@ -157,7 +157,7 @@ class Windows:
         return any(r is not None and r.overlaps for r in self.readings)
 
     def over(self, run: Runner) -> Runner:
-        """A runner of the original node from one of `node`."""
+        """Creates a runner of the original node from a runner of `node`."""
 
         def through(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
             views = [
@@ -184,13 +184,13 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """The fields of an operand as they are looked at, in a function that is written.
+    """The views of an operand's fields in a generated function.
 
     Attributes:
-        page: Where.
+        page: The generated function.
         source: The operand.
-        look: How.
-        seen: Names of views that are written.
+        look: The view of a field.
+        seen: The names of written views by field.
     """
 
     page: Page
@@ -215,7 +215,7 @@ class _Looked:
 
 
 def as_windows(node: EinSum) -> Windows | None:
-    """The node over views, where every derived label is affine and stays within its bounds."""
+    """The node over views, if every derived label is affine and within its bounds, else None."""
     if all(a.define is None for a in node.axes) or any(a.extent == 0 for a in node.axes):
         return None
     derived = window_labels(node)
@@ -246,7 +246,7 @@ def as_windows(node: EinSum) -> Windows | None:
 
 
 def _in_free_labels(expr: Expr, defines: Mapping[str, Expr]) -> Expr:
-    """An expression with derived labels written out."""
+    """An expression with derived labels replaced by their definitions."""
     while labels_of(expr) & set(defines):
         expr = rewrite(expr, lambda e: defines.get(e.name, e) if isinstance(e, Label) else e)
     return expr

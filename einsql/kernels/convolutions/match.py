@@ -1,4 +1,4 @@
-"""Which nodes are products over windows, and the roles of their labels in the multiplication."""
+"""Recognition of products over windows, and the roles of their labels."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ FEWEST = 4
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Σ scale · rows · columns.
+    """The product Σ scale · rows · columns.
 
     Attributes:
         rows: The operand that is read element by element, with any strides.
-        columns: The operand that is packed.
-        scale: A finite factor, not 0.
-        batch: Keys of both operands.
-        m, n: Keys of the rows and of the columns alone.
-        k: Labels that are summed.
-        derived: The labels that follow from these.
+        columns: The packed operand.
+        scale: The finite, nonzero factor.
+        batch: The keys of both operands.
+        m, n: The keys of only the rows, and of only the columns.
+        k: The summed labels.
+        derived: The labels derived from these.
     """
 
     rows: Value
@@ -46,7 +46,7 @@ def is_window_product(node: EinSum, output: Output) -> bool:
 
 
 def product_of(node: EinSum, output: Output) -> Product | None:
-    """An output as a product of two operands of which one is read through affine labels."""
+    """Matches an output that is a product of two operands, one read through affine labels."""
     if (
         output.reduction != "sum"
         or output.dtype not in (DType.FLOAT, DType.DOUBLE)
@@ -92,6 +92,6 @@ def _reads_derived(node: EinSum, v: Value, derived: Mapping[str, Affine]) -> boo
 
 
 def _free(node: EinSum, v: Value, derived: Mapping[str, Affine]) -> set[str]:
-    """The free labels that an operand is read through."""
+    """The free labels on which an operand's index depends."""
     labels = node.operands[v.operand].labels
     return {x for y in labels for x in (derived[y].steps if y in derived else (y,))}

@@ -1,8 +1,8 @@
 """Products over windows: one operand is read in place, the other is packed.
 
 A register tile reads its rows element by element at any address, so overlapping windows are never
-copied. Labels may be strided, dilated or mixed: a table has the distance of each term from the
-first one of its row. Results are written to a table of addresses as well.
+copied. Labels may be strided, dilated or mixed: a table contains the offset of each term from the
+first term of its row. Another table contains the addresses of the results.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.runtime.cpu_features import machine
 
 PIECE = 2**28
-"""Products of one piece: some milliseconds."""
+"""Products of one piece, a few milliseconds."""
 LEAST = 2**22
-"""Products below which a piece is not made smaller for the sake of more threads."""
+"""Least products of a piece that is cut for more threads."""
 TABLE = 2**16
-"""Rows whose places are in one table; further labels are looped over."""
+"""Greatest number of rows of a table of offsets; loops iterate over further labels."""
 
 Labels = tuple[str, ...]
 DEPTH_BYTES = 2**18
-"""Bytes of a packed panel that stay in the second cache while rows pass by."""
+"""Greatest bytes of a packed panel, so that it stays in the L2 cache for all rows."""
 ORDERED = 1024
-"""Terms whose rounding errors may add up in a sum of the operands' type."""
+"""Greatest number of terms that are added one after another in the operands' type."""
 HELD = 8
-"""Tiles whose sums are written together, for longer runs in the result."""
+"""Tiles that are written together, for longer contiguous runs in the result."""
 _TEXT = """\
 import numpy as np
 from numba import njit
@@ -109,7 +109,7 @@ def kernel(base, rows, steps, panels, out, origin, places, columns):
 
 
 def compile_windows(node: EinSum) -> Runner | None:
-    """Matches nodes whose one output is a product over windows."""
+    """Matches nodes with a product over windows as only output."""
     if len(node.outputs) != 1:
         return None
     product = product_of(node, node.outputs[0])
@@ -164,7 +164,7 @@ class _Multiply:
         out = empty(shape, self.dtype)
         places = dict(zip(self.node.keys, _contiguous(shape), strict=True))
         strides = dict(zip(self.rows.labels, left.strides, strict=True))
-        # Neighbouring terms are near each other, as far as labels can be exchanged.
+        # Labels are ordered so that consecutive terms are close in memory.
         terms = sorted(product.k, key=lambda x: -abs(strides[x]))
         tile = tile_for(self.size(product.n), self.dtype.itemsize)
         panels = self.packed(right, terms, tile)
@@ -190,7 +190,7 @@ class _Multiply:
         return out
 
     def pieces(self, tile: Tile) -> int:
-        """How many rows of the inner table make a piece."""
+        """The number of rows of the inner table in a piece."""
         each = self.size(self.product.n) * self.size(self.product.k)
         total = self.size((*self.outer, *self.inner)) * each
         share = max(LEAST, min(PIECE, total // (8 * thread_pool.threads())))
@@ -202,7 +202,7 @@ class _Multiply:
                 yield _Piece(outer, lo, min(lo + step, rows))
 
     def table(self, labels: Sequence[str], steps: dict[str, int]) -> np.ndarray:
-        """Σ step · position of labels, the last label fastest."""
+        """Σ stride · position of labels; the last label varies fastest."""
         return sums_of([np.arange(self.extent[x]) * steps[x] for x in labels])
 
     def packed(self, right: np.ndarray, terms: Sequence[str], tile: Tile) -> np.ndarray:
@@ -224,7 +224,7 @@ class _Multiply:
         return panels
 
     def widened(self, reading: Reading, field: np.ndarray, value: Value, tick: Tick) -> np.ndarray:
-        """The field among zeros, as far as labels leave its bounds."""
+        """Pads a field with zeros where labels exceed its bounds."""
         if reading.inside:
             return field
         operand = self.node.operands[value.operand]
@@ -261,7 +261,7 @@ class _Multiply:
 
 
 def _contiguous(shape: tuple[int, ...]) -> list[int]:
-    """Elements from one to the next along each axis of an array in C order."""
+    """The strides of an array in C order, in elements."""
     return [prod(shape[n + 1 :]) for n in range(len(shape))]
 
 
@@ -270,10 +270,10 @@ class Tile:
     """A register tile.
 
     Attributes:
-        rows: How many rows it has.
-        lanes: Elements of a register.
-        width: Registers of a row.
-        itemsize: 4 for FLOAT, 8 for DOUBLE.
+        rows: The number of rows.
+        lanes: The elements of a register.
+        width: The registers of a row.
+        itemsize: Bytes of an element: 4 for FLOAT, 8 for DOUBLE.
     """
 
     rows: int
@@ -288,17 +288,17 @@ class Tile:
 
     @property
     def depth(self) -> int:
-        """Terms that are added one after another, before their sums are added in DOUBLE."""
+        """The terms of a partial sum; partial sums are added in DOUBLE."""
         return max(64, min(ORDERED, DEPTH_BYTES // (self.columns * self.itemsize)))
 
 
 def tile_for(columns: int, itemsize: int) -> Tile:
-    """The tile for products with so many columns."""
+    """The tile for a number of columns."""
     lanes, count = machine().width // itemsize, machine().registers
     widest = 4 if count == 32 else 2
     needed = ceil(columns / lanes)
     width = ceil(needed / ceil(needed / widest))
-    # A row's registers, the panel's and one for the element that is spread over a register.
+    # Registers of the rows, of the panel, and one for the broadcast element.
     return Tile(min(12, (count - 2 - width) // width), lanes, width, itemsize)
 
 
@@ -306,10 +306,10 @@ def tile_for(columns: int, itemsize: int) -> Tile:
 def source_of(tile: Tile) -> str:
     """The kernel's module.
 
-    Its `kernel(base, rows, steps, panels, out, origin, places, columns)` takes the address of
-    an element, the distances in bytes from there to the first term of each row and from the
-    first term to each, `[panel, term, column]`, the flat result, and positions in it: of the
-    first element, of each row and of each column relative to that.
+    The arguments of its `kernel(base, rows, steps, panels, out, origin, places, columns)` are the
+    address of an element, the byte offsets of each row's first term, the byte offsets of each
+    term from the first, the panels `[panel, term, column]`, the flat result, the position of the
+    piece's first element in it, and the relative positions of each row and of each column.
     """
     return _TEXT.format(
         rows=tile.rows,

@@ -1,8 +1,8 @@
-"""Kernels of a GPU: the same nodes, on relations that stay in the device's memory.
+"""Kernels of a GPU, over relations that stay in the device's memory.
 
 `device.py` is the protocol of a device. `gpu.py` implements it, and `simulator.py` for tests;
 `process_device.py` chooses between them. `operators.py` chooses a kernel for a node: a view
-(nothing moves), `products.py`, `tiles.py`, or the generated grid of `generated.py` and
+(without a copy), `products.py`, `tiles.py`, or the generated grid of `generated.py` and
 `source.py`. `memory.py` and `slabs.py` manage the memory of the device.
 """
 

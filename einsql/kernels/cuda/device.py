@@ -1,6 +1,6 @@
 """The protocol of a device: memory, copies, matrix products, launches.
 
-There are two devices: a GPU by CuPy and numba-cuda, and a simulator on the processor by NumPy and
+There are two devices: a GPU by CuPy and numba-cuda, and a simulator on the CPU by NumPy and
 Numba's CUDA simulator. All code above this protocol runs on either.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 Array = Any
-"""An array on a device: CuPy's, or NumPy's in the simulator. Both slice, transpose, sum."""
+"""An array on a device: a CuPy array, or a NumPy array in the simulator."""
 
 WAY_OUT = (
     "SET device = 'cpu', or pip install 'einsql[cuda]' where an NVIDIA GPU and its driver are."
@@ -25,73 +25,73 @@ _SHORTAGES = (
     "CUDA_ERROR_OUT_OF_MEMORY",
     "cudaErrorMemoryAllocation",
 )
-"""Names that cuBLAS, the driver and the runtime use in messages of CuPy and
-numba-cuda for a lack of memory. CuPy raises MemoryError for arrays alone: not for handles and
-workspaces of cuBLAS, modules and stacks of the driver, and pinned memory."""
+"""Names for a lack of memory in messages of cuBLAS, the driver and the runtime. CuPy raises
+MemoryError only for arrays, not for handles and workspaces of cuBLAS, modules and stacks of the
+driver, and pinned memory."""
 
 T = TypeVar("T")
 
 
 class Device(Protocol):
-    """A device with memory of its own."""
+    """A device with separate memory."""
 
     @property
     def name(self) -> str:
-        """Its name, for messages."""
+        """The device's name, for messages."""
 
     @property
     def memory(self) -> int:
-        """Bytes that relations may take on it."""
+        """Greatest bytes of relations on the device."""
 
     @property
     def threads(self) -> int:
-        """Threads of a block, a power of two."""
+        """The number of threads of a block, a power of two."""
 
     @property
     def blocks(self) -> int:
-        """Blocks that keep it busy; more of them wait."""
+        """The number of blocks that run concurrently."""
 
     @property
     def grid(self) -> int:
-        """Blocks of one launch at most."""
+        """The greatest number of blocks of one launch."""
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Outputs of one thread of a tiled kernel, rows and columns."""
+        """The rows and columns of outputs per thread of a tiled kernel."""
 
     def full(self, shape: tuple[int, ...], value: Any, dtype: np.dtype) -> Array:
-        """A new array in C order with one value everywhere."""
+        """Allocates an array in C order, filled with one value."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-        """A new array in C order, not initialised."""
+        """Allocates an uninitialised array in C order."""
 
     def upload(self, array: np.ndarray) -> Array:
-        """A copy on the device, in C order."""
+        """Copies an array to the device, in C order."""
 
     def download(self, array: Array) -> np.ndarray:
-        """A copy in the memory of the processor."""
+        """Copies an array to host memory."""
 
     def gemm(self, a: Array, b: Array, dtype: np.dtype, precision: str) -> Array:
-        """A stack of matrix products.
+        """Multiplies stacks of matrices.
 
         Args:
             a: (batch, m, k), of any strides, FLOAT, DOUBLE or HALF.
             b: (batch, k, n), of the same type.
-            dtype: Of the result and of sums: theirs, or FLOAT for HALF.
-            precision: 'float32', or 'tf32' where factors of FLOAT may be rounded to 11 bits.
+            dtype: The type of the result and of sums: the operands' type, or FLOAT for HALF.
+            precision: 'float32', or 'tf32' if FLOAT factors may be rounded to 11 bits.
 
         Returns:
             A new array (batch, m, n) in C order.
         """
 
     def launch(self, source: str, blocks: int, args: Sequence[Any]) -> None:
-        """Runs `kernel` of a generated module over blocks of `threads` threads."""
+        """Launches `kernel` of a generated module over blocks of `threads` threads."""
 
     def give_back(self) -> None:
-        """Returns memory to the driver that is kept for arrays to come, for others lack it."""
+        """Returns cached memory to the driver, for other allocations."""
 
     def wait(self) -> None:
-        """Waits until everything is done that was begun."""
+        """Waits for all pending operations."""
 
 
 def simulated() -> bool:
@@ -101,29 +101,29 @@ def simulated() -> bool:
 
 @lru_cache(maxsize=1024)
 def load(source: str) -> Any:
-    """The dispatcher `kernel` of a generated module; it compiles on its first launch."""
+    """Loads the dispatcher `kernel` of a generated module; it compiles on its first launch."""
     module: dict[str, Any] = {"__name__": "einsql_cuda_kernel"}
     exec(compile(source, "<einsql CUDA kernel>", "exec"), module)
     return module["kernel"]
 
 
 def is_shortage(error: BaseException) -> bool:
-    """True if an error says that memory is lacking, on the device or pinned."""
+    """True if an error reports a lack of device memory or pinned memory."""
     return isinstance(error, MemoryError) or any(name in str(error) for name in _SHORTAGES)
 
 
 def with_room(work: Callable[[], T], give_back: Callable[[], None]) -> T:
-    """Runs `work`, a second time if the first one lacks memory other than that of arrays.
+    """Runs `work`, and again after a lack of memory for other objects than arrays.
 
     Args:
-        work: The function; it leaves nothing behind where it fails.
+        work: The function; it has no effects if it fails.
         give_back: Frees cached memory for other allocations. Allocations of arrays, which raise
-            MemoryError, have done that themselves.
+            MemoryError, already free it.
     """
     try:
         return work()
     except Exception as error:
         if isinstance(error, MemoryError) or not is_shortage(error):
             raise
-    give_back()  # only here, where the error no longer holds the arrays of the first try
+    give_back()  # outside `except`, as the error references the first arrays
     return work()

@@ -1,4 +1,4 @@
-"""Runs generated kernels on a device: any node whose keys can be laid over a grid."""
+"""Generated kernels on a device, for any node whose keys can be mapped to a grid."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from einsql.kernels.vectorized.reductions import start_of
 from einsql.kernels.vectorized.views import window
 
 Arrays = Mapping[str, Array]
-"""A relation's fields on a device, by name."""
+"""The fields of a relation on a device, by name."""
 Compute = Callable[[Sequence[Arrays]], dict[str, Array]]
-"""Takes the operands' fields, those that the node reads, and returns the outputs' fields."""
+"""A function from the operands' fields that the node reads to the outputs' fields."""
 
 LONG = 256
-"""Points of a key from which it is worth a team of threads, where keys are few."""
+"""Points per key from which a team of threads pays, if there are few keys."""
 
 EACH = 4
-"""Points that a thread of a team has at least, where several blocks share a key."""
+"""Least points per thread of a team if several blocks share a key."""
 
 
 def raise_failure(program: Program, device: Device, failed: Array) -> None:
-    """Raises the first error that a kernel has noted in an array of one element."""
+    """Raises the first error that a kernel has reported in an array of one element."""
     bits = int(device.download(failed)[0]) if program.reasons else 0
     if bits:
         raise first_error(program.reasons, bits)
 
 
 def compile_generated(node: EinSum, device: Device) -> Compute | None:
-    """A generated kernel for a node, or None where a computed key defeats the grid.
+    """Creates a generated kernel for a node; None if a grid cannot represent a computed key.
 
     Element-wise outputs are 0 where no point exists. The kernel raises DataError for a selected
     element that fails.
@@ -63,7 +63,7 @@ def compile_generated(node: EinSum, device: Device) -> Compute | None:
 
 
 def _team(node: EinSum, grid: Grid, device: Device) -> tuple[int, int]:
-    """How many threads share a key in a block, and how many blocks share one."""
+    """The number of threads of a block, and the number of blocks, that share a key."""
     size = _size(node, grid)
     points = prod(node.axis(x).extent for x in grid.nest.loops[grid.nest.kept :])
     enough = device.blocks * device.threads
@@ -74,7 +74,7 @@ def _team(node: EinSum, grid: Grid, device: Device) -> tuple[int, int]:
 
 
 def _size(node: EinSum, grid: Grid) -> int:
-    """Keys that a grid runs over."""
+    """The number of keys of a grid."""
     if grid.sorted:
         return node.schema.size
     return prod(node.axis(x).extent for x in grid.nest.loops[: grid.nest.kept])
@@ -119,7 +119,7 @@ class _Generated:
         }
 
     def launch(self, program: Program, work: int, args: list[Any]) -> None:
-        """Runs a kernel over so many threads, and raises the errors that it reports."""
+        """Runs a kernel over a number of threads, and raises the errors that it reports."""
         device = self.device
         if program.reasons or self.failed is None:
             self.failed = device.full((1,), 0, np.dtype(np.int64))
@@ -129,9 +129,9 @@ class _Generated:
         raise_failure(program, device, failed)
 
     def sort(self, operands: Sequence[Arrays]) -> tuple[Array, Array]:
-        """The points by the key they belong to, and where each key's begin among them."""
+        """The points sorted by key, and the start of each key's points."""
         assert self.places is not None
-        places = self.places(operands)["place"].reshape(-1)  # 0 where there is none
+        places = self.places(operands)["place"].reshape(-1)  # 0 for points without a key
         order = places.argsort()
         keys = [k for k in self.node.keys if not self.is_plain(k)]
         segments = prod(self.axes[k].extent for k in keys)
@@ -139,23 +139,23 @@ class _Generated:
         return order, np.searchsorted(places[order], wanted)
 
     def is_plain(self, key: str) -> bool:
-        """True for a key that nothing computes and that decides none that is computed."""
+        """True for a key that is not computed and decides no computed key."""
         return key in self.grid.nest.loops and key not in self.grid.sorted
 
     def result(self, o: Output) -> Array:
-        """The array a kernel writes for an output."""
+        """Allocates the array that a kernel writes for an output."""
         dtype = stored_type(o.dtype)
         if self.partial or self.grid.sorted:
             return self.device.full((self.node.schema.size,), start_of(o), dtype)
         return self.device.empty((self.node.schema.size,), dtype)
 
     def state(self, dtype: DType, value: Any) -> Array:
-        """Running values of every block of every key, as they are without any point."""
+        """Allocates the initial running values of every block of every key."""
         carried = np.dtype(np.float32) if dtype is DType.HALF else stored_type(dtype)
         return self.device.full((self.size * self.splits,), value, carried)
 
     def array(self, operands: Sequence[Arrays], operand: int, name: str) -> Array:
-        """The part of a field that the domain covers."""
+        """The part of a field within the domain."""
         read = self.node.operands[operand]
         part = window(self.node, read)
         array = operands[operand][name]
@@ -165,39 +165,39 @@ class _Generated:
 
 
 def _states(o: Output) -> list[tuple[DType, Any]]:
-    """Type and start of each running value of an output."""
+    """The type and initial value of each running value of an output."""
     first, *rest = (dtype for _, dtype, _ in cells(0, o))
     return [(first, start_of(o)), *((dtype, 0) for dtype in rest)]
 
 
 def stored_type(dtype: DType) -> np.dtype:
-    """How kernels see the elements of arrays."""
+    """A view of an array with the element type that kernels read."""
     return np.dtype(np.uint8) if dtype is DType.BOOLEAN else dtype.numpy
 
 
 def literal(c: Const) -> Any:
-    """A literal as an argument of a kernel."""
+    """Converts a literal to an argument of a kernel."""
     value = c.dtype.numpy.type(c.value)
     return np.float32(value) if c.dtype is DType.HALF else value
 
 
 def _placed(node: EinSum, grid: Grid) -> list[Axis]:
-    """The computed axes that sorted labels alone decide."""
+    """The computed axes that depend only on sorted labels."""
     decided = free_labels(node)
     return [a for a in node.axes if a.define is not None and decided[a.label] <= {*grid.sorted}]
 
 
 def _tells_too_early(node: EinSum, grid: Grid) -> bool:
-    """True if sorting could find a failure at a point that another computed axis excludes."""
+    """True if sorting could raise at a point that another computed axis excludes."""
     placed = _placed(node, grid)
     others = any(a.define is not None and a not in placed for a in node.axes)
     return others and any(a.define is not None and fails(a.define, bounds_of(node)) for a in placed)
 
 
 def _places(node: EinSum, grid: Grid) -> EinSum:
-    """A node that numbers, for each point of the sorted labels, its place among their keys.
+    """Creates a node that computes the position of each point's key among the computed keys.
 
-    The first place is 1; where no key is met the result is 0.
+    Positions start at 1; 0 is the result for points without a key.
     """
     needed = [a.label for a in _placed(node, grid)]
     axes = tuple(a for a in node.axes if a.label in needed or a.label in grid.sorted)
@@ -211,7 +211,7 @@ def _places(node: EinSum, grid: Grid) -> EinSum:
 
 
 def _digit(number: Expr, axis: Axis) -> Expr:
-    """A number with one more digit, a label's."""
+    """Appends a label as a digit to a number."""
     digit = _call("sub", Label(axis.label), Const(axis.lo, DType.BIGINT))
     return _call("add", _call("mul", number, Const(axis.extent, DType.BIGINT)), digit)
 

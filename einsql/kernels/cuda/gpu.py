@@ -1,6 +1,6 @@
 """An NVIDIA GPU: memory and matrix products by CuPy, kernels by numba-cuda.
 
-Everything goes to one stream, so that nothing waits but copies to the processor.
+All operations use one stream, so that only copies to the host wait.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from einsql.errors import OperationalError
 from einsql.kernels.cuda.device import WAY_OUT, Array, is_shortage, load
 from einsql.kernels.cuda.stacks import WIDEST, Stack, parts, stack_of
 
-numba_cuda: Any = numba.cuda  # without types of its own
+numba_cuda: Any = numba.cuda  # untyped package
 SHARE = 0.85
-"""Share of the memory that is free at first; the rest is for libraries and for padding."""
+"""Fraction of the initially free memory for relations; libraries and padding need the rest."""
 
 TAKEN = "End what else uses the GPU, choose another by CUDA_VISIBLE_DEVICES, or SET device = 'cpu'."
 
@@ -36,7 +36,7 @@ class Gpu:
     """The GPU that CUDA numbers 0; CUDA_VISIBLE_DEVICES chooses among several.
 
     Raises:
-        OperationalError: There is none, or its driver is missing.
+        OperationalError: There is no GPU, or its driver is missing.
     """
 
     threads = 256
@@ -45,7 +45,7 @@ class Gpu:
     def __init__(self) -> None:
         try:
             properties = runtime.getDeviceProperties(0) if runtime.getDeviceCount() else None
-            # The first call that takes memory of the device.
+            # The first call that allocates device memory.
             free = runtime.memGetInfo()[0] if properties is not None else 0
         except runtime.CUDARuntimeError as error:
             if is_shortage(error):
@@ -65,19 +65,19 @@ class Gpu:
             _quiet(name)
 
     def full(self, shape: tuple[int, ...], value: Any, dtype: np.dtype) -> Array:
-        """As `Device` says."""
+        """Implements `Device`."""
         return cupy.full(shape, value, dtype)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-        """As `Device` says."""
+        """Implements `Device`."""
         return cupy.empty(shape, dtype)
 
     def upload(self, array: np.ndarray) -> Array:
-        """As `Device` says; CuPy copies through pinned memory."""
+        """Implements `Device`; CuPy copies through pinned memory."""
         return cupy.array(array, order="C")
 
     def download(self, array: Array) -> np.ndarray:
-        """As `Device` says, into pinned memory if there is enough."""
+        """Implements `Device`; copies to pinned memory if there is enough."""
         array = cupy.ascontiguousarray(array).reshape(array.shape)
         host: np.ndarray
         try:
@@ -85,12 +85,12 @@ class Gpu:
         except runtime.CUDARuntimeError as error:
             if not is_shortage(error):
                 raise
-            host = np.empty(array.shape, array.dtype)  # slower, but nothing else is the matter
+            host = np.empty(array.shape, array.dtype)  # slower pageable memory
         array.get(out=host)
         return host
 
     def gemm(self, a: Array, b: Array, dtype: np.dtype, precision: str) -> Array:
-        """As `Device` says. cuBLAS counts columns first: it is given bᵀ·aᵀ."""
+        """Implements `Device`. cuBLAS is column-major, so it computes bᵀ·aᵀ."""
         (batch, m, k), n = a.shape, b.shape[2]
         if max(batch, m, n, k) > WIDEST:
             total = cupy.zeros((batch, m, n), dtype)
@@ -114,7 +114,7 @@ class Gpu:
         return result
 
     def launch(self, source: str, blocks: int, args: Sequence[Any]) -> None:
-        """As `Device` says; both libraries use the same stream, so that neither waits."""
+        """Implements `Device`; both libraries use the same stream, so that neither waits."""
         arguments = [
             numba_cuda.as_cuda_array(a, sync=False) if isinstance(a, cupy.ndarray) else a
             for a in args
@@ -122,17 +122,17 @@ class Gpu:
         load(source)[blocks, self.threads](*arguments)
 
     def give_back(self) -> None:
-        """As `Device` says."""
+        """Implements `Device`."""
         cupy.get_default_memory_pool().free_all_blocks()
         cupy.get_default_pinned_memory_pool().free_all_blocks()
 
     def wait(self) -> None:
-        """As `Device` says."""
+        """Implements `Device`."""
         runtime.deviceSynchronize()
 
 
 def _stack(array: Array) -> tuple[Array, Stack]:
-    """An array as cuBLAS reads it, copied where it has to be."""
+    """An array in a layout for cuBLAS, copied if necessary."""
     stack = stack_of(array.shape, tuple(s // array.itemsize for s in array.strides))
     if stack is None:
         array = cupy.ascontiguousarray(array)
@@ -142,9 +142,9 @@ def _stack(array: Array) -> tuple[Array, Stack]:
 
 
 def _quiet(name: str) -> None:
-    """Small grids are no mistake here, so numba-cuda need not say so."""
+    """Disables numba-cuda's warnings about small grids, which are expected here."""
     try:
         config = importlib.import_module(name)
-    except ImportError:  # the module moved between versions
+    except ImportError:  # the module's name depends on the version
         return
     config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined]  # a module's variable

@@ -1,8 +1,8 @@
-"""Relations on a device, and those that are evicted to the processor's memory.
+"""Relations on a device, and their eviction to host memory.
 
-A buffer is the elements of one field, in one memory or in both; handles are views of buffers.
-When room is needed, the least recently used buffers leave the device, and are copied out unless
-the processor has their elements. Stored tensors never change, so their buffers are cached
+A buffer contains the elements of one field, in device memory, host memory or both. Handles are
+views of buffers. If memory is needed, the least recently used buffers are evicted, and copied to
+the host unless it has their elements. Stored tensors never change, so their buffers are cached
 between statements.
 """
 
@@ -21,17 +21,17 @@ from einsql.kernels.cuda.device import Array, Device, is_shortage
 from einsql.kernels.vectorized.views import unrepeated
 
 View = Callable[[Array], Array]
-"""An array, on the device or not, re-indexed without a copy where its memory allows."""
+"""A function that re-indexes a device or host array, without a copy if strides allow."""
 
 
 class Buffer:
-    """The elements of a field, in C order when they come to the device.
+    """The elements of a field; they are copied to the device in C order.
 
     Attributes:
-        array: Those on the device, or None.
-        host: Those in the processor's memory, or None.
-        stored: Whether a stored tensor has them, so that they need no copy when they leave.
-        made: Whether a step computed them, so that the caller shares no memory with them.
+        array: The elements on the device, or None.
+        host: The elements in host memory, or None.
+        stored: Whether a stored tensor has the elements, so that eviction needs no copy.
+        made: Whether a step computed the elements, so that the caller shares no memory.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype, stored: bool = False) -> None:
@@ -42,7 +42,7 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes it takes on the device."""
+        """The bytes of the buffer on the device."""
         return prod(self.shape) * self.dtype.itemsize
 
 
@@ -51,9 +51,9 @@ class Handle:
     """A field of a relation: a buffer, or a view of one.
 
     Attributes:
-        memory: The memory that the buffer is in, or comes to.
-        source: The stored tensor's array that the buffer is a copy of.
-        views: Views to take of the buffer's array, in order.
+        memory: The device memory of the buffer.
+        source: The stored tensor's array of which the buffer is a copy.
+        views: The views of the buffer's array, applied in order.
     """
 
     memory: Memory
@@ -64,35 +64,35 @@ class Handle:
 
     @property
     def dtype(self) -> np.dtype:
-        """The type of its elements."""
+        """The type of the elements."""
         return self.buffer.dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements."""
+        """The bytes of the elements."""
         return prod(self.shape) * self.dtype.itemsize
 
     def viewed(self, view: View, shape: tuple[int, ...]) -> Handle:
-        """A view of this."""
+        """Creates a view of this handle."""
         return replace(self, shape=shape, views=(*self.views, view))
 
     def whole(self) -> np.ndarray:
-        """The buffer's elements in the processor's memory, where they are kept from now on."""
+        """The buffer's elements in host memory, where they are cached."""
         if self.source is not None:
             return self.source
         return self.memory.held(self.buffer)
 
     def host(self) -> np.ndarray:
-        """The elements in the processor's memory; they may be shared, so leave them alone."""
+        """The elements in host memory; the array may be shared and must not be changed."""
         return np.asarray(self._through(self.whole()))
 
     def device(self) -> Array:
-        """The elements on the device, where `Memory.bring` has put the buffer."""
+        """The elements on the device, after `Memory.bring`."""
         return self._through(self.buffer.array)
 
     @property
     def is_given(self) -> bool:
-        """True if it shows an array of a tensor or of the caller's."""
+        """True if it shares memory with a tensor or an array of the caller."""
         return not self.buffer.made
 
     def _through(self, array: Any) -> Any:
@@ -102,36 +102,36 @@ class Handle:
 
 
 class Memory:
-    """The memory of a device. All users share one object, because its limit is for all of them.
+    """The memory of a device. All users share one object and its limit.
 
     Args:
         device: The device.
 
     Attributes:
-        lock: Held by a step from bringing its operands until its results are entered, so that
-            no other thread moves them, or takes the room, meanwhile. The device has one stream,
-            so steps of several threads run one after the other anyway.
+        lock: Lock of a step, from copying its operands to the device until its results are
+            registered, so that no other thread evicts them or uses the memory. The device has
+            one stream, so steps of several threads are sequential anyway.
     """
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        # Bytes and buffers, least recently used first. Those that are dropped leave by
-        # themselves, at any moment and in any thread: that may not wait for the lock.
+        # Bytes and buffers, least recently used first. Garbage collection removes buffers
+        # at any moment and in any thread, so removal must not wait for the lock.
         self._there: dict[int, tuple[int, weakref.ref[Buffer]]] = {}
         self._stored: dict[int, tuple[weakref.ref[np.ndarray], Buffer]] = {}
         self.lock = threading.RLock()
 
     @property
     def used(self) -> int:
-        """Bytes that buffers take on the device."""
+        """The bytes of all buffers on the device."""
         return sum(nbytes for nbytes, _ in list(self._there.values()))
 
     def given(self, array: np.ndarray, made: bool = False) -> Handle:
-        """A handle on an array of the caller's, which may change after the statement.
+        """Creates a handle of an array of the caller, which may change after the statement.
 
         Args:
-            array: The array, in the processor's memory.
-            made: Whether a step has computed it, so that the caller does not have it.
+            array: The array in host memory.
+            made: Whether a step has computed it, so that the caller does not reference it.
         """
         core = unrepeated(array)
         buffer = Buffer(core.shape, core.dtype)
@@ -139,19 +139,19 @@ class Memory:
         return self._repeated(buffer, array.shape)
 
     def stored(self, array: np.ndarray) -> Handle:
-        """A handle on an array that never changes; its copy on the device is used again."""
+        """Returns a handle of an array that never changes; its device copy is cached."""
         key = id(array)
         with self.lock:
             entry = self._stored.get(key)
             if entry is None or entry[0]() is not array:
-                # The entry must not keep the array alive: a dropped array has to be freed.
+                # The entry must not reference the array, so that the array can be freed.
                 buffer = Buffer(array.shape, array.dtype, stored=True)
                 gone = weakref.ref(array, lambda _: self._stored.pop(key, None))
                 entry = self._stored[key] = gone, buffer
         return Handle(self, entry[1], array.shape, array)
 
     def made(self, array: Array) -> Handle:
-        """A handle on a result of the device's."""
+        """Creates a handle of a result on the device."""
         core = unrepeated(array)
         buffer = Buffer(tuple(core.shape), np.dtype(core.dtype))
         with self.lock:
@@ -160,17 +160,17 @@ class Memory:
         return self._repeated(buffer, tuple(array.shape))
 
     def _repeated(self, buffer: Buffer, shape: tuple[int, ...]) -> Handle:
-        """A handle on a buffer that is repeated along axes of length 1."""
+        """Creates a handle of a buffer that is broadcast along axes of length 1."""
         handle = Handle(self, buffer, buffer.shape)
         if buffer.shape == shape:
             return handle
         return handle.viewed(lambda a: np.broadcast_to(a, shape), shape)
 
     def held(self, buffer: Buffer) -> np.ndarray:
-        """A buffer's elements in the processor's memory.
+        """A buffer's elements in host memory.
 
         Raises:
-            MemoryError: There is too little of it, or on the device for the copy.
+            MemoryError: The host lacks memory, or the device lacks memory for the copy.
         """
         with self.lock:
             if buffer.host is None:
@@ -183,18 +183,18 @@ class Memory:
             return buffer.host
 
     def bring(self, handles: Sequence[Handle], room: int, limit: int) -> bool:
-        """Puts handles on the device, with room for more bytes beside them.
+        """Copies handles to the device and reserves free memory.
 
         Args:
-            handles: The arrays that have to be on the device.
-            room: Bytes that are to be free.
-            limit: Bytes that all buffers may take with these, at most the device's memory.
+            handles: The handles of arrays that have to be on the device.
+            room: Bytes that have to be free.
+            limit: Greatest bytes of all buffers with `room`, at most the device's memory.
 
         Returns:
-            False if that is more than the limit; nothing has moved then.
+            False, without any copy, if the limit is too small.
 
         Raises:
-            Exception: The device has less free than the limit says; see `is_shortage`.
+            Exception: The device has less free memory than the limit; see `is_shortage`.
         """
         with self.lock:
             wanted = {id(h.buffer): h for h in handles}
@@ -210,9 +210,9 @@ class Memory:
             return True
 
     def _clear(self, room: int, keep: set[int], limit: int) -> None:
-        """Moves buffers out, but for those kept, until so many bytes are free."""
+        """Evicts buffers, except excluded ones, until a number of bytes are free."""
         over = self.used + room - limit
-        # Lists of values are made without new objects, so that nothing is collected meanwhile.
+        # Lists of values create no new objects, so that no garbage collection intervenes.
         for nbytes, ref in list(self._there.values()):
             if over <= 0:
                 return

@@ -1,4 +1,4 @@
-"""One node on a device: the choice of its kernel, and slabs where it does not fit."""
+"""One node on a device: the choice of its kernel, and slabs if it exceeds the memory."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Runner = Callable[[Sequence[Handles], Tick], dict[str, Handle]]
 TYPES = frozenset(
     DType(x) for x in ("BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "FLOAT", "DOUBLE")
 )
-"""Types that device kernels compute with; nodes with others run on the processor."""
+"""Types that device kernels support; nodes with other types run on the CPU."""
 TEMPORARY = 2
-"""How many times its own bytes an array may take while it is used: operands may be copied
-into another order, running values are as wide as DOUBLE."""
+"""Ratio of an array's bytes during its use to its own bytes: operands may be copied to another
+order, and running values are as wide as DOUBLE."""
 
 
 def compile_on_device(
@@ -46,13 +46,13 @@ def compile_on_device(
     Args:
         node: A node with well-typed expressions.
         memory: The memory of the device.
-        precision: Of products of FLOAT: 'float32' or 'tf32'.
-        jit: As the processor's kernels are chosen, for nodes that no kernel here takes.
+        precision: The precision of FLOAT products: 'float32' or 'tf32'.
+        jit: The mode of the CPU's registry, for nodes without a device kernel.
         least: Rows, columns and terms from which products other than float sums are tiled.
-        limit: Bytes that relations may take while it runs; by default the device's memory.
+        limit: Greatest bytes of relations during a run; by default the device's memory.
 
     Returns:
-        The node with a runner over handles. It raises DataError as kernels of the processor do.
+        The node with a runner over handles. It raises DataError as CPU kernels do.
     """
     views = _views(node, memory)
     if views is not None:
@@ -98,7 +98,7 @@ def _views(node: EinSum, memory: Memory) -> Runner | None:
 
 
 def _on_processor(node: EinSum, memory: Memory, jit: str) -> CompiledNode[Runner]:
-    """The processor's kernel, between copies."""
+    """Creates a runner of a CPU kernel, with copies from and to handles."""
     compiled = compile_node(node, jit)
     reads = _reads(node)
 
@@ -118,7 +118,7 @@ def _types(node: EinSum) -> set[DType]:
 
 
 def _reads(node: EinSum) -> set[tuple[int, str]]:
-    """Operand numbers and fields that a node reads."""
+    """The operand numbers and fields that a node reads."""
     return {(v.operand, v.field) for v in values_of(*exprs(node))}
 
 
@@ -141,7 +141,7 @@ class _Operator:
         self.results = prod(node.schema.shape) * sum(o.dtype.numpy.itemsize for o in node.outputs)
 
     def run(self, operands: Sequence[Handles], tick: Tick) -> dict[str, Handle]:
-        """Runs the node at once, slab by slab, or on the processor: the first that fits."""
+        """Runs the node at once, slab by slab, or on the CPU: the first method that fits."""
         read = [
             {name: h for name, h in o.items() if (n, name) in self.reads}
             for n, o in enumerate(operands)
@@ -152,8 +152,8 @@ class _Operator:
         except Exception as error:
             if not is_shortage(error):
                 raise
-            handles, short = None, True  # memory of libraries and other programs is not foreseen
-            # Half of the size that failed, so that every slab is smaller, and slabs of slabs end.
+            handles, short = None, True  # the memory of libraries and other programs is unknown
+            # Half of the failed size, so that every slab is smaller and the recursion ends.
             uncut = dict.fromkeys(self.cuttable(), 1)
             limit = min(limit, size(pieces, self.cuttable(), uncut)) // 2
         if handles is not None:
@@ -165,10 +165,10 @@ class _Operator:
         return self.in_slabs(read, parts, limit, tick)
 
     def at_once(self, read: Sequence[Handles]) -> dict[str, Handle] | None:
-        """Runs all of it, or returns None where it is known not to fit.
+        """Runs the complete node; returns None if it is known to exceed the memory.
 
         Raises:
-            Exception: It was to fit, and did not; see `is_shortage`.
+            Exception: The device lacked memory unexpectedly; see `is_shortage`.
         """
         handles = [h for o in read for h in o.values()]
         room = TEMPORARY * self.results + (TEMPORARY - 1) * sum(h.nbytes for h in handles)
@@ -180,7 +180,7 @@ class _Operator:
             return {name: self.memory.made(a) for name, a in computed.items()}
 
     def cuttable(self) -> dict[str, int]:
-        """Extents of the keys that nothing computes."""
+        """The extents of the keys that are not computed."""
         axes = [self.node.axis(k) for k in self.node.keys]
         return {a.label: a.extent for a in axes if a.define is None}
 
@@ -195,7 +195,7 @@ class _Operator:
     def in_slabs(
         self, read: Sequence[Handles], parts: Mapping[str, int], limit: int, tick: Tick
     ) -> dict[str, Handle]:
-        """Runs slab after slab; the result is put together in the processor's memory."""
+        """Runs slab after slab; assembles the result in host memory."""
         node = self.node
         host = [{name: h.host() for name, h in o.items()} for o in read]
         host_fields = {o.name: np.empty(node.schema.shape, o.dtype.numpy) for o in node.outputs}
@@ -206,7 +206,7 @@ class _Operator:
             part, cuts = _slab(node, slab)
             for n, cut in enumerate(cuts):
                 last = current[n]
-                if last is None or last[0] != cut:  # the same part as before is still there
+                if last is None or last[0] != cut:  # the preceding slab's part is on the device
                     current[n] = cut, {x: self.memory.given(a[cut]) for x, a in host[n].items()}
             operands = [fields for _, fields in filter(None, current)]
             compiled = compile_on_device(
@@ -229,7 +229,7 @@ class _Operator:
 def _slab(
     node: EinSum, slab: Mapping[str, tuple[int, int]]
 ) -> tuple[EinSum, list[tuple[slice, ...]]]:
-    """The node for part of its keys, and the parts of the operands that it reads."""
+    """The node for a part of its keys, and the parts of its operands."""
     axes = tuple(
         replace(a, lo=slab[a.label][0], hi=slab[a.label][1]) if a.label in slab else a
         for a in node.axes

@@ -1,4 +1,4 @@
-"""The choice of this process's device: a GPU, or the simulator of one."""
+"""The choice of this process's device: a GPU or the simulator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from einsql.errors import OperationalError
 from einsql.kernels.cuda.device import WAY_OUT, Device, simulated
 
 _inherited = False
-"""Whether a parent process has used the GPU; CUDA does not work in a child then."""
+"""Whether a parent process has used the GPU, which disables CUDA in a forked child."""
 
 
 @lru_cache(maxsize=1)
@@ -17,7 +17,7 @@ def device() -> Device:
     """The device of this process.
 
     Raises:
-        OperationalError: There is none, or a package or the driver is missing.
+        OperationalError: There is no device, or a package or the driver is missing.
     """
     if simulated():
         from einsql.kernels.cuda.simulator import Simulator

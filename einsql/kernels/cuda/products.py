@@ -16,9 +16,9 @@ from einsql.kernels.vectorized.views import reading
 
 
 def compile_product(node: EinSum, device: Device, precision: str) -> Compute | None:
-    """Matches nodes whose one output is a float sum of products over labels of both sides.
+    """Matches nodes with a float sum of products over labels of both sides as only output.
 
-    HALF factors are multiplied as they are and summed in FLOAT.
+    HALF factors are multiplied without conversion and summed in FLOAT.
     """
     if len(node.outputs) != 1 or any(a.extent == 0 for a in node.axes):
         return None
@@ -76,7 +76,7 @@ class _Product:
     def stack(
         self, operands: Sequence[Arrays], side: int, rows: Sequence[str], columns: Sequence[str]
     ) -> Array:
-        """A side as matrices (batch, rows, columns), merged without a copy where it can be."""
+        """A side as matrices (batch, rows, columns), merged without a copy if possible."""
         array = self.product(operands, self.sides[side])
         gone, labels = self.gone[side], self.labels[side]
         if gone:

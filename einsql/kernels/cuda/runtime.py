@@ -1,8 +1,7 @@
 """Functions called by generated CUDA kernels, compiled by numba-cuda or run by its simulator.
 
-Importing this module imports Numba, so only generated source does it. Everything is written
-without signed overflow, which compiled code takes not to happen, and without reinterpreting
-bits, which the simulator cannot do.
+Importing this module imports Numba, so only generated source does it. The functions avoid signed
+overflow, which is undefined in compiled code, and bit casts, which the simulator lacks.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from numba.core import config
 
 from einsql.ir.functions import SCALARS, numeric
 
-cuda: Any = numba.cuda  # without types of its own
+cuda: Any = numba.cuda  # untyped package
 SIMULATED = bool(getattr(config, "ENABLE_CUDASIM"))  # noqa: B009 - numba sets it dynamically
-_MOST = 9223372036854775807  # of BIGINT
-_LEAST = -9223372036854775807 - 1  # of BIGINT
-_WHOLE = 4503599627370496.0  # from 2^52 on every DOUBLE is whole
+_MOST = 9223372036854775807  # the greatest BIGINT, to detect overflow beforehand
+_LEAST = -9223372036854775807 - 1  # the least BIGINT; Numba lacks it as a literal
+_WHOLE = 4503599627370496.0  # 2^52, from which every DOUBLE is an integer
 
 
 def _device(function: Callable[..., Any]) -> Any:
-    """A function that kernels can call; in the simulator it is that already."""
+    """Compiles a device function; the simulator needs no compilation."""
     return function if SIMULATED else cuda.jit(device=True)(function)
 
 
 def _mathematical(on_device: Callable[..., Any], simulated: Callable[..., Any]) -> Any:
-    """A real function; Python's own raise where CUDA's answer infinity or NaN."""
+    """A real function; Python's versions raise where CUDA's return infinity or NaN."""
     return simulated if SIMULATED else _device(on_device)
 
 
@@ -60,7 +59,7 @@ def times(a: Any, b: Any) -> Any:
 
 @_device
 def minimum(old: Any, new: Any) -> Any:
-    """A running minimum and a new value; a running NaN gives way to anything."""
+    """A running minimum and a new value; any value replaces a running NaN."""
     return new if new < old or old != old else old
 
 
@@ -107,7 +106,7 @@ def idiv(a: Any, b: Any) -> Any:
 @_device
 def remainder(a: Any, b: Any) -> Any:
     """The remainder of `idiv`, with the dividend's sign."""
-    if b == -1:  # the quotient of the least integer has no place
+    if b == -1:  # the quotient of the least integer overflows
         return 0 * a
     r = a % b
     return r - b if r != 0 and (a < 0) != (b < 0) else r
@@ -181,7 +180,7 @@ def round_half(a: Any) -> Any:
     return np.float32(np.float16(a))
 
 
-# CUDA's compiler fuses products into sums, rounding once; these products are rounded.
+# CUDA's compiler fuses multiplications and additions; these products are rounded separately.
 mul_float = _mathematical(lambda x, y: cuda.libdevice.fmul_rn(x, y), lambda x, y: x * y)
 mul_double = _mathematical(lambda x, y: cuda.libdevice.dmul_rn(x, y), lambda x, y: x * y)
 ratio = _device(numeric.ratio_by(mul_double))

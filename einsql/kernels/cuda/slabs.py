@@ -1,7 +1,7 @@
-"""How an operator that does not fit onto a device is cut along keys of its result.
+"""The partition of an operator that exceeds device memory along keys of its result.
 
-Each slab is the operator for part of the keys: it reads the part of the operands that these
-keys index, and all of those that they do not. Nothing is merged, for keys do not share points.
+Each slab is the operator for a part of the keys. It reads the part of each operand that these
+keys index. The slabs' results need no merge, because keys do not share points.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Piece:
 
     Attributes:
         labels: The labels along which it can be cut.
-        nbytes: Bytes of all of it, with the working memory of its use.
+        nbytes: Bytes of the complete array, with the working memory of its use.
     """
 
     labels: frozenset[str]
@@ -28,25 +28,25 @@ class Piece:
 def plan_slabs(
     pieces: Sequence[Piece], extent: Mapping[str, int], limit: int
 ) -> dict[str, int] | None:
-    """Into how many parts each label is cut, so that a slab fits.
+    """Chooses the number of parts of each label so that a slab fits.
 
-    Every step halves the parts of the label with the least traffic per byte saved. An operand is
-    copied once for every slab of the labels it does not have.
+    Every step halves the parts of the label with the least traffic per saved byte. An operand is
+    copied once for every slab of the labels that it lacks.
 
     Args:
         pieces: The arrays of a slab, operands and results.
-        extent: Values of the labels that may be cut.
-        limit: Bytes that a slab may take.
+        extent: The extents of the labels that may be cut.
+        limit: Greatest bytes of a slab.
 
     Returns:
-        Parts of the labels that are cut, or None if single keys are still too large.
+        The number of parts of each cut label, or None if single keys are too large.
     """
     parts = dict.fromkeys(extent, 1)
     while (now := size(pieces, extent, parts)) > limit:
         best: tuple[float, str, int] | None = None
         for label, n in extent.items():
             more = min(n, parts[label] * 2)
-            if more <= parts[label]:  # single values, or none at all
+            if more <= parts[label]:  # single values, or an empty label
                 continue
             tried = {**parts, label: more}
             saved = now - size(pieces, extent, tried)
@@ -62,7 +62,7 @@ def plan_slabs(
 
 
 def size(pieces: Sequence[Piece], extent: Mapping[str, int], parts: Mapping[str, int]) -> int:
-    """Bytes of the largest slab."""
+    """The bytes of the largest slab."""
     total = 0
     for p in pieces:
         share = 1.0
@@ -73,7 +73,7 @@ def size(pieces: Sequence[Piece], extent: Mapping[str, int], parts: Mapping[str,
 
 
 def traffic(pieces: Sequence[Piece], parts: Mapping[str, int]) -> float:
-    """Bytes that all slabs move."""
+    """The bytes that all slabs transfer."""
     return float(
         sum(p.nbytes * prod(n for x, n in parts.items() if x not in p.labels) for p in pieces)
     )
@@ -82,11 +82,11 @@ def traffic(pieces: Sequence[Piece], parts: Mapping[str, int]) -> float:
 def slabs(
     bounds: Mapping[str, tuple[int, int]], parts: Mapping[str, int]
 ) -> Iterator[dict[str, tuple[int, int]]]:
-    """The `[lo, hi)` of the cut labels for one slab after another.
+    """Generates the bounds `[lo, hi)` of the cut labels of each slab.
 
     Args:
-        bounds: `[lo, hi)` of every label that is cut.
-        parts: Into how many parts.
+        bounds: The bounds `[lo, hi)` of every cut label.
+        parts: The number of parts of each cut label.
     """
     cuts = []
     for label, n in parts.items():

@@ -1,9 +1,9 @@
-"""CUDA source text of an EinSum, in the terms of the loops that processors run.
+"""CUDA source text of an EinSum, derived from the loops for CPUs.
 
-A grid runs over the keys of the result. By itself a thread visits all points of its key; in a
-team, the threads of a block share them, and several blocks may share a key: their running
-values are merged in shared memory, stored, and merged again by a second kernel. Keys found in
-data (segments) are visited through a list of points sorted by key, without atomics.
+A grid runs over the keys of the result. A single thread computes all points of its key. In a
+team, the threads of a block share the points, and several blocks may share a key: their running
+values are merged in shared memory, stored, and merged again by a second kernel. Data-dependent
+keys (segments) use a list of points sorted by key, without atomics.
 
 Source written for the processor names functions of `math` and of NumPy. Each of them is replaced by
 a function of `runtime.py`, which runs on the simulator as well.
@@ -71,12 +71,12 @@ _POWERS = {
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How a kernel's threads are laid over a node.
+    """The mapping of a kernel's threads to a node.
 
     Attributes:
         nest: The free labels, keys first.
-        sorted: The free labels that decide keys found in data; empty where there are none.
-        indexed: Whether keys are computed and every point has a place of its own among them.
+        sorted: The free labels that decide data-dependent keys; empty without such keys.
+        indexed: Whether keys are computed and every point has a different key.
     """
 
     nest: Nest
@@ -85,7 +85,7 @@ class Grid:
 
 
 def plan_grid(node: EinSum) -> Grid | None:
-    """Lays a grid over a node, or returns None where a computed key defeats that."""
+    """Creates the grid of a node; None if a grid cannot represent a computed key."""
     decided = free_labels(node)
     free = [a.label for a in node.axes if a.define is None]
     kept = [k for k in node.keys if k in free]
@@ -101,12 +101,12 @@ def plan_grid(node: EinSum) -> Grid | None:
 
 
 def generate_cuda(node: EinSum, grid: Grid, team: int) -> Program | None:
-    """Writes the kernel of a node, or returns None where a key is known inside its sum only.
+    """Writes the kernel of a node; None if a key is known only inside its reduction.
 
     Args:
         node: Any EinSum without empty axes.
-        grid: How threads are laid over it.
-        team: How many threads share a key; 1 for one by itself.
+        grid: The mapping of threads.
+        team: The number of threads that share a key; 1 for single threads.
     """
     if grid.indexed:
         probe = CudaWriter(node, grid, team)
@@ -117,7 +117,7 @@ def generate_cuda(node: EinSum, grid: Grid, team: int) -> Program | None:
 
 
 class CudaWriter(Writer):
-    """The statements of a kernel in the terms of a grid."""
+    """Writes the statements of a kernel for a grid."""
 
     cuts = False
 
@@ -140,7 +140,7 @@ class CudaWriter(Writer):
         return f"half({text})" if e.dtype is DType.HALF else text
 
     def call(self, e: Call) -> str:
-        """As `Points.call`; powers are products that are rounded."""
+        """Computes a function; powers are products of rounded factors."""
         if product(e) is None:
             return super().call(e)
         text = power(e, self.value(e.args[0]))
@@ -152,24 +152,24 @@ class CudaWriter(Writer):
         return template(e)
 
     def skip_unless(self, test: str) -> None:
-        """Leaves the current point, or the current key."""
+        """Skips the current point, or the current key, unless `test` holds."""
         self.emit(f"if not {test}:")
         self.emit("    continue")
 
     def in_lanes(self, o: Output) -> bool:
-        """A thread takes one value at a time."""
+        """False, as a thread processes one value at a time."""
         return False
 
     def folds(self, o: Output) -> bool:
-        """Teams add the sums of their threads."""
+        """False, as teams add the sums of their threads."""
         return False
 
     def scans(self, o: Output, test: str | None) -> bool:
-        """No strips: threads wait for each other, not for comparisons."""
+        """False, as threads wait for each other, not for comparisons."""
         return False
 
     def result_index(self, level: int) -> str:
-        """Position in the result arrays."""
+        """The index into the result arrays."""
         return super().result_index(level) if self.grid.indexed else "x"
 
     # Reductions --------------------------------------------------------------------
@@ -194,7 +194,7 @@ class CudaWriter(Writer):
         after.append("cuda.syncthreads()")
 
     def merged(self, n: int, o: Output, other: Sequence[str]) -> list[str]:
-        """Statements that take other running values of output `n` into its own."""
+        """Statements that merge other running values into those of output `n`."""
         entry = REDUCTIONS[o.reduction or ""]
         new = other[0]
         if entry.better is not None:
@@ -226,7 +226,7 @@ class CudaWriter(Writer):
         lines = ["bad = np.int64(0)"]
         if self.team > 1:
             lines.append("t = cuda.threadIdx.x")
-            for n, o in enumerate(self.node.outputs):  # one a line: the simulator keys on it
+            for n, o in enumerate(self.node.outputs):  # one per line, the simulator's identity
                 lines += [
                     f"h_{c} = cuda.shared.array({self.team}, np.{memory(d)})"
                     for c, d, _ in cells(n, o)
@@ -254,7 +254,7 @@ class CudaWriter(Writer):
         return f"{HEADER}@cuda.jit\ndef kernel({', '.join(self.arguments())}):\n{body}\n"
 
     def key_digits(self) -> list[str]:
-        """The labels of the result's key number `x`."""
+        """Statements that compute the labels of the result's key number `x`."""
         if not self.grid.sorted:
             digits = [(f"l{n}", f"e{n}") for n in range(self.nest.kept)]
             return _digits("x", digits)
@@ -313,7 +313,7 @@ class CudaWriter(Writer):
 
 
 def finishing(node: EinSum, grid: Grid) -> Program:
-    """The kernel that merges the running values a team's blocks left, and stores results."""
+    """The kernel that merges the running values of a team's blocks, and stores results."""
     writer = CudaWriter(node, grid, 1)
     writer.finish_reductions()
     lines = ["bad = np.int64(0)", "for x in range(cuda.grid(1), size, cuda.gridsize(1)):"]
@@ -333,7 +333,7 @@ def finishing(node: EinSum, grid: Grid) -> Program:
 
 
 def _digits(number: str, digits: Sequence[tuple[str, str]]) -> list[str]:
-    """Statements that take a number apart; digits without a name are passed over."""
+    """Statements that split a number into digits; digits without a name are skipped."""
     if not digits:
         return []
     lines = [f"y = {number}"]
@@ -351,7 +351,7 @@ def template(e: Call) -> str:
 
 
 def power(e: Call, base: str) -> str | None:
-    """The source of a power with a small whole exponent over its base, or None for others."""
+    """The source of a power with a small integer exponent over its base; None for other calls."""
     if product(e) is None:
         return None
     assert isinstance(e.args[1], Const)

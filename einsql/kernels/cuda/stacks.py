@@ -1,4 +1,4 @@
-"""Stacks of matrices as cuBLAS takes them: columns first, with a step from column to column."""
+"""Stacks of matrices in cuBLAS's layout: column-major, with a stride between columns."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from itertools import product
 
 WIDEST = 2**31 - 1
-"""cuBLAS counts rows, columns, terms and matrices in 32 bits."""
+"""Greatest number of rows, columns, terms and matrices: cuBLAS counts in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """How memory that holds a matrix X row by row, or column by column, is read as Xᵀ.
+    """The layout in which cuBLAS reads the memory of a matrix X as Xᵀ.
 
     Attributes:
         turned: Whether the matrix is stored column by column, so that it has to be transposed.
         step: Elements from one column to the next.
-        next: Elements from one matrix to the next, 0 where it is the same for all.
+        next: Elements from one matrix to the next, 0 for a shared matrix.
     """
 
     turned: bool
@@ -26,10 +26,10 @@ class Stack:
 
 
 def stack_of(shape: tuple[int, ...], steps: tuple[int, ...]) -> Stack | None:
-    """How an array (batch, rows, columns) is read, or None where it has to be copied.
+    """The layout of an array (batch, rows, columns); None if it has to be copied.
 
     Args:
-        shape: Its extents, none of which is 0.
+        shape: The nonzero extents of the array.
         steps: Elements from one index to the next along each axis.
     """
     batch, rows, columns = shape
@@ -50,13 +50,13 @@ def stack_of(shape: tuple[int, ...], steps: tuple[int, ...]) -> Stack | None:
 
 
 def parts(extents: Sequence[int], widest: int = WIDEST) -> Iterator[tuple[slice, ...]]:
-    """Cuts a product into those that cuBLAS counts.
+    """Cuts a product into parts within cuBLAS's limits.
 
     Args:
-        extents: Of its labels.
-        widest: How far each may be counted.
+        extents: The extents of its labels.
+        widest: The greatest extent of a part.
 
     Returns:
-        A slice of each label for every part; together they are all of it.
+        The slice of each label for every part.
     """
     return product(*([slice(at, at + widest) for at in range(0, n, widest)] for n in extents))

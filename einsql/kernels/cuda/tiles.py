@@ -1,4 +1,4 @@
-"""Any ⊗ of two sides and any ⊕ over labels of both, in tiles of shared memory.
+"""Any ⊗ of two sides and any ⊕ over their common labels, in tiles of shared memory.
 
 The threads of a block copy a tile of each side into shared memory; each thread reads a few
 elements of both and combines all pairs of them. Loops over these pairs are short and of fixed
@@ -36,16 +36,16 @@ from einsql.kernels.vectorized.views import reading
 DEPTH = 16
 """Values of the reduced labels in a tile; sums of FLOAT are FLOAT over so many terms."""
 REGISTERS = 384
-"""Bytes of a thread's running values."""
+"""Greatest bytes of a thread's running values, so that they stay in registers."""
 SMALL = 16
-"""Results of a thread at which shared memory is read as fast as they are combined."""
+"""Results per thread at which reads of shared memory and arithmetic take equal time."""
 LEAST = 16
 """Rows, columns and terms from which tiles pay."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """The labels of a node in groups, and the field that each side is."""
+    """The labels of a node in groups, and the field of each side."""
 
     batch: tuple[str, ...]
     m: tuple[str, ...]
@@ -56,12 +56,12 @@ class _Sides:
 
 
 def compile_tiles(node: EinSum, device: Device, least: int = LEAST) -> Compute | None:
-    """Matches nodes with one reduction of two fields over labels that both of them have.
+    """Matches nodes with one reduction of two fields over their common labels.
 
     Args:
         node: Any node.
-        device: Where it runs.
-        least: Rows, columns and terms from which it matches.
+        device: The device.
+        least: Least rows, columns and terms.
     """
     sides = _sides(node)
     if sides is None:
@@ -105,7 +105,7 @@ def _sides(node: EinSum) -> _Sides | None:
 
 
 class _Writer(CudaWriter):
-    """The statements that take one pair of elements into one result's running values."""
+    """Writes the statements that accumulate a pair of elements into a result's running values."""
 
     def __init__(self, node: EinSum, sides: _Sides) -> None:
         loops = (*sides.batch, *sides.m, *sides.n, *sides.k)
@@ -124,12 +124,12 @@ class _Writer(CudaWriter):
         return f"half({name})" if e.dtype is DType.HALF else name
 
     def spelled(self, e: Call) -> str:
-        """A product that is the term of a sum of FLOAT may be fused with the sum."""
+        """Computes a function; the product in a FLOAT sum may be fused with the addition."""
         term = self.chunks and e.fn == "mul" and e == self.output.args[0]
         return "{0} * {1}" if term else super().spelled(e)
 
     def accumulate(self, o: Output, reduction: str, run: str, new: str) -> None:
-        """A sum of FLOAT is kept in FLOAT for the terms of one tile."""
+        """The type of a running value; FLOAT sums are FLOAT within one tile's terms."""
         if self.chunks:
             self.emit(f"z0 = plus(z0, np.float32({new}))")
         else:
@@ -156,7 +156,7 @@ class _Tiles:
         self.source = self.write()
 
     def choose(self) -> tuple[int, int]:
-        """Rows and columns of a thread: as many as registers hold, and blocks for all."""
+        """The rows and columns of a thread, limited by registers and by enough blocks."""
         rows, cols = self.device.tile
         kept = sum(d.numpy.itemsize for _, d, _ in cells(0, self.node.outputs[0]))
         batch, m, n, _ = self.sizes
@@ -169,7 +169,7 @@ class _Tiles:
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Rows and columns of a block's results."""
+        """The rows and columns of a block's results."""
         return self.threads[0] * self.micro[0], self.threads[1] * self.micro[1]
 
     def run(self, operands: Sequence[Arrays]) -> dict[str, Array]:
@@ -216,7 +216,7 @@ class _Tiles:
         state = [*cells(0, o), *([("z0", DType.FLOAT, "np.float32(0)")] if w.chunks else [])]
         registers = {name: f"r_{name}[r * {cols} + c]" for name, _, _ in state}
         threads = self.device.threads
-        # Elements outside are replaced by some inside: they are never used.
+        # Indices outside are replaced by valid ones; their elements are never used.
         at_m, at_n = "min(first_m + x, m - 1)", "min(first_n + x, n - 1)"
         at_k = "min(k0 + y, k - 1)"
         lines = [
@@ -267,14 +267,14 @@ class _Tiles:
 
 
 def _nested(micro: tuple[int, int], depth: int, lines: Sequence[str]) -> list[str]:
-    """Statements about each result of a thread; so short a loop is unrolled by the compiler."""
+    """Statements for each result of a thread; the compiler unrolls such short loops."""
     pad = "    " * depth
     heads = [f"{pad}for r in range({micro[0]}):", f"{pad}    for c in range({micro[1]}):"]
     return heads + [f"{pad}        {line}" for line in lines]
 
 
 def _copying(name: str, width: int, element: str, threads: int, by_rows: bool) -> list[str]:
-    """Statements by which a block copies a tile, neighbours in memory by neighbouring threads."""
+    """Statements that copy a tile; neighbouring threads copy neighbouring elements."""
     inner = ["y = e % {0}", "x = e // {0}"] if by_rows else ["x = e % {1}", "y = e // {1}"]
     return [
         f"        for e in range(t, {width * DEPTH}, {threads}):",

@@ -1,10 +1,10 @@
-"""Several nodes run together, block by block over keys that all of them have.
+"""Fused nodes that run together, block by block over their common keys.
 
-Intermediate results stay in a cache and never exist as a whole. Modules by theme:
+Intermediate results stay in the cache and are never materialized. Modules by theme:
 
-* Choice of nodes: `find`, `classes` (labels that are one key), `limits` (guards).
+* Choice of nodes: `find`, `classes` (labels of one key), `limits` (guards).
 * Plan: `members`, `plan`, `weights` (softmax-like weights and their sums).
-* Source text: `places`, `online`, `driver`; `tiles` has the functions it calls.
+* Source text: `places`, `online`, `driver`; `tiles` has the functions that it calls.
 * Runs: `group`.
 """
 
@@ -26,15 +26,15 @@ else:  # loaded for large nodes
     _find, _group = lazy_modules(__name__, "find", "group")
 
 LEAST = 2**18
-"""Points from which a node is worth being joined with others."""
+"""Points from which a node may be fused with others; smaller nodes do not pay."""
 
 
 def find_groups(roots: Sequence[Node], compile_node: Compile) -> list[Group]:
-    """Groups of nodes of a graph; no node is in two of them.
+    """Returns the disjoint groups of nodes of a graph.
 
     Args:
         roots: The roots of the graph.
-        compile_node: How a node runs by itself, where a group has to run otherwise.
+        compile_node: Compiles a single node, for groups that fall back to single nodes.
     """
     nodes = walk(*roots)
     heavy = [n for n in nodes if isinstance(n, EinSum) and n.points >= LEAST]
@@ -44,11 +44,11 @@ def find_groups(roots: Sequence[Node], compile_node: Compile) -> list[Group]:
 
 
 def join(nodes: Sequence[EinSum], visible: Sequence[bool], compile_node: Compile) -> Group | None:
-    """Chosen nodes as a group, or None if they do not run together.
+    """Creates a group from chosen nodes; None if they cannot run together.
 
     Args:
         nodes: At least two, producers first; no other node is between them.
-        visible: For each whether something else reads it.
-        compile_node: How a node runs by itself, where a group has to run otherwise.
+        visible: For each node, whether it is read outside the group.
+        compile_node: Compiles a single node, for groups that fall back to single nodes.
     """
     return _group.make_group(nodes, visible, compile_node)

@@ -1,4 +1,4 @@
-"""Which labels of several nodes are the same key: those that one node hands to the next."""
+"""Classes of labels: labels of several nodes that index the same key of a passed result."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from einsql.ir.einsum.intervals import fits, interval
 from einsql.kernels.scalars import bounds_of
 
 Name = tuple[int, str]
-"""A label of the node of that number."""
+"""The number of a node and one of its labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """Labels of several nodes, put together where they are the same key.
+    """The labels of several nodes, grouped by key.
 
     Attributes:
-        of: For each node the class of each of its labels.
-        rows: Classes that have one value at a time: those of a single value at all, and then
-            `cut`.
-        cut: Classes that are free keys of every node, in the order of the last one's keys.
-        bounds: `[lo, hi)` of each class.
+        of: The class of each label, per node.
+        rows: The classes with one value at a time: classes of extent 1, then `cut`.
+        cut: The classes that are free keys of every node, in the order of the last node's keys.
+        bounds: The bounds `[lo, hi)` of each class.
     """
 
     of: tuple[dict[str, int], ...]
@@ -32,9 +31,9 @@ class Classes:
 
 
 def classify(nodes: Sequence[EinSum]) -> Classes | None:
-    """The classes of nodes in order; None where a node reads another one at other points.
+    """The classes of ordered nodes; None if a node reads another node at other points.
 
-    A label that indexes a node among them is free and ranges over that node's whole key.
+    A label that indexes one of these nodes is free and ranges over that node's complete key.
     """
     number = {id(n): at for at, n in enumerate(nodes)}
     parent: dict[Name, Name] = {}
@@ -84,7 +83,7 @@ def classify(nodes: Sequence[EinSum]) -> Classes | None:
 
 
 def is_free(node: EinSum, axis: Axis) -> bool:
-    """True for a free label, and for one that can be defined as its only value alone."""
+    """True for a free label, and for a derived label with a single possible value."""
     if axis.define is None:
         return True
     if axis.extent != 1 or axis.label in node.keys:

@@ -1,6 +1,6 @@
-"""Source of a group's kernel: for each block its products and loops, one after another.
+"""Source of a group's kernel: the products and loops of each block in sequence.
 
-The text is canonical like that of single nodes. Two groups of one structure differ in extents,
+The text is canonical, as for single nodes. Two groups of one structure differ in extents,
 strides, addresses and limits, which are integer arguments of the kernel.
 """
 
@@ -22,7 +22,7 @@ from einsql.kernels.loops.generated import bits
 
 _HEADER = "import numpy as np\nfrom numba import njit\n"
 _PART = '@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")'
-"""Decorator of functions that the kernel alone calls; it skips wrappers that take compile time."""
+"""Decorator of functions that only the kernel calls; it omits wrappers to save compile time."""
 _IMPORTS = """\
 from einsql.kernels.groups.tiles import (
     any_empty, begin, carry, clear, clear_rows, copy, copy_numbers, finish, fold, multiply,
@@ -33,7 +33,7 @@ from einsql.kernels.runtime.compiled_functions import at, real
 
 
 def external(plan: Plan) -> list[Source]:
-    """The operands that the nodes' expressions read from outside of buffers."""
+    """The operands that the nodes' expressions read from arrays other than buffers."""
     number = {id(m.origin): at for at, m in enumerate(plan.members)}
     sources: list[Source] = []
     for at, m in enumerate(plan.members):
@@ -57,7 +57,7 @@ def write(plan: Plan, strided: frozenset[Source]) -> Driver:
 
     Args:
         plan: The group.
-        strided: Operands whose last label does not step by one element.
+        strided: The operands whose last label has a stride other than one element.
     """
     return _Writer(plan, strided).write()
 
@@ -82,7 +82,7 @@ class _Writer(Online):
         return out
 
     def open_block(self) -> None:
-        """Where a block begins: `x` of each class of its rows, and how many rows it has."""
+        """Writes a block's start: the value `x` of each class of its rows, and its row count."""
         last = len(self.rows) - 1
         all_rows, batch = self.param(self.plan.extent(self.plan.block)), self.param(self.out.batch)
         size = self.param(self.plan.rows)
@@ -97,7 +97,7 @@ class _Writer(Online):
             self.emit(f"rest //= {extent}")
 
     def body(self) -> None:
-        """The stages; right sides are laid out once for each batch, or part by part."""
+        """Writes the stages; right sides are packed once per batch, or part by part."""
         plan = self.plan
         stages = list(zip(plan.stages, plan.strips, strict=True))
         mark, pad = len(self.lines), "    " * self.depth
@@ -136,7 +136,7 @@ class _Writer(Online):
     # ---- products
 
     def product(self, at: int, m: Member, product: Product) -> None:
-        """Multiplies the block's rows by a right side that was laid out before."""
+        """Multiplies the block's rows by a packed right side."""
         plan, node = self.plan, m.node
         (output,) = node.outputs
         size, element = itemsize(output.dtype), f"np.{STORED[output.dtype]}"
@@ -177,7 +177,7 @@ class _Writer(Online):
         )
 
     def right(self, at: int, m: Member, product: Product, panel: str) -> tuple[str, str]:
-        """Packs a right side. Returns the address of its rows, and the terms of a panel."""
+        """Packs a right side; returns the address of its rows and the terms of a panel."""
         plan, size = self.plan, itemsize(m.node.outputs[0].dtype)
         element = f"np.{STORED[m.node.outputs[0].dtype]}"
         labels = product.summed, product.wide
@@ -200,7 +200,7 @@ class _Writer(Online):
         return start, deep
 
     def leave(self, at: int, m: Member, product: Product) -> None:
-        """Looks through a block of a product, and copies it to where it leaves."""
+        """Checks a block of a product for NaN and infinity, and copies it to the group's result."""
         plan, (output,), buffer = self.plan, m.node.outputs, self.plan.buffers[at]
         assert buffer is not None
         size, element = itemsize(output.dtype), f"np.{STORED[output.dtype]}"
@@ -221,14 +221,14 @@ class _Writer(Online):
             )
 
     def divisor(self, at: int, m: Member) -> int | None:
-        """The sum of the weights that a product sums, if it is divided by it alone."""
+        """The number of the sum of weights by which a product is divided, or None."""
         if m.divisor is not None:
             return self.number[id(m.divisor)]
         parts = self.plan.parts
         return parts.weights.total if parts is not None and at in self.sums else None
 
     def is_separate(self, source: Source) -> bool:
-        """True if a left side is in a buffer whose rows tiles can read."""
+        """True if a left side is in a buffer with rows that tiles can read."""
         producer = self.number.get(id(self.plan.members[source[0]].node.operands[source[1]].source))
         if producer is None:
             return False
@@ -237,13 +237,13 @@ class _Writer(Online):
         return buffer is not None and buffer.whole and keys[-1] != self.cut_of(m)
 
     def cut_of(self, m: Member) -> str:
-        """A node's label that is cut in blocks."""
+        """The label of a node that is cut into blocks."""
         return next(k for k in m.node.keys if m.own[k] == self.plan.block)
 
     # ---- loops
 
     def loops(self, stage: Sequence[int], strip: int) -> None:
-        """Takes the block strip by strip through consecutive loops."""
+        """Runs consecutive loops over the block, strip by strip."""
         plan = self.plan
         lines: dict[frozenset[Limit], tuple[int, list[tuple[bool, str, str]], tuple[str, str]]] = {}
         for at in stage:
@@ -253,7 +253,7 @@ class _Writer(Online):
                 lines[m.limits] = inner, edges, self.around(m)
         calls = [self.call(at, plan.members[at]) for at in stage]
         step = self.param(strip)
-        if lines and strip > 1:  # row by row where a limit crosses the part
+        if lines and strip > 1:  # row by row if a limit crosses the part
             inside = [self.covers(inner, edges) for inner, edges, _ in lines.values()]
             self.emit(f"step = {step} if {' and '.join(inside)} else 1")
             step = "step"
@@ -277,10 +277,10 @@ class _Writer(Online):
         self.depth -= 1
 
     def call(self, at: int, m: Member) -> list[str]:
-        """Prepares a node's kernel: its text, and the integers that it is given.
+        """Writes the function of a node, and computes its integer arguments.
 
         Returns:
-            The address of each array that it is given, as text over the row `r`.
+            The address of each array argument, as text over the row `r`.
         """
         plan, nest = self.plan, self.plan.nests[at]
         assert nest is not None
@@ -325,7 +325,7 @@ class _Writer(Online):
         limits: tuple[str, str] | None,
         outer: tuple[str, str] | None,
     ) -> None:
-        """Calls a node's kernel on a strip; beyond its limits a result within the row is 0."""
+        """Calls a node's function on a strip; results of the row beyond its limits are 0."""
         nest, program = self.plan.nests[at], self.programs[at]
         assert nest is not None
         inner = next(iter({x.inner for x in m.limits}), None)
@@ -353,14 +353,14 @@ class _Writer(Online):
         last = m.last
         if limits is None or outer is None or m.own[last] != inner:
             return
-        if self.plan.buffers[at] is None:  # nothing else clears what leaves
+        if self.plan.buffers[at] is None:  # results of the group are not cleared elsewhere
             outer = "0", self.param(m.node.axis(last).extent)
         for o, address in zip(m.node.outputs, addresses[len(program.arrays) :], strict=True):
             array = f"at({address}, np.{STORED[o.dtype]})"
             self.emit(f"clear({array}, {outer[0]}, {limits[0]})")
             self.emit(f"clear({array}, {limits[1]}, {outer[1]})")
 
-    # ---- the whole
+    # ---- the kernel
 
     def assemble(self) -> str:
         lines = "\n".join(self.lines)

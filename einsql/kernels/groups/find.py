@@ -1,4 +1,4 @@
-"""Which nodes of a graph run together: those that hand each other more than they read."""
+"""The choice of nodes that run together: they pass larger results than they read."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from einsql.kernels.kernel import Compile
 from einsql.kernels.vectorized import views
 
 MOST = 12
-"""Nodes of a group; kernels of more take too long to compile."""
+"""Greatest number of nodes of a group; larger kernels take too long to compile."""
 DEEPEST = 256
-"""Multiplications behind a value from which handing it on is cheap beside making or using it.
+"""Multiplications per value from which passing it in memory is cheap.
 
-A product of a block reads the whole other side, which BLAS does once for all blocks. In the
-feed-forward layer of a transformer, of 512 to 1376 and back, that took a quarter longer.
+A product of a block reads the complete other side, which BLAS reads once for all blocks. The
+feed-forward layer of a transformer, 512 to 1376 and back, took a quarter longer as a group.
 """
 DEEPEST_MAP = 16
-"""The same where nothing but maps comes before a product: a value is stored and read just once.
+"""The same limit if only maps precede a product, so that a value is stored and read once.
 
-With 32 and more, BLAS after a pass that stores took 0.6 to 0.9 of the time.
+With 32 and more, a storing pass followed by BLAS took 0.6 to 0.9 of the time.
 """
 DEEPEST_ONE = 64
-"""The same where there is one product, whose result is used element by element.
+"""The same limit if there is one product with an element-wise consumer.
 
 With 10 a group took 0.8 of the time, with 64 0.95 and with 256 1.05.
 """
@@ -39,28 +39,28 @@ def groups_of(
     least: int,
     compile_node: Compile,
 ) -> list[Group]:
-    """Groups of nodes that run faster together.
+    """Returns the groups of nodes that run faster together.
 
     Args:
         nodes: A graph, producers first.
         roots: The roots of the graph.
-        heavy: Those among its nodes that may be joined with others.
+        heavy: The nodes that may be fused with others.
         least: Elements from which an intermediate result is large.
-        compile_node: How a node runs by itself, where a group has to run otherwise.
+        compile_node: Compiles a single node, for groups that fall back to single nodes.
     """
     return [Group(plan, compile_node) for plan in _Search(nodes, roots, least).plans(heavy)]
 
 
 @dataclass(slots=True)
 class _Found:
-    """Nodes by number, and how they run together once they are more than one."""
+    """The numbers of nodes, and their plan if there are at least two."""
 
     numbers: frozenset[int]
     plan: Plan | None
 
 
 class _Search:
-    """Joins nodes one after another with the groups that they read."""
+    """Fuses each node in turn with the groups that it reads."""
 
     def __init__(self, nodes: Sequence[Node], roots: Sequence[Node], least: int) -> None:
         self.nodes = nodes
@@ -69,9 +69,9 @@ class _Search:
         self.roots = {self.number[id(r)] for r in roots}
         self.readers: list[set[int]] = [set() for _ in nodes]
         self.sources: list[tuple[int, ...]] = []
-        self.shallow: list[set[int]] = []  # those sources whose values it may get within a group
+        self.shallow: list[set[int]] = []  # the sources whose values a node may read within a group
         self.of: dict[int, _Found] = {}
-        self.reached: list[int] = []  # bits of the nodes that each one depends on, and its own
+        self.reached: list[int] = []  # bits of each node's dependencies and of itself
         for at, n in enumerate(nodes):
             reached, operands = 1 << at, n.operands if isinstance(n, EinSum) else ()
             self.sources.append(tuple({self.number[id(o.source)] for o in operands}))
@@ -82,7 +82,7 @@ class _Search:
             self.reached.append(reached)
 
     def plans(self, heavy: Sequence[EinSum]) -> list[Plan]:
-        """The groups that heavy nodes make with each other."""
+        """The plans of the groups among the heavy nodes."""
         for node in heavy:
             at = self.number[id(node)]
             if not views.matches(node):
@@ -92,13 +92,13 @@ class _Search:
         return [plan for plan in groups.values() if plan is not None]
 
     def _near(self, at: int) -> list[_Found]:
-        """The groups that a node reads, but for those that are too far to be joined with it."""
+        """The groups that a node reads and with which it may be fused."""
         seen = self._behind(at, self.sources)
         near = {id(f): f for f in (self.of.get(n) for n in sorted(seen)) if f is not None}
         return list(near.values())
 
     def _behind(self, at: int, sources: Sequence[Iterable[int]]) -> set[int]:
-        """A node and those behind it that a group with it can have."""
+        """A node and the producers that a group with it may contain."""
         seen, front = {at}, {at}
         for _ in range(MOST - 1):
             front = {s for n in front for s in sources[n]} - seen
@@ -109,7 +109,7 @@ class _Search:
         return any(self.reached[at] >> n & 1 for n in numbers)
 
     def _joined(self, at: int, near: list[_Found]) -> _Found | None:
-        """The node with the groups near it: all, all but one, or the latest that takes it."""
+        """The first valid union of the node with the groups that it reads."""
         for parts in self._tries(at, near):
             numbers = self._closed(at, parts)
             if numbers is not None:
@@ -119,11 +119,11 @@ class _Search:
         return None
 
     def _tries(self, at: int, near: list[_Found]) -> Iterator[list[_Found]]:
-        """Groups to join a node with, the most promising first, and none that are too many."""
+        """The sets of groups to fuse with a node within `MOST`, the most promising first."""
         most = MOST - 1 - sum(len(f.numbers) for f in near)
         if len(near) > 1 and most >= 0:
             yield near
-        if len(near) > 2 and most >= -1:  # a mask, for example, is not for every row
+        if len(near) > 2 and most >= -1:  # a mask, for example, does not have every row
             for f in near:
                 if self._is_first(f, near):
                     yield [g for g in near if g is not f]
@@ -133,16 +133,17 @@ class _Search:
                 yield [f]
 
     def _is_first(self, single: _Found, near: Sequence[_Found]) -> bool:
-        """True for a node by itself that reads none of the others."""
+        """True for a single node that reads none of the other groups."""
         if single.plan is not None:
             return False
         (at,) = single.numbers
         return not any(self._reads(at, f.numbers) for f in near if f is not single)
 
     def _closed(self, at: int, parts: Sequence[_Found]) -> frozenset[int] | None:
-        """A node and groups with all nodes between them; None if there are too many.
+        """A node and groups with all intermediate nodes.
 
-        It is also None where a part of another group is between them.
+        Returns:
+            None if there are too many nodes, or if they contain only a part of another group.
         """
         closed = {at}.union(*(f.numbers for f in parts))
         inside, stack = sum(1 << n for n in closed), list(closed)
@@ -172,7 +173,7 @@ class _Search:
         return make_plan(chosen, visible)
 
     def _pays(self, order: Sequence[int]) -> bool:
-        """True if the last node reads large operands and runs through the group anyway."""
+        """True if the last node reads a large operand that the group computes or reads."""
         last = self.nodes[order[-1]]
         assert isinstance(last, EinSum)
         inside = set(order)
@@ -185,7 +186,7 @@ class _Search:
 
 
 def _shallow(node: EinSum, number: Mapping[int, int]) -> set[int]:
-    """The numbers of the nodes whose values a group may hand on to a node."""
+    """The numbers of the nodes whose values a group may pass to a node."""
     return {
         number[id(o.source)]
         for o in node.operands
@@ -194,7 +195,7 @@ def _shallow(node: EinSum, number: Mapping[int, int]) -> set[int]:
 
 
 def _depth(node: EinSum, operand: Operand) -> int:
-    """Of how many multiplications a value that is handed on is the outcome or a factor."""
+    """The number of multiplications that compute or use each passed value."""
     source = operand.source
     uses = 1
     if _is_product(node):
@@ -206,7 +207,7 @@ def _depth(node: EinSum, operand: Operand) -> int:
 
 
 def _is_product(node: EinSum) -> bool:
-    """True if a sum reads an operand's terms again for keys that this operand lacks."""
+    """True if a sum reads an operand's terms repeatedly, for keys that the operand lacks."""
     summed = set(node.reduced)
     keys = set(node.keys)
     return any(summed & set(o.labels) and keys - set(o.labels) for o in node.operands)

@@ -1,4 +1,4 @@
-"""A group of nodes that is ready to run."""
+"""Execution of a group of nodes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
 from einsql.kernels.vectorized.views import window
 
 NOTHING = -1
-"""Number of the batch that a new scratch holds right sides of."""
+"""Batch number in a new scratch buffer, which contains no packed right sides."""
 PIECE = 2**25
-"""Work of one piece, in cheap operations: some milliseconds."""
+"""Work of one piece in cheap operations, a few milliseconds."""
 OPERATION = 1e-10
-"""Seconds that a cheap operation takes, roughly."""
+"""Approximate seconds of a cheap operation, to estimate the time of a piece."""
 PIECES = 4
-"""Least number of pieces for each thread, so that no thread waits long for the others."""
+"""Least number of pieces per thread, so that all threads end at about the same time."""
 
 
 class Group:
@@ -36,8 +36,8 @@ class Group:
 
     Attributes:
         nodes: The nodes, producers first.
-        sources: Operands from outside, each once.
-        results: Those among them whose fields leave.
+        sources: The distinct operands from outside the group.
+        results: The nodes whose fields are results of the group.
     """
 
     def __init__(self, plan: Plan, compile_node: Compile) -> None:
@@ -52,7 +52,7 @@ class Group:
 
     @property
     def detail(self) -> str:
-        """The size of a block, and of the parts that its rows are taken in, for EXPLAIN."""
+        """The rows of a block and the size of the parts of a row, for EXPLAIN."""
         m, parts = self.plan.members[-1], self.plan.parts
         label = next(k for k in m.node.keys if m.own[k] == self.plan.block)
         blocks = f"blocks of {label}:{self.plan.rows}"
@@ -74,8 +74,8 @@ class Group:
         """Runs the nodes.
 
         Args:
-            operands: Fields of each source.
-            tick: Told the fraction done; raises to cancel.
+            operands: The fields of each source.
+            tick: Callback with the completed fraction, 0 to 1; raises to cancel.
 
         Returns:
             The fields of each result.
@@ -91,7 +91,7 @@ class Group:
         numbers = np.array([n(bound) for n in driver.numbers], np.int64)
         seconds = work(self.plan) * OPERATION
         bad = _run(driver, numbers, len(self.nodes), self._pieces(driver), seconds, tick)
-        if bad[-1]:  # beyond a limit was NaN or infinity, which 0 times is not 0
+        if bad[-1]:  # a skipped point was NaN or infinity, for which 0 · x is not 0
             return self._run_one_by_one(operands, tick)
         for failed, reasons in zip(bad, driver.reasons, strict=False):
             if failed and FAR in reasons and failed & 1 << reasons.index(FAR):
@@ -154,7 +154,7 @@ class Group:
         )
 
     def _presence(self, at: int) -> np.ndarray:
-        """Which points of a result exist: those within the limits of labels that it has."""
+        """The presence of a result's points: they are within the limits of the result's labels."""
         m, bounds = self.plan.members[at], self.plan.classes.bounds
         keys = m.node.keys
         shape = m.node.schema.shape
@@ -163,7 +163,7 @@ class Group:
         def values(c: int) -> np.ndarray:
             lo, hi = bounds[c]
             place = next((n for n, k in enumerate(keys) if m.own[k] == c), None)
-            if place is None:  # the only value
+            if place is None:  # the class has one value
                 return np.asarray(lo)
             return np.arange(lo, hi).reshape([-1 if n == place else 1 for n in range(len(keys))])
 
@@ -175,7 +175,7 @@ class Group:
         return np.broadcast_to(exists, shape)
 
     def _pieces(self, driver: Driver) -> list[tuple[int, int]]:
-        """The blocks, a run of them for each piece."""
+        """The range of blocks of each piece."""
         least = PIECES * thread_pool.threads()
         wanted = min(driver.blocks, max(least, ceil(work(self.plan) / PIECE)))
         batches = driver.blocks // driver.batch
@@ -190,7 +190,7 @@ class Group:
 def make_group(
     nodes: Sequence[EinSum], visible: Sequence[bool], compile_node: Compile
 ) -> Group | None:
-    """See `einsql.kernels.groups.join`."""
+    """Creates a group; see `einsql.kernels.groups.join`."""
     plan = make_plan(nodes, visible)
     return None if plan is None else Group(plan, compile_node)
 
@@ -203,11 +203,11 @@ def _run(
     seconds: float,
     tick: Tick,
 ) -> np.ndarray:
-    """Calls a group's kernel on every piece, which take one thread so long.
+    """Calls a group's kernel on every piece.
 
     Returns:
-        For each node the bits of its failures, and a last one that tells that the whole
-        has to run otherwise.
+        The bits of the failures of each node; the last element is set if the nodes have to run
+        one by one.
     """
     if driver.kernel is None:
         driver.kernel = compile_cache.load(driver.source, tick)
@@ -227,7 +227,7 @@ def _run(
     free: list[_Place] = []
 
     def piece(blocks: tuple[int, int]) -> None:
-        # Pieces may be short: time in Python for one delays the other threads too.
+        # Pieces may be short, and the GIL makes Python code of one piece delay the other threads.
         try:
             place = free.pop()
         except IndexError:
@@ -245,17 +245,16 @@ def _run(
 
 
 class _FailedError(Exception):
-    """Leaves the pieces that were not begun alone."""
+    """Cancels the pieces that have not started."""
 
 
 class _Place:
-    """The working memory of a thread while it runs pieces.
+    """The working memory of a thread that runs pieces.
 
     Attributes:
-        bad: The bits of the failures met.
-        address: Of the buffers between nodes, aligned to a cache line.
-            It may hold anything, but begins with the number of the batch that it holds right
-            sides of.
+        bad: The bits of the failures.
+        address: The address of the uninitialised buffers between nodes, aligned to a cache line.
+            The first word is the number of the batch whose packed right sides it contains.
     """
 
     def __init__(self, nbytes: int, nodes: int) -> None:
@@ -272,7 +271,7 @@ def _scratch(nbytes: int) -> np.ndarray:
 
 
 def _strided(node: EinSum, operand: Operand, name: str, values: np.ndarray) -> Strided:
-    """An operand within the bounds of its labels; a copy where strides are odd."""
+    """An operand within its labels' bounds, copied if a stride is no multiple of an element."""
     dtype = operand.source.schema.dtype(name).numpy
     cut = window(node, operand)
     part = np.asarray(values if cut is None else values[cut], dtype)

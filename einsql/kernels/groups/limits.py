@@ -1,11 +1,11 @@
 """Guards of nodes in a group: limits on keys, and masks that read data.
 
 A point exists where every limit holds. A limit Σ factor · key + constant ≥ 0 over the keys
-of a row and one label inside it says where that label begins or ends in the row.
+of a row and one inner label bounds the range of that label in the row.
 
-A row has no point where a mask does not hold. Values there are 0 and extremes pass over them.
-Whether a row has any point is known only at run time. So nodes that run over such a label are
-weights and their sums, which tell it.
+A point is absent where a mask does not hold. Its value is 0, and extremes ignore it. Whether a
+row has any point is known only at run time. So the nodes that run over such a label are weights
+and their sums, which detect empty rows.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from einsql.kernels.scalars import bounds_of
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Σ factor · key + constant ≥ 0.
+    """The condition Σ factor · key + constant ≥ 0.
 
     Attributes:
-        inner: The class of the label inside the row.
-        rises: True if it bounds that label from below, False if from above.
-        factors: Class and factor of each key of the row that counts.
+        inner: The class of the inner label.
+        rises: True for a lower bound of the label, False for an upper bound.
+        factors: The class and factor of each key of the row with a nonzero factor.
         constant: The constant.
     """
 
@@ -52,9 +52,10 @@ class Limit:
     constant: int
 
     def edge(self, bounds: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
-        """Least and greatest place of the edge over all rows.
+        """The least and greatest edge over all rows.
 
-        The label's first value for a limit from below, the one behind its last otherwise.
+        The edge is the label's first value for a lower bound, and the exclusive upper bound
+        otherwise.
         """
         sign = -1 if self.rises else 1
         at = [sign * self.constant + (not self.rises)] * 2
@@ -66,13 +67,13 @@ class Limit:
 
 
 def limit(term: Expr, node: EinSum, own: Mapping[str, int], rows: Sequence[int]) -> Limit | None:
-    """A term of a guard as a limit, or None if it is none.
+    """Converts a term of a guard to a limit; None if it is not a limit.
 
     Args:
         term: A term that holds wherever a point exists.
-        node: The node it belongs to.
-        own: Class of each label.
-        rows: Classes of the row.
+        node: The term's node.
+        own: The class of each label.
+        rows: The classes of the row.
     """
     if not isinstance(term, Call) or term.fn not in ("le", "lt"):
         return None
@@ -120,11 +121,11 @@ def _least_gap(below: Limit, above: Limit, bounds: Mapping[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """A condition, whose labels are numbers of classes.
+    """A condition with numbers of classes as labels.
 
     Attributes:
         term: The condition over the operands.
-        operands: The operands of its condition, from outside of the group.
+        operands: The operands of the condition, from outside the group.
     """
 
     term: Expr
@@ -132,7 +133,7 @@ class Mask:
 
     @property
     def classes(self) -> frozenset[int]:
-        """The classes that it depends on."""
+        """The classes that the condition depends on."""
         labels = labels_of(self.term).union(*(o.labels for o in self.operands))
         return frozenset(map(int, labels))
 
@@ -143,13 +144,13 @@ Masks = frozenset[Mask]
 def mask(
     term: Expr, node: EinSum, own: Mapping[str, int], number: Mapping[int, int]
 ) -> Mask | None:
-    """A term of a guard as a mask, or None if it is none.
+    """Converts a term of a guard to a mask; None if it is not a mask.
 
     Args:
         term: A term that holds wherever a point exists.
-        node: The node it belongs to.
-        own: Class of each label.
-        number: The nodes of the group, by identity.
+        node: The term's node.
+        own: The class of each label.
+        number: The numbers of the group's nodes by identity.
     """
     read = sorted(operands_of(term))
     sources = [node.operands[n] for n in read]
@@ -165,14 +166,14 @@ def mask(
 
 
 def asked(nodes: Sequence[EinSum], classes: Classes, visible: Sequence[bool]) -> list[Masks]:
-    """Masks by scalars alone that hold for a node because all of its readers have them.
+    """The scalar masks of each node that all of its readers have.
 
-    The optimizer drops such a condition from a node whose other values are never read.
+    The optimizer removes such a condition from a node whose other values are never read.
 
     Args:
-        nodes: In their order.
-        classes: Their labels.
-        visible: Whose results leave the group.
+        nodes: The nodes in order.
+        classes: The classes of their labels.
+        visible: For each node, whether it is read outside the group.
     """
     number = {id(n): at for at, n in enumerate(nodes)}
     masks: list[Masks] = [frozenset()] * len(nodes)
@@ -191,12 +192,12 @@ def asked(nodes: Sequence[EinSum], classes: Classes, visible: Sequence[bool]) ->
 
 
 def masked(node: EinSum, own: Mapping[str, int], masks: Masks) -> EinSum | None:
-    """A node whose masks hold in its expressions; None where that is unknown.
+    """Adds masks to a node's expressions; None if the effect on a reduction is unknown.
 
     Args:
         node: A node without a guard.
-        own: Class of each label.
-        masks: Where its points exist.
+        own: The class of each label.
+        masks: The masks of its points.
     """
     if not masks:
         return node
@@ -209,7 +210,7 @@ def masked(node: EinSum, own: Mapping[str, int], masks: Masks) -> EinSum | None:
     if not node.is_elementwise:
         masks = over(masks, kept)
         if not masks or all(o.reduction == "sum" and o.where == TRUE for o in node.outputs):
-            return node  # a sum of elements that are 0 there; `masks_fit` finds where they are not
+            return node  # masked elements are 0; `masks_fit` detects other cases
     label = {str(c): x for x, c in own.items()}
     operands = list(node.operands)
     terms: list[Expr] = []
@@ -231,17 +232,17 @@ def masked(node: EinSum, own: Mapping[str, int], masks: Masks) -> EinSum | None:
 
 
 def over(masks: Masks, kept: set[int]) -> Masks:
-    """The masks that decide which points a node runs over, not which ones it has."""
+    """The masks that restrict the points a node reduces, not its keys."""
     return frozenset(m for m in masks if not m.classes <= kept)
 
 
 def unmasked(value: Expr) -> Expr:
-    """A masked value where its masks hold, without the choice that masking added."""
+    """A masked value without the choice that masking added."""
     if isinstance(value, Call) and value.fn == "if" and value.args[2] == Const(0.0, value.dtype):
         return value.args[1]
     return value
 
 
 def _text(m: Mask) -> str:
-    """An order of masks that is the same in every process."""
+    """A sort key of masks that is the same in every process."""
     return repr((m.term, [o.labels for o in m.operands]))

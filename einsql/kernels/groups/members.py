@@ -1,4 +1,4 @@
-"""The nodes of a group as it runs them: matrix products, or loops within limits."""
+"""The members of a group: nodes as matrix products, or as loops within limits."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ from einsql.kernels.matmul.match import two_values
 from einsql.kernels.scalars import bounds_of
 
 MOST_WORK = 4
-"""Points for each element that a node reads or makes; with more, kernels of its own are better."""
+"""Greatest points per element read or written; with more, a separate kernel is faster."""
 NARROWEST = 8
-"""Width and depth below which a product is no work for tiles."""
+"""Width and depth below which tiles do not pay for a product."""
 
 _LARGEST_EXPONENT = 64
-"""Of powers of two whose inverse is surely a normal number of every type."""
+"""Greatest exponent of a power of two whose inverse is a normal number of every type."""
 
 Limits = frozenset[Limit]
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Σ scale · left · right, where only the left one has the label that is cut in blocks.
+    """The product Σ scale · left · right; only the left side has the label cut into blocks.
 
     Attributes:
-        left, right: Number of the operand and its field.
-        summed: The label summed over.
-        wide: The label of the right side that stays.
+        left, right: The number of the operand and its field.
+        summed: The label of the sum.
+        wide: The key of the right side.
     """
 
     left: tuple[int, str]
@@ -66,17 +66,17 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node as it runs in a group.
+    """A node of a group.
 
     Attributes:
-        origin: The node that the operands of others name.
+        origin: The node of the graph that other nodes' operands reference.
         node: The node without presence and without its guard, which the limits replace.
-        own: Class of each label.
-        limits: Where its points exist, or are asked for.
-        masks: Data that says so too.
-        visible: True if its result leaves the group.
-        product: How it is a product of matrices; None for loops.
-        divisor: The node that this sum is divided by, where the graph divides its terms.
+        own: The class of each label.
+        limits: The limits of the points that exist or are read.
+        masks: The masks of the points.
+        visible: True if its result is read outside the group.
+        product: The matrix product that computes it; None for loops.
+        divisor: The number of the node by which this sum, not each term, is divided; or None.
     """
 
     origin: EinSum
@@ -94,12 +94,12 @@ class Member:
         return last_key(self.node)
 
     def wide(self, labels: Iterable[str]) -> list[int]:
-        """The classes of some labels that have more than one value."""
+        """The classes with more than one value among those of some labels."""
         return [self.own[x] for x in labels if self.node.axis(x).extent > 1]
 
 
 def last_key(node: EinSum) -> str:
-    """The last key that has more than one value, or else the last one."""
+    """The last key with more than one value, or else the last key."""
     wide = [k for k in node.keys if node.axis(k).extent > 1]
     return (wide or node.keys)[-1]
 
@@ -107,13 +107,13 @@ def last_key(node: EinSum) -> str:
 def members(
     nodes: Sequence[EinSum], classes: Classes, visible: Sequence[bool], block: int
 ) -> list[Member] | None:
-    """The nodes as they run together; None where that is unknown or does not pay.
+    """The nodes as members of a group; None if a node is unsupported or fusing does not pay.
 
     Args:
-        nodes: In their order.
-        classes: Their labels.
-        visible: Whose results leave the group.
-        block: The class that is cut in blocks.
+        nodes: The nodes in order.
+        classes: The classes of their labels.
+        visible: For each node, whether it is read outside the group.
+        block: The class that is cut into blocks.
     """
     split = _within_limits(nodes, classes, asked(nodes, classes, visible))
     if split is None:
@@ -127,7 +127,7 @@ def members(
         if m.product is None and not _loops(m.node):
             return None
         if m.visible and m.masks > over(m.masks, _kept(m.node, m.own)):
-            return None  # a result that leaves the group has no flags of presence
+            return None  # results of the group have no flags of presence
         group.append(m)
     return group
 
@@ -135,12 +135,12 @@ def members(
 def _within_limits(
     nodes: Sequence[EinSum], classes: Classes, ranges: Sequence[Masks]
 ) -> tuple[list[EinSum], list[Limits], list[Masks]] | None:
-    """The nodes without guards, and the limits and masks that these are.
+    """The nodes without guards, and the limits and masks of the guards.
 
     Args:
-        nodes: In their order.
-        classes: Their labels.
-        ranges: Masks of each that all of its readers have.
+        nodes: The nodes in order.
+        classes: The classes of their labels.
+        ranges: The masks of each node that all of its readers have.
     """
     number = {id(n): at for at, n in enumerate(nodes)}
     resolved: list[EinSum] = []
@@ -191,13 +191,13 @@ def _kept(node: EinSum, own: Mapping[str, int]) -> set[int]:
 
 
 def _shown(node: EinSum, own: Mapping[str, int], limits: Limits) -> Limits:
-    """The limits of a node that its readers see; within the others every row has points."""
+    """The limits of a node's result; within its other limits every row has points."""
     kept = _kept(node, own)
     return frozenset(m for m in limits if m.inner in kept)
 
 
 def _bare(node: EinSum, full: frozenset[int]) -> EinSum | None:
-    """The node without guard and presence; presence of `full` operands is TRUE."""
+    """The node without guard and presence; the presence of `full` operands is TRUE."""
 
     def visit(e: Expr) -> Expr:
         full_presence = isinstance(e, Value) and e.field == PRESENT and e.operand in full
@@ -208,7 +208,7 @@ def _bare(node: EinSum, full: frozenset[int]) -> EinSum | None:
         for o in node.outputs
         if o.name != PRESENT
     )
-    # Presence says that a point exists, and nothing else.
+    # A presence flag only states that a point exists.
     flags = [(*o.args, o.where) for o in node.outputs if o.name == PRESENT]
     if not outputs or any(flag != (TRUE, TRUE) for flag in flags):
         return None
@@ -227,7 +227,7 @@ def _bare(node: EinSum, full: frozenset[int]) -> EinSum | None:
 
 
 def _multiplied(e: Expr) -> Expr:
-    """A division by a power of two as the product that it equals exactly, and is slower than."""
+    """Replaces a division by a power of two by the equal, faster product."""
     if not isinstance(e, Call) or e.fn != "div" or e.dtype not in (DType.FLOAT, DType.DOUBLE):
         return e
     by = e.args[1]
@@ -246,7 +246,7 @@ def _narrow(
     classes: Classes,
     visible: Sequence[bool],
 ) -> None:
-    """Lets a product compute no more than all of its readers ask for."""
+    """Restricts a product to the limits that all of its readers have."""
     for at in reversed(range(len(nodes))):
         node, own = resolved[at], classes.of[at]
         if visible[at] or not all(o.reduction == "sum" and o.dtype.is_float for o in node.outputs):
@@ -267,7 +267,7 @@ def _narrow(
 def match_product(
     node: EinSum, own: Mapping[str, int], rows: Sequence[int], block: int
 ) -> Product | None:
-    """A node as a product of matrices for each block, or None."""
+    """Matches a node that is a matrix product per block; None for other nodes."""
     if len(node.outputs) != 1 or any(a.define is not None for a in node.axes):
         return None
     (output,) = node.outputs
@@ -295,7 +295,7 @@ def _sides(
     left: Operand,
     right: Operand,
 ) -> tuple[str, str] | None:
-    """The label summed and the one of the right side that stays, each the only one."""
+    """The only summed label and the only key of the right side, or None."""
     if any(len(set(o.labels)) < len(o.labels) for o in (left, right)):
         return None
     if block not in {own[x] for x in left.labels} or block in {own[x] for x in right.labels}:
@@ -317,7 +317,7 @@ def _sides(
 
 
 def _loops(node: EinSum) -> bool:
-    """True if generated loops run the node about as fast as its operands come."""
+    """True if generated loops run the node at about memory bandwidth."""
     sizes = [prod(a.extent for a in node.axes if a.label in o.labels) for o in node.operands]
     fields = [f.dtype for o in node.operands for f in o.source.schema.fields]
     fields += [o.dtype for o in node.outputs]

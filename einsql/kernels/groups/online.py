@@ -1,7 +1,7 @@
-"""Values carried from one part of a row to the next: text of a group's kernel.
+"""Source for the values that a group's kernel carries from one part of a row to the next.
 
-For each row these are the greatest x so far, and the factor of the sums so far when it grows. A
-part without a greater x costs one comparison.
+For each row these are the running maximum of x and the factor that rescales the running sums
+when it grows. A part without a greater x costs one comparison.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from einsql.kernels.loops.expressions import STORED
 
 
 class Online(Places):
-    """Writes the code around the stages of a part."""
+    """Writes the code that encloses the stages of a part."""
 
     def __init__(self, plan: Plan, strided: frozenset[Source]) -> None:
         super().__init__(plan, strided)
@@ -30,7 +30,7 @@ class Online(Places):
         )
 
     def begin(self, parts: Parts) -> None:
-        """Nothing has been seen of any row; then the loop over parts."""
+        """Writes the initial values of all rows and the head of the loop over parts."""
         plan = self.plan
         self.emit(f"begin({self.carried('0')}, rows)")
         for at in self.sums:
@@ -44,40 +44,40 @@ class Online(Places):
         self.parted = True
 
     def carry(self, at: int) -> None:
-        """Merges a strip of rows of a node into the carried values."""
+        """Merges a strip of a node's rows into the carried values."""
         if at in self.carries:
             self.emit(f"{self.carries[at]}({self.carried('r')}, {self.row(at, 'r')}, strip)")
 
     def rescale(self, at: int) -> None:
-        """Multiplies the sums so far by the factors of the weights."""
+        """Multiplies the running sums by the factors of the weights."""
         self.emit(f"rescale({self.summed(at)}, {self.lying(self.factors, '0', self.size)})")
 
     def finish(self) -> None:
-        """The extremes and sums of whole rows go where they are read."""
+        """Writes the extremes and sums of complete rows to their buffers."""
         self.depth -= 1
         self.parted = False
         maximum, total = (self.row(at, "0") for at in self.carries)
         self.emit(f"finish({self.carried('0')}, {maximum}, {total}, rows)")
 
     def carried(self, row: str) -> str:
-        """The extremes, factors and sums from a row on."""
+        """The extremes, factors and sums, starting at a row."""
         double = self.lying(self.totals, row, 8).replace(self.element, "np.float64")
         rest = (self.lying(start, row, self.size) for start in (self.extremes, self.factors))
         return ", ".join([*rest, double])
 
     def lying(self, start: str, row: str, size: int) -> str:
-        """The scratch memory from a row on."""
+        """The scratch memory, starting at a row."""
         return f"at(scratch + {start} + {row} * {size}, {self.element})"
 
     def row(self, at: int, row: str) -> str:
-        """A node's result from a row on, and elements between rows."""
+        """A node's result starting at a row, and the elements between rows."""
         (o,) = self.plan.members[at].node.outputs
         begin, between = self.made((at, o.name))
         array = f"at({begin} + {row} * {between}, np.{STORED[o.dtype]})"
         return f"{array}, {between} // {itemsize(o.dtype)}"
 
     def summed(self, at: int) -> str:
-        """The sums of a product: values, elements between rows, rows, and columns."""
+        """The sums of a product: values, elements between rows, and numbers of rows and columns."""
         m, buffer = self.plan.members[at], self.plan.buffers[at]
         assert m.product is not None
         assert buffer is not None

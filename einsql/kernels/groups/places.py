@@ -1,4 +1,4 @@
-"""Addresses of the values of a block: text of a group's kernel, and its integer arguments."""
+"""The addresses of a block's values: source of a group's kernel, and its integer arguments."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from einsql.kernels.loops.expressions import Program
 from einsql.kernels.runtime.compile_cache import Kernel
 
 Source = tuple[int, int, str]
-"""Number of a node, of its operand, and a field."""
+"""The number of a node, the number of its operand, and a field."""
 Result = tuple[int, str]
-"""Number of a node and a field of its result."""
+"""The number of a node and a field of its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Strided:
     """An array that a node reads.
 
     Attributes:
-        array: The part that its labels range over.
-        strides: Elements from one value of each label to the next.
+        array: The part of the array within the bounds of its labels.
+        strides: The stride of each label in elements.
     """
 
     array: np.ndarray
@@ -35,12 +35,12 @@ class Strided:
 
 @dataclass
 class GroupInputs:
-    """The inputs of a run, from which the integers of the kernel are computed.
+    """The inputs of a run, which determine the integer arguments of the kernel.
 
     Attributes:
-        arrays: Operands from outside, and from results of other nodes.
-        results: Arrays that leave, in C order.
-        panel: Columns of a tile of each product.
+        arrays: The operands from outside the group, and the results of other nodes.
+        results: The arrays of the group's results, in C order.
+        panel: The columns of a tile of each product.
     """
 
     arrays: dict[Source, Strided]
@@ -56,13 +56,13 @@ class Driver:
     """A group's kernel.
 
     Attributes:
-        numbers: Compute its integers, in order, from the inputs of a run.
-        reasons: For each node the reasons that the bits of its failures mean.
-        scratch: Bytes that a thread needs; the first of them number the batch whose right
-            sides it holds.
-        blocks: How many blocks there are.
-        batch: Blocks that have the same right sides.
-        kernel: The compiled source, once it was called.
+        numbers: Functions that compute the integer arguments, in order, from the inputs of a run.
+        reasons: The reason of each failure bit, per node.
+        scratch: Bytes of the scratch of a thread; its first word is the number of the batch
+            whose packed right sides it contains.
+        blocks: The number of blocks.
+        batch: The number of consecutive blocks with the same right sides.
+        kernel: The compiled source; None before the first call.
     """
 
     source: str = ""
@@ -75,7 +75,7 @@ class Driver:
 
 
 class Places:
-    """Collects the lines of a kernel, and the functions that compute its integers."""
+    """Collects the lines of a kernel, and the functions that compute its integer arguments."""
 
     def __init__(self, plan: Plan, strided: frozenset[Source]) -> None:
         self.plan = plan
@@ -91,7 +91,7 @@ class Places:
         self.functions: dict[str, None] = {}
         self.bodies: list[str] = []
         self.programs: dict[int, Program] = {}
-        self.at: dict[Result, int] = {}  # where a buffer begins in the scratch, in bytes
+        self.at: dict[Result, int] = {}  # byte offset of a buffer in the scratch
 
     # ---- text
 
@@ -100,12 +100,12 @@ class Places:
         self.lines.append("    " * self.depth + text)
 
     def param(self, number: Number | int) -> str:
-        """The name of an integer that the kernel is given."""
+        """Adds an integer argument of the kernel; returns its name."""
         self.out.numbers.append(number if callable(number) else lambda _: number)
         return f"g{len(self.out.numbers) - 1}"
 
     def room(self, nbytes: int) -> int:
-        """Where the next bytes of the scratch begin."""
+        """Reserves bytes of the scratch; returns their offset."""
         start = self.out.scratch
         self.out.scratch += -(-nbytes // 64) * 64
         return start
@@ -114,11 +114,11 @@ class Places:
 
     @property
     def along(self) -> int:
-        """The class that rows are cut along; -1 where they are whole."""
+        """The class along which rows are cut into parts; -1 for complete rows."""
         return self.plan.parts.weights.along if self.plan.parts is not None else -1
 
     def length(self, c: int) -> str:
-        """How many values of a class there are at a time."""
+        """The number of values of a class that are processed at a time."""
         if self.parted and c == self.along:
             return "width"
         return self.param(1 if c in self.rows else self.plan.extent(c))
@@ -128,11 +128,11 @@ class Places:
     def outside(
         self, steps: Callable[[GroupInputs, int], int], fixed: Sequence[int], size: int
     ) -> str:
-        """Bytes from an array's first element to that of the block, as an expression.
+        """The byte offset of the block's first element in an array, as an expression.
 
         Args:
-            steps: Elements from one value of a class to the next.
-            fixed: The classes that the array has.
+            steps: The stride of a class in elements.
+            fixed: The classes of the array.
             size: Bytes of an element.
         """
         places = [(f"x{n}", c) for n, c in enumerate(self.rows)]
@@ -145,7 +145,7 @@ class Places:
         return " + ".join(terms) or "0"
 
     def read(self, source: Source) -> tuple[str, str]:
-        """Address of an operand at the block's first row, and bytes between rows."""
+        """The address of an operand at the block's first row, and the bytes between rows."""
         at, operand, name = source
         m = self.plan.members[at]
         o = m.node.operands[operand]
@@ -164,7 +164,7 @@ class Places:
         return begin, self.param(lambda g: steps(g, cut) * size if cut in own else 0)
 
     def made(self, result: Result) -> tuple[str, str]:
-        """Address of a node's result at the block's first row, and bytes between rows."""
+        """The address of a node's result at the block's first row, and the bytes between rows."""
         at, name = result
         m = self.plan.members[at]
         size = itemsize(next(o.dtype for o in m.node.outputs if o.name == name))
@@ -174,12 +174,12 @@ class Places:
         )
 
     def in_buffer(self, result: Result, buffer: Buffer, size: int) -> tuple[str, str]:
-        """As `made`, in a buffer."""
+        """The same as `made`, for a result in a buffer."""
         base = f"scratch + {self.param(self.at[result])}"
         return base, self.param(buffer.row * size if buffer.whole else 0)
 
     def leaving(self, result: Result, size: int) -> tuple[str, str]:
-        """As `made`, in the array that leaves."""
+        """The same as `made`, for a result of the group."""
         m = self.plan.members[result[0]]
         keys = {m.own[k]: n for n, k in enumerate(m.node.keys)}
 
@@ -194,7 +194,7 @@ class Places:
     # ---- limits
 
     def covers(self, inner: int, edges: Sequence[tuple[bool, str, str]]) -> str:
-        """A condition: all that there is at a time is within the limits of every row."""
+        """The condition that all values of a part are within the limits of every row."""
         terms = []
         for rises, start, slope in edges:
             ends = f"{start}, {start} + (rows - 1) * {slope}"
@@ -202,10 +202,10 @@ class Places:
         return " and ".join(terms)
 
     def edges(self, m: Member) -> tuple[int, list[tuple[bool, str, str]]]:
-        """The class that a node's limits are about, and each limit as a line over the rows.
+        """The class that a node's limits bound, and each limit as a linear function of the row.
 
         Returns:
-            The class, and for each limit whether it is from below, its value at the block's
+            The class, and for each limit whether it is a lower bound, its value at the block's
             first row, and its increment from one row to the next.
         """
         bounds = self.plan.classes.bounds
@@ -228,7 +228,7 @@ class Places:
         return inner, lines
 
     def around(self, m: Member) -> tuple[str, str]:
-        """First and last value of the label with limits that any row of the block has."""
+        """The first and last value of the limited label over the rows of the block."""
         inner, lines = self.edges(m)
         extent = self.length(inner)
         least, most = ["0"], [extent]
@@ -241,13 +241,13 @@ class Places:
     def range(
         self, name: str, least: Sequence[str], most: Sequence[str], extent: str
     ) -> tuple[str, str]:
-        """Names the range from the greatest of some values to the least of others."""
+        """Names the range from the greatest lower bound to the least upper bound."""
         self.emit(f"{name} = min({_extreme('max', least)}, {extent})")
         self.emit(f"{name}e = max({_extreme('min', most)}, {name})")
         return name, f"{name}e"
 
     def step(self, source: Source, label: str) -> str:
-        """Elements from one value of a label to the next in an operand."""
+        """The stride of a label in an operand, in elements."""
         at, operand, _ = source
         o = self.plan.members[at].node.operands[operand]
         producer = self.number.get(id(o.source))

@@ -1,4 +1,4 @@
-"""How nodes run together: their stages, their buffers, and the size of a block."""
+"""The plan of a group: its stages, its buffers, and the size of a block."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from einsql.kernels.runtime import thread_pool
 from einsql.kernels.scalars import values_of
 
 IN_CACHE = 2**19
-"""Bytes that a block's values may take, so that they stay in the second cache."""
+"""Greatest bytes of a block's values, so that they stay in the L2 cache."""
 IN_FIRST_CACHE = 2**14
-"""Bytes of the rows that consecutive loops take at a time."""
+"""Bytes of a strip of rows in consecutive loops, so that it stays in the L1 cache."""
 LARGEST = 2**24
-"""Bytes that a block and the right sides of its products may take on each thread."""
+"""Greatest bytes of a block and the right sides of its products per thread."""
 ROWS = (24, 192)
-"""Least and most rows of a block of a product."""
+"""Least and greatest number of rows of a block of a product."""
 PART = 2**10
-"""Bytes of a row that are taken at a time."""
+"""Bytes of a part of a row."""
 PARTS, LONGEST = 768, 768 * 2**9
-"""Parts of a row at most, and its values: up to 512 in a part are added one after another, then
-their sum is, and may be rescaled. More than 2,048 roundings would be too many."""
+"""Greatest number of parts of a row, and of its values. Up to 512 values of a part are added one
+after another; then their sum is added and may be rescaled. This bounds the roundings by 2,048."""
 LEAST_ROWS = 48
-"""Rows below which a block of whole rows reads the right sides too often."""
+"""Rows below which a block of complete rows reads the right sides too often."""
 PAD = 16
-"""Elements behind each row, so that rows do not meet in the same lines of a cache."""
+"""Padding elements after each row, so that rows do not map to the same cache lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Where a block keeps the values of a node.
+    """The buffer of a node's values in a block.
 
     Attributes:
-        steps: Elements from one value of each key to the next.
-        row: The same of the label that is cut in blocks.
-        whole: True if it holds all rows of a block, False for those of a strip.
-        size: Elements.
+        steps: The stride of each key in elements.
+        row: The stride of the label that is cut into blocks.
+        whole: True if it contains all rows of a block, False for the rows of a strip.
+        size: The number of elements.
     """
 
     steps: tuple[int, ...]
@@ -52,13 +52,13 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """How rows are taken part by part.
+    """The partition of rows into parts.
 
     Attributes:
         weights: The weights carried from part to part, with the class that is cut.
-        size: Values of that class in a part.
-        folds: Numbers of the nodes that run over that class.
-        whole: Whether the right sides of whole rows are kept, not those of a part.
+        size: The number of values of that class in a part.
+        folds: The numbers of the nodes that reduce over that class.
+        whole: Whether the right sides of complete rows stay packed, instead of those of a part.
     """
 
     weights: Weights
@@ -72,17 +72,17 @@ class Plan:
     """Nodes that run together.
 
     Attributes:
-        nodes: As they are in the graph, producers first.
-        members: As they run, the result of each node in the same place.
-        classes: Their labels; the last of its rows is the one that is cut in blocks.
-        stages: Numbers of the nodes that run one after another: a product, or loops that
-            take the block strip by strip.
-        inner: How many of them take a part of the rows; all where rows are taken whole.
-        rows: Rows of a block.
-        strips: Rows of a strip in each stage.
+        nodes: The nodes of the graph, producers first.
+        members: The member of each node, at the same index.
+        classes: The classes of the labels; the last class of the rows is cut into blocks.
+        stages: The numbers of the nodes of each stage: a product, or loops that run strip by
+            strip.
+        inner: The number of stages that process a part of the rows; all for complete rows.
+        rows: The number of rows of a block.
+        strips: The number of rows of a strip in each stage.
         nests: The loops of each node; None for a product.
-        buffers: For each node the buffer of its block; None if it writes to its result.
-        parts: How rows are taken part by part; None where they are taken whole.
+        buffers: The buffer of each node; None if the node writes to a result of the group.
+        parts: The partition of rows into parts; None for complete rows.
     """
 
     nodes: tuple[EinSum, ...]
@@ -98,16 +98,16 @@ class Plan:
 
     @property
     def block(self) -> int:
-        """The class that is cut in blocks."""
+        """The class that is cut into blocks."""
         return self.classes.rows[-1]
 
     def extent(self, c: int) -> int:
-        """How many values a class has."""
+        """The number of values of a class."""
         lo, hi = self.classes.bounds[c]
         return hi - lo
 
     def held(self, c: int) -> int:
-        """How many of them a right side has at a time, at most."""
+        """The greatest number of values of a class in a packed right side."""
         parts = self.parts
         if parts is None or parts.whole or c != parts.weights.along:
             return self.extent(c)
@@ -115,11 +115,11 @@ class Plan:
 
 
 def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | None:
-    """How nodes run together, or None if they do not, or had better not.
+    """Plans a group of nodes; None if they cannot run together or fusing does not pay.
 
     Args:
         nodes: At least two, producers first; no other node is between them.
-        visible: For each whether something else reads it.
+        visible: For each node, whether it is read outside the group.
     """
     if any(a.extent == 0 for n in nodes for a in n.axes):
         return None
@@ -138,10 +138,10 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | None:
 
 
 def _rows(classes: Classes, block: int) -> Iterator[Classes]:
-    """The classes with one that is cut in blocks, the last of the rows.
+    """The candidate classes of rows, with the class that is cut into blocks last.
 
-    First with all other classes of rows, then with one of these inside the rows: a product whose
-    result is read element by element shares both of its keys with its reader.
+    The first candidate has all other classes of rows. The next ones move one of these inside the
+    rows, because a product shares both of its keys with an element-wise reader.
     """
     others = [c for c in classes.rows if c != block]
     for left_out in (None, *(c for c in reversed(classes.cut) if c != block)):
@@ -149,7 +149,7 @@ def _rows(classes: Classes, block: int) -> Iterator[Classes]:
 
 
 def _limits_fit(group: Iterable[Member]) -> bool:
-    """True if nodes within limits use a contiguous part of each row."""
+    """True if the limits of every node select a contiguous part of each row."""
     for m in group:
         inner = {x.inner for x in m.limits}
         kept = [k for k in m.node.keys if m.own[k] in inner]
@@ -162,13 +162,13 @@ def _limits_fit(group: Iterable[Member]) -> bool:
 
 
 def _flat(m: Member) -> bool:
-    """True if a loop's result has no label inside the row but the one with limits."""
+    """True if the limited label is the only inner label of a loop's result."""
     inner = {x.inner for x in m.limits}
     return m.own[m.last] in inner or all(m.own[k] not in inner for k in m.node.keys)
 
 
 def _sized(nodes: Sequence[EinSum], group: list[Member], classes: Classes) -> Plan | None:
-    """The plan with whole rows, or part by part where they are too long to stay in a cache."""
+    """The plan with complete rows, or with parts of rows that exceed the cache."""
     by_rows = _laid_out(nodes, group, classes, None)
     lo, hi = classes.bounds[classes.rows[-1]]
     enough = min(LEAST_ROWS, hi - lo)
@@ -211,9 +211,7 @@ def _laid_out(
     if rows * row + sum(map(_right_bytes, right)) > LARGEST:
         return None
     blocks = prod(classes.bounds[c][1] - classes.bounds[c][0] for c in classes.rows) // rows
-    if (
-        row > IN_CACHE and blocks < thread_pool.threads()
-    ):  # long rows are better cut, by single nodes
+    if row > IN_CACHE and blocks < thread_pool.threads():  # single nodes cut long rows better
         return None
     strips = tuple(
         1
@@ -247,7 +245,7 @@ def _laid_out(
 
 
 def _part(m: Member, parts: Parts | None) -> Member:
-    """A member with the part of a row that it has at a time."""
+    """A member restricted to one part of a row."""
     if parts is None:
         return m
     axes = tuple(
@@ -260,7 +258,7 @@ def _part(m: Member, parts: Parts | None) -> Member:
 def _crossing(
     group: Sequence[Member], stage_of: Mapping[int, int], parts: Parts | None
 ) -> list[bool]:
-    """For each member whether all rows of its block are kept, not those of a strip alone."""
+    """For each member, whether all rows of its block are buffered, instead of one strip."""
     number = {id(m.origin): at for at, m in enumerate(group)}
     crossing = [m.product is not None for m in group]
     for at, m in enumerate(group):
@@ -279,7 +277,7 @@ def _crossing(
 def _stages(
     group: Sequence[Member], parts: Parts | None
 ) -> tuple[tuple[tuple[int, ...], ...], int]:
-    """The stages, those that take a part of the rows first, and how many these are."""
+    """The stages, with those over parts of the rows first, and the number of these."""
 
     def is_part(at: int) -> bool:
         return parts is None or parts.weights.along in group[at].own.values()
@@ -299,7 +297,7 @@ def _stages(
 
 
 def _stage_bytes(group: Sequence[Member], stage: Sequence[int], rows: Sequence[int]) -> int:
-    """Bytes of a row of the results of consecutive loops, and of their operands from outside."""
+    """Bytes per row of the results and the outside operands of consecutive loops."""
     inside = {id(m.origin) for m in group}
     read: dict[tuple[object, ...], int] = {}
     for m in (group[at] for at in stage):
@@ -312,7 +310,7 @@ def _stage_bytes(group: Sequence[Member], stage: Sequence[int], rows: Sequence[i
 
 
 def _row_bytes(m: Member, rows: Sequence[int]) -> int:
-    """Bytes that a row of a node's result takes, all fields together."""
+    """Bytes per row of a node's result, over all fields."""
     inner = prod(m.node.axis(k).extent for k in m.node.keys if m.own[k] not in rows)
     return (inner + PAD) * sum(o.dtype.numpy.itemsize for o in m.node.outputs)
 
@@ -325,7 +323,7 @@ def _right_bytes(m: Member) -> int:
 
 
 def _narrowed(m: Member, rows: Sequence[int], strip: int) -> EinSum:
-    """The node at one strip, for the order of its loops."""
+    """The node restricted to one strip, to choose the order of its loops."""
 
     def extent(label: str) -> int:
         c = m.own[label]
@@ -345,7 +343,7 @@ def _buffer(m: Member, rows: Sequence[int], blocks: int, all_rows: bool) -> Buff
     for k in reversed(inner):
         if m.own[k] == rows[-1]:
             if k == inner[0] and size > 1:
-                # Rows of whole tiles, and such that they do not meet in a cache.
+                # Complete tiles, and strides that do not map rows to the same cache lines.
                 size = -(-size // (2 * PAD)) * 2 * PAD + PAD
             steps[k] = size
             size *= blocks
@@ -357,7 +355,7 @@ def _buffer(m: Member, rows: Sequence[int], blocks: int, all_rows: bool) -> Buff
 
 
 def work(plan: Plan) -> int:
-    """Rough work of a group, in cheap operations."""
+    """Approximate work of a group, in cheap operations."""
     return sum(
         m.node.points // 8 if m.product is not None else m.node.points * weight(m.node)
         for m in plan.members

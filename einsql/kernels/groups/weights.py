@@ -1,9 +1,9 @@
-"""Weights e = exp(x - m) of rows, with m the greatest x of a row, and the sums of them.
+"""Weights e = exp(x - m) of rows, where m is the maximum of x in a row, and their sums.
 
-They are recognised by their algebra, not by a name: 0 ≤ e ≤ 1, and their sum z is at least 1. So
-Σ (e / z) · v = (Σ e · v) / z loses nothing but a rounding, and divides one row of results instead
-of one of terms. Because exp(x - m') = exp(x - m) · exp(m - m'), all sums of weights can be taken
-over a part of the row at a time, with the greatest x so far.
+They are recognised by their algebra: 0 ≤ e ≤ 1, and their sum z is at least 1. So
+Σ (e / z) · v = (Σ e · v) / z costs at most one rounding, and divides one row of results instead
+of one row of terms. Because exp(x - m') = exp(x - m) · exp(m - m'), all sums of weights can be
+computed over one part of the row at a time, with the running maximum of x.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from einsql.kernels.groups.members import Limits, Member, match_product
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Numbers of the members of a group that make weights.
+    """The numbers of the members of a group that compute weights.
 
     Attributes:
-        extreme: m, the greatest x of each row.
+        extreme: m, the maximum of x in each row.
         made: e.
         total: z, the sum of e over the same points.
-        along: The class that m and z run over.
+        along: The class that m and z reduce over.
     """
 
     extreme: int
@@ -55,7 +55,7 @@ def find_weights(group: Sequence[Member]) -> list[Weights]:
 
 
 def _power(m: Member) -> Call | None:
-    """The exponential that a member is for each of its points."""
+    """The exponential that a member computes at each point, or None."""
     e = _only(m, None)
     return e if isinstance(e, Call) and e.fn == "exp" else None
 
@@ -91,7 +91,7 @@ def _weights(
 
 
 def _at_classes(e: Expr, m: Member) -> object:
-    """An expression over classes and nodes, equal for expressions of equal values at a point."""
+    """An expression over classes and nodes; equal keys imply equal values at a point."""
     if isinstance(e, Label):
         return m.own[e.name]
     if isinstance(e, Value):
@@ -104,17 +104,17 @@ def _at_classes(e: Expr, m: Member) -> object:
 
 
 def _keys(m: Member) -> list[int]:
-    """Classes of a member's keys, in order, but for those of a single value."""
+    """The classes of a member's keys with more than one value, in order."""
     return m.wide(m.node.keys)
 
 
 def deferred(group: Sequence[Member], rows: Sequence[int], block: int) -> list[Member]:
-    """The members with sums of divided weights divided afterwards.
+    """Moves the division of weights after their sums.
 
     Args:
-        group: The members in their order.
-        rows: Classes of the rows.
-        block: The class that is cut in blocks.
+        group: The members in order.
+        rows: The classes of the rows.
+        block: The class that is cut into blocks.
     """
     rewritten = list(group)
     for w in find_weights(group):
@@ -124,7 +124,7 @@ def deferred(group: Sequence[Member], rows: Sequence[int], block: int) -> list[M
 
 
 def _defer(rewritten: list[Member], w: Weights, at: int, rows: Sequence[int], block: int) -> None:
-    """Where a member divides weights for one sum alone, lets it sum, and the sum divide."""
+    """Moves a division of weights into its only consumer, a sum, if there is one."""
     share = rewritten[at]
     quotient = _only(share, None)
     if share.visible or not isinstance(quotient, Call) or quotient.fn != "div":
@@ -189,12 +189,12 @@ def _defer(rewritten: list[Member], w: Weights, at: int, rows: Sequence[int], bl
         product=None,
     )
     if summing.product is None or not set(of_total.labels) <= set(node.keys):
-        return  # a key of one value may be summed away
+        return  # a sum may remove a key of one value
     rewritten[at], rewritten[readers[0]] = summing, dividing
 
 
 def _reading(node: EinSum, operand: int, terms: Operand, name: str) -> EinSum:
-    """A sum that reads other terms, and which field of them."""
+    """A sum that reads field `name` of other terms instead."""
 
     def visit(e: Expr) -> Expr:
         return replace(e, field=name) if isinstance(e, Value) and e.operand == operand else e
@@ -207,10 +207,11 @@ def _reading(node: EinSum, operand: int, terms: Operand, name: str) -> EinSum:
 def taken_in_parts(
     group: Sequence[Member], rows: Sequence[int]
 ) -> tuple[Weights, frozenset[int]] | None:
-    """The weights whose rows can be taken part by part, and all nodes that run over them.
+    """The weights whose rows can be cut into parts, and all nodes that reduce over them.
 
-    That is so where every node either has the class of the terms as a key and is read for
-    the same point, or runs over it and is m, z or a product Σ e · v, or does not have it.
+    Every node must satisfy one of three conditions: it lacks the class of the terms; it has the
+    class as a key and is read at the same point; or it reduces over the class and is m, z or a
+    product Σ e · v.
     """
     weights = find_weights(group)
     if len(weights) != 1 or weights[0].along in rows:
@@ -251,9 +252,9 @@ def _sums_weights(m: Member, weights: Member, w: Weights) -> bool:
 
 
 def masks_fit(group: Sequence[Member]) -> tuple[bool, int | None]:
-    """Whether all that runs over masked points is weights and their sums, and their extreme.
+    """Whether only weights, their sums and their extreme run over masked points.
 
-    Where a row has no point its extreme is -infinity, so a group with masks has to look.
+    The extreme of a row without points is -infinity, so a group with masks has to test for it.
     """
     running = [at for at, m in enumerate(group) if over(m.masks, set(_keys(m)))]
     if not running:
@@ -268,12 +269,12 @@ def masks_fit(group: Sequence[Member]) -> tuple[bool, int | None]:
 
 
 def _points_of(m: Member) -> tuple[Limits, Masks]:
-    """The guards that decide which points a member has."""
+    """The limits and masks that determine a member's points."""
     return m.limits, m.masks
 
 
 def _only(m: Member, reduction: str | None) -> Expr | None:
-    """The argument of a FLOAT or DOUBLE member with one output of that reduction, else None."""
+    """The argument of a FLOAT or DOUBLE member's only output with this reduction, else None."""
     if len(m.node.outputs) != 1 or any(a.define is not None for a in m.node.axes):
         return None
     (o,) = m.node.outputs
@@ -289,5 +290,5 @@ def _source(m: Member, value: Value) -> Node:
 
 
 def _points(m: Member, value: Value) -> list[int]:
-    """Classes that a value is read at, but for those of a single value."""
+    """The classes with more than one value at which a value is read."""
     return m.wide(m.node.operands[value.operand].labels)

@@ -15,5 +15,5 @@ else:  # loaded when a node is first compiled, with the generator of loops
 
 
 def compile_loops(node: EinSum) -> Runner:
-    """See `generated.compile_loops`."""
+    """Creates a generated kernel; see `generated.compile_loops`."""
     return _generated.compile_loops(node)

@@ -1,8 +1,8 @@
 """Numba source text of an EinSum: a nest of loops over its free labels.
 
-The text is canonical: labels, arrays and constants are numbered in the order they are
-met, while extents, origins, strides and constants are arguments. Nodes that differ in
-nothing else share one compiled kernel.
+The text is canonical: labels, arrays and constants are numbered in the order of their first
+use. Extents, origins, strides and constants are arguments. Nodes that differ only in these
+share one compiled kernel.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from einsql.kernels.runtime.float32_math import cos, log10, near_cos, near_sin, 
 
 
 def source(node: EinSum) -> str:
-    """The kernel of a node over contiguous operands, as deterministic text."""
+    """Returns the kernel source of a node over contiguous operands; the text is deterministic."""
     return generate(node, plan_nest(node), frozenset()).source
 
 
@@ -68,14 +68,14 @@ def generate(
         nest: The order of its loops.
         strided: Operand number and field of the arrays whose last label does not step by
             one element.
-        near: Whether angles may be taken to be small, and divisors to be neither large nor
-            small; the reason `FAR` says that they are not.
+        near: Whether the kernel assumes small angles, and divisors that are neither large nor
+            small. A value outside this range is reported with the reason `FAR`.
     """
     return Writer(node, nest, strided, near).write()
 
 
 def accumulator(o: Output) -> DType:
-    """The type a running value is held in: sums and products are rounded once, at the end."""
+    """The type of a running value; sums and products are rounded once, at the end."""
     if o.reduction in ("sum", "product"):
         return DType.DOUBLE if o.dtype.is_float else DType.BIGINT
     return o.dtype
@@ -84,9 +84,9 @@ def accumulator(o: Output) -> DType:
 def state(o: Output, nest: Nest | None = None) -> tuple[DType, ...]:
     """Types of an output's running values.
 
-    Those of pairs are the argument, its value, and a flag of whether there is one. Those of DOUBLE
-    sums in memory are the sum and its rounding error, preceded by the sum of the last terms if
-    rows of running values are added to each other.
+    A pair has the argument, its value, and a flag that is set once a point was selected. A DOUBLE
+    sum in memory has the sum and its rounding error. Where rows of running values are added to
+    each other, the sum of the last terms precedes them.
     """
     if o.reduction is not None and REDUCTIONS[o.reduction].better is not None:
         return (o.dtype, o.args[1].dtype, DType.BOOLEAN)
@@ -98,20 +98,20 @@ def state(o: Output, nest: Nest | None = None) -> tuple[DType, ...]:
 def is_compensated(o: Output, nest: Nest | None) -> bool:
     """True for sums of DOUBLE whose terms are added to memory one after another.
 
-    Sums of FLOAT need no more than the DOUBLE they are added in, and in registers strips have sums
-    of their own, see `strips.folded`.
+    FLOAT sums are accumulated in DOUBLE, which is accurate enough. Sums in registers are
+    accumulated per strip, see `strips.folded`.
     """
     in_memory = nest is not None and nest.mode is not Mode.REGISTERS
     return o.reduction == "sum" and o.dtype is DType.DOUBLE and in_memory
 
 
 def compensated(total: np.ndarray, lost: np.ndarray) -> np.ndarray:
-    """Compensated sums, of which infinite ones have lost nothing."""
+    """Adds the rounding errors to compensated sums, except to infinite ones."""
     return np.where(np.isfinite(total), total + lost, total)
 
 
 class Writer(Wraps):
-    """Adds reductions, stores and the text around them."""
+    """Writes the kernel: reductions, stores and the surrounding text."""
 
     def write(self) -> Program:
         """Writes the kernel."""
@@ -132,7 +132,7 @@ class Writer(Wraps):
     # Reductions --------------------------------------------------------------------
 
     def start_reductions(self) -> None:
-        """Sets the running values up at the level that encloses the reduced loops."""
+        """Initializes the running values at the level that encloses the reduced loops."""
         reduced = [(n, o) for n, o in enumerate(self.node.outputs) if o.reduction is not None]
         if self.row_sums:
             with self.outside(self.reduced_from):
@@ -159,7 +159,7 @@ class Writer(Wraps):
                     self.emit(f"{name} = {start}")
 
     def reduce(self, n: int, o: Output, reduction: str) -> None:
-        """Takes a point into the running values of output `n`."""
+        """Accumulates a point into the running values of output `n`."""
         at = self.cell()
         test = None if o.where == TRUE else self.value(o.where)
         row = self.nest.mode is Mode.ROW
@@ -172,14 +172,14 @@ class Writer(Wraps):
             self.combine(n, o, reduction, at, test)
 
     def combine(self, n: int, o: Output, reduction: str, at: str, test: str | None) -> None:
-        """Takes a point that is selected, or where `test` holds, into the running values."""
+        """Accumulates a point into the running values if it is selected or `test` holds."""
         entry = REDUCTIONS[reduction]
         new = self.converted(o.args[0], accumulator(o))
         run, old = f"s{n}{at}", self.held(f"s{n}{at}", accumulator(o))
         if entry.better is not None:
             self.pick(n, o, entry.better, at, test)
         elif entry.monoid in ("and", "or"):
-            # Without branches, so that loops vectorise.
+            # Branch-free, so that loops vectorise.
             if test is not None:
                 new = f"({test} & {new})" if entry.monoid == "or" else f"((not {test}) | {new})"
             self.emit(f"{run} = {old} {'|' if entry.monoid == 'or' else '&'} {new}")
@@ -206,25 +206,25 @@ class Writer(Wraps):
             self.emit(f"{run} = {update if test is None else f'{update} if {test} else {old}'}")
 
     def is_least_float(self, o: Output) -> bool:
-        """True if a running minimum is that of the numbers, beside whether all are NaN.
+        """True if a minimum ignores NaN and a separate flag records whether all values are NaN.
 
-        Minima of numbers vectorise; a chain of selects that looks for NaN is neither fast nor
-        free to be reordered.
+        Minima that ignore NaN vectorise. A chain of selects that tests for NaN is slow and cannot
+        be reordered.
         """
         return self.in_lanes(o) and o.reduction == "min"
 
     def in_lanes(self, o: Output) -> bool:
-        """True if a running extreme takes several floats at a time."""
+        """True if a running extreme is computed in several vector lanes."""
         extreme = o.reduction in ("min", "max") and o.dtype.is_float
         return extreme and self.nest.mode is Mode.REGISTERS
 
     def folds(self, o: Output) -> bool:
-        """True if a running sum is one of sums of some terms each, which are not rounded."""
+        """True if a running sum adds unrounded partial sums of some terms each."""
         inside = self.nest.mode is Mode.REGISTERS and self.depth > self.nest.kept
         return inside and o.reduction == "sum" and o.dtype is DType.DOUBLE
 
     def accumulate(self, o: Output, reduction: str, run: str, new: str) -> None:
-        """Takes a term into a running sum or product; integers are checked."""
+        """Accumulates a term into a running sum or product, with overflow checks for integers."""
         entry = SCALARS[REDUCTIONS[reduction].monoid or ""]
         if o.dtype.is_float or self.sum_fits(o, reduction):
             self.emit(f"{run} = {COMBINE[reduction]}({run}, {new})")
@@ -236,7 +236,7 @@ class Writer(Wraps):
 
     @property
     def row_sums(self) -> list[int]:
-        """Numbers of the outputs that are DOUBLE sums of rows added to each other in memory."""
+        """The numbers of the outputs that are DOUBLE sums of rows in memory."""
         if self.nest.scatters:
             return []
         return [n for n, o in enumerate(self.node.outputs) if is_compensated(o, self.nest)]
@@ -247,7 +247,7 @@ class Writer(Wraps):
         return next(n for n, x in enumerate(self.nest.loops) if x not in self.node.keys)
 
     def fold_rows(self) -> list[str]:
-        """Takes the sums of the last terms into those of all terms, without loss."""
+        """Adds the sums of the last terms to the totals, with compensation."""
         inner, at = self.depth - 1, self.cell()
         lines = [f"for l{inner} in range(b{inner}, e{inner}):"]
         for n in self.row_sums:
@@ -256,7 +256,7 @@ class Writer(Wraps):
         return lines
 
     def sum_fits(self, o: Output, reduction: str) -> bool:
-        """True if a sum provably stays within BIGINT, whatever the order of its terms."""
+        """True if a sum provably stays within BIGINT for any order of its terms."""
         within = interval(o.args[0], self.bounds)
         if reduction != "sum" or within is None:
             return False
@@ -265,18 +265,18 @@ class Writer(Wraps):
         return largest <= DType.BIGINT.range[1]
 
     def pick(self, n: int, o: Output, better: str, at: str, test: str | None) -> None:
-        """Takes a point into a running pair of a value and its argument."""
+        """Accumulates a point into a running pair of a value and its argument."""
         arg, new = self.converted(o.args[0], o.dtype), self.value(o.args[1])
         run, best, seen = f"s{n}{at}", f"m{n}{at}", f"f{n}{at}"
         old_arg, old = self.held(run, o.dtype), self.held(best, o.args[1].dtype)
         wins, loses = better.format(new, old), better.format(old, new)
-        if self.nest.mode is Mode.ROW:  # without branches, so that rows vectorise
+        if self.nest.mode is Mode.ROW:  # branch-free, so that rows vectorise
             take = f"(not {seen}) | {wins} | ((not {loses}) & ({arg} < {old_arg}))"
             take = self.temp(take if test is None else f"{test} & ({take})")
             self.emit(f"{run} = {arg} if {take} else {run}")
             self.emit(f"{best} = {new} if {take} else {best}")
             self.emit(f"{seen} = {seen} | {take}")
-        else:  # with branches, which are foreseen, so that no point waits for the one before
+        else:  # predicted branches remove the dependency on the preceding point
             if self.scans(o, test):
                 self.scanned = (len(self.before[self.depth]), new, best, seen)
             self.emit(f"if {wins} or not {seen} or (not {loses} and {arg} < {old_arg}):")
@@ -284,10 +284,10 @@ class Writer(Wraps):
                 self.emit(f"    {cell} = {value}")
 
     def scans(self, o: Output, test: str | None) -> bool:
-        """True if a strip of points is looked through for its extreme before each is compared.
+        """True if a vectorised loop computes a strip's extreme before points are compared.
 
-        The extreme of a strip is found by a loop that vectorises, and seldom beats the
-        one before. Nothing else happens in the innermost loop.
+        A strip's extreme seldom beats the preceding one, so most strips need no comparison of
+        single points. The innermost loop then has no other work.
         """
         lines = self.before[self.depth]
         return (
@@ -301,11 +301,11 @@ class Writer(Wraps):
         )
 
     def held(self, cell: str, dtype: DType) -> str:
-        """A running value as it is read."""
+        """Source that reads a running value."""
         return read(cell, dtype) if self.nest.mode is Mode.MEMORY else cell
 
     def cell(self) -> str:
-        """How the running values of the current point are indexed."""
+        """The index of the current point's running values."""
         if self.nest.mode is Mode.REGISTERS:
             return ""
         if self.nest.mode is Mode.ROW:
@@ -345,7 +345,7 @@ class Writer(Wraps):
             after.append(f"{pad}o{n}[{at}] = {stored(o.dtype, typed(o.dtype, done))}")
 
     def final(self, n: int, o: Output, cell: str) -> str:
-        """A running value after its last term."""
+        """Source of the final value of a running value."""
         if self.is_least_float(o):
             return f"({literal(o.dtype, math.nan)} if n{n} != 0 else {cell})"
         if self.folds(o):
@@ -356,7 +356,7 @@ class Writer(Wraps):
         return cell
 
     def result_index(self, level: int) -> str:
-        """Position in the result arrays, from labels known at a level."""
+        """The index into the result arrays, from labels known at a level."""
         keys = self.node.keys
         assert all(self.level[k] <= level for k in keys)
         terms = [f"{self.index[k]} * {self.param(Role.KEY, k)}" for k in keys[:-1]]
@@ -365,7 +365,7 @@ class Writer(Wraps):
     # Text --------------------------------------------------------------------------
 
     def assemble(self) -> str:
-        """The module's text: the layout of its one argument, and the loop nest."""
+        """The module's text: the layout of its only argument, and the loop nest."""
         body = [f"b{n}, e{n} = p[{2 * n}], p[{2 * n + 1}]" for n in range(self.depth)]
         place = count(2 * self.depth)
         body += [f"p{n} = p[{next(place)}]" for n in range(len(self.out.params))]
@@ -418,7 +418,7 @@ class Writer(Wraps):
         return f"{_HEADER}{head}def kernel(p):\n" + "\n".join(lines) + "\n"
 
     def term_loop(self, terms: int) -> list[str]:
-        """The loop over terms around rows of running values, of which it takes some at once."""
+        """The loop over terms around rows of running values; each iteration takes several terms."""
         n, outer, inner = self.depth - 2, self.before[self.depth - 1], self.before[self.depth]
         ends = ("v", "g") if self.row_sums else (f"b{n}", f"e{n}")
         if terms > 1:
@@ -446,7 +446,7 @@ class Writer(Wraps):
 
 
 def cells(n: int, o: Output, nest: Nest | None = None) -> list[tuple[str, DType, str]]:
-    """Name, type and start of each running value of output `n`."""
+    """The name, type and initial value of each running value of output `n`."""
     entry = REDUCTIONS[o.reduction or ""]
     types = state(o, nest)
     first = literal(types[0], entry.identity(o.dtype))
@@ -458,7 +458,7 @@ def cells(n: int, o: Output, nest: Nest | None = None) -> list[tuple[str, DType,
 
 
 def added(total: str, lost: str, term: str) -> list[str]:
-    """Adds a term to a sum, and its rounding error to another one."""
+    """Adds a term to a sum, and the rounding error of the addition to another sum."""
     return [
         f"y = {total} + {term}",
         f"{lost} += rounded_off({total}, {term}, y)",
@@ -467,7 +467,7 @@ def added(total: str, lost: str, term: str) -> list[str]:
 
 
 def read(cell: str, dtype: DType) -> str:
-    """A running value read from memory, where a BOOLEAN is a byte."""
+    """Source that reads a running value from memory, where a BOOLEAN is a byte."""
     return f"({cell} != 0)" if dtype is DType.BOOLEAN else cell
 
 

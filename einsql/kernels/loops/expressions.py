@@ -1,9 +1,9 @@
 """Statements that decide which points exist and compute expressions at them.
 
-A kernel is a nest of loops; every statement goes to the outermost level that knows all
-it reads. A failure sets a bit in `bad` instead of leaving the loop, so loops stay
-vectorisable. The failed value is 0 from then on: compiled integer arithmetic is
-undefined where it overflows, and divisions would stop the process.
+A kernel is a nest of loops. Every statement is placed at the outermost level where all of its
+inputs are known. A failure sets a bit in `bad` instead of leaving the loop, so loops stay
+vectorisable. The failed value is replaced by 0, because compiled integer arithmetic is
+undefined on overflow and a division by zero stops the process.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ CARRIERS: dict[DType, str] = {
     DType.TINYINT: "int8",
     DType.INTEGER: "int32",
     DType.BIGINT: "int64",
-    DType.HALF: "float32",  # processors have no HALF arithmetic; values are rounded to it
+    DType.HALF: "float32",  # processors have no HALF arithmetic; results are rounded to HALF
     DType.BFLOAT16: "float32",  # as HALF
     DType.FLOAT: "float32",
     DType.DOUBLE: "float64",
 }
-"""The compiled type that holds a value of each type."""
+"""The compiled type of a computed value of each type."""
 STORED = {
     **CARRIERS,
     DType.BOOLEAN: "uint8",
     DType.HALF: "uint16",
     DType.BFLOAT16: "uint16",
 }
-"""The compiled type of a value in operands and results; a HALF or BFLOAT16 is its bits there."""
+"""The compiled type of a value in operands and results; HALF and BFLOAT16 are stored as bits."""
 _READ = {DType.BOOLEAN: "{0} != 0", DType.HALF: "half({0})", DType.BFLOAT16: "bfloat({0})"}
 _STORE = {DType.HALF: "to_half({0})", DType.BFLOAT16: "to_bfloat({0})"}
 ROUND = {DType.HALF: "round_half({0})", DType.BFLOAT16: "round_bfloat({0})"}
@@ -47,18 +47,18 @@ ROUND = {DType.HALF: "round_half({0})", DType.BFLOAT16: "round_bfloat({0})"}
 
 
 NEAR = 2.0**22
-"""Angles below it need no table of digits of 2/π."""
+"""Angle in radians below which argument reduction needs no table of digits of 2/π."""
 MIDDLE = 2.0**-800, 2.0**800
-"""Divisors between which `quotient` is right."""
+"""Range of the absolute divisors for which `quotient` is exact."""
 FAR = "a number is far from the usual"
-"""The reason that tells that a kernel for small angles or divisors that are neither large nor
-small met another: its results do not count."""
+"""The reason reported when a kernel for small angles and moderate divisors reads another value.
+Its results are discarded."""
 _OF_ANGLES = frozenset({"sin", "cos"})
 _IN_FLOATS = {"idiv": "idiv_32({0}, {1})", "mod": "remainder_32({0}, {1})"}
 
 
 class Role(Enum):
-    """The roles of integer arguments: bounds of a label, its stride in an operand or the result."""
+    """The role of an integer argument: a bound of a label, or its stride in an array."""
 
     LO, HI, STRIDE, KEY = range(4)
 
@@ -78,7 +78,7 @@ class Argument:
     array: int = -1
 
     def of_node(self, node: EinSum) -> int:
-        """The argument, other than a STRIDE, for a node whose result is in C order."""
+        """The value of an argument other than a STRIDE, for a node whose result is in C order."""
         if self.role is Role.KEY:
             return prod(node.schema.shape[node.keys.index(self.label) + 1 :])
         axis = node.axis(self.label)
@@ -90,9 +90,9 @@ class Program:
     """Generated source and its arguments, in order.
 
     Attributes:
-        arrays: Operand number and field of each array argument.
-        params: Integer arguments.
-        constants: Literals, each an argument of its own type.
+        arrays: The operand number and field of each array argument.
+        params: The integer arguments.
+        constants: The literals, each an argument of its own type.
         reasons: The reason of each bit of the error cell.
     """
 
@@ -104,7 +104,7 @@ class Program:
 
 
 def first_error(reasons: Sequence[str], bits: int) -> DataError:
-    """The error of the first reason among the bits of the error cell."""
+    """The error for the lowest bit that is set in the error cell."""
     return DataError(reasons[(bits & -bits).bit_length() - 1])
 
 
@@ -118,7 +118,7 @@ def literal(dtype: DType, value: float) -> str:
     if dtype is DType.BOOLEAN:
         return str(bool(value))
     if value == DType.BIGINT.range[0]:
-        return "(-9223372036854775807 - 1)"  # the parser knows no negative literals
+        return "(-9223372036854775807 - 1)"  # Python's parser has no negative literals
     text = str(value) if abs(value) < float("inf") else f"np.{value}".replace("np.-", "-np.")
     return typed(dtype, text)
 
@@ -129,12 +129,12 @@ def memory(dtype: DType) -> str:
 
 
 def stored(dtype: DType, value: str) -> str:
-    """Source that turns a value in its carrier into the stored type of a result."""
+    """Source that converts a computed value to the stored type of a result."""
     return _STORE.get(dtype, "{0}").format(value)
 
 
 def cast_text(source: DType, target: DType, value: str) -> str:
-    """Source that casts a value which fits."""
+    """Source that casts a value within the target's range."""
     if target is DType.BOOLEAN:
         return value if source is target else f"{value} != 0"
     if target in ROUND and source is not target:
@@ -147,11 +147,11 @@ def cast_text(source: DType, target: DType, value: str) -> str:
 class Builder:
     """Writes the statements that compute expressions, each value once.
 
-    This is the one walk over expressions whose target is source text for Numba. A kernel says
-    where a statement goes and how operands and labels are read.
+    This is the only expression visitor that writes source text for Numba. Subclasses define
+    where a statement is placed and how operands and labels are read.
 
     Attributes:
-        known: Names of values, by their expressions.
+        known: The names of computed values by expression.
         lines: The statements.
     """
 
@@ -194,7 +194,7 @@ class Builder:
         return self.temp(self.applied(e, [self.value(a) for a in e.args]))
 
     def applied(self, e: Call, args: Sequence[str]) -> str:
-        """Source of a function over arguments; its result fits."""
+        """Source of a function over arguments whose result is in range."""
         if e.fn == "cast":
             return cast_text(e.args[0].dtype, e.dtype, args[0])
         return typed(e.dtype, self.spelled(e).format(*args))
@@ -214,7 +214,7 @@ class Builder:
         return name
 
     def temp_name(self) -> str:
-        """A name not used before."""
+        """Returns a new name."""
         self.temps += 1
         return f"t{self.temps - 1}"
 
@@ -223,11 +223,11 @@ class Points(Builder):
     """Collects the statements of each loop level; level 0 is before all loops.
 
     Attributes:
-        level: The loop level from which a label is known.
+        level: The outermost loop level at which each label is known.
         index: The name of each label's zero-based value.
-        before: Statements of each level ahead of the loops inside it.
-        names: Names of the values that each level knows.
-        at: The level that statements go to.
+        before: The statements of each level that precede its inner loops.
+        names: The names of the values known at each level.
+        at: The level to which statements are added.
     """
 
     def __init__(
@@ -253,10 +253,10 @@ class Points(Builder):
     # Which points exist ------------------------------------------------------------
 
     def conditions(self) -> None:
-        """Derived axes and the guard, each at the outermost loop that decides it.
+        """Writes derived axes and the guard, each at the outermost loop that decides it.
 
-        A condition that may raise stays inside all that come before it, and those after
-        it stay inside it: it is evaluated exactly where the earlier ones hold.
+        A condition that may raise is nested in all conditions before it and encloses all
+        conditions after it, so it is evaluated exactly where the earlier conditions hold.
         """
         deepest = floor = 0
         for axis, define in derived_axes(self.node):
@@ -268,14 +268,14 @@ class Points(Builder):
             self.skip_unless(test)
 
     def place(self, e: Expr, floor: int, deepest: int) -> tuple[int, int]:
-        """Goes to a condition's level; returns the least level of later ones and the deepest."""
+        """Moves to a condition's level; returns the least and greatest level for later ones."""
         self.at = max(self.level_of(e), floor)
         if self.fails(e):
             self.at = floor = max(self.at, deepest)
         return floor, max(deepest, self.at)
 
     def derive(self, axis: Axis, define: Expr) -> None:
-        """Computes a derived label, leaving the point where its value is out of bounds."""
+        """Computes a derived label and skips the point if the value is out of bounds."""
         value = self.temp(f"np.int64({self.value(define)})")
         lo = self.param(Role.LO, axis.label)
         within = interval(define, self.bounds)
@@ -287,7 +287,7 @@ class Points(Builder):
         self.names[self.at][Label(axis.label)] = value
 
     def skip_unless(self, test: str) -> None:
-        """Leaves the current point, or the whole kernel before all loops."""
+        """Skips the current point, or the kernel if before all loops, unless `test` holds."""
         self.emit(f"if not {test}:")
         if self.at:
             self.emit("    continue")
@@ -299,8 +299,8 @@ class Points(Builder):
     def value(self, e: Expr) -> str:
         """The name of an expression's value, computed at most once per point.
 
-        Expressions that cannot raise are computed eagerly, in the outermost loop that decides
-        them; those that may raise, only where they are selected.
+        Expressions that cannot raise are computed eagerly in the outermost loop that decides
+        them. Expressions that may raise are computed only where they are selected.
         """
         if isinstance(e, Const):
             return self.constant(e)
@@ -320,7 +320,7 @@ class Points(Builder):
         return value if same else typed(dtype, value)
 
     def build(self, e: Expr) -> str:
-        """Computes an expression at the current level and remembers its name."""
+        """Computes an expression at the current level and registers its name."""
         name = super().build(e)
         (self.lazy[-1] if self.lazy else self.names[self.at])[e] = name
         return name
@@ -345,7 +345,7 @@ class Points(Builder):
         return _READ.get(e.dtype, "{0}").format(text)
 
     def call(self, e: Call) -> str:
-        """Computes a function, with a branch only where something must not be evaluated."""
+        """Computes a function, with a branch only where an argument must not be evaluated."""
         if e.fn == "if" and any(map(self.postponed, e.args[1:])):
             name = self.temp_name()
             self.choose(self.value(e.args[0]), name, e.args[1], e.args[2], e.dtype)
@@ -388,7 +388,7 @@ class Points(Builder):
         return small and self.level_of(by) < self.at == self.depth and not self.fails(by)
 
     def inverse(self, by: Expr) -> str:
-        """The inverse of a divisor of many numbers; notes divisors for which it does not do."""
+        """The inverse of a common divisor; reports `FAR` for divisors without an exact quotient."""
         one = Call("div", (Const(1.0, by.dtype), by), by.dtype)
         level = self.level_of(by)
         if one not in self.names[level]:
@@ -396,7 +396,7 @@ class Points(Builder):
                 size, (low, high) = self.temp(f"abs({self.value(by)})"), MIDDLE
                 tiny = f"({size} > 0) & ({size} < np.float64({low!r}))"
                 huge = f"({size} > np.float64({high!r})) & ({size} < np.inf)"
-                # No branch, so that loops around it stay as they are.
+                # Branch-free, so that enclosing loops vectorise.
                 self.emit(f"bad |= np.int64(({tiny}) | ({huge})) * {self.bit(FAR)}")
         return self.value(one)
 
@@ -407,12 +407,12 @@ class Points(Builder):
         return super().spelled(e)
 
     def is_narrow(self, e: Expr) -> bool:
-        """True if an integer fits 32 bits, and so does its opposite unless that raises."""
+        """True if an integer fits 32 bits and its negation fits or raises."""
         lo, hi = DType.INTEGER.range
         return e.dtype is not DType.BIGINT or fits(interval(e, self.bounds), lo + 1, hi)
 
     def choose(self, test: str, name: str, then: Expr, other: Expr | None, dtype: DType) -> None:
-        """An `if` statement that evaluates one branch alone."""
+        """Writes an `if` statement that evaluates only the selected branch."""
         self.emit(f"if {test}:")
         with self.inside():
             self.emit(f"{name} = {typed(dtype, self.value(then))}")
@@ -422,7 +422,7 @@ class Points(Builder):
                 self.emit(f"{name} = {typed(dtype, self.value(other))}")
 
     def postponed(self, e: Expr) -> bool:
-        """True if an expression is worth a branch around it."""
+        """True if an expression is expensive enough for a branch around it."""
         return self.fails(e) or expensive(e)
 
     def fails(self, e: Expr) -> bool:
@@ -430,7 +430,7 @@ class Points(Builder):
         return fails(e, self.bounds)
 
     def check(self, failure: Failure, args: list[str]) -> str:
-        """Notes a failure; returns the name of the flag that tells it."""
+        """Writes the test for a failure; returns the name of its flag."""
         failed = self.temp(failure.numba.format(*args))
         self.emit(f"if {failed}:")
         self.emit(f"    bad |= {self.bit(failure.reason)}")
@@ -443,7 +443,7 @@ class Points(Builder):
         return 1 << self.out.reasons.index(reason)
 
     def constant(self, e: Const) -> str:
-        """A literal's argument; BOOLEAN ones are spelled out, since branches vanish by them."""
+        """Source of a literal: an argument, or the text of a BOOLEAN, which eliminates branches."""
         if e.dtype is DType.BOOLEAN:
             return str(bool(e.value))
         if e not in self.out.constants:
@@ -451,7 +451,7 @@ class Points(Builder):
         return f"c{self.out.constants.index(e)}"
 
     def level_of(self, e: Expr) -> int:
-        """The outermost level that knows all an expression reads."""
+        """The outermost level at which all inputs of an expression are known."""
         return max((self.level[x] for x in labels_read(self.node, e)), default=0)
 
     # Statements --------------------------------------------------------------------
@@ -469,7 +469,7 @@ class Points(Builder):
 
     @contextmanager
     def outside(self, level: int) -> Iterator[None]:
-        """Statements go to an outer loop, where they are computed for every point."""
+        """Adds statements to an outer loop, where they are computed for every point."""
         saved = self.at, self.lazy
         self.at, self.lazy = level, []
         yield
@@ -477,7 +477,7 @@ class Points(Builder):
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Statements go under the `if` just written; their values are forgotten after it."""
+        """Adds statements under the last `if`; their values are unknown after it."""
         self.lazy = [*self.lazy, {}]
         yield
         self.lazy = self.lazy[:-1]

@@ -1,4 +1,4 @@
-"""Labels that are always adjacent become one, so that rows are as long as they can be.
+"""Merges labels that are always adjacent, so that rows have the greatest length.
 
 A node over (i, j) that reads its operands in memory order, and keeps both labels or reduces both,
 is a node over one label with i·j values.
@@ -18,18 +18,18 @@ from einsql.ir.einsum.graph import Axis, EinSum, Input, Label, Operand, exprs, s
 from einsql.kernels.kernel import Arrays, Runner, Tick
 
 Runs = tuple[tuple[str, ...], ...]
-"""Labels in their order; those of one run become one."""
+"""Labels in order, grouped in runs; the labels of a run are merged."""
 
 
 def flatten(node: EinSum) -> tuple[EinSum, Callable[[Runner, Runner], Runner]] | None:
-    """A node with fewer labels.
+    """Merges the adjacent labels of a node.
 
     Args:
         node: Any node.
 
     Returns:
-        The node, and a function that combines two runners: that of the new node for contiguous
-        operands, and that of the given node for all others. None where no labels can be merged.
+        The new node, and a function that combines two runners: the new node's for contiguous
+        operands, and the original node's for all others. None if no labels can be merged.
     """
     pairs = _pairs(node)
     if not pairs:
@@ -60,9 +60,9 @@ def flatten(node: EinSum) -> tuple[EinSum, Callable[[Runner, Runner], Runner]] |
 
 
 def _pairs(node: EinSum) -> set[tuple[str, str]]:
-    """Labels of which the second follows the first wherever either occurs.
+    """Pairs of labels of which the second follows the first at every occurrence of either.
 
-    They index whole keys, and no expression reads their values.
+    The labels index complete keys, and no expression reads their values.
     """
     read = {e.name for x in exprs(node) for e in subexpressions(x) if isinstance(e, Label)}
     free = {a.label for a in node.axes if a.define is None and a.extent} - read

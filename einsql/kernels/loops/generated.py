@@ -1,8 +1,8 @@
 """Generated loops: runs every EinSum node, compiled by Numba on its first run.
 
-The domain is cut into boxes, one kernel call each. Boxes that meet at different keys of
-the result run on several threads, since kernels hold no lock; a box is small enough that
-progress and cancellation are noticed between two of them.
+The domain is cut into boxes, one kernel call each. Boxes with different keys of the result run
+on several threads, since kernels release the GIL. Boxes are small, because progress and
+cancellation are handled between two of them.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from einsql.kernels.vectorized.reductions import merge, starting
 from einsql.kernels.vectorized.views import window
 
 FEW = 64
-"""Boxes that are kept from run to run."""
+"""Number of boxes up to which their table is cached between runs."""
 OPERATION = 1e-9
-"""Seconds that a cheap operation takes, roughly."""
+"""Approximate seconds of a cheap operation, to estimate the time of a call."""
 
 
 def compile_loops(node: EinSum) -> Runner:
-    """A runner of any EinSum node.
+    """Creates a runner of any EinSum node.
 
     Args:
-        node: The node; its operands arrive as fields with one axis per key.
+        node: The node; its operands are passed as fields with one axis per key.
 
     Returns:
-        The runner. Its first run compiles, or loads what an earlier process compiled.
+        The runner. Its first run compiles the kernel or loads it from the compile cache.
         FLOAT, HALF and BFLOAT16 are computed as FLOAT, their sums and products in DOUBLE and
-        rounded once. Sums of DOUBLE are compensated, once for `strips.FOLDED` terms, or for each
-        one whose key is computed. Element-wise outputs are 0 where no point exists. It raises
-        DataError for a selected element that fails.
+        rounded once. Sums of DOUBLE are compensated once per `strips.FOLDED` terms, or for each
+        term if keys are computed. Element-wise outputs are 0 where no point exists. The runner
+        raises DataError for a selected element that fails.
     """
     flattened = flatten(node)
     if flattened is None:
@@ -65,7 +65,7 @@ class _Source:
     """An operand's field that the kernel reads.
 
     Attributes:
-        window: The part of it that the domain covers, or None for all of it.
+        window: The slices of the field that the domain covers, or None for the complete field.
     """
 
     operand: int
@@ -77,12 +77,12 @@ class _Source:
 
 @dataclass(slots=True)
 class _Layout:
-    """The parts of a run that depend on the strides of the operands alone.
+    """The parts of a run that depend only on the operands' strides.
 
     Attributes:
-        strided: The operands whose last label does not step by one element.
-        numbers: The kernel's argument, but for boxes and addresses.
-        kernel: The compiled function, once it has been needed.
+        strided: The operands whose last label has a stride other than one element.
+        numbers: The kernel's argument, without boxes and addresses.
+        kernel: The compiled function; None before the first call.
     """
 
     strided: frozenset[tuple[int, str]]
@@ -160,10 +160,10 @@ class _Loops:
         written: list[np.ndarray],
         tick: Tick,
     ) -> int:
-        """Calls a kernel on every box; groups run on several threads.
+        """Calls a kernel on every box; groups of boxes run on several threads.
 
         Returns:
-            The bits of the failures met, 0 for none.
+            The bits of the failures, 0 for none.
         """
         if self.box is not None:
             numbers[: 2 * len(self.box)] = _ends(self.box)
@@ -200,7 +200,7 @@ class _Loops:
         return 0
 
     def array(self, source: _Source, values: np.ndarray) -> np.ndarray:
-        """An operand of a kernel: a view, or a copy where it has no address."""
+        """Returns an operand as a view, or as a copy if it has no address."""
         if source.window is not None:
             values = values[source.window]
         if values.dtype != source.dtype:
@@ -209,14 +209,14 @@ class _Loops:
             return values
         size = source.dtype.itemsize
         steps = [s for s, n in zip(values.strides, values.shape, strict=True) if n > 1]
-        # Reading a strided array again and again costs more than copying it once.
+        # Repeated reads of a strided array cost more than one copy.
         reused = steps[-1:] != [size] and 0 not in steps and self.points >= 4 * values.size
         if reused or not values.flags.aligned or any(s % size for s in steps):
             return np.ascontiguousarray(values).reshape(values.shape)
         return values
 
     def lay_out(self, steps: Steps) -> _Layout:
-        """The program for operands of these strides and the numbers it takes."""
+        """Creates the program and its integer arguments for operands with these strides."""
         strides: list[dict[str, int]] = []
         strided = set()
         for source, own_steps in zip(self.sources, steps, strict=True):
@@ -234,7 +234,7 @@ class _Loops:
         return _Layout(strided_sources, program, np.array(numbers, np.int64))
 
     def program(self, strided: frozenset[tuple[int, str]]) -> Program:
-        """The source for operands of which some are strided, written once."""
+        """Returns the cached source for a set of strided operands."""
         if not strided:
             return self.contiguous
         for layout in self.layouts.values():
@@ -251,7 +251,7 @@ class _Loops:
         return [_carrier(t) for t in state(o, self.nest)]
 
     def allocate(self, o: Output) -> list[np.ndarray]:
-        """The arrays a kernel writes for an output: its running values, or its result."""
+        """Allocates the arrays that a kernel writes for an output: running values or the result."""
         if o.reduction is None or not self.nest.keeps_state:
             return [starting(o, self.shape) if self.partial else empty(self.shape, o.dtype.numpy)]
         shape = (self.boxes.slices, *self.shape)
@@ -275,7 +275,7 @@ class _Loops:
 
 
 def _has_gaps(node: EinSum) -> bool:
-    """True if there may be keys of the result without any point."""
+    """True if keys of the result may have no point."""
     if node.guard != TRUE or any(node.axis(k).define is not None for k in node.keys):
         return True
     bounds = bounds_of(node)
@@ -284,16 +284,16 @@ def _has_gaps(node: EinSum) -> bool:
 
 
 def _ends(box: Box) -> np.ndarray:
-    """Where a box begins and ends, as kernels take it."""
+    """The start and end of each loop of a box, in the layout that kernels read."""
     return np.array(box, np.int64).reshape(-1)
 
 
 class _Table:
-    """Boxes that may run at the same time, of a kernel whose work is short.
+    """Independent boxes of a kernel whose calls are short.
 
     Args:
-        boxes: The slice and the one box of each.
-        seconds: Time that all of them take on one thread.
+        boxes: The slice and the only box of each group.
+        seconds: Estimated seconds of all boxes on one thread.
     """
 
     def __init__(self, boxes: Sequence[tuple[int, Sequence[np.ndarray]]], seconds: float) -> None:
@@ -303,12 +303,12 @@ class _Table:
         self.parts = parts[:, None] if parts.any() else None
 
     def run(self, kernel: compile_cache.Kernel, numbers: np.ndarray, strides: Sequence[int]) -> int:
-        """Calls the kernel on every box; returns the bits of the failures met.
+        """Calls the kernel on every box; returns the bits of the failures.
 
         Args:
             kernel: The compiled function.
-            numbers: Its argument, but for the boxes.
-            strides: Bytes from a slice of each result to the next, the last numbers.
+            numbers: The kernel's argument without the boxes.
+            strides: Bytes between slices of each result; the last entries of the argument.
         """
         rows = np.empty((len(self.ends), len(numbers)), np.int64)
         rows[...] = numbers
@@ -323,7 +323,7 @@ class _Table:
 
 
 class _Progress:
-    """Boxes done by several threads, of which the one that runs the statement tells."""
+    """Counts completed boxes of several threads; the statement's thread reports progress."""
 
     def __init__(self, total: int, tick: Tick) -> None:
         self._total, self._tick = total, tick
@@ -333,7 +333,7 @@ class _Progress:
         self._teller = threading.get_ident()
 
     def step(self) -> bool:
-        """Counts a box; False if no more are to be done."""
+        """Counts a box; returns False if the remaining boxes are cancelled."""
         with self._lock:
             self._done += 1
         if threading.get_ident() == self._teller:
@@ -341,7 +341,7 @@ class _Progress:
         return not self._stopped
 
     def tell(self) -> None:
-        """Reports progress; an exception stops the other threads after their box."""
+        """Reports progress; an exception stops the other threads after their current box."""
         try:
             self._tick(self._done / self._total)
         except BaseException:
@@ -350,7 +350,7 @@ class _Progress:
 
 
 class _FailedError(Exception):
-    """Leaves the boxes that were not begun alone."""
+    """Cancels the boxes that have not started."""
 
     def __init__(self, bits: int) -> None:
         super().__init__(bits)
@@ -375,12 +375,12 @@ def _source(node: EinSum, operand: int, name: str) -> _Source:
 def label_steps(
     labels: Sequence[str], extents: Sequence[int], strides: Sequence[int], size: int
 ) -> dict[str, int]:
-    """Elements from one value of each label to the next in an array.
+    """The stride of each label in an array, in elements.
 
     Args:
-        labels: A label for each axis; the steps of one that occurs twice are added.
-        extents: Those of the axes.
-        strides: Likewise, in bytes.
+        labels: The label of each axis; the strides of a repeated label are added.
+        extents: The extents of the axes.
+        strides: The strides of the axes in bytes.
         size: Bytes of an element.
     """
     steps = dict.fromkeys(labels, 0)
@@ -390,6 +390,6 @@ def label_steps(
 
 
 def bits(c: Const) -> int:
-    """A literal as the integer that kernels take."""
+    """The bits of a literal as an integer argument."""
     value = c.dtype.carrier.type(c.value)
     return int(np.float64(value).view(np.int64)) if c.dtype.is_float else int(value)

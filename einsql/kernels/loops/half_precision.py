@@ -1,9 +1,9 @@
-"""Kernels that compute with FLOAT, over operands and results of two bytes an element.
+"""FLOAT kernels over operands and results with two bytes per element.
 
-HALF and BFLOAT16 are storage types. A kernel that would read each element many times gets FLOAT
-operands, converted in one pass over the part that it reads, and its results are rounded at the
-end. Views, gathers, the vector kernel and generated loops do not need this: they move such
-elements unchanged, or convert them as they read and write.
+HALF and BFLOAT16 are storage types. A kernel that reads each element many times gets FLOAT
+operands. They are converted in one pass over the part that the kernel reads, and its results are
+rounded at the end. Views and gathers copy such elements unchanged. The vector kernel and
+generated loops convert each element on access.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ from einsql.kernels.runtime import thread_pool
 from einsql.kernels.vectorized.views import unrepeated
 
 PIECE = 2**18
-"""Elements that NumPy converts at a time."""
+"""Elements that NumPy converts per call; progress is reported between calls."""
 LEAST = 2**14
-"""Elements above which a generated loop is called."""
+"""Elements above which a generated loop converts faster than NumPy."""
 PARALLEL = 2**22
-"""Elements from which it runs on several threads: a million take it 0.1 ms."""
+"""Elements from which the loop runs on several threads; it converts a million in 0.1 ms."""
 
 Done = dict[object, tuple[np.ndarray, np.ndarray]]
-"""Converted arrays by the identity of the source and its part. The source is kept beside, so that
-no later array gets its identity."""
+"""Converted arrays by the identity of the source and its part. The entry references the source,
+so that no later array reuses its identity."""
 
 
 def stores_half(node: EinSum) -> bool:
-    """True if an operand or a result of a node may have two bytes an element."""
+    """True if an operand or a result of a node may have two bytes per element."""
     return any(o.dtype.is_short for o in node.outputs) or any(
         f.dtype.is_short for o in node.operands for f in o.source.schema.fields
     )
 
 
 def match_floats(kernel: Kernel, node: EinSum, compiled: bool) -> Runner | None:
-    """A runner for a node with two-byte operands or results, by a kernel over FLOAT.
+    """Creates a runner for a node with two-byte operands or results from a FLOAT kernel.
 
     Args:
-        kernel: A kernel that knows FLOAT.
-        node: A node with an operand or result of two bytes an element.
+        kernel: A kernel that supports FLOAT.
+        node: A node with an operand or result of two bytes per element.
         compiled: Whether a generated loop may convert, which imports Numba.
 
     Returns:
-        None where the kernel does not apply, or where the node rounds in between.
+        None if the kernel does not apply or the node rounds intermediate values.
     """
     wide = _over_floats(node)
     runner = None if wide is None else kernel.match(wide)
@@ -90,7 +90,7 @@ def match_floats(kernel: Kernel, node: EinSum, compiled: bool) -> Runner | None:
 
 
 def _over_floats(node: EinSum) -> EinSum | None:
-    """The node over FLOAT operands and results; None if it rounds in between."""
+    """The node over FLOAT operands and results; None if it rounds intermediate values."""
     wide = map_exprs(node, lambda e: rewrite(e, _widened))
     if any(e.dtype.is_short for root in exprs(wide) for e in subexpressions(root)):
         return None
@@ -104,7 +104,7 @@ def _over_floats(node: EinSum) -> EinSum | None:
 
 
 def _widened(e: Expr) -> Expr:
-    """A value as FLOAT, without casts that become no-ops; casts that round remain."""
+    """The expression over FLOAT without no-op casts; casts that round remain."""
     if isinstance(e, Value) and e.dtype.is_short:
         return replace(e, dtype=DType.FLOAT)
     if isinstance(e, Const) and e.dtype.is_short:
@@ -129,11 +129,11 @@ def _keys(node: EinSum, o: Operand) -> tuple[Key, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """How an operand's fields are made FLOAT.
+    """The conversion of an operand's fields to FLOAT.
 
     Attributes:
-        fields: Those that are read, with their types.
-        part: The part that is read.
+        fields: The fields that the node reads, with their types.
+        part: The slices that the node reads.
         compiled: Whether a generated loop may convert them.
     """
 
@@ -142,7 +142,7 @@ class _Read:
     compiled: bool
 
     def run(self, fields: Arrays, done: Done, tick: Tick) -> dict[str, np.ndarray]:
-        """The fields; `done` has the conversions for other operands, perhaps of the same arrays."""
+        """Converts the fields; `done` caches conversions that operands share."""
         converted: dict[str, np.ndarray] = {}
         for f in self.fields:
             array = fields[f.name]
@@ -158,7 +158,7 @@ class _Read:
 
 
 def _read(node: EinSum, n: int, wide: EinSum, compiled: bool) -> _Read | None:
-    """How operand `n` is read; None for as it is."""
+    """The conversion of operand `n`; None if it is read unchanged."""
     old, new = node.operands[n].source.schema, wide.operands[n].source.schema
     if old is new:
         return None
@@ -174,13 +174,13 @@ def _read(node: EinSum, n: int, wide: EinSum, compiled: bool) -> _Read | None:
 
 
 def floats(array: np.ndarray, dtype: DType, tick: Tick, compiled: bool) -> np.ndarray:
-    """The float32 numbers of HALF or BFLOAT16, with the axes following each other alike.
+    """Converts HALF or BFLOAT16 to float32 with the same order of axes in memory.
 
     Args:
-        array: Elements as stored, of any strides; repeated axes stay repeated.
+        array: The stored elements, with any strides; broadcast axes stay broadcast.
         dtype: The type.
-        tick: Called between pieces; raises to cancel.
-        compiled: Whether a generated loop may do it, several times as fast as NumPy.
+        tick: Callback between pieces; raises to cancel.
+        compiled: Whether a generated loop may convert, several times as fast as NumPy.
     """
     shape = array.shape
     array = unrepeated(array)
@@ -202,7 +202,7 @@ def floats(array: np.ndarray, dtype: DType, tick: Tick, compiled: bool) -> np.nd
 
 @lru_cache(maxsize=64)
 def _loop(dtype: DType, size: int) -> Runner:
-    """A generated loop that makes FLOAT of so many elements of a type."""
+    """Creates a generated loop that converts `size` elements of a type to FLOAT."""
     source = Input("short", Schema((Key("i", 0, size),), (Field("val", dtype),)))
     cast = Call("cast", (Value(0, "val", dtype),), DType.FLOAT)
     output = Output("val", (cast,), DType.FLOAT)

@@ -1,8 +1,7 @@
-"""How the loops of a kernel are cut into boxes, and which boxes may run at the same time.
+"""The partition of a kernel's loops into boxes, and the boxes that may run concurrently.
 
-Boxes that meet at different keys of the result are independent. Where there are few keys,
-a reduced loop is cut into slices too, each with running values of its own, which are merged
-at the end.
+Boxes with different keys of the result are independent. If there are few keys, a reduced loop
+is cut into slices too. Each slice has its own running values, which are merged at the end.
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ BOX = 2**24
 PARALLEL = 2**19
 """Work from which using several threads pays."""
 PER_THREAD = 4
-"""Pieces a thread gets at least, so that all of them end at about the same time."""
+"""Least number of pieces per thread, so that all threads end at about the same time."""
 NARROW = 2**11
-"""Values of a row that a thread takes at least, so that lines of memory are read whole."""
+"""Least values of a row per thread, so that complete cache lines are read."""
 SLICED = 2**16
-"""Most running values of all slices together."""
+"""Greatest number of running values of all slices, which bounds the cost of the merge."""
 
 Box = tuple[tuple[int, int], ...]
-"""Zero-based half-open range of every loop."""
+"""The zero-based half-open range of every loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A domain in boxes, made one at a time: 2⁶⁰ points have too many to hold them all.
+    """A domain cut into boxes, which are generated lazily: 2⁶⁰ points have too many for a list.
 
     Attributes:
-        extent: Values each loop takes.
-        parts: In how many parts each loop is cut.
-        kept: Which loops run over keys of the result.
+        extent: The extent of each loop.
+        parts: The number of parts of each loop.
+        kept: The loops over keys of the result.
         sliced: The reduced loop that is cut into slices.
-        slices: How many there are; each has as many parts of the loop as the others.
-        work: Cheap operations in all.
+        slices: The number of slices, each with the same number of parts of the loop.
+        work: The total work in cheap operations.
     """
 
     extent: tuple[int, ...]
@@ -52,12 +51,12 @@ class Cut:
 
     @property
     def size(self) -> int:
-        """How many boxes there are."""
+        """The number of boxes."""
         return prod(self.parts)
 
     @property
     def grouped(self) -> int:
-        """How many groups there are; boxes of one group meet at the same running values."""
+        """The number of groups; the boxes of one group share their running values."""
         keys = prod(p for p, k in zip(self.parts, self.kept, strict=True) if k)
         return keys * self.slices
 
@@ -86,7 +85,7 @@ class Cut:
 
 
 def cut(node: EinSum, nest: Nest) -> Cut:
-    """The domain in boxes of about `BOX` operations, enough of them for all threads."""
+    """Cuts the domain into boxes of about `BOX` operations, enough for all threads."""
     extent = [node.axis(x).extent for x in nest.loops]
     kept = [x in node.keys for x in nest.loops]
     keys = [n for n, k in enumerate(kept) if k]
@@ -100,7 +99,7 @@ def cut(node: EinSum, nest: Nest) -> Cut:
         parts[-1] = max(ceil(extent[-1] / STRIP), min(ceil(pieces / rows), extent[-1] // NARROW))
     wanted = ceil(max(work / BOX, pieces) / prod(parts))
     for n in keys:
-        # Where running values are in memory, slices of the terms are better than short rows.
+        # If running values are in memory, slices of the terms are faster than short rows.
         few = 8 * prod(node.schema.shape) < prod(extent)
         row = nest.mode is Mode.MEMORY and n == len(extent) - 1 and few
         parts[n] = min(max(1, extent[n] // NARROW) if row else extent[n], wanted)

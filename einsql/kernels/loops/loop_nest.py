@@ -1,4 +1,4 @@
-"""The order of a generated kernel's loops, and where its running values live."""
+"""The order of a generated kernel's loops, and the placement of its running values."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.scalars import bounds_of, calls_of, derived_axes, fails, labels_read
 
 LONGEST = 2**27
-"""Work, in cheap operations, that one uninterruptible kernel call may do at most."""
+"""Greatest work of one uninterruptible kernel call, in cheap operations."""
 STRIP = 4096
-"""Widest row of running values, in elements, so that it stays in the first cache."""
+"""Greatest row of running values, in elements, so that it fits the L1 cache."""
 WIDE = 2048
-"""Keys of a result from which threads can share it; below, each has running values of its own."""
+"""Keys of a result from which threads share it; below, each thread has its own running values."""
 LONG = 4096
-"""Work for each key from which merging them does not matter."""
+"""Work per key, in cheap operations, from which the merge of running values is negligible."""
 LEAST_PIECE = 24
-"""Points on average from which it pays to divide once for a piece of the innermost loop."""
+"""Average points of a piece of the innermost loop from which one division per piece pays."""
 _LIBRARY_CALL = 12  # a cosine against an addition
 _POLYNOMIAL = 6  # an exponential that vectorises
 _POLYNOMIALS = frozenset({"exp", "ln", "log2", "tanh", "erf", "sigmoid"})
 _OF_SINGLES = frozenset({"sin", "cos", "log10", "pow"})
-"""Functions that are polynomials of FLOAT alone."""
+"""Functions that are vectorised polynomials only for FLOAT."""
 POWERS = {2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}", 4.0: "({0} * {0}) * ({0} * {0})"}
-"""Exponents for which a power is a product, and which."""
+"""The products that replace powers, by exponent."""
 
 
 class Mode(enum.Enum):
-    """Where running values live while a kernel reduces."""
+    """The placement of running values during a reduction."""
 
     REGISTERS = "registers"
     ROW = "row"
@@ -53,13 +53,13 @@ class Nest:
 
     Attributes:
         loops: The free labels.
-        kept: How many leading loops run over keys of the result; in a ROW the innermost
-            loop is one more.
-        mode: REGISTERS hold one key's running values, a ROW those of the innermost key,
-            MEMORY those of every key.
-        carry: The running values of REGISTERS are loaded and stored, so that a reduction
+        kept: The number of leading loops over keys of the result; in a ROW the innermost
+            loop is another one.
+        mode: The placement: one key's running values in REGISTERS, the innermost key's in a
+            ROW, or every key's in MEMORY.
+        carry: Whether the running values of REGISTERS are loaded and stored, so that a reduction
             can be cut into several calls.
-        scatters: The keys of a point are computed, so that neighbours may have any.
+        scatters: Whether the keys of a point are computed, so that neighbours have any keys.
     """
 
     loops: tuple[str, ...]
@@ -75,7 +75,7 @@ class Nest:
 
 
 def free_labels(node: EinSum) -> dict[str, frozenset[str]]:
-    """The free labels that decide each label; derived ones follow the labels they read."""
+    """The free labels that decide each label."""
     decided = {a.label: frozenset((a.label,)) for a in node.axes if a.define is None}
     for axis, define in derived_axes(node):
         decided[axis.label] = frozenset().union(*(decided[x] for x in labels_read(node, define)))
@@ -88,7 +88,7 @@ def expensive(expr: Expr) -> bool:
 
 
 def weight(node: EinSum) -> int:
-    """Rough work per point, in cheap operations."""
+    """Approximate work per point, in cheap operations."""
     return 1 + sum(map(_cost, calls_of(*exprs(node))))
 
 
@@ -99,14 +99,14 @@ def _cost(e: Call) -> int:
 
 
 def product(e: Call) -> str | None:
-    """Source of a power with a small whole exponent over its base, or None for others."""
+    """Template of a power with a small integer exponent over its base; None for other calls."""
     if e.fn != "pow" or not isinstance(e.args[1], Const):
         return None
     return POWERS.get(float(e.args[1].value))
 
 
 def by_constant(e: Expr) -> Const | None:
-    """The divisor of an integer quotient or remainder, if it is a number above 1."""
+    """The divisor of an integer quotient or remainder if it is a constant above 1, else None."""
     if not isinstance(e, Call) or e.fn not in ("idiv", "mod") or not e.dtype.is_integer:
         return None
     by = e.args[1]

@@ -28,10 +28,10 @@ class _Wrap:
     """A division by a constant, and the change of its dividend along the innermost loop.
 
     Attributes:
-        dividend: In labels that are known outside that loop, and its own.
-        divisor: Above 0.
-        step: By which the dividend grows, or shrinks, from a point to the next of a piece.
-        inner: Other values that have to be cut for that.
+        dividend: The dividend over labels of the outer loops and the innermost loop's label.
+        divisor: The divisor, above 0.
+        step: The signed increment of the dividend from a point of a piece to the next.
+        inner: Other values at whose wraps the loop is cut.
     """
 
     dividend: Expr
@@ -41,16 +41,16 @@ class _Wrap:
 
 
 class Wraps(Points):
-    """Statements of which the innermost may be in pieces.
+    """Loop statements with an innermost loop that may be cut into pieces.
 
     Attributes:
-        wraps: Divisions whose quotients `q`, and products `g` of quotient and divisor, are
-            constant within a piece; their numbers are their positions here.
-        starts: Statements at the start of each piece.
+        wraps: The divisions whose quotients `q`, and products `g` of quotient and divisor, are
+            constant within a piece; a division's number is its position in this list.
+        starts: The statements at the start of each piece.
     """
 
     cuts = True
-    """Whether there is an innermost loop that may be cut."""
+    """True if the innermost loop may be cut."""
 
     def __init__(
         self, node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]], near: bool = False
@@ -62,7 +62,7 @@ class Wraps(Points):
         self._known_ahead: dict[Expr, str] = {}
 
     def call(self, e: Call) -> str:
-        """As `Points.call`; values that the start of a piece decides are read there."""
+        """Computes a function; values that are constant in a piece are computed at its start."""
         wrap = self.wrap(e)
         if wrap is None:
             return super().call(e)
@@ -72,7 +72,7 @@ class Wraps(Points):
         return self.temp(typed(e.dtype, f"{self.value(e.args[0])} - g{n}"))
 
     def wrap(self, e: Call) -> _Wrap | None:
-        """How a quotient or a remainder is constant or a line within pieces, if it is."""
+        """The wrap that makes a quotient constant or a remainder linear within pieces, or None."""
         divisor = by_constant(e)
         if not self.cuts or divisor is None or self.level_of(e) < self.depth:
             return None
@@ -90,7 +90,7 @@ class Wraps(Points):
         return wrap if extent >= LEAST_PIECE * (self.pieces + more) else None
 
     def spelled_out(self, e: Expr) -> Expr:
-        """An expression with the definitions of labels that the innermost loop computes."""
+        """An expression with the labels of the innermost loop replaced by their definitions."""
 
         def visit(e: Expr) -> Expr:
             define = self.computed(e)
@@ -99,17 +99,17 @@ class Wraps(Points):
         return rewrite(e, visit)
 
     def computed(self, e: Expr) -> Expr | None:
-        """The definition of a label that is known in the innermost loop alone."""
+        """The definition of a label that is computed only in the innermost loop."""
         if not isinstance(e, Label) or self.level[e.name] < self.depth:
             return None
         return self.node.axis(e.name).define
 
     def step(self, e: Expr, inner: list[_Wrap]) -> int | None:
-        """By how much an expression grows from a point of a piece to the next, if always.
+        """The constant increment of an expression from a point of a piece to the next, or None.
 
         Args:
             e: The expression.
-            inner: Receives the values that have to be cut for that.
+            inner: The list to which values are added at whose wraps the loop is cut.
         """
         if self.level_of(e) < self.depth:
             return 0
@@ -138,7 +138,7 @@ class Wraps(Points):
         return first + rest[0] if e.fn == "add" else first - rest[0]
 
     def times(self, wrap: _Wrap) -> int:
-        """How often the dividend may pass a multiple of the divisor in the whole loop."""
+        """The greatest number of multiples of the divisor that the dividend passes in the loop."""
         axis = self.node.axis(self.nest.loops[-1])
         by = int(wrap.divisor.value)
         if labels_read(self.node, wrap.dividend) == {axis.label}:
@@ -150,7 +150,7 @@ class Wraps(Points):
     # Pieces ------------------------------------------------------------------------
 
     def number(self, wrap: _Wrap) -> int:
-        """The number of a division; writes once where a piece ends because of it."""
+        """The number of a division; its first use writes the end of its pieces."""
         if wrap in self.wraps:
             return self.wraps.index(wrap)
         for w in wrap.inner:
@@ -180,7 +180,7 @@ class Wraps(Points):
 
     @contextmanager
     def ahead(self) -> Iterator[None]:
-        """Statements go to the start of a piece, where the innermost label has its first value."""
+        """Adds statements to the start of a piece, at the innermost label's first value."""
         inner = self.depth
         saved = self.at, self.lazy, self.before[inner], self.names[inner]
         self.at, self.lazy = inner, []
@@ -189,7 +189,7 @@ class Wraps(Points):
         self.at, self.lazy, self.before[inner], self.names[inner] = saved
 
     def ends(self) -> tuple[str, str]:
-        """Where the innermost loop begins and ends: all of it, or a piece."""
+        """The start and end of the innermost loop: the complete loop or a piece."""
         n = self.depth - 1
         return (f"i{n}", f"j{n}") if self.wraps else (f"b{n}", f"e{n}")
 
@@ -209,7 +209,7 @@ class Wraps(Points):
 
 
 def _product(e: Call, first: int, second: int) -> int | None:
-    """The step of a product, of which one factor is a constant."""
+    """The step of a product with one constant factor."""
     for step, by in ((first, e.args[1]), (second, e.args[0])):
         if isinstance(by, Const):
             return step * int(by.value)

@@ -1,7 +1,7 @@
-"""Innermost loops in strips: text that takes many terms at a time.
+"""Source of innermost loops in strips, which process many terms at a time.
 
-All take the number of the innermost loop, whose variable is `l`, the names of its ends, and
-the lines of its body.
+Each function takes the number of the innermost loop, whose variable is `l`, the names of its
+ends, and the lines of its body.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from einsql.kernels.loops.expressions import literal
 from einsql.kernels.loops.loop_nest import Mode, Nest, expensive
 
 SCANNED = 64
-"""Points looked through at a time for an extreme that beats the one before."""
+"""Points of a strip whose extreme is compared with the preceding one."""
 JAMMED = 8
-"""Terms that running values in memory take each time they are read and written."""
+"""Terms added per load and store of running values in memory."""
 FOLDED = 1024
-"""Terms of a DOUBLE sum that are added one after another, by several lanes; twice as many rows."""
+"""Terms of a DOUBLE sum between compensations, in several lanes; for rows twice as many."""
 _CHECKS = 8
-"""Pairs of arrays of which a vectorised loop may test whether they overlap."""
+"""Greatest number of array pairs that a vectorised loop tests for overlap."""
 _SHORT = 12
-"""Lines of a loop's body that are worth repeating."""
+"""Greatest number of lines of a loop body that is unrolled."""
 
 
 Ends = tuple[str, str]
-"""Where a loop begins and ends."""
+"""The names of a loop's start and exclusive end."""
 
 
 def scanned(
     n: int, ends: Ends, o: Output, lines: Sequence[str], pick: int, new: str, best: str, seen: str
 ) -> list[str]:
-    """A loop that looks for an argument: strips are looked through for their extreme first.
+    """Writes a loop that finds an argument; each strip's extreme is computed first.
 
     Args:
         n: The loop.
         ends: Where it begins and ends.
         o: The output with an argument.
         lines: Its body.
-        pick: The line from which on a point is compared.
+        pick: The index of the first line that compares a point.
         new: The point's value.
-        best: The extreme so far.
-        seen: The variable that says whether there is one.
+        best: The current extreme.
+        seen: The variable that is set once an extreme exists.
     """
     dtype = o.args[1].dtype
     lowest = o.reduction == "arg_min"
     if dtype.is_float:
-        # A strip of NaN counts as infinite: it is looked through in vain, if at all.
+        # The extreme of a strip of NaN is infinite; at most its points are compared in vain.
         start = literal(dtype, math.inf if lowest else -math.inf)
         update = f"lowest(w, number({new}))" if lowest else f"highest(w, {new})"
     else:
@@ -70,15 +70,15 @@ def scanned(
 
 
 def terms_at_once(node: EinSum, nest: Nest, lines: Sequence[str], arrays: int) -> int:
-    """How many terms a row of running values takes at once; 1 where that does not pay.
+    """The number of terms that a row of running values adds at once; 1 if more do not pay.
 
-    A running value costs a load and a store, and most terms just a load.
+    A running value costs a load and a store, and most terms only a load.
 
     Args:
         node: The node.
         nest: Its loops.
-        lines: The bodies of the last two.
-        arrays: How many arrays they read.
+        lines: The bodies of the two innermost loops.
+        arrays: The number of arrays that the bodies read.
     """
     if nest.mode is Mode.REGISTERS or len(nest.loops) < 2:
         return 1
@@ -107,15 +107,15 @@ def jammed(
     cells: Sequence[str],
     count: int,
 ) -> list[str]:
-    """The two innermost loops, with several terms for each running value.
+    """Writes the two innermost loops, with several terms for each running value.
 
     Args:
-        n: The innermost loop; the one around it runs over terms.
-        ends: Where that one begins and ends.
-        outer: The body of that one, but for the loop inside.
-        inner: The body of the innermost.
-        cells: The running values, as they are written there.
-        count: How many terms.
+        n: The number of the innermost loop; the enclosing loop runs over terms.
+        ends: The start and end of the enclosing loop.
+        outer: The body of the enclosing loop without the innermost loop.
+        inner: The body of the innermost loop.
+        cells: The running values as the body spells them.
+        count: The number of terms.
     """
     body: list[str] = []
     for term in range(count):
@@ -139,12 +139,12 @@ def jammed(
 
 
 def folded_rows(ends: Ends, loop: Sequence[str], fold: Sequence[str]) -> list[str]:
-    """A loop over rows that are added to each other, whose strips have sums of their own.
+    """Writes a loop over rows that are added to each other, with a sum per strip.
 
     Args:
         ends: Where it begins and ends.
-        loop: Code that adds the rows from `v` to `g`.
-        fold: Code that adds the sums of the last rows to those of all. `since` counts these rows.
+        loop: The code that adds the rows from `v` to `g`.
+        fold: The code that adds the last rows' sums to the totals; `since` counts these rows.
     """
     return [
         f"for v in range({ends[0]}, {ends[1]}, {FOLDED}):",
@@ -158,16 +158,16 @@ def folded_rows(ends: Ends, loop: Sequence[str], fold: Sequence[str]) -> list[st
 
 
 def folded(n: int, ends: Ends, lines: Sequence[str], sums: Sequence[int]) -> list[str]:
-    """A loop whose strips have sums of their own, which are added without loss.
+    """Writes a loop with a sum per strip; the strips' sums are added with compensation.
 
     The rounding error of a sum `h` is added to `k`, so long sums are as accurate as pairwise
-    ones.
+    sums.
 
     Args:
         n: The loop.
         ends: Where it begins and ends.
         lines: Its body.
-        sums: The numbers of the outputs that are such sums; the body adds to `s`.
+        sums: The numbers of the summed outputs; the body adds to `s`.
     """
     text = [
         f"for v{n} in range({ends[0]}, {ends[1]}, {FOLDED}):",

@@ -1,6 +1,6 @@
 """Sums of products of one or two operands, by BLAS.
 
-Labels summed that only one operand has are summed first; then `products/` multiplies.
+Summed labels of a single operand are summed first; then `multiply.py` multiplies.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from einsql.kernels.vectorized.views import View, reading, write_view
 if TYPE_CHECKING:
     from einsql.kernels.matmul import multiply, rows
     from einsql.kernels.vectorized import sums, vector
-else:  # loaded when a product or a sum needs one of them
+else:  # loaded when a product or a sum needs one of these modules
     multiply, rows = lazy_modules("einsql.kernels.matmul", "multiply", "rows")
     sums, vector = lazy_modules("einsql.kernels.vectorized", "sums", "vector")
 
 Compute = Callable[[Sequence[Arrays], Tick], np.ndarray]
 WriteArray = Callable[[Page, Sequence[FieldSource]], str]
-"""Writes the computation of an array, and returns its name."""
+"""Writes the computation of an array; returns its name."""
 
 STREAMED = 2**20
-"""Points from which compiled loops pay for operands that are read once."""
+"""Points from which compiled loops are faster for operands that are read once."""
 _CONVERTED = (DType.FLOAT, DType.HALF, DType.BFLOAT16)
 AT_ONCE = 2**28
-"""Points up to which a sum takes so little time that it need not stop for others."""
+"""Points up to which a sum is so short that it is not cut for cancellation."""
 
 
 def is_contraction(node: EinSum, output: Output) -> bool:
@@ -47,7 +47,7 @@ def is_contraction(node: EinSum, output: Output) -> bool:
 
 
 def is_plain_sum(node: EinSum, output: Output) -> bool:
-    """True for a sum of the values of one operand by loops: nothing is multiplied."""
+    """True for a sum of one operand's values by loops, without a product."""
     value = output.args[0]
     if converts(output):
         assert isinstance(value, Call)
@@ -63,16 +63,16 @@ def is_plain_sum(node: EinSum, output: Output) -> bool:
 
 
 def converts(output: Output) -> bool:
-    """True if the argument is widened before the sum, which loops do while they read it."""
+    """True if the argument is widened before the sum, which loops do on access."""
     value = output.args[0]
     return isinstance(value, Call) and value.fn == "cast" and value.args[0].dtype in _CONVERTED
 
 
 def is_streamed(node: EinSum) -> bool:
-    """True where compiled loops are as fast as memory, and NumPy and BLAS are not.
+    """True if compiled loops run at memory bandwidth, and NumPy and BLAS do not.
 
-    That is products without a sum, and sums of one operand by its slowest key, or of all of
-    it; but NumPy is as fast where neighbours in DOUBLE are added.
+    These are products without a sum, and sums of one operand by its slowest key or over all of
+    it. NumPy is equally fast if it adds neighbours in DOUBLE.
     """
     if node.points < STREAMED or len(node.outputs) != 1:
         return False
@@ -93,9 +93,9 @@ def is_streamed(node: EinSum) -> bool:
 
 
 def _alternates(node: EinSum, operand: int) -> bool:
-    """True for short rows that are summed, or added to each other, within slower keys or sums.
+    """True for sums along or over short rows within slower keys or sums.
 
-    `sums.py` takes them one after another in memory order, in DOUBLE as compiled loops do.
+    `sums.py` processes them in memory order, in DOUBLE like compiled loops.
     """
     labels = node.operands[operand].labels
     kept = [x in node.keys for x in labels]
@@ -114,7 +114,7 @@ def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
 
     Args:
         node: The node.
-        compiles: Whether its first run may compile kernels where BLAS is slow.
+        compiles: Whether its first run may compile kernels if BLAS is slow.
     """
     if len(node.outputs) != 1:
         return None
@@ -123,26 +123,26 @@ def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
 
 
 def compile_parts(node: EinSum, compiles: bool = True) -> Callable[[EinSum], Runner] | None:
-    """Makes runners for parts of a node's domain, of which only bounds differ.
+    """Creates a compiler for parts of a node's domain, which differ only in bounds.
 
     Args:
-        node: A node of one output, which is summed.
-        compiles: As of `compile_contraction`.
+        node: A node with one output, a sum.
+        compiles: Whether the first run may compile kernels if BLAS is slow.
 
     Returns:
-        A function from a part to its runner, or None where another kernel might be better for
-        one of them.
+        A function that returns the runner of a part, or None if another kernel might be faster
+        for a part.
     """
     if len(node.outputs) != 1 or len(node.keys) == len(node.axes):
         return None
     factors = product_of(node, node.outputs[0])
     if factors is None or not (factors.right or node.points < STREAMED):
-        return None  # loops stream long sums of one operand
+        return None  # loops are faster for long sums of one operand
     return lambda part: _compiled(part, factors, compiles)
 
 
 def _compiled(node: EinSum, factors: Product, compiles: bool) -> Runner:
-    """A runner for the product that the node's output is a sum of."""
+    """Creates a runner for the sum of a product."""
     output = node.outputs[0]
     name = output.name
     if any(a.extent == 0 for a in node.axes):
@@ -166,7 +166,7 @@ def _compiled(node: EinSum, factors: Product, compiles: bool) -> Runner:
 
 
 def _scaled(node: EinSum, factors: Product, compute: Compute, finish: _Finish | None) -> Runner:
-    """Multiplies a product by scalars; where one of them is 0 or infinite, term by term."""
+    """Multiplies a product by scalars; term by term if a scalar is 0 or infinite."""
     output = node.outputs[0]
     each: list[Runner] = []
 
@@ -187,17 +187,16 @@ def _scaled(node: EinSum, factors: Product, compute: Compute, finish: _Finish | 
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """How a side is read: the product of its factors, with an axis per distinct label.
+    """The reading of a side: the product of its factors, with an axis per distinct label.
 
     Attributes:
-        side: Factors of one operand.
-        own: Whether their types are the one to compute in.
-        view: How they are viewed; None for as they are.
-        once: Axes of length 1 that are summed: a label with a single value, such as the layer
-            whose weights are read, needs no sum.
-        axes: The other axes that are summed.
-        work: The dtype to compute in; a single factor that is not summed keeps its own.
-        points: How many elements there are before the sum.
+        side: The factors of one operand.
+        own: Whether the factors have the computation dtype.
+        view: The view of the factors; None if they are unchanged.
+        once: The summed axes of length 1, which need no sum, for example the layer of weights.
+        axes: The other summed axes.
+        work: The computation dtype; a single factor without a sum keeps its dtype.
+        points: The number of elements before the sum.
         compiles: Whether sums may be compiled.
     """
 
@@ -249,13 +248,13 @@ class _Load:
 def _load(
     node: EinSum, side: Sequence[Factor], gone: Sequence[str], work: np.dtype, compiles: bool
 ) -> _Load:
-    """How a side is read.
+    """Plans the reading of a side.
 
     Args:
         node: The node.
-        side: Factors of one operand.
-        gone: Labels that are summed.
-        work: The dtype to compute in.
+        side: The factors of one operand.
+        gone: The summed labels.
+        work: The computation dtype.
         compiles: Whether sums may be compiled.
     """
     operand = node.operands[side[0].operand]
@@ -286,7 +285,7 @@ def _single(
     turned = "" if turn == tuple(range(len(turn))) else f".transpose({turn!r})"
     if all(
         node.axis(x).extent == 1 for x in summed
-    ):  # a new array, for only view kernels alias their operands
+    ):  # a new array, as only view kernels alias their operands
 
         def write_copy(page: Page, operands: Sequence[FieldSource]) -> str:
             array, to = load.write(page, operands), page.held(work)
@@ -314,7 +313,7 @@ def _pair(
         for side in (factors.left, factors.right)
     ]
     if keys and keys[-1] in sides[0][1] and keys[-1] not in sides[1][1]:
-        sides.reverse()  # the last key belongs to N, so that the result is in C order
+        sides.reverse()  # the last key is in N, so that the result is in C order
     (a, in_a), (b, in_b) = sides
     gone_a = [x for x in in_a if x not in keys and x not in in_b]
     gone_b = [x for x in in_b if x not in keys and x not in in_a]
@@ -341,13 +340,13 @@ def _pair(
 
 @dataclass(frozen=True, slots=True)
 class _Finish:
-    """The operations after the product: constants, labels of no operand, rounding to HALF.
+    """The operations after the product: constants, labels without operand, rounding to HALF.
 
     Attributes:
-        scale: The constants, and how often labels of no operand repeat.
-        lift: An index that inserts axes for keys of no operand; None if there are none.
-        shape: The result's.
-        dtype: Its type.
+        scale: The product of the constants and the extents of summed labels without operand.
+        lift: The index that inserts axes for keys without operand; None if there are none.
+        shape: The result's shape.
+        dtype: The result's type.
     """
 
     scale: float
@@ -387,4 +386,4 @@ def _finish(node: EinSum, factors: Product, dtype: np.dtype) -> _Finish | None:
 _LAW = "a float sum of products of one or two operands is matrix products"
 CONTRACTION = Kernel("blas", _LAW, compile_contraction, calls_blas=True)
 UNCOMPILED = replace(CONTRACTION, match=partial(compile_contraction, compiles=False))
-"""The same without Numba."""
+"""The same kernel without Numba."""

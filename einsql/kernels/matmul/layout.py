@@ -1,10 +1,10 @@
-"""How two strided arrays are read as stacks of matrices, `[batch, M, K]` and `[batch, K, N]`.
+"""The layout of strided operands as stacks of matrices, `[batch, M, K]` and `[batch, K, N]`.
 
-Labels fall into four groups: batch (in both operands and the result), M and N (in one operand
-and the result) and K (in both, summed). Labels of a group that follow each other in memory are
-merged. The order of M is that of the left operand, the order of N that of the right one: the
-result takes both, for its own strides are free. An operand is copied only where it has no
-order in which M and K are each a single run of which one steps by one element.
+There are four groups of labels: batch (in both operands and the result), M and N (in one operand
+and the result) and K (in both operands, summed). Labels of a group that are adjacent in memory
+are merged. M has the left operand's order and N the right operand's. The result adopts both,
+because its strides are free. An operand is copied only if it has no order in which M and K are
+each a single run, one of them with stride 1.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from itertools import pairwise
 from math import prod
 
 Strides = Mapping[str, int]
-"""Elements per step of each label of an array."""
+"""The stride of each label of an array, in elements."""
 
 BLOCK = 64
-"""Rows from which a matrix is worth a product of its own instead of a copy that merges more."""
+"""Rows from which a separate product of a matrix is faster than a copy that merges more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Labels:
     """The labels of a product.
 
     Attributes:
-        left, right: Those of each operand, one per axis.
-        keys: Those of the result, in order.
-        extent: How many values each takes.
+        left, right: The labels of each operand, one per axis.
+        keys: The labels of the result, in order.
+        extent: The extent of each label.
     """
 
     left: tuple[str, ...]
@@ -37,17 +37,17 @@ class Labels:
     extent: Mapping[str, int]
 
     def size(self, labels: Iterable[str]) -> int:
-        """How many points some labels have together."""
+        """The product of the extents of labels."""
         return prod(self.extent[x] for x in labels)
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """How an operand is read.
+    """The layout of an operand.
 
     Attributes:
-        batch, rows, columns: Its labels as they are merged into axes of a stack of matrices.
-        copied: Whether it has to be copied for that.
+        batch, rows, columns: The labels that are merged into each axis of a stack of matrices.
+        copied: Whether the operand has to be copied.
         flipped: Whether `columns` are the rows of the matrix in the product.
     """
 
@@ -59,20 +59,20 @@ class Side:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The order its axes are put into."""
+        """The order of the operand's labels in the stack."""
         return (*self.batch, *self.rows, *self.columns)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a product is computed.
+    """The layout of a product.
 
     Attributes:
-        batch: Labels of matrices that are multiplied one by one. Some may be labels that only
-            one operand has: the other one's matrix serves for all of them.
-        m, n, k: Labels of the rows, the columns and the sum, in merging order.
-        left, right: How the operands are read.
-        result: Order of the labels in which the result is laid out in memory.
+        batch: The labels of matrices that are multiplied one by one. For a label of only one
+            operand, the other operand's matrix is shared by all values.
+        m, n, k: The labels of the rows, the columns and the sum, in merging order.
+        left, right: The layouts of the operands.
+        result: The order of the labels in the result's memory.
     """
 
     batch: tuple[str, ...]
@@ -85,13 +85,13 @@ class Layout:
 
 
 def lay_out(labels: Labels, left: Strides, right: Strides) -> Layout:
-    """Chooses the orders in which the fewest elements are copied.
+    """Chooses the layout that copies the fewest elements.
 
     Args:
-        labels: The product's labels; one that is summed is in both operands.
-        left: Strides of the left operand, in elements.
-        right: Strides of the right operand; a value that is no multiple of an element is
-            given as 0, which is never read without a copy.
+        labels: The product's labels; a summed label is in both operands.
+        left: The strides of the left operand, in elements.
+        right: The strides of the right operand. 0 replaces a stride that is no multiple of an
+            element, and always causes a copy.
     """
     layouts = [_laid_out(labels, left, right, k) for k in _orders_of_sum(labels, left, right)]
     return min(layouts, key=lambda x: _copied(labels, x))
@@ -103,7 +103,7 @@ def _copied(labels: Labels, layout: Layout) -> int:
 
 
 def _laid_out(labels: Labels, left: Strides, right: Strides, k: tuple[str, ...]) -> Layout:
-    """The layout for an order of the labels that are summed."""
+    """The layout for an order of the summed labels."""
     extent = labels.extent
     in_left, in_right, keys = set(labels.left), set(labels.right), labels.keys
     batch = tuple(x for x in keys if x in in_left and x in in_right)
@@ -133,7 +133,7 @@ def _laid_out(labels: Labels, left: Strides, right: Strides, k: tuple[str, ...])
 
 
 def _orders_of_sum(labels: Labels, left: Strides, right: Strides) -> list[tuple[str, ...]]:
-    """The orders that K has in the operands, that of the larger one first."""
+    """The orders of K in the operands, the larger operand's first."""
     in_right, keys = set(labels.right), set(labels.keys)
     shared = [x for x in labels.left if x in in_right and x not in keys]
     orders = [_sorted(shared, left, labels.extent), _sorted(shared, right, labels.extent)]
@@ -145,10 +145,10 @@ def _orders_of_sum(labels: Labels, left: Strides, right: Strides) -> list[tuple[
 def _split(
     group: tuple[str, ...], k: tuple[str, ...], strides: Strides, extent: Mapping[str, int]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The labels of M or N to be multiplied one by one, and those that are merged.
+    """The labels of M or N that are multiplied one by one, and the labels that are merged.
 
-    Where they are no single run, the outer ones are not merged if the others make a matrix of
-    `BLOCK` rows by `BLOCK` columns or more.
+    If they are not a single run, the outer labels are not merged as long as the inner labels
+    form a matrix of at least `BLOCK` rows by `BLOCK` columns.
     """
     if _is_run(group, strides, extent) or not _is_run(k, strides, extent):
         return (), group
@@ -171,10 +171,10 @@ def _side(
     runs = _is_run(rows, strides, extent) and _is_run(columns, strides, extent)
     inner = min((strides[x] for x in (*rows, *columns) if extent[x] > 1), default=0)
     if any(0 < strides[x] < inner for x in batch if extent[x] > 1):
-        runs = False  # interleaved vectors: each by itself would read all cache lines
+        runs = False  # interleaved vectors: each single one reads all cache lines
     if runs and _is_matrix(rows, columns, strides, extent):
         return Side(batch=batch, rows=rows, columns=columns, copied=False, flipped=False)
-    # A copy in which the innermost label of memory stays innermost reads whole lines.
+    # A copy that keeps the innermost label of memory reads complete cache lines.
     if rows and columns and min(strides[x] for x in rows) < min(strides[x] for x in columns):
         return Side(batch=batch, rows=columns, columns=rows, copied=True, flipped=True)
     return Side(batch=batch, rows=rows, columns=columns, copied=True, flipped=False)
@@ -190,7 +190,7 @@ def _in_order_of(keys: Sequence[str], group: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_run(group: Sequence[str], strides: Strides, extent: Mapping[str, int]) -> bool:
-    """True if the labels merge into one that steps evenly."""
+    """True if the labels merge into one label with a constant stride."""
     long = [x for x in group if extent[x] > 1]
     return all(strides[x] == strides[y] * extent[y] for x, y in pairwise(long))
 
@@ -198,7 +198,7 @@ def _is_run(group: Sequence[str], strides: Strides, extent: Mapping[str, int]) -
 def _is_matrix(
     rows: Sequence[str], columns: Sequence[str], strides: Strides, extent: Mapping[str, int]
 ) -> bool:
-    """True if BLAS reads it in place: one of two runs is contiguous, the other longer."""
+    """True if BLAS can read it in place: one run is contiguous, the other has a larger stride."""
     down, height = _step(rows, strides, extent)
     across, width = _step(columns, strides, extent)
     if height == 1 or width == 1:
@@ -207,13 +207,13 @@ def _is_matrix(
 
 
 def _step(group: Sequence[str], strides: Strides, extent: Mapping[str, int]) -> tuple[int, int]:
-    """The step of a run and its extent; that of a single element is 1."""
+    """The stride and extent of a run; the stride of a single element is 1."""
     long = [x for x in group if extent[x] > 1]
     return (strides[long[-1]] if long else 1), prod(extent[x] for x in long)
 
 
 def _contiguous(keys: Sequence[str], extent: Mapping[str, int]) -> dict[str, int]:
-    """Strides of an array in C order."""
+    """The strides of an array in C order, in elements."""
     strides: dict[str, int] = {}
     step = 1
     for x in reversed(keys):

@@ -1,7 +1,7 @@
-"""Products whose sums are long, as sums of blocks of terms: rounding errors stay small.
+"""Products with long sums, as sums of blocks of terms, which bounds rounding errors.
 
-BLAS adds in the operands' type. How many terms it adds one after another depends on the
-function: a few hundred in products of packed matrices, as many as it is given in others.
+BLAS adds in the operands' type. The number of terms that it adds one after another depends on
+the function: a few hundred in products of packed matrices, all terms in other functions.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ else:  # loaded for long sums
     array_sums = LazyModule("einsql.kernels.vectorized.sums")
 
 TERMS = 2**11
-"""Terms of a call that may add all of them one after another."""
+"""Greatest number of terms of a call that may add all of them one after another."""
 PACKED = 2**12
-"""Terms of a call of BLAS that packs matrices, which adds at most 512 of them and then their sums;
-and of one that multiplies rows with a vector, which adds at least 4 side by side."""
+"""Greatest number of terms of two kinds of BLAS calls: calls that pack matrices, which add at most
+512 terms and then the sums; and matrix-vector products, which use at least 4 lanes."""
 LANES = 2**16
-"""Bytes of a vector in a call of BLAS that multiplies two, which adds at least 64 bytes, 16 FLOATs
-or 8 DOUBLEs, side by side."""
+"""Greatest bytes of a vector in a BLAS call for an inner product, which has lanes of at least
+64 bytes: 16 FLOATs or 8 DOUBLEs."""
 UNPACKED = 2**20
-"""Points of a product of matrices up to which OpenBLAS may not pack them."""
+"""Points of a matrix product up to which OpenBLAS may multiply without packing."""
 ADDED = 2**6
-"""Blocks that are added to each other in the operands' type."""
+"""Greatest number of blocks that are added to each other in the operands' type."""
 FEW = 2**9
 """Elements of a result below which all blocks are multiplied by one call, as a stack."""
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], object]
-"""Writes the products of two stacks of matrices into a third."""
+"""Writes the products of two stacks of matrices to a third."""
 
 
 def most_terms(m: int, n: int, k: int, contiguous: bool, size: int) -> int:
-    """Terms of a product of matrices that one call of BLAS may add.
+    """The greatest number of terms of a matrix product per BLAS call.
 
     Args:
-        m: Rows of the product.
-        n: Its columns.
-        k: Its terms.
-        contiguous: Whether terms that follow each other do so in both operands' memory.
+        m: The rows of the product.
+        n: The columns of the product.
+        k: The terms of the product.
+        contiguous: Whether consecutive terms are adjacent in both operands' memory.
         size: Bytes of an element.
     """
     if contiguous and min(m, n) == 1:
@@ -55,20 +55,20 @@ def most_terms(m: int, n: int, k: int, contiguous: bool, size: int) -> int:
     if k <= TERMS:
         return TERMS
     few = size == 4 or k <= ADDED * (TERMS - ADDED)
-    return TERMS - ADDED if few else TERMS // 2  # many blocks of DOUBLE: half of the additions
+    return TERMS - ADDED if few else TERMS // 2  # for many blocks of DOUBLE half of the additions
 
 
 def multiply_long(left: np.ndarray, right: np.ndarray, out: np.ndarray, product: Product) -> None:
-    """Multiplies stacks of matrices, block of terms by block of terms.
+    """Multiplies stacks of matrices in blocks of terms.
 
-    No term takes part in more than 2,048 additions in the operands' type: those within a block and
-    those of blocks, which are 64 in this type. More are added in DOUBLE, up to 1,024 there.
+    Every term is part of at most 2,048 additions in the operands' type: the additions within a
+    block and 64 additions of blocks. Further blocks are added in DOUBLE, up to 1,024 blocks.
 
     Args:
         left: `[stack …, M, K]`, FLOAT or DOUBLE, of any strides; extents of the stack may be 1
             for all.
         right: `[stack …, K, N]`, of the same type.
-        out: `[stack …, M, N]`; it may hold anything.
+        out: `[stack …, M, N]`, possibly uninitialised.
         product: Multiplies blocks.
     """
     (m, k), n = left.shape[-2:], right.shape[-1]
@@ -85,7 +85,7 @@ def multiply_long(left: np.ndarray, right: np.ndarray, out: np.ndarray, product:
 def _as_stack(
     left: np.ndarray, right: np.ndarray, out: np.ndarray, terms: int, product: Product
 ) -> None:
-    """Blocks as matrices of a stack, whose products are then added in DOUBLE."""
+    """Multiplies blocks as the matrices of a stack, then adds the products in DOUBLE."""
     k = left.shape[-1]
     count, even = k // terms, k // terms * terms
     *stack_a, m, _ = left.shape
@@ -100,7 +100,7 @@ def _as_stack(
 
 
 def add_blocks(sums: np.ndarray, axis: int, out: np.ndarray) -> np.ndarray:
-    """Writes the sums of blocks, which an axis counts, to an array; returns that."""
+    """Writes the sums over the axis of blocks to an array; returns the array."""
     if sums.shape[axis] <= ADDED:
         np.add.reduce(sums, axis=axis, out=out)
     else:
@@ -111,7 +111,7 @@ def add_blocks(sums: np.ndarray, axis: int, out: np.ndarray) -> np.ndarray:
 def _one_by_one(
     left: np.ndarray, right: np.ndarray, out: np.ndarray, terms: int, product: Product
 ) -> None:
-    """Blocks one after another, each added to the result."""
+    """Multiplies blocks one after another and adds each to the result."""
     k = left.shape[-1]
     total: array_sums.RunningSum | None = None
     for number, start in enumerate(range(0, k, terms)):
@@ -128,5 +128,5 @@ def _one_by_one(
 
 
 def dots(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
-    """Writes the products of single rows with single columns, each as stacks of matrices."""
+    """Writes the products of single rows and columns, which are stacks of matrices."""
     np.vecdot(left[..., 0, :], right[..., 0], out[..., 0, 0])

@@ -12,7 +12,7 @@ from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Output, Valu
 from einsql.ir.functions.casts import cast_failure
 
 LABELS = 26
-"""Labels of an operand at most: NumPy's einsum has 52 letters for those of two."""
+"""Greatest number of labels of an operand: NumPy's einsum has 52 letters for two operands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Σ scale · factors: the factors of each side, which is one operand's, and scalars.
+    """The product Σ scale · factors · scalars, with the factors of one operand on each side.
 
-    A scalar is known at run time alone, and may be no safe scale.
+    A scalar is known only at run time, and may be 0 or not finite.
     """
 
     left: tuple[Factor, ...]
@@ -37,7 +37,7 @@ class Product:
 
 
 def product_of(node: EinSum, output: Output) -> Product | None:
-    """The float product whose sum an output is, or None if it is none."""
+    """Matches an output that sums a float product; None for other outputs."""
     if (
         output.reduction != "sum"
         or not output.dtype.is_float
@@ -66,18 +66,18 @@ def product_of(node: EinSum, output: Output) -> Product | None:
     owners = list(dict.fromkeys(v.operand for v in values))
     if not 1 <= len(owners) <= 2 or any(len(node.operands[o].labels) > LABELS for o in owners):
         return None
-    if len(owners) == 1:  # x·x is a product of two sides as well
+    if len(owners) == 1:  # x·x is a product of two sides, too
         return Product(tuple(values[:1]), tuple(values[1:]), scale, scalars)
     left = tuple(v for v in values if v.operand == owners[0])
     return Product(left, tuple(v for v in values if v.operand == owners[1]), scale, scalars)
 
 
 def two_values(output: Output) -> tuple[Value, Value, float] | None:
-    """The values and the constant of a product of two values of its type.
+    """Splits a product of two values of its type into values and a constant.
 
     Returns:
-        The values from left to right, and the constant, which is a safe scale; None for any other
-        argument of the output.
+        The values from left to right, and the constant, which is finite and not 0; None for any
+        other argument of the output.
     """
     factors = _factors(output.args[0], output.dtype)
     values = [f for f in factors if isinstance(f, Value)]
@@ -89,7 +89,7 @@ def two_values(output: Output) -> tuple[Value, Value, float] | None:
 
 
 def is_safe_scale(scale: float, dtype: DType) -> bool:
-    """True if Σ scale·x = scale·Σ x for infinite x too: the scale is no 0, inf or NaN."""
+    """True if the scale is finite and not 0, so that Σ scale·x = scale·Σ x for infinite x too."""
     with np.errstate(all="ignore"):
         rounded = float(np.asarray(scale).astype(dtype.numpy))
     return isfinite(rounded) and rounded != 0.0
@@ -103,7 +103,7 @@ def _factors(expr: Expr, dtype: DType) -> list[Expr]:
 
 
 def _uncast(expr: Expr) -> Value | None:
-    """The operand value under casts that lose nothing and cannot fail."""
+    """The operand value under casts that are exact and cannot fail."""
     while isinstance(expr, Call) and expr.fn == "cast":
         source, target = expr.args[0].dtype, expr.dtype
         widens = np.can_cast(source.numpy, target.numpy, "safe")

@@ -1,12 +1,12 @@
 """Products of two operands by BLAS, on all threads.
 
-Each thread runs single-threaded BLAS over pieces of its own. BLAS's own threads wait for each
-other within a product, which takes 8 to 25 % longer, and many times longer where a core is busy.
+Each thread runs single-threaded BLAS over separate pieces. BLAS's own threads synchronize
+within a product, which takes 8 to 25 % longer, and many times longer if a core is busy.
 Afterwards they spin for a tenth of a second on cores that the next kernel needs.
 
-Two kinds of products are left to BLAS's threads all the same: large ones, because the threads
-share packed panels, and products of less than a millisecond while no other kernel runs, because
-spinning threads start sooner than sleeping ones.
+Two kinds of products use BLAS's threads: large products, because the threads share packed
+panels, and products of less than a millisecond while no other kernel runs, because spinning
+threads start sooner than sleeping ones.
 """
 
 from __future__ import annotations
@@ -44,32 +44,32 @@ from einsql.kernels.matmul.unpacked_tiles import Matrices, ProductStrategy
 from einsql.kernels.runtime import blas, thread_pool, thread_team
 
 ALONE, SHORT = 2**18, 2**13
-"""Points up to which BLAS by itself uses one thread for a product of matrices, or a vector."""
+"""Points up to which BLAS uses one thread for a matrix product, or a matrix-vector product."""
 ADDED = 2**18
-"""Elements of a result up to which its sum may be cut into parts of their own."""
+"""Elements of a result up to which its sum may be cut into partial sums."""
 LARGE = 2e-1
 """Seconds on one thread from which BLAS's own threads are faster."""
 ELSE = 1.0
-"""Seconds without other kernels after which products alone are taken to be wanted."""
+"""Seconds without other kernels after which only products are expected."""
 SPIN = 0.1
-"""Seconds that BLAS's own threads go on spinning after a product."""
+"""Seconds for which BLAS's own threads spin after a product."""
 SEVERAL, PIECE = 8, 1e-5
-"""Pieces of a thread at most, and the seconds that one takes at least."""
+"""Greatest number of pieces per thread, and least seconds per piece."""
 LONG_SUM = 2**12
-"""Terms from which a sum is worth cutting."""
+"""Terms from which cutting a sum pays."""
 COMPILED = 2**21
-"""Points from which a kernel of its own pays for its compilation."""
+"""Points from which a compiled kernel pays for its compilation."""
 IN_ORDER = 2**16
-"""Terms up to which np.einsum adds rows to rows, a block of terms after another."""
+"""Terms up to which np.einsum adds rows to each other, in blocks of terms."""
 
 
 class Multiplied:
-    """Multiplies arrays of given labels; plans for strides are cached.
+    """A product of arrays with fixed labels; plans are cached by strides.
 
     Args:
-        labels: The labels; each one that is not a key is in both operands.
-        work: The type to compute in.
-        compiles: Whether kernels may be compiled where BLAS is slow.
+        labels: The labels; a summed label is in both operands.
+        work: The computation dtype.
+        compiles: Whether kernels may be compiled if BLAS is slow.
     """
 
     def __init__(self, labels: Labels, work: np.dtype, compiles: bool = True) -> None:
@@ -79,17 +79,17 @@ class Multiplied:
         self._plans: dict[object, Multiply] = {}
 
     def __call__(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
-        """The product, with axes in the order of the keys but maybe another one in memory.
+        """Computes the product, with axes in the order of the keys and any memory order.
 
         Args:
             a: The left operand, one axis per label, of any strides and type.
             b: The right operand.
-            tick: Told the fraction done where there are several pieces.
+            tick: Callback with the completed fraction, 0 to 1, between pieces.
         """
         key = (a.strides, b.strides, a.dtype, b.dtype, a.flags.aligned, b.flags.aligned)
         plan = self._plans.get(key)
         if plan is None:
-            if len(self._plans) >= 64:  # strides that keep changing are not worth keeping
+            if len(self._plans) >= 64:  # strides that vary do not pay for caching
                 self._plans.clear()
             plan = self._plans[key] = self._plan(a, b)
         return plan(a, b, tick)
@@ -113,7 +113,7 @@ class Multiplied:
         return plan.choose()
 
     def _in_line(self, steps: Sequence[dict[str, int]], layout: Layout) -> bool:
-        """True if a label steps by one element in every array that has it."""
+        """True if a label has stride 1 in every array that has it."""
         labels = self.labels
         if labels.size(layout.k) > IN_ORDER:
             return False
@@ -126,13 +126,13 @@ class Multiplied:
 
 
 class Plan(ProductViews):
-    """How a product of operands of some strides is computed.
+    """The plan of a product for operands with specific strides.
 
     Args:
         product: The product.
         layout: The layout.
-        work: How much there is to do.
-        contiguous: Whether the terms of a sum follow each other in both operands' memory.
+        work: The amount of work.
+        contiguous: Whether consecutive terms are adjacent in both operands' memory.
     """
 
     def __init__(self, product: Multiplied, layout: Layout, work: Work, contiguous: bool) -> None:
@@ -141,7 +141,7 @@ class Plan(ProductViews):
         self.numpy_call = at_once(self)
 
     def choose(self) -> Multiply:
-        """How it is run: at once, or in pieces of the result or of the sum."""
+        """Chooses between one call, pieces of the result and pieces of the sum."""
         stack = prod(self.extents[: self.free])
         copied = self.layout.left.copied, self.layout.right.copied
         own = stack > 1 or any(copied) or self.other
@@ -152,7 +152,7 @@ class Plan(ProductViews):
         if pieces > 1:
             by_us = self._cut(pieces, copied)
         elif self.m * self.n * self.k <= (ALONE if min(self.m, self.n) > 1 else SHORT):
-            # Of a stack, each by itself.
+            # Each matrix of a stack separately.
             return self._at_hand(self.numpy_call) if stack > 1 and self.vectors else self.numpy_call
         if own or thread_pool.threads() == 1:
             return by_us
@@ -164,11 +164,11 @@ class Plan(ProductViews):
         return lambda a, b, tick: (by_blas if _left_to_blas(least) else by_us)(a, b, tick)
 
     def in_place(self, a: np.ndarray, b: np.ndarray) -> Multiply | None:
-        """Without packing, where that pays.
+        """Chooses a kernel without packing if it is faster.
 
         Args:
-            a: A left operand of the type and strides that are to come.
-            b: A right one.
+            a: A left operand of the plan's type and strides.
+            b: A right operand of the plan's type and strides.
         """
         stack = prod(self.extents[: self.free])
         strategy = ProductStrategy(stack, self.m, self.n, self.k)
@@ -194,7 +194,7 @@ class Plan(ProductViews):
         return run
 
     def _cut(self, pieces: int, copied: tuple[bool, bool]) -> Multiply:
-        """Pieces of the result, or of the sum, on threads of the pool."""
+        """Runs pieces of the result, or of the sum, on threads of the pool."""
         stack = prod(self.extents[: self.free])
         parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
         if prod(parts) < pieces and stack * self.m * self.n <= ADDED and self.k >= LONG_SUM:
@@ -207,7 +207,7 @@ class Plan(ProductViews):
         return self._at_hand(lambda a, b, tick: self.in_pieces(a, b, all_parts, tick))
 
     def _at_hand(self, otherwise: Multiply) -> Multiply:
-        """Short work as calls that threads at hand take from each other."""
+        """Runs short work as calls that spinning threads share."""
         seconds = self.work.seconds
         few = prod(self.extents[: self.kept]) < long_sums.FEW and self.k >= LONG_SUM
         copied = self.layout.left.copied or self.layout.right.copied
@@ -219,7 +219,7 @@ class Plan(ProductViews):
         ):
             return otherwise
         pieces = thread_pool.threads()
-        if min(self.m, self.n) == 1:  # no packing: idle threads take from others
+        if min(self.m, self.n) == 1:  # no packing: idle threads take calls from others
             pieces *= max(1, min(SEVERAL, int(seconds / pieces / PIECE)))
         parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
         if prod(parts) == 1:
@@ -233,7 +233,7 @@ class Plan(ProductViews):
                 return otherwise(a, b, tick)
             if not known:
                 known.append(self._calls(a, b, parts))
-            calls, blocks = known[0]  # of two threads' that make them at once
+            calls, blocks = known[0]  # the first of two concurrent threads' calls
             if calls is None:
                 return otherwise(a, b, tick)
             array = empty((blocks, *shape) if blocks > 1 else shape, work)
@@ -251,17 +251,17 @@ class Plan(ProductViews):
     def _calls(
         self, a: np.ndarray, b: np.ndarray, parts: Sequence[int]
     ) -> tuple[Calls | None, int]:
-        """Pieces of the result as calls, for operands of these strides.
+        """Creates the calls of the pieces of the result, for operands with these strides.
 
         Returns:
-            The calls, and of how many blocks of terms each is the product: they write to an array
-            with an axis of these before those of the result.
+            The calls, and the number of blocks of terms; the calls write to an array with an
+            axis of blocks before the result's axes.
         """
         unblocked = self._calls_of(a, b, parts, 1)
         if self.k <= self.terms or unblocked is None or not unblocked.blas:
             return unblocked, 1  # compiled calls take blocks of terms themselves
         if min(self.m, self.n) > 1 and self.terms == long_sums.PACKED:
-            return None, 1  # each block is added to the result before
+            return None, 1  # blocks are added to the result one after another
         blocks = ceil(self.k / self.terms)
         return self._calls_of(a, b, parts, blocks), blocks
 
@@ -270,7 +270,7 @@ class Plan(ProductViews):
     ) -> Calls | None:
         array = empty((blocks, *self.shape), self.dtype)
         views = self.views(a, b)
-        # Nothing is copied, so the terms are one axis, or none where each sum has one.
+        # Without copies the terms are one axis, or none if each sum has one term.
         pieces = slices(self.extents, [*parts, *[1] * (len(self.units) - self.kept)])
         terms = [slice(n * self.terms, min((n + 1) * self.terms, self.k)) for n in range(blocks)]
         matrices = []
@@ -289,14 +289,14 @@ class Plan(ProductViews):
         return calls_for(matrices, (a, b, array))
 
     def on_one(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
-        """All of it on one thread."""
+        """Computes the complete product on one thread."""
         with blas.OneThread():
             return self.numpy_call(a, b, tick)
 
     def in_pieces(
         self, a: np.ndarray, b: np.ndarray, parts: Sequence[int], tick: Tick
     ) -> np.ndarray:
-        """Pieces of the result, on all threads."""
+        """Computes pieces of the result on all threads."""
         array, out = self.result()
         views = self.views(a, b)
         with blas.OneThread():
@@ -310,7 +310,7 @@ class Plan(ProductViews):
         return array.transpose(self.turn)
 
     def _by_blas(self) -> Multiply:
-        """One piece after another, each on all threads of BLAS."""
+        """Computes one piece after another, each on all threads of BLAS."""
         pieces = ceil(self.work.seconds / (thread_pool.threads() * BETWEEN))
         parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
         all_parts = [*parts, *[1] * (len(self.units) - self.kept)]
@@ -335,12 +335,12 @@ class Plan(ProductViews):
         return at_once if prod(all_parts) == 1 else run
 
     def _leave_spinning(self) -> None:
-        """Notes that BLAS's threads go on spinning after a product that is surely left to them."""
+        """Records that BLAS's threads spin after a product that surely used them."""
         if self.work.seconds >= LARGE:
             _spun[0] = monotonic()
 
     def _by_sum(self, pieces: int) -> Multiply:
-        """Cuts K: each piece has a sum of its own, and these are added."""
+        """Cuts K into pieces with separate sums, and adds the sums."""
         units = self.extents[self.kept :]
         axis = max(range(len(units)), key=units.__getitem__)
         parts = [1] * len(self.units)
@@ -382,20 +382,20 @@ class Plan(ProductViews):
 
 
 _spun = [-inf]
-"""When BLAS's own threads were used last for a large product."""
+"""The time of the last large product on BLAS's own threads."""
 
 
 def _left_to_blas(least: float) -> bool:
-    """Whether those threads may as well work: they spin, or no other kernel wants the cores.
+    """Whether BLAS's threads should be used: they spin, or no other kernel needs the cores.
 
     Args:
-        least: Seconds after which no other kernel is taken to want them.
+        least: Seconds without other kernels after which none is expected.
     """
     return monotonic() - _spun[0] < SPIN or thread_pool.idle() > least
 
 
 def _steps(labels: tuple[str, ...], array: np.ndarray, work: np.dtype) -> dict[str, int]:
-    """Elements per step of each label; 0 where a copy is needed in any case."""
+    """The stride of each label in elements; 0 if a copy is always needed."""
     usable = array.dtype == work and array.flags.aligned
     size = work.itemsize
     return {

@@ -17,7 +17,7 @@ Multiply = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
 
 
 def at_once(plan: ProductViews) -> Multiply:
-    """All of it by one call, its views known before."""
+    """A product by one call with precomputed views."""
     stack = plan.extents[: plan.free]
     if plan.layout.left.copied or plan.layout.right.copied:
         return plan.by_piece
@@ -53,7 +53,7 @@ def at_once(plan: ProductViews) -> Multiply:
 
 
 def _vectors_at_once(plan: ProductViews) -> Multiply:
-    """Inner products, where calls of NumPy take longer than sums."""
+    """Inner products that are shorter than the overhead of NumPy calls."""
     stack, work = tuple(plan.extents[: plan.free]), plan.dtype
     turns, shapes = [], []
     for read in plan.reads:
@@ -89,7 +89,7 @@ def _vectors_at_once(plan: ProductViews) -> Multiply:
 
 
 def unless_same(turn: tuple[int, ...]) -> tuple[int, ...] | None:
-    """An order of axes, or None if it is the present one."""
+    """A transposition, or None if it is the identity."""
     return None if turn == tuple(range(len(turn))) else turn
 
 

@@ -1,4 +1,4 @@
-"""How a product is cut: into pieces for threads, short enough to stop between two of them.
+"""The partition of a product into pieces for threads, short enough for cancellation.
 
 Strided operands are copied into C order in blocks that stay in cache.
 """
@@ -16,48 +16,48 @@ from einsql.core.buffer_pool import empty
 from einsql.kernels.runtime import thread_pool
 
 FLOPS = 8e10 * 4
-"""Operations × bytes of an element that one thread does in a second."""
+"""Operations × bytes of an element per second of one thread."""
 TRAFFIC = 1.2e10
-"""Bytes that one thread reads or writes in a second."""
+"""Bytes that one thread reads or writes per second."""
 COPIES = 6e8
-"""Elements that one thread copies in another order in a second."""
+"""Elements that one thread copies in another order per second."""
 SPREAD = 4e-4
-"""Seconds from which threads are worth starting."""
+"""Seconds on one thread from which several threads pay."""
 LITTLE = 1.2e-3
 """Seconds on one thread up to which BLAS's own threads are faster."""
 LONG = 4e-3
-"""Seconds from which there are more pieces than threads, so that a slow thread has fewer."""
+"""Seconds from which there are more pieces than threads, to balance slow threads."""
 MOST = 5e-2
-"""Seconds that a piece may take where threads wait for each other."""
+"""Greatest seconds of a piece if threads wait for each other."""
 BETWEEN = 0.45
-"""Seconds that a piece may take where none waits: a statement can be cancelled after it.
+"""Greatest seconds of a piece if no thread waits; a statement can be cancelled after it.
 
-BLAS packs an operand anew for every piece, which takes 5 % of pieces of 0.05 s.
+BLAS packs an operand again for every piece, which takes 5 % of pieces of 0.05 s.
 """
 LONG_PRODUCT = 5e-2
-"""The same of one product of matrices, whose pieces each pack an operand anew."""
+"""The same limit for one matrix product, where every piece packs an operand."""
 LEAST = 32
 """Rows or columns of a piece below which BLAS is slower."""
 WIDE = 4
-"""How many times as many columns as rows a piece has where columns are cut.
+"""Ratio of columns to rows of a piece if columns are cut.
 
-BLAS packs the columns in smaller parts, again and again: pieces of rows are faster.
+BLAS packs the columns repeatedly in smaller parts, so pieces of rows are faster.
 """
 BLOCK = 2**17
-"""Elements that are copied at a time: all lines they touch stay in the second cache."""
+"""Elements of a block of a copy, so that all its cache lines stay in the L2 cache."""
 LINE = 16
-"""Elements that a copy reads side by side at least."""
+"""Least number of adjacent elements that a copy reads: a cache line of FLOAT."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How much there is to do.
+    """The amount of work of a product.
 
     Attributes:
-        flops: Multiplications and additions.
+        flops: The number of multiplications and additions.
         nbytes: Bytes of the operands and the result.
         itemsize: Bytes of an element.
-        copied: Elements that are copied in another order.
+        copied: The number of elements that are copied in another order.
     """
 
     flops: float
@@ -67,18 +67,18 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """Seconds on one thread, roughly."""
+        """Estimated seconds on one thread."""
         least = max(self.flops * self.itemsize / FLOPS, self.nbytes / TRAFFIC)
         return least + self.copied / COPIES
 
 
 def wanted(seconds: float, long: float = LONG, most: float = MOST) -> int:
-    """The number of pieces for work of so many seconds on one thread; 1 for one thread.
+    """The number of pieces for an amount of work; 1 for a single thread.
 
     Args:
-        seconds: Time on one thread.
+        seconds: Estimated seconds on one thread.
         long: Seconds from which there are more pieces than threads.
-        most: Seconds that a piece may take on one thread of several.
+        most: Greatest seconds of a piece on one of several threads.
     """
     threads = thread_pool.threads() if seconds >= SPREAD else 1
     several = 2 if seconds >= long and threads > 1 else 1
@@ -88,14 +88,14 @@ def wanted(seconds: float, long: float = LONG, most: float = MOST) -> int:
 def cut(
     extents: Sequence[int], free: int, pieces: int, blocks: Sequence[tuple[int, int]] = ()
 ) -> tuple[int, ...]:
-    """How many parts each axis of a result is cut into.
+    """The number of parts of each axis of a result.
 
     Args:
         extents: The axes' extents.
-        free: The leading axes, which may be cut as finely as need be: elements of a stack.
-        pieces: How many pieces are wanted.
-        blocks: Other axes that may be cut, with the rows or columns they lead: where there are
-            two, the rows of the result in memory come first.
+        free: The number of leading axes, of stacks, which may be cut to single elements.
+        pieces: The target number of pieces.
+        blocks: Other axes that may be cut, with their rows or columns; of two axes, the rows of
+            the result in memory are first.
     """
     parts = [1] * len(extents)
     for axis in range(free):
@@ -113,7 +113,7 @@ def cut(
 
 
 def slices(extents: Sequence[int], parts: Sequence[int]) -> Iterator[tuple[slice, ...]]:
-    """The pieces, the last axis running fastest."""
+    """Generates the pieces; the last axis varies fastest."""
     for at in product(*(range(p) for p in parts)):
         yield tuple(
             slice(e * i // p, e * (i + 1) // p) for e, i, p in zip(extents, at, parts, strict=True)
@@ -121,10 +121,12 @@ def slices(extents: Sequence[int], parts: Sequence[int]) -> Iterator[tuple[slice
 
 
 def contiguous(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The array in C order and of a type; itself if it is that already."""
+    """Converts an array to C order and a type; returns the same array if nothing changes."""
     if array.flags.c_contiguous and array.dtype == dtype:
         return array
-    out = np.empty(array.shape, dtype)  # of this thread's own: lines that change cores are slow
+    out = np.empty(
+        array.shape, dtype
+    )  # allocated by this thread, as cache lines that change cores are slow
     _copy(array, out)
     return out
 
@@ -148,13 +150,13 @@ def _copy(array: np.ndarray, out: np.ndarray) -> None:
 
 
 def _fitted(sizes: list[int], axis: int, least: int) -> int:
-    """How long a block may be along an axis, given its other sizes."""
+    """The length of a block along an axis, given its other extents."""
     rest = int(np.prod([s for n, s in enumerate(sizes) if n != axis]))
     return max(1, min(sizes[axis], max(least, BLOCK // rest)))
 
 
 def spread_copy(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A copy in C order, made by all threads."""
+    """Copies an array to C order on all threads."""
     pieces = wanted(array.size / COPIES)
     if pieces == 1:
         return contiguous(array, dtype)

@@ -1,6 +1,6 @@
 """The geometry of a product: its sizes, the views of its operands and result, and pieces of it.
 
-Operands are stacks of matrices, cut as the result is cut.
+Operands are stacks of matrices, which are cut along the axes of the result.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from einsql.kernels.matmul.unpacked_tiles import Matrices
 from einsql.kernels.runtime import blas
 
 Unit = tuple[str, ...]
-"""Labels that are one axis."""
+"""The labels that are merged into one axis."""
 
 ROWS, CACHED, PACKED = 4, 2**17, 10**5
-"""Rows that are multiplied one by one with a matrix whose columns are contiguous, elements of one
-that stays in cache meanwhile, and points above which BLAS would pack it first, which takes up to
-twice as long."""
+"""Limits for single rows times a matrix with contiguous columns: greatest number of rows, greatest
+elements of a matrix that stays in cache, and points above which BLAS packs the matrix, which takes
+up to twice as long."""
 
 
 class ProductViews:
-    """Operands and result of a product as stacks of matrices, whole or piece by piece.
+    """Operands and result of a product as stacks of matrices, complete or in pieces.
 
     Args:
         labels: The labels of the operands and of the result.
-        dtype: The type to compute in.
+        dtype: The computation dtype.
         layout: The layout.
-        work: How much there is to do.
-        contiguous: Whether the terms of a sum follow each other in both operands' memory.
+        work: The amount of work.
+        contiguous: Whether consecutive terms are adjacent in both operands' memory.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ProductViews:
         self.turn = tuple(layout.result.index(x) for x in labels.keys)
         order = (*layout.batch, *layout.m, *layout.n)
         self.arranged = tuple(layout.result.index(x) for x in order)
-        # Short products and vectors are NumPy's, whose BLAS has threads of its own.
+        # NumPy computes short products and vectors; its BLAS has separate threads.
         long = self.work.seconds >= LITTLE and min(self.m, self.n) > 1
         self.other = long and not blas.is_numpys()
 
@@ -93,7 +93,7 @@ class ProductViews:
         )
 
     def by_piece(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
-        """All of it as the one piece."""
+        """The only piece, the complete product."""
         array, out = self.result()
         with blas.undisturbed:
             self.multiply_piece(*self.views(a, b), out, [slice(None)] * len(self.units))
@@ -104,14 +104,14 @@ class ProductViews:
         return self.reads[0].view(a), self.reads[1].view(b)
 
     def result(self) -> tuple[np.ndarray, np.ndarray]:
-        """A new result in memory order, and the view of it that pieces are cut from."""
+        """Allocates a result in memory order; returns it and the view from which pieces are cut."""
         array = empty(self.shape, self.dtype)
         return array, array.transpose(self.arranged).reshape(self.extents[: self.kept])
 
     def matrices(
         self, a: np.ndarray, b: np.ndarray, out: np.ndarray, piece: Sequence[slice]
     ) -> Matrices:
-        """The stacks of matrices of a piece: of the operands, and of the result."""
+        """The stacks of matrices of a piece, for the operands and the result."""
         left, right = (
             read.matrices(x, piece, self.dtype) for read, x in zip(self.reads, (a, b), strict=True)
         )
@@ -141,21 +141,21 @@ class ProductViews:
 
 
 def _units(group: tuple[str, ...], apart: bool) -> list[Unit]:
-    """A group's labels as one axis, or each as its own where a copy merges them later."""
+    """The units of a group: one axis, or one axis per label if a copy merges them later."""
     return [(x,) for x in group] if apart else [group] if group else []
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """An operand as a stack of matrices, from a piece of the result.
+    """The mapping from a piece of the result to an operand's stack of matrices.
 
     Attributes:
-        turn: The order its axes are put into.
+        turn: The transposition of the operand's axes.
         shape: The extents of the merged axes, before cutting.
-        cuts: For each axis then, which axis of the cut grid it follows.
+        cuts: The axis of the pieces that cuts each merged axis.
         batch: For each axis of the stack, whether the operand has it.
-        rows: How many of the axes are merged to rows; the rest of them are the columns.
-        side: How it is read.
+        rows: The number of axes that are merged to rows; the remaining ones are columns.
+        side: The layout of the operand.
     """
 
     turn: tuple[int, ...]
@@ -166,11 +166,11 @@ class Read:
     side: Side
 
     def view(self, array: np.ndarray) -> np.ndarray:
-        """The whole array with its axes turned and merged."""
+        """The complete array with transposed and merged axes."""
         return array.transpose(self.turn).reshape(self.shape)
 
     def whole(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The order of the axes and the shape in which `matrices` gives all of an operand.
+        """The transposition and shape with which `matrices` returns the complete operand.
 
         The operand is read in place.
         """

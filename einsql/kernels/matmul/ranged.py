@@ -1,8 +1,8 @@
-"""Products over a range of labels that scalars end: `label <= scalar` in a guard.
+"""Products over a range of labels that scalars bound: `label <= scalar` in a guard.
 
-Such a range is known when the node runs. A sum of products over it is the same sum within
-narrower bounds, which other kernels compute without a condition at each point. Where a key of the
-result is beyond the range, its value is arbitrary.
+Such a range is known when the node runs. A sum of products over the range is the same sum within
+narrower bounds, which other kernels compute without a condition at each point. The value of a key
+outside the range is arbitrary.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Value, conj
 from einsql.kernels.kernel import Arrays, Runner, Tick, WithWriter
 
 KEPT = 64
-"""Ranges whose kernels are kept."""
+"""Greatest number of ranges with cached kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Limit:
     Attributes:
         label: The label.
         value: The expression.
-        upper: Whether it is the greatest value of the label, or the least one.
+        upper: Whether it is an upper bound of the label, or a lower bound.
         strict: Whether the label must differ from it.
     """
 
@@ -37,14 +37,14 @@ class Limit:
     strict: bool
 
     def cut(self, lo: int, hi: int, operands: Sequence[Arrays]) -> tuple[int, int]:
-        """The bounds of the label within it."""
+        """Applies the limit to the bounds of the label."""
         at = _value(self.value, operands)
         if self.upper:
             return lo, max(lo, min(hi, at + (not self.strict)))
         return min(hi, max(lo, at + self.strict)), hi
 
     def write(self, page: Page, ends: list[str], operands: Sequence[FieldSource]) -> None:
-        """Writes `cut` for the names of a label's bounds, which it changes."""
+        """Writes `cut`, which updates the names of a label's bounds."""
         lo, hi = ends
         at = _source(self.value, operands)
         if self.upper:
@@ -56,7 +56,7 @@ class Limit:
 
 
 def limit_of(node: EinSum, term: Expr) -> Limit | None:
-    """A term of a guard as a limit of a free label, or None if it is none."""
+    """Converts a term of a guard to a limit of a free label; None if it is not a limit."""
     if not isinstance(term, Call) or term.fn not in ("lt", "le"):
         return None
     a, b = term.args
@@ -89,7 +89,7 @@ def _value(e: Expr, operands: Sequence[Arrays]) -> int:
 
 
 def _source(e: Expr, operands: Sequence[FieldSource]) -> str:
-    """Python text of `_value`."""
+    """Python source of `_value`."""
     if isinstance(e, Value):
         return f"int({operands[e.operand].array(e.field)})"
     if isinstance(e, Const):
@@ -102,7 +102,7 @@ def _source(e: Expr, operands: Sequence[FieldSource]) -> str:
 
 
 def without_limits(node: EinSum) -> tuple[EinSum, tuple[Limit, ...]] | None:
-    """A node without limits in its guard, and these; None if it has none."""
+    """Splits the limits from a node's guard; None if there are none."""
     limits: list[Limit] = []
     kept: list[Expr] = []
     for term in conjuncts(node.guard):
@@ -119,12 +119,12 @@ def without_limits(node: EinSum) -> tuple[EinSum, tuple[Limit, ...]] | None:
 def over_ranges(
     node: EinSum, limits: Sequence[Limit], compile_node: Callable[[EinSum], Runner]
 ) -> Runner:
-    """Runs sums within limits; kernels are compiled for each range when it first occurs.
+    """Creates a runner of sums within limits; kernels are compiled on each range's first use.
 
     Args:
         node: The node without the limits; its outputs are float sums.
-        limits: Of its labels. Beyond those of keys nothing is summed.
-        compile_node: Makes a kernel.
+        limits: The limits of its labels. Keys beyond their limits have no terms.
+        compile_node: Compiles a node.
     """
     known: dict[tuple[tuple[int, int], ...], Runner] = {}
     summed = [m for m in limits if m.label not in node.keys]
@@ -150,7 +150,7 @@ def over_ranges(
         return chosen(tuple(bounds.values()))(operands, tick)
 
     def chosen(key: tuple[tuple[int, int], ...]) -> Runner:
-        """The runner for bounds of the labels."""
+        """The runner for specific bounds of the labels."""
         runner = known.get(key)
         if runner is None:
             bounds = dict(zip(labels, key, strict=True))

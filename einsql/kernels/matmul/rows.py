@@ -1,7 +1,7 @@
-"""Products added row by row: rows of each operand side by side, no matrices in between.
+"""Products that are added row by row, without intermediate matrices.
 
-numpy.einsum adds one row after another to the result, in its type. Of many terms it makes sums of
-some of them each, which are added then.
+numpy.einsum adds one row after another to the result, in the result's type. Long sums are cut
+into blocks of terms, and the blocks' sums are added.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from einsql.kernels.matmul.pieces import SPREAD, Work, cut, slices, wanted
 from einsql.kernels.runtime import thread_pool
 
 IN_LINE = 3.5e-10
-"""Seconds per point where every operand steps by one element or not at all."""
+"""Seconds per point if every operand has stride 0 or 1."""
 
 BLOCK = TERMS // 2
-"""Terms of one of several sums."""
+"""Terms of one of several partial sums."""
 
 
 def by_rows(labels: Labels, work: np.dtype) -> Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]:
-    """Sums of products by numpy.einsum, whose sums start at 0: none is -0.0.
+    """Creates a function for sums of products by numpy.einsum; sums start at 0, so none is -0.0.
 
     Args:
-        labels: The labels, of any roles.
+        labels: The labels, with any roles.
         work: The type to compute in.
 
     Returns:
-        A function that multiplies two arrays with axes as the labels say, into an array in C order.
+        A function that multiplies two arrays with these axes into an array in C order.
     """
     letter = dict(zip(labels.extent, ascii_letters, strict=False))
     terms = ["".join(letter[x] for x in t) for t in (labels.left, labels.right, labels.keys)]
@@ -65,7 +65,10 @@ def by_rows(labels: Labels, work: np.dtype) -> Callable[[np.ndarray, np.ndarray,
 
         def one(piece: tuple[slice, ...]) -> None:
             left, right = (part_of(x, p, piece) for x, p in zip((a, b), places, strict=True))
-            into: tuple[Any, ...] = (*piece, ...)  # a view, even of an array without axes
+            into: tuple[Any, ...] = (
+                *piece,
+                ...,
+            )  # `...` returns a view even of an array without axes
             multiply(left, right, out[into])
 
         thread_pool.run(one, slices(shape, parts), prod(parts), tick)
@@ -83,16 +86,16 @@ def _einsum(
 def _in_blocks(
     labels: Labels, work: np.dtype
 ) -> Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
-    """Sums of up to `BLOCK` products each, and their sums: `multiply.IN_ORDER` terms make 64.
+    """Creates a function for sums of up to `BLOCK` products each, and their sums.
 
     Args:
-        labels: The labels; those that are summed are in both operands.
+        labels: The labels; summed labels are in both operands.
         work: The type to compute in.
     """
     longest, *others = sorted(
         (x for x in labels.extent if x not in labels.keys), key=lambda x: -labels.extent[x]
     )
-    apart = []  # labels of which each value has sums of its own
+    apart = []  # labels with separate sums per value
     while labels.size(others) > BLOCK:
         apart.append(others.pop(0))
     step = max(1, BLOCK // labels.size(others))

@@ -1,8 +1,8 @@
-"""Products as calls by address, which spinning threads take from each other.
+"""Products as calls by address, which spinning threads share.
 
-The calls go to BLAS. Where the rows of a matrix meet a vector, they may go to compiled code that
-is limited by memory alone. The arguments of a call, but for the addresses of its matrices, depend
-on strides alone.
+The calls use BLAS. Matrix-vector products may use compiled code that is limited only by memory
+bandwidth. Except for the addresses of the matrices, the arguments of a call depend only on
+strides.
 """
 
 from __future__ import annotations
@@ -57,29 +57,29 @@ _GEMM = "flip_a, flip_b, m, n, k, a, lead_a, b, lead_b, c, lead_c"
 _GEMV = "flip, rows, columns, a, lead, x, step, y, apart"
 _DOTS_ARGS = "rows, terms, a, down, x, y, under"
 STREAMS, WIDTH = 4, 2
-"""Rows that are read at a time, and registers of running sums of each."""
+"""Rows that are read at a time, and registers of running sums per row."""
 NEAR = 2**12
-"""Bytes from the element that is read to the address that is prefetched."""
+"""Distance in bytes from the current element to the prefetched address."""
 LONG = 4
-"""Registers of a row from which it is worth reading in this way."""
+"""Registers per row from which the compiled code is faster than BLAS."""
 MOST = 2**12
-"""Terms that are added up by themselves, for which the vector stays in the first cache."""
+"""Terms of a partial sum, so that the vector stays in the L1 cache."""
 
 Matrices = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Two operands `[M, K]` and `[K, N]` and their product `[M, N]`."""
 
 
 class Calls:
-    """Calls for the pieces of a product.
+    """The calls of the pieces of a product.
 
     Args:
-        function: The address of the compiled function that makes a call.
-        table: `[calls, arguments]`: its arguments, addresses as distances from those of the
-            whole.
-        places: The arguments that are addresses in the left operand, the right one and the
-            result.
-        streamed: Which of the first two is read once, and takes most of the time; if any.
-        blas: Whether BLAS makes them, which is to use one thread for each.
+        function: The address of the compiled function that executes a call.
+        table: The arguments `[calls, arguments]`, with addresses relative to the complete
+            arrays.
+        places: The indices of the arguments that are addresses in the left operand, the right
+            operand and the result.
+        streamed: The operand that is read once and takes most of the time, 0 or 1, or None.
+        blas: Whether BLAS executes the calls, with one thread each.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class Calls:
         self._job = (*thread_team.job_of(function, table), 0, 0, 0)
 
     def run(self, a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int) -> None:
-        """Makes them all.
+        """Executes all calls.
 
         Args:
-            a: The left operand, of the strides that they are for.
-            b: The right one.
+            a: The left operand, with the strides of the calls.
+            b: The right operand.
             out: The result.
-            threads: How many work.
+            threads: The number of threads.
         """
         in_a, in_b, in_out = self._places
         at_a, at_b = thread_team.address(a), thread_team.address(b)
@@ -113,14 +113,14 @@ class Calls:
 
 
 def calls_for(pieces: Sequence[Matrices], arrays: Matrices) -> Calls | None:
-    """The calls for pieces of a product.
+    """Creates the calls of the pieces of a product.
 
     Args:
-        pieces: Their matrices, FLOAT or DOUBLE and not empty, with their strides.
-        arrays: The two operands and the result that they are parts of.
+        pieces: The matrices of the pieces, FLOAT or DOUBLE and not empty.
+        arrays: The two operands and the result that contain the pieces.
 
     Returns:
-        The calls, or None where BLAS cannot read the matrices in place.
+        The calls, or None if BLAS cannot read the matrices in place.
     """
     library = blas.library()
     if library is None:
@@ -150,7 +150,7 @@ def calls_for(pieces: Sequence[Matrices], arrays: Matrices) -> Calls | None:
 
 
 def _distances(piece: Matrices, bases: Sequence[int]) -> list[int]:
-    """Bytes from the operands and the result to their parts; a matrix comes before a vector."""
+    """The byte offsets of a piece's arrays in the operands and the result, matrix before vector."""
     left, right, target = (x.ctypes.data - base for x, base in zip(piece, bases, strict=True))
     return [right, left, target] if piece[2].shape[0] == 1 else [left, right, target]
 
@@ -196,7 +196,7 @@ def _vector_row(a: np.ndarray, b: np.ndarray, out: np.ndarray, bases: Sequence[i
 
 
 def _in_rows(pieces: Sequence[Matrices]) -> bool:
-    """True if rows of the matrices and the vectors are contiguous, and rows worth a register."""
+    """True if vectors and rows of the matrices are contiguous, and rows fill registers."""
     for piece in pieces:
         matrix, x, y = _vectors(piece)
         terms, size = len(x), y.itemsize
@@ -216,10 +216,10 @@ class _Form:
     """A kind of calls.
 
     Attributes:
-        name: The function that makes them.
-        row: The arguments of the call for a piece; none where strides are unsuitable.
-        places: The arguments that are addresses: the left operand or the matrix, the right one or
-            the vector, and the result.
+        name: The name of the function that executes them.
+        row: Creates the arguments of a piece's call; None if strides are unsuitable.
+        places: The indices of the arguments that are addresses: of the left operand or the
+            matrix, the right operand or the vector, and the result.
     """
 
     name: str

@@ -1,10 +1,10 @@
-"""Products too small or too narrow for BLAS to pack: register tiles over matrices in place.
+"""Products that are too small or narrow for packing: register tiles over matrices in place.
 
-BLAS copies both operands into panels, which pays where each element is used often. It does not
-pay in a stack of small matrices, in a long matrix times one of few columns, or in a sum of many
-terms for few elements. Here rows are read element by element and columns in vectors, with any
-strides. One compiled kernel serves every product with the same tile: it works down a table of
-addresses.
+BLAS copies both operands into panels, which pays if each element is used often. It does not
+pay for a stack of small matrices, for a long matrix times a narrow matrix, or for a sum of many
+terms for few elements. This kernel reads rows element by element and columns in vectors, with any
+strides. One compiled kernel computes every product with the same tile: it iterates over a table
+of addresses.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from einsql.kernels.runtime.cpu_features import machine
 from einsql.kernels.vectorized.sums import add_up
 
 PIECE = 2**27
-"""Products of elements that make a piece, of some milliseconds."""
+"""Products of elements in a piece of a few milliseconds."""
 LEAST = 2**20
-"""Those below which a piece is not made smaller for the sake of more threads."""
+"""Least products of elements in a piece that is cut for more threads."""
 _TEXT = """\
 import numpy as np
 from numba import njit
@@ -55,13 +55,13 @@ def kernel(table, a, b, out, p):
                  column, (columns - {lanes}) * {size}, to, under)
 """
 MANY, SMALL = 64, 64
-"""How many matrices are many, and how many rows, columns and terms are few in each."""
+"""Least matrices of a `SMALL` stack, and greatest rows, columns and terms of each."""
 NARROW, TERMS = 16, 1024
-"""Columns of a narrow matrix, and terms that may be added one after another."""
+"""Greatest columns of a narrow matrix, and greatest terms that are added one after another."""
 SHALLOW, PANEL = 64, 2**17
-"""Terms that are few for each element, and the elements of a matrix that stays in cache."""
+"""Greatest terms of a shallow product, and greatest elements of a matrix that stays in cache."""
 LONG, SQUARE = 2**12, 2**16
-"""Terms from which a sum is worth cutting, and the elements of the result that are few then."""
+"""Least terms of a sum that is cut, and greatest elements of its result."""
 Matrices = tuple[np.ndarray, np.ndarray, np.ndarray]
 Multiply = Callable[[np.ndarray, np.ndarray, np.ndarray, Tick], None]
 
@@ -72,9 +72,9 @@ class Tile:
 
     Attributes:
         size: Bytes of an element.
-        rows: Its rows.
-        lanes: Elements of a register.
-        width: Registers of a row.
+        rows: The number of rows.
+        lanes: The elements of a register.
+        width: The registers of a row.
     """
 
     size: int
@@ -84,7 +84,7 @@ class Tile:
 
 
 def tile_for(m: int, n: int, size: int) -> Tile:
-    """The tile for matrices of m rows times such of n columns."""
+    """The tile for a matrix with m rows times a matrix with n columns."""
     lanes, count = machine().width // size, machine().registers
     while lanes > n:
         lanes //= 2
@@ -97,10 +97,10 @@ def tile_for(m: int, n: int, size: int) -> Tile:
 def source_of(tile: Tile) -> str:
     """The kernel's module.
 
-    Its `kernel(table, a, b, out, p)` takes the distances of each tile's rows, columns and
-    result from the addresses that follow; and the number of columns, that of the terms, and
-    the distances from a row and from a term to the next in `a`, from a term and from a column
-    to the next in `b`, and from a row to the next in the result.
+    The arguments of its `kernel(table, a, b, out, p)` are the offsets of each tile's rows, columns
+    and result from the following three addresses, and integers: the number of columns, the number
+    of terms, the strides of a row and a term in `a`, of a term and a column in `b`, and of a row
+    in the result.
     """
     return _TEXT.format(
         size=tile.size,
@@ -117,8 +117,8 @@ class UnpackedTiles:
 
     Args:
         left: `[stack …, M, K]`, of any strides; extents of the stack may be 1 for all.
-        right: `[stack …, K, N]`; each is copied if neighbours in a row are not so in memory.
-        out: `[stack …, M, N]`, where they are.
+        right: `[stack …, K, N]`; a matrix is copied if its rows are not contiguous.
+        out: `[stack …, M, N]`, the result.
     """
 
     def __init__(self, left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
@@ -126,7 +126,7 @@ class UnpackedTiles:
         n = right.shape[-1]
         self.tile = tile_for(m, n, out.itemsize)
         rows = self.tile.rows
-        # The last tile begins earlier where rows are left over; some are computed twice.
+        # The last tile starts earlier if rows remain; some rows are computed twice.
         first = np.minimum(np.arange(0, m, rows), m - rows)
         stacked = [
             (*_steps(x, out.shape[:-2]), first * x.strides[-2] if n_ != 1 else first * 0)
@@ -138,7 +138,7 @@ class UnpackedTiles:
         self.work = rows * n * k
 
     def __call__(self, left: np.ndarray, right: np.ndarray, out: np.ndarray, tick: Tick) -> None:
-        """Multiplies matrices of the form that it was made for; `out` may hold anything."""
+        """Multiplies matrices with this form; `out` may be uninitialised."""
         kernel = compile_cache.load(source_of(self.tile), tick)
         addresses = left.ctypes.data, right.ctypes.data, out.ctypes.data
         count = len(self.table)
@@ -152,7 +152,7 @@ class UnpackedTiles:
 
 
 def _steps(x: np.ndarray, stack: Sequence[int]) -> list[np.ndarray]:
-    """Distances in bytes of the positions along each axis of a stack."""
+    """The byte offsets of the positions along each axis of a stack."""
     return [
         np.arange(n) * (step if extent > 1 else 0)
         for n, extent, step in zip(stack, x.shape, x.strides, strict=False)
@@ -160,7 +160,7 @@ def _steps(x: np.ndarray, stack: Sequence[int]) -> list[np.ndarray]:
 
 
 def sums_of(steps: Sequence[np.ndarray]) -> np.ndarray:
-    """Every sum of one element of each, the last varying fastest."""
+    """All sums of one element of each array; the last array varies fastest."""
     sums = np.zeros(1, np.int64)
     for s in steps:
         sums = (sums[:, None] + s).reshape(-1)
@@ -178,7 +178,7 @@ class ProductStrategy:
     """A stack of matrix products.
 
     Attributes:
-        stack: How many.
+        stack: The number of products.
         m, n, k: Rows, columns and terms of each.
     """
 
@@ -189,7 +189,7 @@ class ProductStrategy:
 
     @property
     def form(self) -> Form | None:
-        """Why packing does not pay; None where it does."""
+        """The form for which packing does not pay; None if packing pays."""
         if self.n == 1:
             return None
         if self.stack >= MANY and max(self.m, self.n, self.k) <= SMALL:
@@ -203,17 +203,17 @@ class ProductStrategy:
         return Form.LONG if self.k >= LONG and self.m * self.n <= SQUARE else None
 
     def multiply(self, left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply | None:
-        """A function that multiplies such matrices, or None where their strides are unsuitable.
+        """Creates a function that multiplies such matrices; None if their strides are unsuitable.
 
         Args:
-            left: `[stack …, M, K]`, of the strides that are to come; so are the others.
+            left: `[stack …, M, K]`, with the strides of later calls, like the other arrays.
             right: `[stack …, K, N]`.
             out: `[stack …, M, N]`.
         """
         if out.strides[-1] != out.itemsize:
             return None
         if self.form is Form.NARROW and left.strides[-1] != left.itemsize:
-            return None  # each term of a row is in a line, and maybe on a page, of its own
+            return None  # each term of a row is in another cache line, possibly on another page
         if self.m == 1 and right.strides[-1] != right.itemsize:
             return None  # a copy takes longer than the product
         long = self.form is Form.LONG or self.k > TERMS
@@ -221,7 +221,7 @@ class ProductStrategy:
 
 
 def _long(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply:
-    """Sums of `TERMS` terms, as register tiles add them one after another, added in DOUBLE."""
+    """Adds partial sums of `TERMS` terms, which tiles add one after another, in DOUBLE."""
     cut = left.shape[-1] // TERMS
     most = cut * TERMS
 

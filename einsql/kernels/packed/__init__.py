@@ -1,6 +1,6 @@
 """Any ⊗ over two sides and any ⊕: packed panels, register tiles, one kernel per expression.
 
-`layout` finds rows, columns and terms. `terms` splits an expression into a part that is packed
+`layout` chooses rows, columns and terms. `terms` splits an expression into a part that is packed
 and a part that is computed in registers by `functions`. `source` writes the kernel around a
 register tile, which `tile` builds from `registers`. `run` inspects the data, and cuts the work
 for threads.

@@ -1,8 +1,8 @@
-"""Sums of integers, and counts, that are matrix products.
+"""Sums of integers, and counts, as matrix products.
 
-The term of such an output is a product of a factor for each side, and every sum of such products
-is exact in FLOAT or DOUBLE. BLAS computes them: no kernel is compiled, and BLAS multiplies large
-integers faster than the processor's integer instructions do.
+The term of such an output is a product of one factor per side, and every partial sum is exact in
+FLOAT or DOUBLE. BLAS computes the products without a compiled kernel, and faster than the
+processor's integer instructions.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from einsql.kernels.runtime import thread_pool
 from einsql.kernels.vectorized.scalar import Block, Compiled, compile_expr
 
 TERMS = 16
-"""Terms of an element from which a product in floating point pays for its conversions."""
+"""Terms of an element from which a floating-point product pays for its conversions."""
 EXACT = ((np.dtype(np.float32), 2**24), (np.dtype(np.float64), 2**53))
-"""Types and the sums of magnitudes below which all of their partial sums are whole."""
+"""Float types, and the sum of magnitudes below which all partial sums are exact."""
 
 Leaf = Value | Label
 
 
 Factors = Mapping[str, Sequence[Expr]]
-"""Expressions whose product is the element of each side."""
+"""The expressions whose product is the element of a side, by side."""
 
 
 def factors_of(columns: Columns, o: Output, where: Expr | None) -> Factors | None:
-    """The factors of an output, or None if it is no sum of products of integers.
+    """The factors of an output; None if it is not a sum of products of integers.
 
     Args:
         columns: The node's sides.
@@ -54,7 +54,7 @@ def factors_of(columns: Columns, o: Output, where: Expr | None) -> Factors | Non
 
 
 def _split(columns: Columns, e: Expr, sides: dict[str, list[Expr]]) -> bool:
-    """Sorts the factors of an expression by sides; False if some are of both."""
+    """Groups the factors of an expression by side; False if a factor reads both sides."""
     if e == TRUE:
         return True
     side = columns.side(e)
@@ -65,7 +65,7 @@ def _split(columns: Columns, e: Expr, sides: dict[str, list[Expr]]) -> bool:
         return False
     args = e.args
     if e.fn == "cast" and e.args[0].dtype is not DType.BOOLEAN is e.dtype:
-        return False  # no factor any more, but whether it is 0
+        return False  # a comparison with 0 is not a factor
     if e.fn == "if" and isinstance(e.args[2], Const) and not e.args[2].value:
         args = e.args[:2]
     elif e.fn not in ("mul", "and", "cast") or e.args[0].dtype.is_float:
@@ -74,12 +74,12 @@ def _split(columns: Columns, e: Expr, sides: dict[str, list[Expr]]) -> bool:
 
 
 class FactorProduct:
-    """Computes an output by its factors.
+    """Computes an output from its factors.
 
     Args:
         layout: The labels of the output's node in groups.
         factors: The output's factors.
-        bounds: `[lo, hi)` of every label.
+        bounds: The bounds `[lo, hi)` of every label.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class FactorProduct:
         self._products = {dtype: Multiplied(labels, dtype) for dtype, _ in EXACT}
 
     def type_for(self, most: float) -> np.dtype | None:
-        """The type to multiply in, or None where no type is exact or too few terms are added.
+        """The float type of the product, or None if no type is exact or there are too few terms.
 
         Args:
-            most: The magnitude that no term exceeds.
+            most: An upper bound of the terms' magnitude.
         """
         terms = self._sizes[3]
         if terms < TERMS:
@@ -110,10 +110,10 @@ class FactorProduct:
         """Computes the output.
 
         Args:
-            arrays: The operands of the factors, as cubes of their sides; no factor may fail.
-            dtype: The type to multiply in.
-            out: Where the result goes, `[batch, row, column]` of any strides.
-            tick: Told the fraction done.
+            arrays: The operands of the factors, as cubes of their sides; factors must not fail.
+            dtype: The float type of the product.
+            out: The result, `[batch, row, column]` with any strides.
+            tick: Callback with the completed fraction, 0 to 1; raises to cancel.
         """
         block = _Cubes(arrays)
         b, m, n, k = self._sizes
@@ -140,7 +140,7 @@ class _Cubes(Block):
 def _matrices(
     factors: Sequence[Compiled], block: Block, shape: tuple[int, ...], dtype: np.dtype
 ) -> np.ndarray:
-    """The product of a side's factors; its axes follow each other in memory as the first's do."""
+    """The product of a side's factors, with the first factor's order of axes in memory."""
     first, *rest = (np.broadcast_to(f.run(block, None), shape) for f in factors)
     order = sorted(range(len(shape)), key=lambda x: -abs(first.strides[x]))
     products = empty(tuple(shape[x] for x in order), dtype).transpose(np.argsort(order))
@@ -156,6 +156,6 @@ def _matrices(
 
 
 def _in_pieces(shape: tuple[int, ...], work: Callable[[tuple[slice, ...]], None]) -> None:
-    """Does element-wise work on all threads."""
+    """Runs element-wise work on all threads."""
     parts = cut(shape, len(shape), wanted(prod(shape) / COPIES))
     thread_pool.run(work, slices(shape, parts), prod(parts), lambda done: None)

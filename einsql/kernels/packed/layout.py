@@ -1,4 +1,4 @@
-"""Which labels are rows, columns, terms and batches of a node over two sides."""
+"""The roles of labels in a node over two sides: rows, columns, terms and batches."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from einsql.kernels.vectorized.views import reading
 LEAST = 8
 """Rows and columns of a result from which packing pays."""
 AREA = 1024
-"""Elements of a result from which it does."""
+"""Elements of a result from which packing pays."""
 TERMS = 2
-"""Terms of an element from which it does."""
+"""Terms of an element from which packing pays."""
 ROWS, COLUMNS, BOTH = "a", "b", "c"
 
 Cube = np.ndarray
-"""An operand's field as `[batch, row or column, term]`, with extent 1 where it has none.
+"""An operand's field as `[batch, row or column, term]`, with extent 1 for missing groups.
 
-On BOTH sides it is `[batch, row, column]`.
+For side BOTH it is `[batch, row, column]`.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The labels of a node in four groups, and the side of each operand.
+    """The labels of a node in four groups, and each operand's side.
 
     Attributes:
-        batch: Keys that both sides have.
-        rows: Keys of the side whose elements are spread over a register.
-        columns: Keys of the side whose neighbours share a register.
-        terms: Labels that are reduced.
-        side: ROWS or COLUMNS by operand number, or BOTH for one without terms that has
-            keys of either.
-        extent: Of every label.
+        batch: The keys of both sides.
+        rows: The keys of the side with elements that are broadcast to a register.
+        columns: The keys of the side with neighbours that share a register.
+        terms: The reduced labels.
+        side: The side by operand number: ROWS, COLUMNS, or BOTH for an operand without terms
+            that has keys of both sides.
+        extent: The extent of every label.
     """
 
     batch: tuple[str, ...]
@@ -49,28 +49,28 @@ class Layout:
     extent: dict[str, int]
 
     def size(self, group: Sequence[str]) -> int:
-        """How many values the labels of a group take together."""
+        """The product of the extents of a group's labels."""
         return prod(self.extent[x] for x in group)
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """Batches, rows, columns and terms."""
+        """The numbers of batches, rows, columns and terms."""
         b, m, n, k = map(self.size, (self.batch, self.rows, self.columns, self.terms))
         return b, m, n, k
 
     def groups(self, side: str) -> tuple[tuple[str, ...], ...]:
-        """The groups that one side has, in the order in which it is read."""
+        """The groups of one side, in the order of a cube's axes."""
         if side == BOTH:
             return self.batch, self.rows, self.columns
         return self.batch, self.rows if side == ROWS else self.columns, self.terms
 
 
 def find_layout(node: EinSum, slowest: str | None) -> Layout | None:
-    """The layout of a node, or None where it is not two sides joined.
+    """The layout of a node; None if it does not join two sides.
 
     Args:
-        node: A node that reduces.
-        slowest: The reduced label that is to vary slowest among them, if it matters.
+        node: A node with a reduction.
+        slowest: The reduced label that has to vary slowest, or None.
     """
     used = sorted({n for e in expressions_of(node) for n in operands_of(e)})
     if not used or any(a.define is not None or a.extent == 0 for a in node.axes):
@@ -100,7 +100,7 @@ def find_layout(node: EinSum, slowest: str | None) -> Layout | None:
     terms = tuple(a.label for a in node.axes if a.label not in keys)
     if slowest is not None:
         terms = (slowest, *(x for x in terms if x != slowest))
-    else:  # in the memory order of the operand with most of them
+    else:  # in the memory order of the operand with most of these labels
         most = max((node.operands[n].labels for n in used), key=lambda x: len(set(x) & set(terms)))
         lying = [x for x in dict.fromkeys(most) if x in terms]
         terms = (*(x for x in terms if x not in lying), *lying)
@@ -108,7 +108,7 @@ def find_layout(node: EinSum, slowest: str | None) -> Layout | None:
     _, m, n, k = layout.sizes
     if min(m, n) < LEAST or m * n < AREA or k < TERMS:
         return None
-    # The last key runs along registers, so that rows of the result are written, unless few.
+    # The last key varies along registers, so that result rows are contiguous, unless short.
     if (node.keys[-1] in rows and (m >= 64 or m > n)) or (m >= 4 * n and n < 64):
         other = {ROWS: COLUMNS, COLUMNS: ROWS, BOTH: BOTH}
         turned = {o: other[s] for o, s in side.items()}
@@ -119,12 +119,12 @@ def find_layout(node: EinSum, slowest: str | None) -> Layout | None:
 
 
 def cube_of(node: EinSum, layout: Layout, operand: int) -> Callable[[np.ndarray], Cube]:
-    """How an operand's field becomes a cube; a copy only where strides force one."""
+    """Creates a function from an operand's field to a cube; it copies only irregular strides."""
     read = node.operands[operand]
     groups = layout.groups(layout.side[operand])
     own = [[x for x in g if x in read.labels] for g in groups]
     view = reading(node, read, [x for h in own for x in h])
-    # A group of which an operand has some labels is repeated over the others.
+    # A group is broadcast over the labels that the operand lacks.
     index = tuple(
         slice(None) if x in h else None
         for g, h in zip(groups, own, strict=True)

@@ -1,4 +1,4 @@
-"""Runs of packed kernels: decisions by the data, pieces for threads, and buffers of threads."""
+"""Execution of packed kernels: data-dependent choices, pieces and buffers of threads."""
 
 from __future__ import annotations
 
@@ -37,30 +37,30 @@ from einsql.kernels.scalars import bounds_of
 from einsql.kernels.vectorized.sums import RunningSum
 
 LONGEST = 2**17
-"""Terms of a DOUBLE sum that a kernel adds: 128 one after another, and so up to 1,024 sums."""
+"""Terms of a DOUBLE sum per kernel: blocks of 128 terms, of which up to 1,024 are added."""
 LEAST = 2**21
-"""Points from which packing pays for a longer compilation."""
+"""Points from which packing pays for its longer compilation."""
 _REDUCTIONS = frozenset(
     {"sum", "product", "min", "max", "bool_or", "bool_and", "arg_min", "arg_max"}
 )
 SPAN = 512
-"""Most rows and columns of a piece, so that packed panels stay in the second cache."""
+"""Greatest rows and columns of a piece, so that packed panels stay in the L2 cache."""
 PIECE = 2**31
-"""Most points of a piece; some tens of milliseconds."""
+"""Greatest points of a piece, some tens of milliseconds."""
 SMALL_PIECE = 2**22
-"""Points below which pieces are not cut for the sake of more threads."""
+"""Least points of a piece that is cut for more threads."""
 
 
 def compile_packed(node: EinSum) -> Runner | None:
-    """Matches nodes that reduce an expression over two sides, each with keys of its own.
+    """Matches nodes that reduce an expression over two sides with different keys.
 
     Args:
-        node: The node; its operands arrive as fields with one axis per key.
+        node: The node; its operands are passed as fields with one axis per key.
 
     Returns:
-        The runner, or None. Its first run compiles. FLOAT sums are added in FLOAT for at
-        most 32 terms, their sums in DOUBLE; long DOUBLE sums are taken part by part. It falls
-        back to compiled loops where integers may overflow, which raise exactly where they do.
+        The runner, or None. Its first run compiles. FLOAT sums are added in FLOAT for at most 32
+        terms, and the partial sums in DOUBLE; long DOUBLE sums are cut into parts. If integers
+        may overflow, it falls back to compiled loops, which raise only for actual overflow.
     """
     if node.points < LEAST or node.is_elementwise:
         return None
@@ -74,7 +74,7 @@ def compile_packed(node: EinSum) -> Runner | None:
 
 
 def _match(node: EinSum, o: Output) -> _Part | None:
-    """One output's columns, if packing suits it."""
+    """The columns of an output; None if packing does not support it."""
     if o.reduction not in _REDUCTIONS or (o.reduction == "product" and not o.dtype.is_float):
         return None
     where = conj(node.guard, o.where)
@@ -144,7 +144,7 @@ class _Part:
         self.integers_matter = plain.raises or not plain.narrow
 
     def run(self, operands: Sequence[Arrays], tick: Tick) -> np.ndarray | None:
-        """The output's values, or None where integers may overflow."""
+        """The output's values, or None if integers may overflow."""
         arrays: dict[Leaf, np.ndarray] = {}
         for x in self.leaves:
             if isinstance(x, Value):
@@ -162,15 +162,15 @@ class _Part:
             self.product.run(arrays, exact, view, tick)
             return self.finish(result)
         result, wild = self.compute(variant, arrays, tick)
-        if wild:  # FLOAT may have been left on the way, or there is NaN
+        if wild:  # a partial sum may have exceeded FLOAT, or a value is NaN
             careful = Variant(variant.narrow, variant.tame, True, variant.small)
             result, _ = self.compute(careful, arrays, tick)
         return self.finish(result)
 
     def variant(self, arrays: dict[Leaf, np.ndarray]) -> tuple[Variant, int] | None:
-        """The variant that the data allow, and a bound of the magnitude of terms of integer sums.
+        """The variant for the data, and a bound of the magnitude of terms of integer sums.
 
-        None where integers may overflow.
+        None if integers may overflow.
         """
         scanned: dict[Expr, Range] = {}
         for x, values in arrays.items():
@@ -197,7 +197,7 @@ class _Part:
     def compute(
         self, variant: Variant, arrays: dict[Leaf, np.ndarray], tick: Tick
     ) -> tuple[np.ndarray, bool]:
-        """The result in the order of the node's keys, and whether a sum was not finite."""
+        """The result in the order of the node's keys, and whether a sum is not finite."""
         terms, output = self.layout.sizes[3], self.output
         if terms <= LONGEST or output.reduction != "sum" or output.dtype is not DType.DOUBLE:
             return self.compute_terms(variant, arrays, terms, tick)
@@ -219,7 +219,7 @@ class _Part:
     def compute_terms(
         self, variant: Variant, arrays: dict[Leaf, np.ndarray], terms: int, tick: Tick
     ) -> tuple[np.ndarray, bool]:
-        """As `compute`, for so many terms at once."""
+        """The same as `compute` for all terms at once."""
         program = self.programs.get(variant)
         if program is None:
             program = self.programs[variant] = generate(
@@ -251,7 +251,7 @@ class _Part:
         return result, bool(flag[0])
 
     def allocate(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """An array in C order, as `[batch, row, column]`, and in the order of the node's keys."""
+        """Allocates an array in C order; returns it, its cube, and its view in key order."""
         lay = self.layout
         natural = (*lay.batch, *lay.rows, *lay.columns)
         keys = self.node.keys
@@ -283,30 +283,30 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A result in pieces: in how many parts its batches, rows and columns are cut."""
+    """A partition of a result: the numbers of parts of its batches, rows and columns."""
 
     extent: tuple[int, int, int]
     parts: tuple[int, int, int]
 
     @property
     def count(self) -> int:
-        """How many pieces there are."""
+        """The number of pieces."""
         return prod(self.parts)
 
     @property
     def largest(self) -> tuple[int, int]:
-        """Most rows and columns of a piece."""
+        """The greatest rows and columns of a piece."""
         _, m, n = (ceil(e / p) for e, p in zip(self.extent, self.parts, strict=True))
         return m, n
 
     def pieces(self) -> Iterator[tuple[int, ...]]:
-        """Begin and end of batches, rows and columns of each piece."""
+        """The start and end of the batches, rows and columns of each piece."""
         for piece in slices(self.extent, self.parts):
             yield tuple(end for part in piece for end in (part.start, part.stop))
 
 
 def cut(b: int, m: int, n: int, k: int, threads: int) -> Cut:
-    """Pieces that fit the cache, are short and enough for all threads."""
+    """Cuts a result into short pieces that fit the cache, enough for all threads."""
     parts = [1, ceil(m / SPAN), ceil(n / SPAN)]
     extent = (b, m, n)
     share = m * n * k / (parts[1] * parts[2])
@@ -327,7 +327,7 @@ def cut(b: int, m: int, n: int, k: int, threads: int) -> Cut:
 
 
 class Scratch:
-    """Buffers of one thread: packed columns of both sides and running values."""
+    """The buffers of one thread: packed columns of both sides and running values."""
 
     def __init__(self, program: Program, cut: Cut) -> None:
         m, n = cut.largest
@@ -341,7 +341,7 @@ class Scratch:
 
 
 def _aligned(size: int, kind: str) -> np.ndarray:
-    """An uninitialised array that begins at a cache line."""
+    """Allocates an uninitialised array at the start of a cache line."""
     dtype = np.dtype(NUMPY[kind])
     block = np.empty(size * dtype.itemsize + 64, np.uint8)
     start = -block.ctypes.data % 64
@@ -349,7 +349,7 @@ def _aligned(size: int, kind: str) -> np.ndarray:
 
 
 def scan(values: np.ndarray) -> Range:
-    """The extremes of an array."""
+    """The least and greatest value of an array."""
     lo, hi = values.min(), values.max()
     if values.dtype.kind != "f":
         return Range(int(lo), int(hi))
@@ -357,7 +357,7 @@ def scan(values: np.ndarray) -> Range:
 
 
 def flatten(cube: np.ndarray, dtype: DType) -> tuple[np.ndarray, list[int]]:
-    """A cube as a flat array and a step for each axis; a copy only where there is none."""
+    """A cube as a flat array and the stride of each axis; copied only if strides require it."""
     carrier = np.dtype(np.float32) if dtype is DType.HALF else dtype.numpy
     cube = np.asarray(cube, carrier)
     size = carrier.itemsize

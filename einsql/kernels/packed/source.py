@@ -1,4 +1,4 @@
-"""Source text of packed kernels: packing, and the register tile between."""
+"""Source text of packed kernels: packing of both sides, and the call of the register tile."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from einsql.kernels.runtime.cpu_features import Machine
 SIZES = {"i8": 1, "i32": 4, "f32": 4, "i64": 8, "f64": 8}
 NUMPY = {"i8": "int8", "i32": "int32", "i64": "int64", "f32": "float32", "f64": "float64"}
 BLOCK = 32
-"""FLOAT terms added to each other in FLOAT; such partial sums are added in DOUBLE."""
+"""FLOAT terms of a partial sum in FLOAT; partial sums are added in DOUBLE."""
 LINE = 16
-"""Terms read one after another while panels are packed: the elements of a cache line."""
+"""Consecutive terms that packing reads together: the elements of a cache line."""
 SLOW_ROWS = 2
 """Rows of a tile whose terms need many registers."""
 FOREVER = 2**62
-"""Terms of a block that is as long as the sum."""
+"""Terms of a block without a limit: more than any sum has, so that a sum is one block."""
 
 Leaf = Value | Label
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The decisions by the data.
+    """The data-dependent choices of a kernel.
 
     Attributes:
         narrow: Whether every integer fits 32 bits.
         tame: Whether no NaN can occur.
-        careful: Whether FLOAT sums are in DOUBLE throughout, since they may leave FLOAT's
-            range on the way.
-        small: Whether as many terms as are packed at a time sum to 32 bits.
+        careful: Whether FLOAT sums are computed in DOUBLE, because partial sums may exceed
+            FLOAT's range.
+        small: Whether the sum of the terms that are packed at a time fits 32 bits.
     """
 
     narrow: bool
@@ -54,9 +54,9 @@ class Program:
 
     Attributes:
         leaves: The operands, in the order of the arguments.
-        packed: Kinds of the packed columns of each side.
-        state: Kinds of the running values.
-        depth: Terms packed at a time.
+        packed: The kinds of the packed columns of each side.
+        state: The kinds of the running values.
+        depth: The number of terms that are packed at a time.
     """
 
     source: str
@@ -72,7 +72,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """How values are reduced: fields of `tile.Tile`, and how results are read."""
+    """The reduction of values: fields of `tile.Tile`, and source that reads the results."""
 
     reduction: str
     run: str
@@ -141,10 +141,10 @@ def generate(
 
 
 def _wide(machine: Machine, lanes: int, columns: int) -> int:
-    """Registers along a row of a tile, a power of two.
+    """The registers of a row of a tile, a power of two.
 
-    Four use each element of a row twice as often as two and are a tenth faster, but more of them
-    may be beyond the last column.
+    Four registers use each element of a row twice as often as two and are a tenth faster, but
+    more lanes may be beyond the last column.
     """
     if machine.registers < 32:
         return 2
@@ -153,7 +153,7 @@ def _wide(machine: Machine, lanes: int, columns: int) -> int:
 
 
 def _rows(machine: Machine, wide: int, pair: bool, calls: int, columns: int) -> int:
-    """Rows of a tile: as many as leave registers for the values of a row."""
+    """The rows of a tile: the greatest number that leaves registers for the values of a row."""
     room = machine.registers - wide * columns - 4 - 2 * (calls > 3)
     return max(2, room // (2 * wide if pair else wide))
 
@@ -291,7 +291,7 @@ class _Text(Builder):
     # Packing -----------------------------------------------------------------------
 
     def packing(self, side: str, size: str, inner: str, count: str) -> list[str]:
-        """Loops that compute one side's columns, panel by panel."""
+        """Writes the loops that compute one side's columns, panel by panel."""
         rows = side == ROWS
         wide = self.what.rows if rows else self.what.lanes
         panels = "left" if rows else "right"
@@ -301,7 +301,7 @@ class _Text(Builder):
         for n, e in enumerate(self.columns.sides[side]):
             self.pack(f"y{side}{n}[{index}]", self.what.packed[side][n], e)
         element = "m" if rows else "n"
-        # Whole lines are read where terms are contiguous; neighbours are copied otherwise.
+        # Complete cache lines are read if terms are contiguous; neighbours are copied otherwise.
         read = [n for n, x in enumerate(self.leaves) if self.columns.side(x) == side]
         along = " or ".join(f"x{n}k == 1" for n in read) or "False"
         body = [f"            {line}" for line in self.lines]
@@ -323,7 +323,7 @@ class _Text(Builder):
         ]
 
     def spreading(self) -> list[str]:
-        """Loops that pack, tile by tile, values that depend on rows and columns, but on no term."""
+        """Writes the loops that pack values of rows and columns without terms, tile by tile."""
         self.start(BOTH)
         w = self.what
         index = f"np.uintp(((jr * left + ir) * {w.rows} + i) * {w.lanes} + j)"
@@ -360,7 +360,7 @@ class _Text(Builder):
         last = "n" if own == BOTH else "0" if self.side == BOTH else "(k0 + k)"
         return f"x{n}[np.uintp(b * x{n}b + {first} * x{n}s + {last} * x{n}k)]"
 
-    # The rest ----------------------------------------------------------------------
+    # The kernel --------------------------------------------------------------------
 
     def storing(self) -> list[str]:
         w, final = self.what, len(self.what.state) - 1
@@ -422,7 +422,7 @@ class _Text(Builder):
 
 
 def _tiles(program: Program) -> list[str]:
-    """Loops over the rows of the register tiles of a piece, each within the result."""
+    """Writes the loops over the rows of a piece's register tiles within the result."""
     rows, lanes = program.rows, program.lanes
     return [
         "for jr in range(right):",

@@ -1,8 +1,7 @@
-"""An output's expression in two parts: one is packed, the other computed in registers.
+"""The split of an output's expression into packed parts and a part in registers.
 
-The largest subexpressions that read one side alone are columns: they are computed once per
-element of that side while it is packed. The expressions over both sides are computed for every
-pair.
+The largest subexpressions over one side are columns: packing computes them once per element of
+that side. Expressions over both sides are computed for every pair.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ _FLOAT_ALONE = frozenset(
     {"floor", "ceil", "trunc", "sqrt", "div", "exp", "ln", "log2", "tanh", "erf", "sigmoid"}
 )
 _FEW = (0, 1, -1)
-"""Literals that are spelled out in generated source, for LLVM makes something of them."""
+"""Literals that are written into generated source, because LLVM simplifies them."""
 
 
 @dataclass
 class Columns:
-    """The columns of both sides, and how an expression reads them.
+    """The columns of both sides of an expression.
 
     Attributes:
         node: The node.
         layout: Its labels in groups.
-        sides: Expressions packed on each side, in order.
-        consts: Literals that are arguments.
-        inside: Calls that are made in registers.
+        sides: The packed expressions of each side, in order.
+        consts: The literals that are arguments.
+        inside: The calls that are computed in registers.
     """
 
     node: EinSum
@@ -46,7 +45,7 @@ class Columns:
     inside: set[Expr] = field(default_factory=set)
 
     def take(self, e: Expr) -> bool:
-        """Finds the columns of an expression; False if registers cannot compute the rest."""
+        """Adds the columns of an expression; False if registers cannot compute the other calls."""
         if isinstance(e, Const):
             if not (e.dtype is DType.BOOLEAN or e.value in _FEW) and e not in self.consts:
                 self.consts.append(e)
@@ -62,7 +61,7 @@ class Columns:
         return in_registers(e) and all(self.take(a) for a in read_by(e))
 
     def side(self, e: Expr) -> str | None:
-        """The side that an expression reads alone; None if it reads both."""
+        """The only side that an expression reads; None if it reads both."""
         sides_read = (self.own(x) for x in subexpressions(e) if isinstance(x, Value | Label))
         sides = {side for side in sides_read if side is not None}
         if len(sides) > 1:
@@ -70,7 +69,7 @@ class Columns:
         return sides.pop() if sides else ROWS
 
     def own(self, e: Leaf) -> str | None:
-        """The side of an operand's field or of a key; None for values that every side has."""
+        """The side of an operand's field or a key; None for values of every side."""
         if isinstance(e, Value):
             return self.layout.side[e.operand]
         if e.name in self.layout.rows:
@@ -93,12 +92,12 @@ def in_registers(e: Call) -> bool:
 
 
 def read_by(e: Call) -> tuple[Expr, ...]:
-    """The arguments that registers read."""
+    """The arguments that are computed in registers."""
     return e.args[:1] if e.fn == "pow" else e.args
 
 
 def kind_of(dtype: DType, narrow: bool) -> str:
-    """The kind of element that carries a type.
+    """The element kind of a type.
 
     Args:
         dtype: The type of an expression.
@@ -112,7 +111,7 @@ def kind_of(dtype: DType, narrow: bool) -> str:
 
 
 def spell(columns: Columns, e: Expr, narrow: bool) -> tuple[Any, ...]:
-    """An expression as `tile.Tile` has it."""
+    """An expression in the form of `tile.Tile`."""
     kind = kind_of(e.dtype, narrow)
     if isinstance(e, Const):
         if e in columns.consts:
@@ -132,7 +131,7 @@ def spell(columns: Columns, e: Expr, narrow: bool) -> tuple[Any, ...]:
 
 
 class Ranges:
-    """The ranges of expressions over data whose extremes are known."""
+    """The ranges of expressions over data with known extremes."""
 
     def __init__(self, node: EinSum, leaves: Mapping[Expr, Range]) -> None:
         self.bounds = bounds_of(node)
@@ -141,7 +140,7 @@ class Ranges:
         self.narrow = True
 
     def of(self, e: Expr) -> Range:
-        """An expression's range; notes whether it may raise, and integers beyond 32 bits."""
+        """An expression's range; records possible failures and integers beyond 32 bits."""
         bounds = self.known.get(e)
         if bounds is None:
             bounds = self.known[e] = self._of(e)
@@ -208,13 +207,13 @@ def _whole_type(dtype: DType) -> Range:
 
 
 def is_slow(columns: Columns) -> bool:
-    """True if registers compute functions that need many of them."""
+    """True if functions in registers need many registers."""
     calls = (e.fn for e in columns.inside if isinstance(e, Call))
     return any(fn in LANES and LANES[fn].slow for fn in calls)
 
 
 def compares(columns: Columns, output: Output) -> bool:
-    """True if it matters to an output's code whether NaN can occur."""
+    """True if an output's code depends on whether NaN can occur."""
     return output.reduction not in ("sum", "product") or any(
         isinstance(e, Call) and e.fn in LANES and LANES[e.fn].orders for e in columns.inside
     )

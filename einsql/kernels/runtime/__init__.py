@@ -1,1 +1,1 @@
-"""The runtime of compiled kernels: threads, BLAS, mathematics, and the cache of kernels on disk."""
+"""The runtime of compiled kernels: threads, BLAS, mathematics, and the compile cache on disk."""

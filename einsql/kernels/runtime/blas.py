@@ -1,9 +1,9 @@
 """BLAS: the choice of a library, its GEMM by address, and its number of threads.
 
-NumPy and SciPy each bring a BLAS with threads and buffers of its own. Here all products use the
-one that NumPy has loaded, or MKL where it is installed and faster. GEMM by address has three
-advantages over `numpy.matmul`: it can add to an array (beta), compiled loops can call it, and it
-need not be NumPy's.
+NumPy and SciPy each include a BLAS with separate threads and buffers. All products here use the
+library that NumPy has loaded, or MKL if it is installed and faster. GEMM by address has three
+advantages over `numpy.matmul`: it can add to an array (beta), compiled loops can call it, and the
+library may differ from NumPy's.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from einsql.errors import OperationalError, ProgrammingError
 from einsql.kernels.runtime import mkl
 
 CHOICE = "EINSQL_BLAS"
-"""The environment variable that says which library is used."""
+"""The environment variable that selects the library."""
 _CHOICES = "auto", "numpy", "mkl"
 BIG = 2**19
-"""Points of a matrix from which `multiply` does not leave it to NumPy, whose calls are shorter."""
+"""Points of a matrix from which `multiply` calls BLAS directly; NumPy's calls are shorter."""
 
-_ROW_MAJOR = 101  # how CBLAS names C order
+_ROW_MAJOR = 101  # the constant of CBLAS for C order
 PLAIN, TRANSPOSED = 111, 112
-"""How `stepped` names transpositions, as CBLAS does."""
+"""Transpositions as returned by `stepped`: the constants of CBLAS."""
 _NAMES = (
     ("scipy_cblas_{}64_", "scipy_openblas_{}_num_threads64_", True),
     ("cblas_{}64_", "openblas_{}_num_threads64_", True),
     ("scipy_cblas_{}", "scipy_openblas_{}_num_threads", False),
     ("cblas_{}", "openblas_{}_num_threads", False),
 )
-"""Its functions, thread count and whether integers have 64 bits, as builds of NumPy spell them."""
+"""Names of functions and of the thread count, and 64-bit integers or not, per build of NumPy."""
 
 Gemm = Callable[..., None]
 undisturbed = forks.Undisturbed("computed a matrix product")
-"""Around calls in which NumPy's BLAS uses, starts or ends threads of its own."""
+"""Context of calls in which NumPy's BLAS uses, starts or ends its threads."""
 VECTORS, MATRICES = 2**13, 2**18
-"""Points of products from which OpenBLAS uses several threads, or a little fewer."""
+"""Points of products from which OpenBLAS may use several threads."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Blas:
     """The functions of a BLAS library.
 
     Attributes:
-        name: Its name, for messages.
+        name: The name of the library, for messages.
         gemm, gemv: Addresses of `cblas_sgemm` and `cblas_dgemm`, and of the products of a matrix
             and a vector, by item size of their elements.
-        wide: True if its integers have 64 bits, False for 32.
-        calls: The first two for Python, likewise.
-        set_threads, get_threads: How many threads a call uses; None where that is unknown.
+        wide: True for 64-bit integers, False for 32-bit integers.
+        calls: The GEMM functions for Python, by item size.
+        set_threads, get_threads: Access to the number of threads of a call; None if unknown.
     """
 
     name: str
@@ -71,11 +71,11 @@ class Blas:
 
 @cache
 def library() -> Blas | None:
-    """The BLAS that products are computed by, or None where only NumPy can call it.
+    """The BLAS that computes products; None if only NumPy can call it.
 
     Raises:
-        ProgrammingError: EINSQL_BLAS names none.
-        OperationalError: It names MKL, and that cannot be loaded.
+        ProgrammingError: EINSQL_BLAS does not name a library.
+        OperationalError: EINSQL_BLAS names MKL, which cannot be loaded.
     """
     choice = os.environ.get(CHOICE) or "auto"
     if choice not in _CHOICES:
@@ -98,13 +98,13 @@ def library() -> Blas | None:
 
 
 def _prefers_mkl() -> bool:
-    """True where MKL is at hand and faster; NumPy's own may be MKL already."""
+    """True if MKL is installed and faster; NumPy's BLAS may be MKL already."""
     return mkl.is_intel() and bool(mkl.parts()) and not hasattr(_linked(), "MKL_Get_Max_Threads")
 
 
 @cache
 def numpys() -> Blas | None:
-    """The BLAS that NumPy is linked to, or None where it shows no C interface."""
+    """The BLAS that NumPy is linked to; None if it exports no C interface."""
     linked = _linked()
     if linked is None:
         return None
@@ -128,7 +128,7 @@ def _linked() -> ctypes.CDLL | None:
 def _blas(
     library_file: ctypes.CDLL, called: str, name: str, wide: bool, count: str = ""
 ) -> Blas | None:
-    """A library whose functions are spelled so, or None if they are not."""
+    """Loads a library with these names of functions; None if it lacks them."""
     try:
         single, double = (getattr(library_file, name.format(f"{t}gemm")) for t in "sd")
         vectors = {
@@ -161,7 +161,7 @@ def _blas(
 
 
 def is_numpys() -> bool:
-    """True where NumPy's own BLAS computes products."""
+    """True if NumPy's BLAS computes products."""
     return library() is numpys()
 
 
@@ -170,15 +170,15 @@ def _addresses(functions: dict[int, Any]) -> dict[int, int]:
 
 
 def gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, alpha: float, beta: float) -> None:
-    """Sets `out` to alpha · a b + beta · out, without any copy.
+    """Sets `out` to alpha · a b + beta · out, without copies.
 
     Args:
         a: `[M, K]`, FLOAT or DOUBLE, not empty; its rows or columns are contiguous, as
             `stepped` says.
-        b: `[K, N]`, likewise.
-        out: `[M, N]` of the same type in C order, its rows any distance apart.
-        alpha: Factor of the product.
-        beta: Factor of the old values; where it is 0, `out` may be uninitialised.
+        b: `[K, N]`, with the same conditions.
+        out: `[M, N]` of the same type, with contiguous rows and any row stride.
+        alpha: The factor of the product.
+        beta: The factor of the old values; if it is 0, `out` may be uninitialised.
     """
     blas = library()
     assert blas is not None
@@ -203,12 +203,12 @@ def gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, alpha: float, beta: floa
 
 
 def multiply(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
-    """Sets `out` to the products of matrices, by the library where that is not NumPy's.
+    """Sets `out` to the products of matrices, by the selected library.
 
     Args:
-        left: `[stack …, M, K]`, of any strides; extents of the stack may be 1 for all.
+        left: `[stack …, M, K]`, with any strides; extents of the stack may be 1 to broadcast.
         right: `[stack …, K, N]`, of the same type.
-        out: `[stack …, M, N]`, likewise.
+        out: `[stack …, M, N]`, of the same type.
     """
     m, n = out.shape[-2:]
     big = min(m, n) > 1 and m * n * left.shape[-1] >= BIG and not is_numpys()
@@ -220,9 +220,9 @@ def add_products(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
     """Adds the products of matrices to the result.
 
     Args:
-        left: As of `multiply`; so are the others.
-        right: Likewise.
-        out: Likewise.
+        left: `[stack …, M, K]`, as in `multiply`.
+        right: `[stack …, K, N]`, as in `multiply`.
+        out: `[stack …, M, N]`, the result.
     """
     if min(out.shape[-2:]) > 1 and _by_address(left, right, out, 1.0):
         return
@@ -230,7 +230,7 @@ def add_products(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
 
 
 def _by_address(left: np.ndarray, right: np.ndarray, out: np.ndarray, beta: float) -> bool:
-    """Multiplies stacks of matrices by calls of GEMM; False where strides are unsuitable for it."""
+    """Multiplies stacks of matrices by calls of GEMM; False if strides are unsuitable."""
     stack = out.shape[:-2]
     if library() is None:
         return False
@@ -252,17 +252,17 @@ def is_shared(m: int, n: int, k: int) -> bool:
 
 
 def in_rows(out: np.ndarray) -> bool:
-    """True for a matrix that BLAS can write: in C order, its rows any distance apart."""
+    """True for a matrix that BLAS can write: contiguous rows with any row stride."""
     rows, columns = out.shape
     down, across = (s // out.itemsize for s in out.strides)
     return bool((across == 1 or columns == 1) and (down >= columns or rows == 1))
 
 
 def stepped(a: np.ndarray) -> tuple[int, int]:
-    """How BLAS reads a matrix in place: whether transposed, and its leading dimension.
+    """The layout in which BLAS reads a matrix in place.
 
     Returns:
-        The transposition and the leading dimension, which is 0 where a copy is needed.
+        The transposition and the leading dimension, which is 0 if a copy is needed.
     """
     rows, columns = a.shape
     down, across = (s // a.itemsize for s in a.strides)
@@ -281,16 +281,16 @@ class _Here(threading.local):
 _lock = threading.Lock()
 _here = _Here()
 _limits = 0
-"""How many kernels want one thread now."""
+"""The number of running kernels that require one thread."""
 _before = 0
-"""How many threads there were before there was one; 0 while there are so many."""
+"""The number of BLAS threads to restore; 0 if it is unchanged."""
 
 
 class OneThread:
-    """NumPy's BLAS on one thread, for kernels that call it from several of their own.
+    """Context that limits NumPy's BLAS to one thread, for kernels that call it on several threads.
 
-    Other statements of the process then use one thread too. The old number is restored by the last
-    kernel that leaves, or at the end of the `Statement` that it is part of.
+    The limit applies to other statements of the process too. The last kernel restores the old
+    number when it exits, or at the end of its `Statement`.
     """
 
     def __enter__(self) -> None:
@@ -317,7 +317,7 @@ class OneThread:
 
 
 class Statement:
-    """A statement of this thread, at whose end alone the number of threads is restored."""
+    """Context of a statement of this thread; the number of threads is restored only at its end."""
 
     def __enter__(self) -> None:
         _here.statements += 1
@@ -329,7 +329,7 @@ class Statement:
 
 
 def all_threads() -> None:
-    """Gives NumPy's BLAS its threads, unless some kernel wants it to use one."""
+    """Restores the threads of NumPy's BLAS, unless a kernel requires one thread."""
     global _before
     with _lock:
         if _limits or not _before:
@@ -342,7 +342,7 @@ def all_threads() -> None:
 
 
 def _forget() -> None:
-    """A child of a fork runs none of its parent's kernels."""
+    """Resets the state in a forked child, which runs none of its parent's kernels."""
     global _lock, _limits
     _lock, _limits = threading.Lock(), 0
 

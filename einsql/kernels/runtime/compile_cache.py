@@ -1,9 +1,9 @@
-"""Compiled kernels, kept on disk: one Python file per source text, and Numba's cache of it.
+"""The compile cache on disk: one Python file per source text, and Numba's cache of it.
 
 The directory is `$EINSQL_CACHE_DIR`, else `$XDG_CACHE_HOME/einsql`, else
-`~/.cache/einsql`. Its files are executed, so they and the directory must be writable by this
-user alone, and its ancestors by this user and root; otherwise kernels go to a temporary
-directory of this process, and a notice says why.
+`~/.cache/einsql`. Its files are executed, so only this user may have write access to them and to
+the directory, and only this user and root to its ancestors. Otherwise kernels are cached in a
+temporary directory of this process, and a notice reports the reason.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from einsql.kernels.kernel import Tick
 if TYPE_CHECKING:
     import hashlib
     from concurrent import futures
-else:  # loaded when a kernel is looked up, 7 ms
+else:  # loaded at the first lookup of a kernel, which takes 7 ms
     hashlib, futures = LazyModule("hashlib"), LazyModule("concurrent.futures")
 
 Kernel = Callable[..., Any]
 
-_STAMP = 946_684_800  # Numba's index names its source by time and size; the name has the rest
+_STAMP = 946_684_800  # constant mtime in Numba's index, as the file name identifies the source
 COMPILED = (
     "runtime/atomics",
     "runtime/compiled_functions",
@@ -51,46 +51,46 @@ COMPILED = (
 )
 """Modules whose functions are compiled into kernels."""
 _PATIENCE = 0.1
-"""Seconds of compiling after which the statement is asked whether it goes on."""
+"""Seconds of compilation between checks for cancellation."""
 _lock = threading.RLock()
 _compiling = forks.Undisturbed("compiled a kernel")
 _loaded: dict[str, Kernel] = {}
-"""Kernels by their source."""
+"""Loaded kernels by source."""
 _addresses: dict[Kernel, int] = {}
 """Addresses of kernels that are called by address."""
 _temporaries: set[Path] = set()
-"""Directories that this process has made for want of a private one."""
+"""Temporary directories that this process has created without a private directory."""
 _directories: dict[tuple[Path, int], Path | None] = {}
 """The directory in use, by the requested one and the user."""
 notices: list[str] = []
-"""Why the directory that was asked for is not used; a session takes it."""
+"""Reasons why the configured directory is not used; a session removes and reports them."""
 _noticed = False
-"""Whether that has been said; once is enough for a process."""
+"""Whether the process has issued the notice, which happens once."""
 _PYCACHE = "__pycache__"
-"""Where Numba keeps the compiled code of a module: beside it."""
+"""The directory of a module's compiled code, next to the module."""
 
 
 def _start() -> str:
     try:
         return os.getcwd()
-    except OSError:  # the directory is gone, or may not be searched
+    except OSError:  # the directory was removed, or is not searchable
         return ""
 
 
 _START = _start()
-"""Relative names are of the directory in which the process imported einsql."""
+"""The working directory at the import of einsql, the base of relative paths."""
 
 
 def load(source: str, tick: Tick | None = None) -> Kernel:
-    """The compiled function `kernel` of a generated module.
+    """Returns the compiled function `kernel` of a generated module.
 
     Compiled at most once per process and, with a usable cache directory, once per
     machine. Damaged cache files are rebuilt.
 
     Args:
         source: The module's text.
-        tick: Called while it compiles; raises to leave. A compilation that has begun goes on
-            in a thread of its own and is there for the next statement.
+        tick: Callback during compilation; raises to cancel. A cancelled compilation continues
+            in its thread, and the next statement uses it.
 
     Raises:
         InternalError: The source does not compile.
@@ -111,7 +111,7 @@ def _load(source: str) -> Kernel:
 
 
 def _awaited(source: str, tick: Tick) -> Kernel:
-    """Loads a kernel in a thread, for neither Python nor LLVM can be stopped as they compile."""
+    """Loads a kernel in a thread, because its compilation cannot be interrupted."""
     done: futures.Future[Kernel] = futures.Future()
 
     def work() -> None:
@@ -120,7 +120,7 @@ def _awaited(source: str, tick: Tick) -> Kernel:
         except BaseException as error:
             done.set_exception(error)
 
-    # A process that exits meanwhile waits for it: LLVM must not outlive the interpreter.
+    # A process waits for it at exit: LLVM must not outlive the interpreter.
     threading.Thread(target=work, name="einsql-compiler").start()
     while not futures.wait((done,), timeout=_PATIENCE).done:
         tick(0.0)
@@ -143,7 +143,7 @@ def address(kernel: Kernel) -> int:
 
 
 def directory() -> Path | None:
-    """Where this process keeps compiled kernels; None if no directory is this user's alone."""
+    """The directory of compiled kernels; None if no directory is private to this user."""
     wanted = named()
     key = wanted, os.geteuid() if CHECKED else 0
     with _lock:
@@ -153,24 +153,24 @@ def directory() -> Path | None:
 
 
 def named() -> Path:
-    """The directory that the environment asks for, absolute unless it is unknown."""
+    """The directory from the environment, absolute unless the home directory is unknown."""
     own, shared = os.environ.get("EINSQL_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME", "")
     if own:
         return Path(_START, own)
-    # A relative XDG_CACHE_HOME is to be ignored, says its specification.
+    # The specification of XDG_CACHE_HOME requires that relative paths are ignored.
     home = shared if os.path.isabs(shared) else os.path.expanduser("~/.cache")
     return Path(home, "einsql")
 
 
 def forget() -> None:
-    """Drops the kernels this process has loaded; those on disk stay."""
+    """Removes the loaded kernels from this process; kernels on disk remain."""
     with _lock:
         _loaded.clear()
 
 
 @lru_cache(maxsize=1)
 def _runtime() -> str:
-    """The text of the functions compiled into kernels, which is part of their name."""
+    """The text of the modules compiled into kernels, which is part of the cache key."""
     modules = [Path(__file__).parents[1] / f"{name}.py" for name in COMPILED]
     return "".join(path.read_text(encoding="utf-8") for path in modules)
 
@@ -180,7 +180,7 @@ def _from_disk(key: str, source: str) -> Kernel:
     if home is not None:
         try:
             return _verified(home, key, source)
-        except Exception:  # a damaged pickle may raise anything; the directory may be gone
+        except Exception:  # a damaged pickle may raise any exception; the directory may be removed
             home = _temporary()
     try:
         return _uncached(key, source) if home is None else _verified(home, key, source)
@@ -189,7 +189,7 @@ def _from_disk(key: str, source: str) -> Kernel:
 
 
 def _verified(home: Path, key: str, source: str) -> Kernel:
-    """Loads a kernel whose files are as they were left, or compiles it anew."""
+    """Loads a kernel with unchanged files, or compiles it again."""
     path, seal = home / f"k_{key}.py", home / f"k_{key}.sum"
     if _text(path) != source or _digest(home, key) != _text(seal):
         _remove(home, key)
@@ -198,14 +198,14 @@ def _verified(home: Path, key: str, source: str) -> Kernel:
     kernel: Any = _execute(path, source)
     if kernel.stats.cache_misses:
         for file in _compiled(home, key):
-            file.chmod(0o600)  # Numba leaves it to the umask
+            file.chmod(0o600)  # Numba applies only the umask
         _write(seal, _digest(home, key))
     compiled: Kernel = kernel
     return compiled
 
 
 def _uncached(key: str, source: str) -> Kernel:
-    """Compiles a kernel that is kept in memory alone."""
+    """Compiles a kernel that is cached only in memory."""
     return _execute(Path(f"<einsql {key}>"), source.replace(", cache=True", ""))
 
 
@@ -229,9 +229,9 @@ def _execute(path: Path, source: str) -> Kernel:
 
 @contextmanager
 def _beside_source() -> Iterator[None]:
-    """Meanwhile Numba keeps compiled code beside its module, in the directory that was checked.
+    """Context in which Numba caches compiled code next to its module, in the checked directory.
 
-    NUMBA_CACHE_DIR may be anybody's, and Numba unpickles the files that it finds there.
+    Other users may write to NUMBA_CACHE_DIR, and Numba unpickles its files.
     """
     from numba.core import config  # a quarter of a second, and only compiled kernels need it
 
@@ -249,7 +249,7 @@ def _compiled(home: Path, key: str) -> list[Path]:
 
 
 def _digest(home: Path, key: str) -> str:
-    """Hash of a kernel's compiled files; one that is not this user's alone counts as empty."""
+    """The hash of a kernel's compiled files; a file that is not private counts as empty."""
     h = hashlib.sha256()
     for path in _compiled(home, key):
         if path.suffix in (".nbi", ".nbc"):
@@ -276,7 +276,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _write(path: Path, text: str) -> None:
-    """Writes a file that other processes see whole or not at all."""
+    """Writes a file atomically for other processes."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # mode 0600
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
@@ -284,7 +284,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _usable(wanted: Path) -> Path | None:
-    """The wanted directory's part for this Numba, or a temporary one and a notice."""
+    """The configured directory's part for this Numba version, or a temporary one with a notice."""
     global _noticed
     import numba  # as above
 
@@ -311,7 +311,7 @@ def _usable(wanted: Path) -> Path | None:
 
 
 def _temporary() -> Path | None:
-    """A new directory that this process removes at its end; None if none is this user's alone."""
+    """Creates a directory that this process removes at exit; None if none is private."""
     for place in (None, "/var/tmp", "/dev/shm"):
         try:
             home = Path(os.path.realpath(tempfile.mkdtemp(prefix="einsql-", dir=place)))
@@ -329,7 +329,7 @@ def _remove_temporary(home: Path) -> None:
 
 
 def _forget() -> None:
-    """A child of a fork makes temporary directories of its own; its parent removes the others."""
+    """Clears the list in a forked child, as the parent removes its temporary directories."""
     global _lock
     _lock = threading.RLock()
     for wanted, home in list(_directories.items()):

@@ -1,4 +1,4 @@
-"""The vector registers of the processor, which decide how kernels are written."""
+"""The vector registers of the processor, which determine the tiles of kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Machine:
 
     Attributes:
         width: Bytes of a vector register.
-        registers: How many there are.
+        registers: The number of vector registers.
         fma: Whether it multiplies and adds in one instruction.
     """
 

@@ -1,4 +1,4 @@
-"""Intel's MKL, installed by `pip install 'einsql[mkl]'`: found, and loaded for einsql alone.
+"""Intel's MKL, installed by `pip install 'einsql[mkl]'`: detection, and loading only for einsql.
 
 MKL's libraries do not name their dependencies. A program that loads them one by one has to make
 their symbols global, as MKL's own loader `libmkl_rt` does. Libraries loaded later then call them:
@@ -26,8 +26,9 @@ _CORE = re.compile(r"libmkl_core\.so\.(\d+)")
 _NEEDED, _HASH, _NAMES, _SYMBOLS, _NAMES_SIZE, _SYMBOL_SIZE, _END = 1, 4, 5, 6, 10, 11, 0
 """Tags of a dynamic section."""
 _LOAD, _DYNAMIC, _STACK = 1, 2, 0x6474E551
-"""Types of segments; the last one says that the stack need not be executable."""
+"""Types of segments; the last one declares that the stack is not executable."""
 _READ_WRITE = 6
+"""Flags of a segment: readable (4) and writable (2)."""
 _HEADER, _SEGMENT, _SYMBOL = 64, 56, 24
 """Bytes of a file's header, of a segment's entry and of a symbol."""
 
@@ -36,7 +37,7 @@ _loads = count(1)
 
 
 def parts() -> list[Path]:
-    """The libraries of the newest MKL installed, in the order that names are looked up in.
+    """The libraries of the newest installed MKL, in the order of symbol lookup.
 
     The user's own packages count where Python imports them: not under -I, for example.
     """
@@ -64,7 +65,7 @@ def load() -> ctypes.CDLL:
     """MKL on one thread, its integers of 64 bits, without any effect on other libraries.
 
     Raises:
-        OSError: It is not installed, or this system cannot load it.
+        OSError: MKL is not installed, or this system cannot load it.
     """
     needed = parts()
     if not needed:

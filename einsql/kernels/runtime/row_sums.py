@@ -1,4 +1,4 @@
-"""Rows added to rows, compiled: several are read at once, each a stream of its own."""
+"""Compiled sums of rows, which read several rows at once as separate streams."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from einsql.kernels.runtime import compile_cache
 from einsql.kernels.runtime.cpu_features import machine
 
 ROWS, FEW = 16, 4
-"""Rows added to each other at once, and where fewer are left; a power of two."""
+"""Rows that are added at once, and rows at once for the remainder, a power of two."""
 NEAR = 2**14
-"""Bytes of running sums up to which they stay in the first cache, and rows come one by one."""
+"""Greatest bytes of running sums that stay in the L1 cache; rows are then added one by one."""
 
 _TEXT = """\
 from numba import njit

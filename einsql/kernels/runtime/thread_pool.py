@@ -1,7 +1,7 @@
-"""The threads that kernels share: pieces of one kernel's work, several at a time.
+"""The thread pool of kernels: runs several pieces of one kernel's work at a time.
 
-A kernel cuts its work into pieces that take less than 0.1 s each and write to different
-places. The thread that runs the statement works too, and reports progress in between.
+A kernel cuts its work into pieces that take less than 0.1 s each and write to disjoint
+memory. The statement's thread runs pieces too, and reports progress between them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from einsql.kernels.kernel import Tick
 T = TypeVar("T")
 
 SOON = 2e-4
-"""Seconds for which a caller that is done looks after its helpers without sleeping."""
+"""Seconds for which a caller polls its helpers before it sleeps."""
 
 _state = threading.local()
 _lock = threading.Lock()
 
 
 def threads() -> int:
-    """How many threads a kernel runs on: NUMBA_NUM_THREADS, else the cores allowed.
+    """The number of threads of a kernel: NUMBA_NUM_THREADS, else the number of allowed cores.
 
     One within a piece, so that a kernel made of kernels does not start them twice.
     """
@@ -62,17 +62,17 @@ def alone() -> Iterator[None]:
 def run(
     work: Callable[[T], None], pieces: Iterable[T], total: int, tick: Tick, *, blas: bool = False
 ) -> None:
-    """Does every piece, as many at a time as there are threads.
+    """Runs every piece, on all threads.
 
     Args:
-        work: Does a piece; floating-point conditions are not reported within.
-        pieces: The pieces; they are begun in this order.
-        total: How many there are.
-        tick: Told the fraction done by the calling thread; raises to cancel.
-        blas: Whether the pieces are BLAS's, which has threads of its own as well.
+        work: Runs a piece; floating-point conditions are ignored in it.
+        pieces: The pieces, in the order of their start.
+        total: The number of pieces.
+        tick: Callback with the completed fraction, on the calling thread; raises to cancel.
+        blas: Whether BLAS computes the pieces, which has separate threads.
 
     Raises:
-        Exception: The first that a piece or `tick` raised; no piece is running any more.
+        Exception: The first exception of a piece or `tick`, after all running pieces ended.
     """
     workers = min(threads(), total)
     if workers <= 1:
@@ -85,7 +85,7 @@ def run(
         used()
     queue = _Queue(work, pieces)
     turns = [_Turn(queue) for _ in range(workers - 1)]
-    before = _allowed()  # known before the caller is bound, which an interrupt may follow at once
+    before = _allowed()  # read before the caller is bound, as an interrupt may follow at once
     try:
         _hand_out(turns, before)
         queue.drain(lambda: tick(queue.done / total))
@@ -107,7 +107,7 @@ def run(
 
 
 def used() -> None:
-    """Notes that a kernel wants several threads."""
+    """Records that a kernel needs several threads."""
     _used[0] = monotonic()
 
 
@@ -117,12 +117,12 @@ def idle() -> float:
 
 
 def _await(turns: Sequence[_Turn], tick: Callable[[], None]) -> None:
-    """Waits for turns that have begun; those that have not would find nothing left."""
+    """Waits for started turns and cancels the others, which would have no pieces left."""
     for turn in turns:
         turn.revoke()
     end = monotonic() + SOON
     while running := [turn for turn in turns if not turn.ended]:
-        if monotonic() < end:  # to sleep and to be woken takes longer than a short piece
+        if monotonic() < end:  # sleep and wake-up take longer than a short piece
             sleep(0)
         else:
             running[0].wait(0.25)
@@ -133,7 +133,7 @@ class _Turn:
     """A request to one thread of the pool: to help with a queue.
 
     Attributes:
-        error: The exception that it raised.
+        error: The exception that it raised, or None.
     """
 
     def __init__(self, queue: _Queue[Any]) -> None:
@@ -159,7 +159,7 @@ class _Turn:
             self._end.release()
 
     def revoke(self) -> None:
-        """Ends it if it has not begun."""
+        """Cancels the turn if it has not started."""
         if self._claim.acquire(blocking=False):
             self._end.release()
 
@@ -172,7 +172,7 @@ class _Queue(Generic[T]):
     """Pieces that several threads take from.
 
     Attributes:
-        done: How many have been done.
+        done: The number of completed pieces.
     """
 
     def __init__(self, work: Callable[[T], None], pieces: Iterable[T]) -> None:
@@ -183,7 +183,7 @@ class _Queue(Generic[T]):
         self._stopped = False
 
     def drain(self, between: Callable[[], None] = lambda: None) -> None:
-        """Does pieces until none is left; calls `between` after each."""
+        """Runs the remaining pieces; calls `between` after each."""
         try:
             with alone(), np.errstate(all="ignore"):
                 for piece in self._taken():
@@ -195,7 +195,7 @@ class _Queue(Generic[T]):
             raise
 
     def stop(self) -> None:
-        """Lets no further piece begin."""
+        """Cancels the remaining pieces."""
         self._stopped = True
 
     def forget(self) -> None:
@@ -214,13 +214,13 @@ class _Queue(Generic[T]):
 
 
 _used = [-inf]
-"""When threads were wanted last."""
+"""The time of the last request for threads."""
 _turns: SimpleQueue[_Turn | None] = SimpleQueue()
 """Turns that no thread has looked at yet; None wakes a thread for other work."""
 _wanted = 0
-"""How many turns have not been taken back."""
+"""The number of turns that are not withdrawn."""
 _ids: list[int] = []
-"""The system's numbers of the pool's threads, which start when they are needed and stay."""
+"""The system's ids of the pool's threads, which start on demand and never end."""
 
 
 def _sleep(_: int) -> None:
@@ -282,10 +282,10 @@ def call_up(count: int, awake: int) -> None:
     """Wakes threads of the pool for other work, which are kept off the caller's core.
 
     Args:
-        count: How many are wanted.
-        awake: How many are at such work.
+        count: The number of requested threads.
+        awake: The number of threads at such work.
     """
-    if _wanted:  # they have pieces, and come later
+    if _wanted:  # the threads have pieces, and join later
         return
     away = _away
     core = _core()
@@ -301,7 +301,7 @@ def call_up(count: int, awake: int) -> None:
 
 
 def _take_back(turns: Sequence[_Turn]) -> None:
-    """Returns once no turn runs or will."""
+    """Waits until no turn is running or pending."""
     global _wanted
     for turn in turns:
         turn.revoke()
@@ -361,7 +361,7 @@ def _core() -> Callable[[], int] | None:
 
 
 def _forget() -> None:
-    """A forked child has none of its parent's threads."""
+    """Resets the pool in a forked child, which has no threads of its parent."""
     global _turns, _wanted, _away, _lock
     _turns, _wanted, _away, _lock = SimpleQueue(), 0, None, threading.Lock()
     _ids.clear()

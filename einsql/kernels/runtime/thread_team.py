@@ -25,16 +25,16 @@ from einsql.errors import InternalError
 from einsql.kernels.runtime import compile_cache, thread_pool
 
 LEAST, LONG = 3e-5, 2e-2
-"""Seconds on one thread from which several pay, and from which work is the pool's, which tells
-progress."""
+"""Seconds on one thread from which several threads pay, and from which the pool, which reports
+progress, runs the work."""
 WAKE = 4e-4
-"""Seconds from which it pays to wake a thread for this work alone."""
+"""Seconds of work from which waking a thread only for this work pays."""
 STREAM = 4e-3
 """Seconds within which work has to follow work for a thread to be woken."""
 SPIN = 2e-3
-"""Seconds for which a thread looks for the next work before it sleeps."""
+"""Seconds for which a thread polls for work before it sleeps."""
 PATIENCE = 2e-3
-"""Seconds for which a caller looks for the end of the others' pieces before it sleeps."""
+"""Seconds for which a caller polls for the end of other threads' pieces before it sleeps."""
 _POLITE = 32
 """Looks after which another thread may have the core: some microseconds."""
 _TRIALS = 20_000
@@ -45,7 +45,9 @@ _LINE = 8
 _DONE, _AWAKE, _FAILED, _LEAVE, _JOB, _TICKETS = (n * _LINE for n in (0, 1, 2, 3, 4, 6))
 """Offsets of words: a job takes two lines, and each thread's ticket one."""
 _RAISED = 1 << 62
+"""Bit of a job's failures that reports an exception; pieces return lower bits."""
 _BASES = 3
+"""Number of arguments of a job that are relative to an array: two operands and a result."""
 _PACK = Struct(f"{10 + 2 * _BASES}q").pack_into
 """Writes a job: the number of pieces, the function, the address and length of the rows, the
 address, position and number of the threads' own words, the number of threads, the address and
@@ -147,14 +149,14 @@ class _Words:
     """The words that threads share.
 
     Args:
-        shared: Whether other threads than the caller look at them.
+        shared: Whether threads other than the caller read them.
     """
 
     def __init__(self, shared: bool) -> None:
         self.threads = 1 + (os.cpu_count() or 1) if shared else 1
         count = _TICKETS + self.threads * _LINE
         words = np.zeros(count + _LINE, np.int64)
-        if shared:  # until the process is gone, which is later than modules are
+        if shared:  # allocated until the process ends, which is after modules are removed
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(words))
         start = -words.ctypes.data % (8 * _LINE) // 8
         self.words = words[start : start + count]
@@ -163,7 +165,7 @@ class _Words:
         self.ints: memoryview[int] = self.bytes.cast("q")
 
     def lead(self, kernel: _Kernel, job: tuple[int, ...], patience: int, others: int) -> int:
-        """Does the pieces of a job with the threads that spin; returns their united results."""
+        """Runs a job's pieces with the spinning threads; returns the union of their results."""
         _PACK(self.bytes, 8 * _JOB, *job)
         over = 0
         try:
@@ -203,7 +205,7 @@ class _Team:
         self.words.words[_LEAVE] = now
 
     def follow(self, reads: tuple[int, int]) -> tuple[int, int]:
-        """Address and length of the read that followed this one the last time; or nothing.
+        """The address and length of the read that followed this one last time, or an empty read.
 
         That memory may be freed: prefetching an invalid address does nothing.
         """
@@ -216,13 +218,13 @@ class _Team:
         return self.followers.get(reads[0], _NOTHING)
 
     def awake(self) -> int:
-        """How many threads look for work, or are at some."""
+        """The number of threads that poll for work or run it."""
         return self.words.ints[_AWAKE]
 
     def run(
         self, job: tuple[int, ...], threads: int, reads: tuple[int, int], bases: tuple[int, ...]
     ) -> int:
-        """Does the pieces of a job on so many threads, or those that are not at work."""
+        """Runs the pieces of a job on up to `threads` idle threads."""
         if threads > 1 and self.lock.acquire(blocking=False):
             try:
                 thread_pool.used()
@@ -237,22 +239,24 @@ class _Team:
 
 
 _NOTHING = 0, 0
+"""Address and bytes of an empty read."""
 _NOWHERE = (0,) * (2 * _BASES)
+"""Numbers and increments of arguments, for a job without relative arguments."""
 _KNOWN = 2**12
 """Number of addresses at most whose successor is remembered."""
 _Kernel = Callable[[int, int, int, int, int], int]
 _team: _Team | None = None
 _asked = -inf
-"""When work was last asked about."""
+"""The time of the last query about work."""
 _threads = 1
-"""How many threads there were when it last followed no other."""
+"""The number of threads at the last work that followed no other work."""
 
 
 def at_hand(seconds: float) -> int:
-    """On how many threads work is done soonest: on all, or on one.
+    """The fastest number of threads for an amount of work: all or one.
 
     Args:
-        seconds: Time on one thread.
+        seconds: Estimated seconds on one thread.
     """
     global _asked, _threads
     if not LEAST <= seconds < LONG or thread_pool.is_piece():
@@ -262,7 +266,7 @@ def at_hand(seconds: float) -> int:
     if now - before >= STREAM:  # reading the environment takes 10 µs
         _threads = thread_pool.threads()
     if seconds >= WAKE:
-        # Who has not needed Numba does not load it for this.
+        # A process without Numba does not load it for this.
         return _threads if _team is not None or "numba" in sys.modules else 1
     return _threads if _team is not None and (now - before < STREAM or _team.awake()) else 1
 
@@ -276,7 +280,7 @@ def run(
         function: Its address, of `cache.address`.
         rows: `[pieces, arguments]`, int64, in C order: integers and addresses, an array as
             `array_rows` has it; at most 2^20 - 1 pieces, which write to different places.
-        threads: How many take pieces, if they are not at other work.
+        threads: The number of threads that take pieces, if they have no other work.
         own: `[threads, arguments]`: the values that each thread passes in place of some arguments.
         first: The number of the first of these.
 
@@ -330,7 +334,7 @@ def _by_place(array: np.ndarray) -> int:
 _WORD = ctypes.c_void_p.from_address
 _ARRAY = np.empty(8)
 address = _by_interface
-"""Where an array begins; sooner than by its `ctypes`."""
+"""The address of an array, faster than its `ctypes`."""
 if sys.implementation.name == "cpython" and _by_place(_ARRAY) == _by_interface(_ARRAY):
     address = _by_place
 
@@ -350,7 +354,7 @@ def array_rows(arrays: np.ndarray) -> np.ndarray:
 
 
 def _forget() -> None:
-    """A forked child has none of its parent's threads."""
+    """Resets the team in a forked child, which has no threads of its parent."""
     global _team
     if _team is not None:
         atexit.unregister(_team.leave)

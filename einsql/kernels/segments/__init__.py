@@ -1,7 +1,7 @@
-"""Labels found in data: rows copied by number, and reductions of rows by a key of theirs.
+"""Labels found in data: rows copied by number, and reductions of rows by a computed key.
 
-`rows` finds which labels number rows and computes derived labels for each; `gather` copies
-rows; `reduce` sorts them by segment and runs the kernel that `source` writes.
+`rows` chooses the labels that number rows and computes derived labels per row; `gather` copies
+rows; `reduce` sorts rows by segment and runs the kernel that `source` writes.
 """
 
 from einsql.kernels.segments.gather import compile_gather

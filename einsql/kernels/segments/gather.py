@@ -1,4 +1,4 @@
-"""Gathers: rows of a table copied by their numbers."""
+"""Gathers: copies of a table's rows by number."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from einsql.kernels.segments.rows import Rows, inside, numbering, rows_of
 from einsql.kernels.vectorized.views import is_presence, window
 
 PIECE = 2**24
-"""Bytes of the rows that are copied at a time, at most."""
+"""Greatest bytes of the rows that are copied at a time."""
 SMALL = 2**18
-"""Elements from which compiling pays, should the copy come again."""
+"""Elements from which compiling a repeated copy pays."""
 PARALLEL = 2**20
-"""Bytes from which waking threads pays."""
+"""Bytes from which several threads pay."""
 SOURCE = """\
 import numpy as np
 from numba import njit, types
@@ -46,13 +46,13 @@ class _Copy:
     """An output that copies rows of an operand.
 
     Attributes:
-        value: The value that is read.
-        label: The derived label that chooses the row.
-        at: Its position among the operand's labels.
-        first: The number of the first row that is there.
-        part: The part of the operand that is read, None for all of it.
-        shape: The copy's, with one axis per label.
-        turn: Its axes in the order of the result; None if they are that.
+        value: The copied value.
+        label: The derived label that selects the row.
+        at: The position of the label among the operand's labels.
+        first: The number of the first row of the operand.
+        part: The slices of the operand that are read; None for the complete operand.
+        shape: The copy's shape, with one axis per label.
+        turn: The transposition to the result's order; None if the orders are equal.
     """
 
     value: Value
@@ -64,7 +64,7 @@ class _Copy:
     turn: tuple[int, ...] | None
 
     def run(self, table: np.ndarray, numbers: np.ndarray, compiled: bool, tick: Tick) -> np.ndarray:
-        """Rows of a table by number, with one axis per key."""
+        """Copies rows of a table by number; returns an array with one axis per key."""
         table, at = table if self.part is None else table[self.part], self.at
         numbers = numbers - self.first if self.first else numbers
         out = empty((*table.shape[:at], len(numbers), *table.shape[at + 1 :]), table.dtype)
@@ -78,7 +78,7 @@ class _Copy:
 
             def work(piece: slice) -> None:
                 table.take(numbers[piece], axis=0, out=out[piece], mode="clip")
-        else:  # take() would first copy the whole table
+        else:  # take() would first copy the complete table
             to, rows = np.moveaxis(out, at, 0), np.moveaxis(table, at, 0)
 
             def work(piece: slice) -> None:
@@ -86,7 +86,7 @@ class _Copy:
 
         parts = 1
         if out.nbytes >= PARALLEL:
-            # The calling thread does one more than others, which have to wake first.
+            # The calling thread gets one piece more, because the others have to wake first.
             parts = max(2 * thread_pool.threads() + 1, ceil(out.nbytes / PIECE))
         edges = [len(numbers) * n // parts for n in range(parts + 1)]
         thread_pool.run(work, (slice(*ends) for ends in pairwise(edges)), parts, tick)
@@ -99,7 +99,7 @@ def compile_gather(node: EinSum, may_compile: bool = True) -> Runner | None:
 
     Args:
         node: Any node.
-        may_compile: Whether large copies that come again may be compiled.
+        may_compile: Whether large repeated copies may be compiled.
     """
     rows = rows_of(node)
     if rows is None or set(node.keys) != {*rows.labels, *rows.features}:

@@ -1,7 +1,7 @@
-"""Segment reductions: rows are reduced by the key they meet at, in parallel.
+"""Segment reductions: rows are reduced in parallel by a computed key.
 
-Where the results are few, rows are added where they belong. Otherwise they are sorted first:
-threads own segments, so that none waits for another and every sum has its order.
+If there are few results, rows are added directly to their results. Otherwise rows are sorted
+first. Each thread owns segments, so that threads never wait and every sum has a fixed order.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from einsql.kernels.vectorized.vector import compile_vector
 from einsql.kernels.vectorized.views import is_presence
 
 PIECE = 2**22
-"""Values of one piece: some milliseconds."""
+"""Values of one piece, a few milliseconds."""
 MOST = 2**28
-"""Segments up to which they are counted one by one."""
+"""Greatest number of segments for a counting sort with one counter per segment."""
 
 
 def compile_segments(node: EinSum) -> Runner | None:
-    """Matches reductions over rows whose key is found in data."""
+    """Matches reductions over rows with a data-dependent key."""
     rows = rows_of(node)
     if rows is None or all(o.reduction is None for o in node.outputs):
         return None
@@ -95,15 +95,15 @@ def _leaf(node: EinSum, rows: Rows, value: Value) -> Leaf | None:
 
 
 _Job = tuple[compile_cache.Kernel, int, int, np.ndarray, Sequence[np.ndarray]]
-"""A kernel, the first segment and the one behind the last, starts of segments, and results."""
+"""A kernel, the first segment, the exclusive end, the starts of segments, and the results."""
 
 Found = tuple[np.ndarray, list[np.ndarray]]
-"""Rows of each segment, and the reduced outputs, flat: one row of features per segment."""
+"""The row count of each segment, and the flat reduced outputs: one row of features per segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A leaf's arguments: numbers of the rows, elements between them, and flat values."""
+    """A leaf's arguments: row numbers, elements between rows, and flat values."""
 
     numbers: np.ndarray
     step: int
@@ -136,7 +136,7 @@ class _Segments:
         arguments = [y for x in sources for y in (x.numbers, x.step, x.flat)]
         scatter = pays(len(at), self.count, self.width if self.reduced else 1)
         reduced = (self.scattered if scatter else self.sorted)(at, arguments, tick)
-        if reduced is None:  # whole numbers beyond 64 bits
+        if reduced is None:  # integers beyond 64 bits
             return compile_vector(self.node)(operands, tick)
         counts, results = reduced
         fields: dict[str, np.ndarray] = {}
@@ -153,12 +153,12 @@ class _Segments:
         return fields
 
     def spread(self, each: np.ndarray) -> np.ndarray:
-        """One value per segment, repeated over the features."""
+        """One value per segment, broadcast over the features."""
         lifted = each.reshape(self.shape[: len(self.segments)] + (1,) * len(self.rows.features))
         return np.broadcast_to(lifted, self.shape).transpose(self.turn)
 
     def places(self, numbers: Numbers) -> np.ndarray:
-        """The segment of each row; rows outside of [0, count) are left out."""
+        """The segment of each row; rows outside [0, count) are ignored."""
         at = self.positions(self.segments, numbers)
         missing: np.ndarray | None = None
         for a in self.rows.derived:
@@ -171,7 +171,7 @@ class _Segments:
         return np.ascontiguousarray(np.broadcast_to(at, (size(self.node, self.rows.labels),)))
 
     def positions(self, labels: Sequence[str], numbers: Numbers) -> np.ndarray:
-        """Position of each row along labels, the last label fastest."""
+        """The flat position of each row along labels; the last label varies fastest."""
         extents = [self.node.axis(x).extent for x in self.rows.labels]
         at = np.zeros(1, np.int64)
         for x in labels:
@@ -210,10 +210,10 @@ class _Segments:
         results: Sequence[np.ndarray],
         tick: Tick,
     ) -> bool:
-        """Reduces sorted rows into flat results; long segments part by part.
+        """Reduces sorted rows to flat results; long segments in parts.
 
         Returns:
-            False where a sum of integers left BIGINT on the way.
+            False if a partial sum of integers exceeded BIGINT.
         """
         width = self.width
         long = np.flatnonzero(np.diff(starts) * width > 2 * PIECE)
@@ -222,7 +222,7 @@ class _Segments:
             (kernel, lo, hi, starts, results) for lo, hi in self.pieces(starts, long)
         ]
         divided: list[tuple[int, list[np.ndarray]]] = []
-        if long.size:  # their parts are not rounded
+        if long.size:  # partial sums of long segments are not rounded
             running_ = [replace(o, dtype=running(o)) for o in self.reduced]
             kernel = compile_cache.load(sorting_source(running_, self.leaves), tick)
             for s in long.tolist():
@@ -245,12 +245,12 @@ class _Segments:
                 for o, part, result in zip(self.reduced, parts, results, strict=True):
                     with np.errstate(over="ignore"):
                         result[s * width : (s + 1) * width] = merge(o, [part.reshape(-1, width)])[0]
-        except DataError:  # some parts of the sum, not the whole
+        except DataError:  # partial sums, not the total
             return False
         return not failed
 
     def pieces(self, starts: np.ndarray, long: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Ranges of segments with about as much work each, without the long ones."""
+        """Ranges of segments with similar work, without long segments."""
         work = (starts + np.arange(len(starts))) * max(1, self.width)
         wanted = max(1, int(work[-1]) // PIECE)
         cuts = np.searchsorted(work, np.arange(1, wanted) * (int(work[-1]) // wanted))
@@ -259,7 +259,7 @@ class _Segments:
         yield from (piece for piece in pairwise(ends) if piece[0] not in alone)
 
     def source(self, leaf: Leaf, operands: Sequence[Arrays], numbers: Numbers) -> _Source:
-        """A leaf's values in C order: its row's labels first, then the features."""
+        """A leaf's values in C order, with the row's labels before the features."""
         operand = self.node.operands[leaf.value.operand]
         parts = row_parts(operand, self.rows)
         assert parts is not None

@@ -1,4 +1,4 @@
-"""Labels found in data: which labels number rows, and their values."""
+"""Labels found in data: the labels that number rows, and the values of derived labels."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Rows:
     """The free labels of a node in two groups.
 
     Attributes:
-        labels: Those that decide derived labels or are reduced: together they number rows.
-        features: The others, all keys, in the order of the result.
+        labels: The labels that decide derived labels or are reduced; they number rows.
+        features: The remaining labels, all keys, in the order of the result.
         derived: The derived axes.
     """
 
@@ -39,7 +39,7 @@ class Rows:
 
 
 def rows_of(node: EinSum) -> Rows | None:
-    """The rows of a node some of whose labels are found in data, or None for another node."""
+    """The rows of a node with data-dependent labels; None for other nodes."""
     derived = tuple(a for a in node.axes if a.define is not None)
     if not derived or node.guard != TRUE or any(a.extent == 0 for a in node.axes):
         return None
@@ -57,11 +57,11 @@ def rows_of(node: EinSum) -> Rows | None:
 
 
 Numbers = dict[str, np.ndarray]
-"""Values of derived labels at every row, one-dimensional."""
+"""The one-dimensional values of derived labels at every row."""
 
 
 def numbering(node: EinSum, rows: Rows) -> Callable[[Sequence[Arrays], Tick], Numbers]:
-    """A function that computes the derived labels of every row."""
+    """Creates a function that computes the derived labels of every row."""
     parts = [_number(node, rows, a) for a in rows.derived]
 
     def numbers(operands: Sequence[Arrays], tick: Tick) -> Numbers:
@@ -75,7 +75,7 @@ def numbering(node: EinSum, rows: Rows) -> Callable[[Sequence[Arrays], Tick], Nu
 
 
 def _number(node: EinSum, rows: Rows, axis: Axis) -> tuple[Runner, list[int]]:
-    """A runner of one derived label over the rows, and the operands it takes."""
+    """Creates a runner of one derived label over the rows; returns it and its operands."""
     assert axis.define is not None
     needed: set[str] = set()
     todo = labels_read(node, axis.define)
@@ -102,17 +102,17 @@ def _number(node: EinSum, rows: Rows, axis: Axis) -> tuple[Runner, list[int]]:
 
 
 def inside(axis: Axis, numbers: np.ndarray) -> np.ndarray | None:
-    """At which rows a derived label exists; None for all."""
+    """The rows at which a derived label exists; None for all."""
     if not len(numbers) or (axis.lo <= numbers.min() and numbers.max() < axis.hi):
         return None
     return (axis.lo <= numbers) & (numbers < axis.hi)
 
 
 def row_parts(operand: Operand, rows: Rows) -> tuple[list[int], list[int]] | None:
-    """Positions of an operand's labels that choose a row, and of those within it.
+    """The positions of an operand's labels that select a row, and of the labels within it.
 
     Returns:
-        None where a feature is read twice, or as a part of the row's number.
+        None if a feature is read twice or decides the row's number.
     """
     features = [n for n, x in enumerate(operand.labels) if x in rows.features]
     names = [operand.labels[n] for n in features]
@@ -122,5 +122,5 @@ def row_parts(operand: Operand, rows: Rows) -> tuple[list[int], list[int]] | Non
 
 
 def size(node: EinSum, labels: Sequence[str]) -> int:
-    """How many values labels take together."""
+    """The product of the extents of labels."""
     return prod(node.axis(x).extent for x in labels)

@@ -1,7 +1,7 @@
-"""Reductions by a key found in data where the results are few: rows are added where they belong.
+"""Reductions by a data-dependent key with few results: rows are added to them directly.
 
-Each thread has running values of its own for consecutive rows, merged in their order at the
-end, so that results do not depend on which thread was faster.
+Each thread has separate running values for consecutive rows, which are merged in row order at
+the end, so that results do not depend on the threads' timing.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from einsql.kernels.segments.source import is_compensated, running
 from einsql.kernels.vectorized.reductions import merge
 
 ROUND = 2**22
-"""Values that a thread takes before it looks around: some milliseconds."""
+"""Values that a thread adds between checks for cancellation, a few milliseconds."""
 PARALLEL = 2**17
-"""Values from which waking threads pays."""
+"""Values from which several threads pay."""
 NEAR = 2**16
-"""Running values of one output that fit into a cache."""
+"""Greatest number of running values of an output that fit a cache."""
 FILLED = 4
-"""Running values farther away that there are for each row, at most."""
+"""Greatest ratio of running values to rows if they exceed the cache."""
 
 
 def pays(rows: int, count: int, width: int) -> bool:
-    """True if adding rows where they belong is faster than sorting them first.
+    """True if adding rows to their results is faster than sorting them first.
 
     Args:
-        rows: How many there are.
-        count: Into how many segments they fall.
-        width: Values of one row.
+        rows: The number of rows.
+        count: The number of segments.
+        width: The number of values of a row.
     """
     return count * width <= NEAR or (width == 1 and count <= FILLED * rows)
 
@@ -52,21 +52,23 @@ def scattered(
     """Reduces rows.
 
     Args:
-        source: Text of the kernel.
+        source: The text of the kernel.
         outputs: The outputs.
-        at: The segment of each row; rows of none there is are left out.
-        sizes: How many segments there are, and values of a row.
-        arguments: Arguments of the kernel for the operands.
-        tick: Told the fraction done.
+        at: The segment of each row; rows outside all segments are ignored.
+        sizes: The number of segments, and the number of values of a row.
+        arguments: The arguments of the kernel for the operands.
+        tick: Callback with the completed fraction, 0 to 1; raises to cancel.
 
     Returns:
-        The rows of each segment, and the outputs, flat: one row for each segment. None
-        where a sum of integers left BIGINT on the way.
+        The row count of each segment, and the flat outputs with one row per segment. None if a
+        partial sum of integers exceeded BIGINT.
     """
     count, width = sizes
     rows = len(at)
     workers = thread_pool.threads() if rows * width >= PARALLEL else 1
-    workers = max(1, min(workers, rows // count))  # or merging takes longer than adding
+    workers = max(
+        1, min(workers, rows // count)
+    )  # otherwise the merge takes longer than the additions
     kernel = compile_cache.load(source, tick)
     counts = np.zeros((workers, count), np.int64)
     tables = [
@@ -77,7 +79,7 @@ def scattered(
         )
         for o in outputs
     ]
-    # Sums of DOUBLE have those of the last rows, of all before, and the rounding error of these.
+    # DOUBLE sums have three parts: the last rows, all rows before, and their rounding error.
     parts = [
         [t, *(np.zeros_like(t) for _ in range(2 * is_compensated(o)))]
         for o, t in zip(outputs, tables, strict=True)
@@ -102,7 +104,7 @@ def scattered(
         return None
     try:
         merged = [merge(o, [_whole(of)])[0] for o, of in zip(outputs, parts, strict=True)]
-    except DataError:  # a part of the sum, not the whole
+    except DataError:  # a partial sum, not the total
         return None
     with np.errstate(over="ignore"):
         done = [v.astype(o.dtype.numpy, copy=False) for o, v in zip(outputs, merged, strict=True)]
@@ -110,7 +112,7 @@ def scattered(
 
 
 def _whole(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """A running value out of its parts; an infinite sum has lost nothing to rounding."""
+    """Combines the parts of a running value; an infinite sum needs no correction."""
     if len(parts) == 1:
         return parts[0]
     last, total, lost = parts

@@ -1,4 +1,4 @@
-"""Source text of segment kernels: rows in the order of their segments, reduced one by one."""
+"""Source text of segment kernels, which reduce rows one by one in the order of segments."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.loops.expressions import CARRIERS, Builder, literal, typed
 
 FOLDED = 1024
-"""Rows of a segment whose DOUBLE values are added one after another; a power of two."""
+"""Rows of a segment whose DOUBLE values are added without compensation; a power of two."""
 FEW, TOGETHER = 256, 1984
-"""Running values that are all folded after so many rows, which costs less than to count for each:
-2,048 additions less 64, for the sums of threads."""
+"""Greatest number of running values that are folded together, and the rows between folds: 2,048
+additions less 64 for the threads' sums. A common row count is cheaper than one per value."""
 
 _OPERATIONS = frozenset({"add", "sub", "mul", "div"})
-"""Functions that the kernels compute, of floats of one type."""
+"""Functions that the kernels compute, over floats of one type."""
 _COMBINE = {
     "sum": "plus({0}, {1})",
     "product": "{0} * {1}",
@@ -67,11 +67,11 @@ def kernel(segments, count, starts, order):
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """How a value is read: by row number or at the row itself, with features or without.
+    """The reading of a value: by row number or at the row itself, with or without features.
 
     Attributes:
-        found: Whether the row's place is a number of its own.
-        wide: Whether there is one element per feature.
+        found: Whether the row is read by a computed number.
+        wide: Whether the row has one element per feature.
     """
 
     value: Value
@@ -83,7 +83,7 @@ INTEGERS = (DType.TINYINT, DType.INTEGER, DType.BIGINT)
 
 
 def can_spell(expr: Expr) -> bool:
-    """True for float arithmetic on values and constants of one type, and for plain integers."""
+    """True for float arithmetic on values and constants of one type, and for integer values."""
     if isinstance(expr, Value | Const):
         return expr.dtype in (DType.FLOAT, DType.DOUBLE, *INTEGERS)
     if expr.dtype in INTEGERS:
@@ -121,12 +121,12 @@ def running(o: Output) -> DType:
 
 
 def sorting_source(outputs: Sequence[Output], leaves: Sequence[Leaf]) -> str:
-    """The kernel that reduces the rows of some segments, sorted.
+    """Writes the kernel that reduces the sorted rows of a range of segments.
 
-    Its arguments are the first segment and the one behind the last, the segments' starts,
-    the rows in their order, the number of features, for each leaf the row's numbers (empty
-    where it is the row itself), the elements from one row to the next and the flat values,
-    and the flat results. It returns whether a sum of integers left its type.
+    Its arguments are the first segment and the exclusive end, the segments' starts, the sorted
+    rows, the number of features, three arguments per leaf, and the flat results. A leaf has the
+    row numbers (empty if the row itself is read), the elements between rows and the flat values.
+    It returns whether a sum of integers exceeded its type.
     """
     names = ["lo", "hi", "starts", "order", "width"]
     types = ["int64", "int64", "int64[::1]", "int64[::1]", "int64"]
@@ -167,12 +167,12 @@ def sorting_source(outputs: Sequence[Output], leaves: Sequence[Leaf]) -> str:
 
 
 def is_compensated(o: Output) -> bool:
-    """True for sums of DOUBLE: those of `FOLDED` rows each are added without loss."""
+    """True for sums of DOUBLE: partial sums of `FOLDED` rows are added with compensation."""
     return o.reduction == "sum" and o.dtype is DType.DOUBLE
 
 
 def _folded(n: int, at: str) -> list[str]:
-    """Adds the sum of the last rows at an index to that of all, and its rounding error."""
+    """Adds the sum of the last rows at an index to the total, and records its rounding error."""
     return [
         f"y = h{n}[{at}] + r{n}[{at}]",
         f"k{n}[{at}] += rounded_off(h{n}[{at}], r{n}[{at}], y)",
@@ -184,18 +184,18 @@ def _folded(n: int, at: str) -> list[str]:
 def scattering_source(
     outputs: Sequence[Output], leaves: Sequence[Leaf], sizes: tuple[int, int]
 ) -> str:
-    """The kernel that adds rows to the running values of their segments.
+    """Writes the kernel that adds rows to the running values of their segments.
 
-    Its arguments are the first row and the one behind the last, the segment of each row, the
-    numbers of segments and of features, for each leaf the arguments as in `sorting_source`, the
-    count of rows in each segment, and the flat running values: of a sum of DOUBLE those of up to
-    `FOLDED` rows, those of all rows before, and the rounding error of these. It returns whether a
-    sum of integers left its type.
+    Its arguments are the first row and the exclusive end, the segment of each row, the numbers of
+    segments and of features, the arguments of each leaf, the row count of each segment, and the
+    flat running values. Leaves are as in the kernel over sorted rows. A sum of DOUBLE has three
+    running values: up to `FOLDED` last rows, all rows before, and their rounding error. The
+    kernel returns whether a sum of integers exceeded its type.
 
     Args:
         outputs: The outputs.
         leaves: The operand fields.
-        sizes: How many segments and features there are. The text depends on whether there is one
+        sizes: The numbers of segments and features. The text depends on whether there is one
             feature, and whether there are few running values.
     """
     narrow, few = sizes[1] == 1, sizes[0] * sizes[1] <= FEW
@@ -250,7 +250,7 @@ def _name_leaves(leaves: Sequence[Leaf], names: list[str], types: list[str]) -> 
 
 
 def _at_row(leaves: Sequence[Leaf], pad: str) -> list[str]:
-    """The values of row `e` that do not depend on the feature."""
+    """Writes the values of row `e` that do not depend on the feature."""
     lines = []
     for n, x in enumerate(leaves):
         row = f"n{n}[np.uintp(e)]" if x.found else "e"
@@ -261,7 +261,7 @@ def _at_row(leaves: Sequence[Leaf], pad: str) -> list[str]:
 
 
 def _combined(outputs: Sequence[Output], leaves: Sequence[Leaf], at: str, pad: str) -> list[str]:
-    """Takes feature `f` of a row into the running values at an index."""
+    """Accumulates feature `f` of a row into the running values at an index."""
     row = _Row(leaves)
     for n, o in enumerate(outputs):
         run, new = f"r{n}[{at}]", typed(running(o), row.value(o.args[0]))

@@ -1,9 +1,10 @@
 """Sums of products of operands with absent elements.
 
 `sides.py` recognises them, and reads each operand as matrices of values and flags. Dense arrays
-with flags are divided into tiles (`tiles.py`, `tiled.py`): absent tiles are skipped, the others
-multiplied by BLAS, or element by element where few elements are present. Operands that are stored
-sparsely are multiplied without expansion (`stored.py`). `multiply.py` has the products of both.
+with flags are divided into tiles (`tiles.py`, `tiled.py`). Absent tiles are skipped. BLAS
+multiplies the other tiles, unless few elements are present, which are multiplied one by one.
+Sparsely stored operands are multiplied without expansion (`stored.py`). `multiply.py` has the
+products of both.
 """
 
 from einsql.kernels.sparse.run import compile_sparse

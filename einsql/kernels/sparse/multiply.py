@@ -24,32 +24,32 @@ from einsql.kernels.sparse.tiles import TILE, Grid, edges, filled, finite, parts
 from einsql.kernels.vectorized.sums import RunningSum, add_up
 
 WIDE = 4096
-"""Columns multiplied at once where no tile of the right matrix is skipped."""
+"""Columns that are multiplied at once if no tile of the right matrix is skipped."""
 MOST_TILES = TERMS // TILE
-"""Tiles whose terms BLAS may add one after another."""
+"""Greatest number of tiles whose terms BLAS adds one after another."""
 MOST = 3e-2
-"""Seconds that a piece may take."""
+"""Greatest seconds of a piece."""
 PER_POINT = 2e-10
 """Seconds per stored element and column on one thread, in FLOAT; DOUBLE takes twice that."""
 SPREAD = 2e-4
-"""Seconds from which threads are worth starting."""
+"""Seconds from which several threads pay."""
 NEAR, LEAST = 2**24, 64
-"""Bytes of a dense matrix that stay in a cache, and columns that are read at once at least."""
+"""Bytes of a dense matrix that stay in a cache, and least columns that are read at once."""
 OFTEN = 16
-"""How often each row of a dense matrix is read if it pays to read it in parts."""
+"""Least number of reads per row of a dense matrix that is multiplied in parts."""
 IN_ORDER = 2**11
-"""Elements of a row that may be added one after another, in the type of the result as SciPy does;
-a longer one is taken in parts of a quarter of them."""
+"""Greatest number of elements of a row that SciPy adds one after another in the result's type.
+Longer rows are cut into parts of a quarter of this."""
 
 
 def harmless(a: np.ndarray, of_a: Grid, b: np.ndarray, of_b: Grid, all_tiles: bool) -> bool:
-    """True if zeros in the place of absent elements meet neither NaN nor infinity.
+    """True if zeros for absent elements are not multiplied by NaN or infinity.
 
     Args:
-        a: The left matrix as `filled` made it.
-        of_a: Which elements of it are there.
+        a: The left matrix as `filled` returns it.
+        of_a: The presence of its elements.
         b: The right matrix.
-        of_b: Likewise.
+        of_b: The presence of the right matrix's elements.
         all_tiles: Whether absent tiles are multiplied too.
     """
     zeros_a = (of_a.lacking if all_tiles else of_a.mixed).any(axis=0)
@@ -60,7 +60,7 @@ def harmless(a: np.ndarray, of_a: Grid, b: np.ndarray, of_b: Grid, all_tiles: bo
 
 
 def multiply_all(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
-    """The product of matrices that hold 0 wherever an element is absent."""
+    """The product of matrices with 0 for absent elements."""
     extent = {"m": a.shape[0], "k": a.shape[1], "n": b.shape[1]}
     labels = Labels(("m", "k"), ("k", "n"), ("m", "n"), extent)
     return Multiplied(labels, a.dtype)(a, b, tick)
@@ -69,14 +69,14 @@ def multiply_all(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
 def multiply_tiles(
     a: np.ndarray, some_a: np.ndarray, b: np.ndarray, some_b: np.ndarray, tick: Tick
 ) -> np.ndarray:
-    """The product of matrices of which some tiles are absent.
+    """The product of matrices with absent tiles.
 
     Args:
-        a: The left matrix as `filled` made it; absent tiles are not read.
-        some_a: Which tiles are there.
+        a: The left matrix as `filled` returns it; absent tiles are not read.
+        some_a: The presence of its tiles.
         b: The right matrix.
-        some_b: Likewise.
-        tick: Told the fraction done.
+        some_b: The presence of the right matrix's tiles.
+        tick: Callback with the completed fraction, 0 to 1; raises to cancel.
     """
     out = empty((a.shape[0], b.shape[1]), a.dtype)
     width = WIDE if some_b.all() else TILE
@@ -109,13 +109,13 @@ def multiply_tiles(
 
 
 def count_pairs(of_a: Grid, of_b: Grid, work: np.dtype, tick: Tick) -> np.ndarray:
-    """How many pairs of present elements each element of a product has.
+    """The number of pairs of present elements for each element of a product.
 
     Args:
-        of_a: Which elements of the left matrix are there; some are not.
-        of_b: Which of the right one are.
-        work: FLOAT or DOUBLE; the counts are exact as far as it counts.
-        tick: Told the fraction done.
+        of_a: The presence of the left matrix's elements; some are absent.
+        of_b: The presence of the right matrix's elements.
+        work: FLOAT or DOUBLE; counts are exact up to the type's exact integers.
+        tick: Callback with the completed fraction, 0 to 1; raises to cancel.
 
     Returns:
         `[rows, columns]` of that type.
@@ -148,7 +148,7 @@ def count_pairs(of_a: Grid, of_b: Grid, work: np.dtype, tick: Tick) -> np.ndarra
 
 
 def add_product(a: np.ndarray, b: np.ndarray, into: np.ndarray, beta: float) -> None:
-    """Sets `into` to a b + beta · into; where beta is 0 it may hold anything."""
+    """Sets `into` to a b + beta · into; `into` may be uninitialised if beta is 0."""
     if blas.library() is not None:
         blas.gemm(a, b, into, 1.0, beta)
     elif beta:
@@ -158,7 +158,7 @@ def add_product(a: np.ndarray, b: np.ndarray, into: np.ndarray, beta: float) -> 
 
 
 def runs(flags: np.ndarray, most: int) -> list[tuple[int, int]]:
-    """First and last positions of each run of true flags, of at most so many of them."""
+    """The start and exclusive end of each run of true flags, cut to a greatest length."""
     stretches: list[tuple[int, int]] = []
     for n in np.flatnonzero(flags).tolist():
         if stretches and stretches[-1][1] == n - 1 and n - stretches[-1][0] < most:
@@ -172,9 +172,9 @@ def multiply_rows(matrix: Compressed, dense: np.ndarray, tick: Tick) -> np.ndarr
     """The product of a sparse matrix and a dense one.
 
     Args:
-        matrix: `[rows, terms]`, of the type of the result.
-        dense: `[terms, columns]` of that type.
-        tick: Told the fraction done.
+        matrix: `[rows, terms]`, of the result's type.
+        dense: `[terms, columns]`, of the result's type.
+        tick: Callback with the completed fraction, 0 to 1; raises to cancel.
 
     Returns:
         A C-contiguous array `[rows, columns]`. Sums start at 0, so none is -0.0.
@@ -211,7 +211,7 @@ def multiply_rows(matrix: Compressed, dense: np.ndarray, tick: Tick) -> np.ndarr
 
 
 def _in_parts(matrix: Compressed, dense: np.ndarray, tick: Tick) -> np.ndarray:
-    """The product by parts of rows, which are rows of their own, and added in DOUBLE."""
+    """The product in parts of rows, which are added in DOUBLE."""
     size, kind = IN_ORDER // 4, matrix.starts.dtype
     parts = np.maximum(1, -(-matrix.counts // size))
     first = np.cumsum(parts) - parts
@@ -227,13 +227,13 @@ def _in_parts(matrix: Compressed, dense: np.ndarray, tick: Tick) -> np.ndarray:
 
 
 def _multiplier() -> Callable[[np.ndarray, Compressed, np.ndarray, np.ndarray], None]:
-    """A function that multiplies rows of a matrix, by their starts, into a C-contiguous array."""
-    from scipy.sparse import csr_array  # 0.2 s, and few statements need it
+    """Creates a function that multiplies rows, given by their starts, into a C-contiguous array."""
+    from scipy.sparse import csr_array  # takes 0.2 s, and few statements need it
 
     try:
         # The functions behind SciPy's `@`. Called directly, they write to an existing result.
         from scipy.sparse._sparsetools import csr_matvec, csr_matvecs
-    except ImportError:  # they are no part of its interface
+    except ImportError:  # the functions are not public
 
         def multiply(
             starts: np.ndarray, matrix: Compressed, dense: np.ndarray, into: np.ndarray
@@ -257,7 +257,7 @@ def _multiplier() -> Callable[[np.ndarray, Compressed, np.ndarray, np.ndarray], 
 
 
 def _columns(matrix: Compressed, width: int) -> list[slice]:
-    """The columns of a dense matrix that are multiplied at once: those that stay in a cache."""
+    """The number of columns of a dense matrix that are multiplied at once, to stay in a cache."""
     nbytes = matrix.shape[1] * matrix.values.itemsize
     at_once = max(LEAST, NEAR // max(1, nbytes))
     if nbytes * width < 2 * NEAR or matrix.stored < OFTEN * matrix.shape[1]:
@@ -266,7 +266,7 @@ def _columns(matrix: Compressed, width: int) -> list[slice]:
 
 
 def balanced(matrix: Compressed, wanted: int) -> list[slice]:
-    """Ranges of rows with about as many elements each, but no more rows than twice the mean."""
+    """Ranges of rows with similar numbers of elements, and at most twice the mean of rows."""
     rows, starts = matrix.shape[0], matrix.starts
     marks = matrix.stored * np.arange(1, wanted) // wanted
     even = rows * np.arange(wanted + 1) // wanted
@@ -279,9 +279,9 @@ def compressed(values: np.ndarray, grid: Grid, work: np.dtype) -> Compressed:
     """The present elements of a matrix, row by row.
 
     Args:
-        values: `[rows, columns]`, of any strides and type.
-        grid: Which of them are there; not all are.
-        work: The type of the result.
+        values: `[rows, columns]`, with any strides and type.
+        grid: The presence of the elements; some are absent.
+        work: The result's type.
     """
     present = grid.present
     assert present is not None

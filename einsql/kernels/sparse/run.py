@@ -1,4 +1,4 @@
-"""Sums over joined elements as a kernel: the ways to run them, tried in order."""
+"""The kernel of sums over joined elements: its methods, in order of preference."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from einsql.kernels.vectorized.views import unrepeated
 def compile_sparse(
     node: EinSum, compile_node: Compile, otherwise: Callable[[], Runner]
 ) -> Runner | None:
-    """Matches sums of products over the elements of two operands that are there.
+    """Matches sums of products over the present elements of two operands.
 
     Args:
         node: The node.
         compile_node: Compiles a node that computes which elements are present.
-        otherwise: Compiles this node another way, for data that need it.
+        otherwise: Compiles this node with another kernel, for unsupported data.
 
     Returns:
-        The runner, or None. FLOAT sums are added as in `blas`.
+        The runner, or None. FLOAT sums are as accurate as in `blas`.
     """
     joined = find(node)
     if joined is None:
@@ -57,7 +57,7 @@ def _finished(joined: Joined, sums_and_counts: Sums) -> dict[str, np.ndarray]:
         if term.scale != 1.0:
             values = from_zero(np.asarray(values * values.dtype.type(term.scale)))
         fields[term.output.name] = values.astype(term.output.dtype.numpy, copy=False)
-    # A count that is repeated along an axis stays so.
+    # A count that is broadcast along an axis stays broadcast.
     group_counts = unrepeated(counts)
     for o in joined.counts:
         presence = group_counts.astype(np.int64) if o.reduction == "sum" else group_counts > 0

@@ -1,6 +1,6 @@
-"""Sums of products over pairs of present elements: their recognition, and their operands.
+"""Sums of products over pairs of present elements: recognition and operands.
 
-An operand is read as a stack of matrices, with flags of the elements that are present.
+An operand is read as a stack of matrices, with presence flags of the elements.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Groups:
     """The labels of two sides.
 
     Attributes:
-        batch: Keys that both have.
-        rows, columns: Keys that only the left one has, or only the right one.
-        terms: Labels of both that are summed.
-        gone: Labels that are summed and that one of them has alone, of each.
+        batch: The keys of both sides.
+        rows, columns: The keys of only the left side, and of only the right side.
+        terms: The summed labels of both sides.
+        gone: The summed labels of only one side, per side.
     """
 
     batch: Labels
@@ -72,12 +72,12 @@ def groups_of(node: EinSum, joined: Joined) -> Groups:
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """An operand as it is multiplied.
+    """An operand as matrices.
 
     Attributes:
-        values: `[batch, rows, columns]` of each sum of products, where they are present.
-        present: Likewise; None where all elements are there.
-        columns: How many there are.
+        values: The values `[batch, rows, columns]` for each sum of products.
+        present: The presence flags `[batch, rows, columns]`; None if all elements are present.
+        columns: The number of columns.
     """
 
     values: tuple[np.ndarray, ...]
@@ -85,14 +85,14 @@ class Matrices:
     columns: int
 
     def filled(self, term: int) -> np.ndarray:
-        """The values of a term with 0 for elements that are not there."""
+        """The values of a term with 0 for absent elements."""
         values: np.ndarray = self.values[term]
         if self.present is None:
             return values
         return np.where(self.present, values, values.dtype.type(0))
 
     def is_finite(self) -> bool:
-        """True if no value that is there is NaN or infinite."""
+        """True if every present value is finite."""
         return all(np.isfinite(self.filled(n)).all() for n in range(len(self.values)))
 
 
@@ -101,11 +101,11 @@ class Reader:
 
     Args:
         node: The node.
-        joined: Its sums.
-        number: Of the side.
-        axes: Labels that are merged to each of the three axes.
-        gone: Labels that are summed first.
-        compile_node: Compiles a node that computes which elements are present.
+        joined: The node's sums.
+        number: The number of the side.
+        axes: The labels that are merged to each of the three axes.
+        gone: The labels that are summed first.
+        compile_node: Compiles a node that computes presence.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Reader:
         self.presence = presence_of(node, side, order, compile_node)
 
     def read(self, operands: Sequence[Arrays]) -> Matrices:
-        """The operand's elements; only those that are present are ever multiplied."""
+        """Reads the operand's elements; only present elements are multiplied."""
         present = None if self.presence is None else self.presence(operands)
         values = [
             self._summed(self._values(operands, factors, work), present, work)
@@ -161,11 +161,11 @@ class Reader:
 
 
 def presence_of(node: EinSum, side: Side, order: Labels, compile_node: Compile) -> Presence | None:
-    """A function that computes which elements of a side are present; None if all are.
+    """Creates a function that computes the presence of a side's elements; None if all are present.
 
     Args:
         node: The node.
-        side: One of its sides.
+        side: One of the node's sides.
         order: The side's labels in the order of the flags' axes.
         compile_node: Compiles a node.
     """
@@ -193,14 +193,14 @@ def presence_of(node: EinSum, side: Side, order: Labels, compile_node: Compile) 
 
 
 def flag_of(node: EinSum, guard: Expr, labels: Labels) -> Value | None:
-    """The one field that a guard is, if it has all labels of its side."""
+    """The field that equals a guard, if it has all labels of its side, else None."""
     if isinstance(guard, Value) and set(node.operands[guard.operand].labels) == set(labels):
         return guard
     return None
 
 
 def work_type(output: Output) -> np.dtype:
-    """The type in which a sum is computed: its own, but at least FLOAT."""
+    """The type in which a sum is computed: the sum's type, but at least FLOAT."""
     wanted = output.dtype.numpy
     return wanted if wanted.itemsize >= 4 else np.dtype(np.float32)
 
@@ -210,9 +210,9 @@ class Side:
     """One of two operands.
 
     Attributes:
-        operand: Its number.
-        labels: Its labels, each once.
-        guard: Which of its elements are there; TRUE for all.
+        operand: The number of the operand.
+        labels: The distinct labels of the operand.
+        guard: The condition for the presence of its elements; TRUE for all.
     """
 
     operand: int
@@ -226,7 +226,7 @@ class Term:
 
     Attributes:
         output: The output.
-        factors: Fields that are multiplied, of each side; none is a factor of 1.
+        factors: The multiplied fields of each side; empty for a factor of 1.
         scale: The factor of the sum.
     """
 
@@ -240,9 +240,9 @@ class Joined:
     """A node's sums over joined elements.
 
     Attributes:
-        sides: One or two.
+        sides: One or two sides.
         terms: The sums of products.
-        counts: Outputs that say how many elements are joined, or whether any is.
+        counts: The outputs with the number of joined elements, or their presence.
     """
 
     sides: tuple[Side, ...]
@@ -251,7 +251,7 @@ class Joined:
 
 
 def find(node: EinSum) -> Joined | None:
-    """The sums of a node, or None if it is anything else."""
+    """Matches a node with sums over joined elements; None for other nodes."""
     if any(a.define is not None or a.extent == 0 for a in node.axes):
         return None
     bare = replace(node, guard=TRUE)
@@ -284,7 +284,7 @@ def find(node: EinSum) -> Joined | None:
 
 
 def is_count(o: Output) -> bool:
-    """True for an output that tells of the joined elements alone: how many, or whether any."""
+    """True for an output with the number or the presence of joined elements."""
     if o.where != TRUE or len(o.args) != 1:
         return False
     if o.reduction == "bool_or":
@@ -294,15 +294,15 @@ def is_count(o: Output) -> bool:
 
 
 def counts_pairs(joined: Joined) -> bool:
-    """True if an output tells how many elements are joined, and not only whether any is."""
+    """True if an output is the number of joined elements, instead of their presence."""
     return any(o.reduction == "sum" for o in joined.counts)
 
 
 def _sides(node: EinSum, chosen: list[int]) -> tuple[Side, ...] | None:
-    """Two operands with their guards, if these hold all labels and all conditions."""
+    """One or two operands with guards, if they have all labels and all conditions, else None."""
     labels = [tuple(dict.fromkeys(node.operands[n].labels)) for n in chosen]
     if len(chosen) == 2 and set(labels[1]) <= set(labels[0]) and not _read(node, chosen[1]):
-        chosen, labels = chosen[:1], labels[:1]  # it only says which elements are there
+        chosen, labels = chosen[:1], labels[:1]  # it only decides presence
     labels_held = {x for own in labels for x in own}
     if any(a.label not in labels_held for a in node.axes) or any(
         len(own) > LABELS for own in labels

@@ -1,4 +1,4 @@
-"""Sums over relations that are stored sparsely, without making them dense."""
+"""Sums over sparsely stored relations, without expansion to dense arrays."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ from einsql.kernels.sparse.sides import (
 from einsql.kernels.vectorized.sums import from_zero
 
 Sums = tuple[list[np.ndarray], np.ndarray]
-"""The sum of each term over the keys, and how many elements are joined."""
+"""The sum of each term by key, and the number of joined elements."""
 Run = Callable[[Sequence[Arrays], Tick], Sums | None]
-"""Gives up with None where the data need another way."""
+"""Computes the sums; returns None for unsupported data."""
 Condition = Callable[[np.ndarray], np.ndarray]
-"""Takes the stored values and tells which of them are meant."""
+"""A function from stored values to flags of the selected ones."""
 SIZES = 4
-"""Numbers of elements that a condition is compiled for at a time."""
+"""Greatest number of sizes for which compiled conditions are cached."""
 
 
 def over_stored(node: EinSum, joined: Joined, compile_node: Compile) -> Run | None:
-    """How a node is run where an operand is stored sparsely; None if no operand may be.
+    """Creates a runner for sparsely stored operands; None if no operand may be stored sparsely.
 
     Args:
         node: The node.
@@ -72,7 +72,7 @@ def over_stored(node: EinSum, joined: Joined, compile_node: Compile) -> Run | No
         return None
     for n, stored in candidates:
         if counts_pairs(joined) and groups.gone[1 - n]:
-            continue  # how often an element counts is more than a flag
+            continue  # the multiplicity of elements is more than a flag
         outer = groups.columns if n else groups.rows
         if set(stored.side.labels) == {*groups.terms, *outer, *groups.gone[n]}:
             return _times_dense(node, joined, groups, stored, compile_node)
@@ -85,9 +85,9 @@ class _Stored:
 
     Attributes:
         node: The node that reads it.
-        side: Its side in the node.
-        filled: Whether elements that are not stored count as zeros.
-        condition: Which of the stored elements are meant.
+        side: The operand's side in the node.
+        filled: Whether elements that are not stored are zeros.
+        condition: The selection of stored elements.
     """
 
     node: EinSum
@@ -96,7 +96,7 @@ class _Stored:
     condition: Condition | None
 
     def matrix(self, operands: Sequence[Arrays], by: str) -> Compressed | None:
-        """The elements that the domain reads, row by row; None if they are not stored so.
+        """The elements within the domain, row by row; None if the operand is not stored sparsely.
 
         Args:
             operands: The node's operands.
@@ -120,7 +120,7 @@ def _stored(node: EinSum, side: Side, counted: bool, compile_node: Compile) -> _
         return None
     present, rest = asked
     if not present and (rest != TRUE or counted):
-        return None  # zeros take part that nothing stores
+        return None  # zeros that are not stored take part
     (field,) = operand.source.schema.values
     return _Stored(node, side, not present, condition_of(side, rest, field, compile_node))
 
@@ -134,7 +134,7 @@ def transposed(matrix: Compressed) -> Compressed:
 
 
 def _values(matrix: Compressed, joined: Joined, side: int, term: int) -> Compressed:
-    """The factors of one side of a term, multiplied."""
+    """The product of one side's factors of a term."""
     times, work = len(joined.terms[term].factors[side]), work_type(joined.terms[term].output)
     if not times:
         return matrix.of(np.ones(matrix.stored, work))
@@ -145,7 +145,7 @@ def _values(matrix: Compressed, joined: Joined, side: int, term: int) -> Compres
 
 
 def _alone(node: EinSum, joined: Joined, stored: _Stored) -> Run | None:
-    """Sums of rows, of columns, or of everything."""
+    """Computes sums of rows, of columns, or of all elements."""
     if len(node.keys) > 1:
         return None
     by = node.keys[0] if node.keys else stored.side.labels[0]
@@ -174,7 +174,7 @@ def _alone(node: EinSum, joined: Joined, stored: _Stored) -> Run | None:
 def _times_dense(
     node: EinSum, joined: Joined, groups: Groups, stored: _Stored, compile_node: Compile
 ) -> Run:
-    """A stored matrix times anything; the matrix is the node's left or right side."""
+    """Creates a product with a stored matrix as the node's left or right side."""
     number = joined.sides.index(stored.side)
     other = 1 - number
     rows, columns = (groups.rows, groups.columns)[number], (groups.rows, groups.columns)[other]
@@ -199,10 +199,10 @@ def _times_dense(
         for n, work in enumerate(reader.types):
             sparse, dense = _values(matrix, joined, number, n), read.filled(n)[0]
             if (stored.filled or gone) and not np.isfinite(dense).all():
-                return None  # a 0 that is not stored, or a sum that is made first, meets it
+                return None  # it is multiplied by a 0 that is not stored, or by a sum
             checks = read.present is not None or groups.gone[other]
             if checks and not np.isfinite(sparse.values).all():
-                return None  # likewise
+                return None  # the same for the other side
             part = share(tick, n, len(joined.terms) + 1)
             sparse = collapsed(sparse) if gone else sparse
             sums.append(arranged(multiply_rows(sparse, dense.astype(work, copy=False), part)))
@@ -215,7 +215,7 @@ def _times_dense(
 
 
 def collapsed(matrix: Compressed) -> Compressed:
-    """The sum of all rows, as a matrix of one row."""
+    """The sum of all rows, as a matrix with one row."""
     counts = np.bincount(matrix.columns, minlength=matrix.shape[1])
     there = np.flatnonzero(counts)
     if matrix.values.dtype == np.float64 and counts.max(initial=0) > IN_ORDER:
@@ -229,7 +229,7 @@ def collapsed(matrix: Compressed) -> Compressed:
 
 
 def _joined(matrix: Compressed, read: Matrices, gone: bool, tick: Tick) -> np.ndarray:
-    """How many stored elements meet present ones, integers `[rows, columns]`."""
+    """The number of pairs of stored and present elements, integers `[rows, columns]`."""
     if read.present is None:
         counts = np.array([matrix.stored]) if gone else matrix.counts
         return np.broadcast_to(counts[:, None], (len(counts), read.columns))
@@ -242,7 +242,7 @@ def split(side: Side) -> tuple[bool, Expr] | None:
     """Whether a side requires present elements, and its other conditions on their values.
 
     Returns:
-        None if its guard reads anything but its operand's value.
+        None if the guard reads more than the operand's value.
     """
     asked = Value(side.operand, PRESENT, DType.BOOLEAN)
     terms = list(conjuncts(side.guard))
@@ -257,7 +257,7 @@ def split(side: Side) -> tuple[bool, Expr] | None:
 def condition_of(
     side: Side, rest: Expr, field: Field, compile_node: Callable[[EinSum], Runner]
 ) -> Condition | None:
-    """The conditions of a side; None for nothing.
+    """Compiles the conditions of a side; None if there are none.
 
     Args:
         side: The side.
@@ -280,7 +280,7 @@ def condition_of(
 
 
 def narrowed(node: EinSum) -> EinSum | None:
-    """The node over the parts that it reads of sparse matrices; None if it reads all of them."""
+    """The node over the parts of sparse matrices that it reads; None if it reads all elements."""
     operands = tuple(_narrowed(node, o) for o in node.operands)
     if all(a is b for a, b in zip(operands, node.operands, strict=True)):
         return None
@@ -288,7 +288,7 @@ def narrowed(node: EinSum) -> EinSum | None:
 
 
 def over_parts(node: EinSum, run: Runner) -> Runner:
-    """Runs a narrowed node on the operands of the node it was made of."""
+    """Runs a narrowed node on the operands of the original node."""
     parts = {
         n: spans_of(node, o) for n, o in enumerate(node.operands) if _narrowed(node, o) is not o
     }
@@ -307,7 +307,7 @@ def over_parts(node: EinSum, run: Runner) -> Runner:
 
 
 def spans_of(node: EinSum, operand: Operand) -> tuple[slice, slice]:
-    """The positions of a matrix's keys that a node's domain covers."""
+    """The ranges of a matrix's keys within a node's domain."""
     first, second = (
         slice((a := node.axis(x)).lo - k.lo, max(a.lo, a.hi) - k.lo)
         for x, k in zip(operand.labels, operand.source.schema.keys, strict=True)

@@ -1,4 +1,4 @@
-"""Sums over dense arrays with flags: the tiles that are skipped, and the method for the rest."""
+"""Sums over dense arrays with flags: skipped tiles, and the method for the other tiles."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ from einsql.kernels.sparse.stored import Run, Sums
 from einsql.kernels.sparse.tiles import TILE, Grid, filled, grid_of
 
 LEAST = 2**21
-"""Points of one matrix product from which tiles are looked at."""
+"""Points of a matrix product from which tiles are inspected."""
 SIDES, TERMS = 8, 16
-"""Rows and columns of such a product, and terms of its sums, at least."""
+"""Least rows and columns of such a product, and least terms of its sums."""
 BATCHES = 64
-"""Such products at most."""
+"""Greatest number of such products."""
 WHOLE = 0.6
-"""Part of the points above which skipping the others gains nothing."""
+"""Fraction of present points above which skipping absent tiles does not pay."""
 PER_TILE = 1.25
-"""How much longer a point takes tile by tile than in one product."""
+"""Time per point tile by tile, relative to one product."""
 PER_FLAG, PER_ELEMENT = 4.5e-10, 1.8e-8
-"""Seconds to look at a flag, and to copy an element that is there into a row of elements."""
+"""Seconds to read a flag, and to copy a present element to a sparse row."""
 PER_ZERO = 4e-9
-"""Seconds on one thread per element of a copy with zeros."""
+"""Seconds per element of a copy with zeros on one thread."""
 
 COUNTED = 2**24
-"""Terms up to which FLOAT counts exactly."""
+"""Greatest number of terms that FLOAT counts exactly."""
 
 
 def by_tiles(node: EinSum, joined: Joined, compile_node: Compile) -> Run | None:
-    """How a node is run that is few large matrix products; None for any other.
+    """Creates a runner for a node of few large matrix products; None for other nodes.
 
     Args:
         node: The node.
@@ -92,7 +92,7 @@ class _Tiled:
         self.shape = (*self.readers[0].shape[:2], self.readers[1].shape[2])
 
     def run(self, operands: Sequence[Arrays], tick: Tick) -> Sums | None:
-        """The sums, or None if an infinity or NaN meets an absent element."""
+        """Computes the sums; None if an absent element is multiplied by infinity or NaN."""
         left = self.readers[0].read(operands)
         tick(0.0)  # these passes are short, but there are several before the product
         right = self.readers[1].read(operands)
@@ -131,7 +131,7 @@ def _grid(matrices: Matrices, b: int) -> Grid:
 
 
 class _Way(enum.Enum):
-    """How two matrices are multiplied: as they are, by tiles, or by the elements of one of them."""
+    """The method of a product: complete, by tiles, or by the elements of one matrix."""
 
     WHOLE = enum.auto()
     TILES = enum.auto()
@@ -141,11 +141,11 @@ class _Way(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Which elements of two matrices are there.
+    """The presence of two matrices' elements.
 
     Attributes:
-        a: Those of the left one, `[rows, terms]`.
-        b: Those of the right one, `[terms, columns]`.
+        a: The grid of the left matrix, `[rows, terms]`.
+        b: The grid of the right matrix, `[terms, columns]`.
     """
 
     a: Grid
@@ -153,7 +153,7 @@ class _Pair:
 
     @property
     def points(self) -> int:
-        """Points of the pairs of tiles that are there."""
+        """The points of pairs of present tiles."""
         rows, columns = self.a.heights @ self.a.some, self.b.some @ self.b.widths
         return int((rows * columns * self.a.widths).sum())
 
@@ -178,7 +178,7 @@ class _Pair:
     def product(
         self, a: np.ndarray, b: np.ndarray, work: np.dtype, tick: Tick
     ) -> np.ndarray | None:
-        """The product of two matrices; None if an infinity or NaN meets an absent element."""
+        """The product; None if an absent element is multiplied by infinity or NaN."""
         way = self.way(work)
         if way is _Way.LEFT:
             return _thin(a, self.a, b, self.b, work, tick)
@@ -198,7 +198,7 @@ class _Pair:
         return multiply_tiles(a, self.a.some, b, self.b.some, tick)
 
     def counts(self, exact: bool, tick: Tick) -> np.ndarray:
-        """How many pairs there are of each element, or only whether more than 0."""
+        """The number of present pairs per element of the product, or only whether there are any."""
         here_a, here_b = self.a.present, self.b.present
         if here_a is not None and here_b is not None:
             work = np.dtype(np.float64 if exact and here_a.shape[1] > COUNTED else np.float32)
@@ -218,7 +218,7 @@ class _Pair:
 
 
 def _thin_counts(grid: Grid, other: Grid, work: np.dtype, tick: Tick) -> np.ndarray:
-    """As `count_pairs`, by the present elements of the left matrix."""
+    """The same as `count_pairs`, by the present elements of the left matrix."""
     assert grid.present is not None
     assert other.present is not None
     ones = np.broadcast_to(np.ones((), work), grid.present.shape)
@@ -227,7 +227,7 @@ def _thin_counts(grid: Grid, other: Grid, work: np.dtype, tick: Tick) -> np.ndar
 
 
 def _by_one(grid: Grid, columns: int, work: np.dtype) -> float:
-    """Seconds that the present elements of a matrix take one by one."""
+    """Seconds of a product by the present elements of a matrix."""
     if grid.present is None:
         return inf
     point = PER_POINT * work.itemsize / 4 / thread_pool.threads()
@@ -237,7 +237,7 @@ def _by_one(grid: Grid, columns: int, work: np.dtype) -> float:
 def _thin(
     values: np.ndarray, grid: Grid, dense: np.ndarray, other: Grid, work: np.dtype, tick: Tick
 ) -> np.ndarray | None:
-    """The product of a matrix of few elements, one by one; None as in `product`."""
+    """The product by the elements of a sparse matrix; None as in `product`."""
     few = compressed(values, grid, work)
     if other.present is not None and not np.isfinite(few.values).all():
         return None

@@ -1,4 +1,4 @@
-"""Matrices seen by tiles: which tiles are absent, which are whole, and copies with zeros."""
+"""Tiles of matrices: absent tiles, complete tiles, and copies with zeros."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from einsql.kernels.matmul.pieces import contiguous
 from einsql.kernels.runtime import blas, thread_pool
 
 TILE = 128
-"""Rows and columns of a tile; few enough to be counted in a byte."""
+"""Rows and columns of a tile; a row's count fits a byte."""
 SPREAD = 2**18
-"""Elements from which threads are worth starting."""
+"""Elements from which several threads pay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How many elements of each tile of a matrix are there.
+    """The number of present elements of each tile of a matrix.
 
     Attributes:
-        present: Flags of the elements; None if all are there.
-        counts: Elements of each tile that are there.
-        heights, widths: Extents of the tiles along both axes.
+        present: The presence flags of the elements; None if all are present.
+        counts: The number of present elements of each tile.
+        heights, widths: The extents of the tiles along both axes.
     """
 
     present: np.ndarray | None
@@ -37,22 +37,22 @@ class Grid:
 
     @property
     def some(self) -> np.ndarray:
-        """Tiles that are not absent."""
+        """Flags of the tiles with present elements."""
         return np.asarray(self.counts > 0)
 
     @property
     def lacking(self) -> np.ndarray:
-        """Tiles that lack elements, absent ones too."""
+        """Flags of the tiles with absent elements."""
         return np.asarray(self.counts < self.heights[:, None] * self.widths)
 
     @property
     def mixed(self) -> np.ndarray:
-        """Tiles of which some elements are there and some are not."""
+        """Flags of the tiles with both present and absent elements."""
         return np.asarray(self.some & self.lacking)
 
     @property
     def total(self) -> int:
-        """Elements that are there."""
+        """The number of present elements."""
         return int(self.counts.sum())
 
     @property
@@ -71,8 +71,8 @@ def grid_of(present: np.ndarray | None, shape: tuple[int, int]) -> Grid:
     """Counts the elements of each tile.
 
     Args:
-        present: BOOLEAN `[rows, columns]`, of any strides; None if all are there.
-        shape: Of the matrix.
+        present: BOOLEAN `[rows, columns]`, with any strides; None if all are present.
+        shape: The shape of the matrix.
     """
     heights, widths = (np.array([e.stop - e.start for e in edges(n)], np.int64) for n in shape)
     if present is None:
@@ -93,16 +93,16 @@ def grid_of(present: np.ndarray | None, shape: tuple[int, int]) -> Grid:
 
 
 def filled(values: np.ndarray, grid: Grid, work: np.dtype, absent: bool) -> np.ndarray:
-    """The matrix as BLAS reads it, with 0 for elements that are not there.
+    """The matrix in a layout for BLAS, with 0 for absent elements.
 
     Args:
-        values: `[rows, columns]`, of any strides and type.
-        grid: Which of them are there.
-        work: The type of the result.
-        absent: Whether absent tiles are to be 0 too; else they hold anything.
+        values: `[rows, columns]`, with any strides and type.
+        grid: The presence of the elements.
+        work: The result's type.
+        absent: Whether absent tiles are set to 0 too; otherwise they are undefined.
 
     Returns:
-        The matrix itself where nothing has to be copied.
+        The matrix itself if no copy is needed.
     """
     lacking = grid.lacking if absent else grid.mixed
     if not lacking.any():
@@ -132,11 +132,11 @@ def filled(values: np.ndarray, grid: Grid, work: np.dtype, absent: bool) -> np.n
 
 
 def finite(values: np.ndarray, some: np.ndarray) -> np.ndarray:
-    """Which tile rows of a matrix hold neither NaN nor infinity.
+    """Flags of the tile rows of a matrix without NaN and infinity.
 
     Args:
         values: `[rows, columns]`.
-        some: The tiles to look at.
+        some: Flags of the inspected tiles.
     """
     rows, columns = (edges(n) for n in values.shape)
     flags = np.ones(len(rows), np.bool_)
@@ -154,7 +154,7 @@ def finite(values: np.ndarray, some: np.ndarray) -> np.ndarray:
 
 
 def spread(work: Callable[[int], None], pieces: int, size: int) -> None:
-    """Does numbered pieces of a pass over `size` elements, on all threads if they are many."""
+    """Runs numbered pieces of a pass over `size` elements, on all threads if `size` is large."""
     if size < SPREAD:
         for n in range(pieces):
             work(n)
@@ -163,7 +163,7 @@ def spread(work: Callable[[int], None], pieces: int, size: int) -> None:
 
 
 def parts(extent: int, wanted: int) -> list[slice]:
-    """At most so many ranges of an axis, each of whole tiles."""
+    """Cuts an axis into a greatest number of ranges of complete tiles."""
     tiles = ceil(extent / TILE)
     wanted = max(1, min(wanted, tiles))
     ends = [tiles * n // wanted * TILE for n in range(wanted + 1)]

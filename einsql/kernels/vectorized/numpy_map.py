@@ -1,4 +1,4 @@
-"""One arithmetic operation on floats: a single NumPy call, with nothing to fuse."""
+"""One arithmetic operation on floats: a single NumPy call, without fusion."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from einsql.kernels.kernel import Arrays, Runner, Tick, ignoring
 from einsql.kernels.vectorized.views import is_plain, spread, write_view
 
 LARGEST = 1 << 24
-"""Points up to which one thread is as good as several, and below any tick."""
+"""Points up to which one thread is as fast as several, and shorter than a progress interval."""
 
 _STREAMED = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
-"""Functions that run as fast as memory does."""
+"""Functions that are limited by memory bandwidth."""
 
 Read = Callable[[Sequence[Arrays]], np.ndarray]
 
@@ -58,7 +58,7 @@ def compile_map(node: EinSum) -> Runner | None:
 
 
 def _written(node: EinSum, expr: Expr, page: Page, operands: Sequence[FieldSource]) -> str:
-    """The name of an argument, which NumPy itself repeats over the keys that it does not have."""
+    """Writes an argument; NumPy broadcasts it over the keys that it lacks."""
     if not isinstance(expr, Value):
         assert isinstance(expr, Const)
         return page.held(expr.dtype.numpy.type(expr.value))
@@ -67,7 +67,7 @@ def _written(node: EinSum, expr: Expr, page: Page, operands: Sequence[FieldSourc
 
 
 def _read(node: EinSum, expr: Expr) -> Read:
-    """How an argument is read: over all keys, or as a scalar."""
+    """Returns a reader of an argument, as an array over all keys or as a scalar."""
     if not isinstance(expr, Value):
         assert isinstance(expr, Const)
         literal = expr.dtype.numpy.type(expr.value)

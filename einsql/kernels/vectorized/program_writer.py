@@ -1,8 +1,8 @@
-"""Short nodes of the vector kernel as straight-line Python: the same NumPy calls and no others.
+"""Small nodes of the vector kernel as straight-line Python with the same NumPy calls.
 
-The closures of `scalar.py` decide at every run which part of an operand is read, the values of
-labels, and which results have their type already. A node that runs again becomes a generated
-function that decides once. Its results are those of the closures, bit for bit.
+The closures of `scalar.py` choose at every run the part of each operand that is read, the values
+of labels, and the conversions of results. A node that runs repeatedly becomes a generated
+function with fixed choices. Its results are bit-identical to the closures' results.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from einsql.kernels.vectorized.scalar import refuse
 from einsql.kernels.vectorized.sums import CHAIN, add_up
 
 LARGEST = 2**16
-"""Points up to which calls are so short that the decisions between them count."""
+"""Points up to which the overhead between NumPy calls is significant."""
 KEPT = 2**16
-"""Elements of labels and other constants that a node may keep."""
+"""Greatest number of elements of labels and other constants that a node caches."""
 LONGEST = 256
-"""Expressions of a node beyond which it is left as it is."""
+"""Greatest number of expressions of a node for which a function is generated."""
 
 _FLOATS: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide,
@@ -52,26 +52,26 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     **_FLOATS, "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
     "greatest": np.maximum, "least": np.minimum,
 }  # fmt: skip
-"""The NumPy functions that an entry's spelling comes to for operands of one type: of floats,
-which have NaN, and of integers and booleans."""
+"""The NumPy functions that are equivalent to a scalar function for operands of one type: floats,
+which include NaN, and integers or booleans."""
 _NEW = frozenset({"add", "sub", "mul", "div", "neg", "exp", "ln", "sqrt", "tanh", "sin", "cos"})
-"""Functions whose results are arrays of their own, of their operands' type for floats."""
+"""Functions whose results are new arrays, of the operands' type for floats."""
 
 
 class UnsuitedError(Exception):
-    """A node that is left to the closures."""
+    """The node has to run as closures."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Var:
-    """The value of a name in the function.
+    """A variable of the generated function.
 
     Attributes:
         name: The name.
-        shape: Its extents over the enumerated axes; () if it has none of them.
-        dtype: Its type's carrier.
-        own: Whether it is a new array that nothing else shows.
-        constant: Its value, if that is known.
+        shape: The extents over the enumerated axes; () for a scalar.
+        dtype: The carrier of its type.
+        own: Whether it is a new array that shares no memory.
+        constant: The value if it is constant, else None.
     """
 
     name: str
@@ -82,7 +82,7 @@ class _Var:
 
 
 Reading = Callable[[np.ndarray], np.ndarray]
-"""How an operand's array is laid over the enumerated axes."""
+"""A function that aligns an operand's array with the enumerated axes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,32 +90,32 @@ class Indexed:
     """An operand's array that is read by one index.
 
     Attributes:
-        index: The text of the index for NumPy.
+        index: The source of the NumPy index.
     """
 
     index: tuple[Any, ...]
 
     def __call__(self, array: np.ndarray) -> np.ndarray:
-        """The elements that are read."""
+        """Returns the elements at the index."""
         return np.asarray(array[self.index])
 
     def is_whole(self, extents: Sequence[int]) -> bool:
-        """True if that is all of an array of some extents, as it is."""
+        """True if the index selects all elements of an array with these extents in order."""
         return self.index == tuple(slice(0, n) for n in extents)
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The one block of a node, as the vector tier visits it.
+    """The only block of a small node.
 
     Attributes:
-        shape: Extents of the enumerated axes.
-        kept: How many of them are keys.
-        pointwise: Whether a key has one point at most.
-        labels: Values of every label.
-        mask: Where points exist by their labels; None is everywhere.
-        guards: Whether the guard has to be looked at.
-        reads: How each operand is read.
+        shape: The extents of the enumerated axes.
+        kept: The number of leading enumerated axes that are keys.
+        pointwise: Whether a key has at most one point.
+        labels: The values of every label.
+        mask: The points that exist by their labels; None for all points.
+        guards: Whether the guard has to be evaluated.
+        reads: The reading of each operand.
     """
 
     shape: tuple[int, ...]
@@ -128,7 +128,7 @@ class Domain:
 
 
 def is_suited(node: EinSum) -> bool:
-    """True for small nodes of which no label and no reduction needs the data to be known."""
+    """True for small nodes without data-dependent labels or reductions."""
     size = sum(1 for root in exprs(node) for _ in subexpressions(root))
     if node.points > LARGEST or size > LONGEST:
         return False
@@ -139,7 +139,7 @@ def is_suited(node: EinSum) -> bool:
 
 
 def _is_plain(reduction: str | None, dtype: DType) -> bool:
-    """True unless the argument has to be checked, or is a pair."""
+    """True unless the argument is a pair or requires checks."""
     if reduction is None:
         return True
     law = REDUCTIONS[reduction]
@@ -148,9 +148,9 @@ def _is_plain(reduction: str | None, dtype: DType) -> bool:
 
 
 def compile_program(node: EinSum, domain: Domain) -> Runner | None:
-    """A function that makes a node's NumPy calls, or None where they are left to closures.
+    """Generates a function of a node's NumPy calls; None if the node has to run as closures.
 
-    The caller ignores floating-point conditions, here for constants and when the function runs.
+    The caller has to ignore floating-point conditions, both here and when the function runs.
     """
     page = Page("tick")
     operands = [TakenField(page, f"o{n}") for n in range(len(node.operands))]
@@ -167,9 +167,9 @@ def compile_program(node: EinSum, domain: Domain) -> Runner | None:
 def write_node(
     node: EinSum, domain: Domain, page: Page, operands: Sequence[FieldSource]
 ) -> dict[str, str] | None:
-    """Writes a node's NumPy calls; gives the names of its fields, or None as above."""
+    """Writes a node's NumPy calls; returns the names of its fields, or None as above."""
     if not domain.pointwise and domain.kept < len(node.keys):
-        return None  # each point says to which key it belongs
+        return None  # keys are computed from each point
     try:
         return _Writer(node, domain, page, operands).fields()
     except UnsuitedError:
@@ -207,31 +207,31 @@ class _Writer:
     # ---- names
 
     def held(self, value: object, stem: str = "c") -> str:
-        """A name for a value that is there already."""
+        """Registers an existing value; returns its name."""
         return self.page.held(value, stem)
 
     def literal(self, value: np.ndarray) -> _Var:
-        """A name for an array that is the same at every run."""
+        """Registers an array that is constant between runs; returns its name."""
         self.keep(value.size)
         value = np.asarray(value).view()
         value.flags.writeable = False
         return _Var(self.held(value), value.shape, value.dtype, constant=value)
 
     def keep(self, size: int) -> None:
-        """Counts elements that are kept from run to run."""
+        """Counts elements that are cached between runs."""
         self.kept += size
         if self.kept > KEPT:
             raise UnsuitedError
 
     def line(self, text: str, shape: tuple[int, ...], dtype: np.dtype, own: bool = False) -> _Var:
-        """A new name for the value of an expression; without axes NumPy returns scalars."""
+        """Assigns an expression to a new name; NumPy returns a scalar if it has no axes."""
         name = self.page.line(text if shape else f"asarray({text})")
         return _Var(name, shape, dtype, own)
 
     # ---- expressions
 
     def expr(self, e: Expr, mask: _Var | None) -> _Var:
-        """Writes the computation of an expression where points are selected."""
+        """Writes the computation of an expression at the selected points."""
         if isinstance(e, Const):
             literal = np.asarray(e.value, e.dtype.carrier)
             return self.once((literal.dtype, literal.tobytes()), lambda: self.literal(literal))
@@ -247,14 +247,14 @@ class _Writer:
         return self.once(key, lambda: self.call(e, args, failure, mask))
 
     def once(self, key: object, make: Callable[[], _Var]) -> _Var:
-        """The value under a key, which is written at the first request."""
+        """The value of a cache key; its first use writes the computation."""
         variable = self.known.get(key)
         if variable is None:
             variable = self.known[key] = make()
         return variable
 
     def failure(self, e: Call) -> Failure | None:
-        """How a call may fail; where a choice decides that, closures do."""
+        """The failure of a call, or None; raises UnsuitedError if it depends on a branch."""
         if e.fn in ("and", "or", "if") and any(fails(a, self.bounds) for a in e.args[1:]):
             raise UnsuitedError
         return failure_within(e, self.bounds)
@@ -320,7 +320,7 @@ class _Writer:
             if not read.is_whole(extents):
                 text = f"{text}[{self.held(read.index)}]"
         else:
-            self.keep(prod(shape))  # perhaps index arrays
+            self.keep(prod(shape))  # the reading may cache index arrays
             text = f"{self.held(read)}({text})"
         if dtype is DType.BFLOAT16:
             text = f"widen({text})"
@@ -329,7 +329,7 @@ class _Writer:
     # ---- outputs
 
     def single(self, o: Output, mask: _Var | None) -> _Var:
-        """Writes the one contribution at each key, or the identity where there is none."""
+        """Writes the only contribution at each key, or the identity if there is none."""
         if o.reduction is None:
             return self.shown(self.cast(self.expr(o.args[0], mask), o.dtype), o.dtype)
         selected = mask if o.where == TRUE else self.both(mask, self.expr(o.where, mask))
@@ -377,7 +377,7 @@ class _Writer:
         return self.line(f"{add}({value.name}, {zero.name})", value.shape, value.dtype, True)
 
     def shown(self, value: _Var, dtype: DType) -> _Var:
-        """Writes a field of the result: an array of its own, of the result's shape and type."""
+        """Writes a field of the result: a new array of the result's shape and type."""
         shape, stored = self.node.schema.shape, dtype.numpy
         if dtype is DType.BFLOAT16:
             value = self.line(f"narrow({value.name})", value.shape, stored, True)
@@ -385,7 +385,7 @@ class _Writer:
             text = f"{value.name}.astype({self.held(stored)})"
             value = self.line(text, value.shape, stored, True)
         if value.shape == shape and value.own and value.name not in self.given:
-            self.given.add(value.name)  # another output gets an array of its own
+            self.given.add(value.name)  # another output needs its own array
             return value
         field = self.line(f"empty({shape!r}, {self.held(stored)})", shape, stored)
         self.page.lines.append(f"{field.name}[...] = {value.name}")

@@ -1,7 +1,7 @@
-"""Extremes that matter only where a sum is not finite: they are reduced when that happens.
+"""Extremes that are needed only if a sum is not finite; they are reduced in that case.
 
-The mean of equal values may be off by a rounding, whose square may leave DOUBLE. Extremes tell
-whether values are equal. While the sums of squares are finite, the extremes are not read.
+The mean of equal values may have a rounding error whose square overflows DOUBLE. The extremes
+detect equal values. If the sums of squares are finite, the extremes are not read.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def compile_rare_extremes(node: EinSum, compile_node: Compile) -> CompiledNode[R
     """Compiles a node with reductions of `beside(x, term)`, next to SUM(term).
 
     Args:
-        node: A node that has some.
-        compile_node: Compiles nodes without them.
+        node: A node with such reductions.
+        compile_node: Compiles nodes without such reductions.
     """
     marks = {o: mark for o in node.outputs if (mark := beside(o)) is not None}
     sums = {(o.args[0], o.where): o.name for o in node.outputs if o.reduction == "sum"}
@@ -43,13 +43,13 @@ def compile_rare_extremes(node: EinSum, compile_node: Compile) -> CompiledNode[R
 
 @dataclass(slots=True)
 class _Rest:
-    """The reductions that are seldom needed, compiled when they are.
+    """The rarely needed reductions, compiled on first use.
 
     Attributes:
-        node: Computes them.
-        compile_node: Compiles it.
-        nothing: Values in their place where they are not read.
-        run: Its runner, once it has been needed.
+        node: The node that computes the reductions.
+        compile_node: Compiles the node.
+        nothing: The placeholder fields for runs without the reductions.
+        run: The node's runner; None before its first use.
     """
 
     node: EinSum
@@ -69,12 +69,12 @@ class _Rest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RareExtremes:
-    """Runs the part that is always needed, then the rest if it is.
+    """Runs the common reductions, then the rare ones if a sum is not finite.
 
     Attributes:
-        often: The runner of the former.
-        sums: The fields that tell.
-        rest: The latter.
+        often: The runner of the common reductions.
+        sums: The fields of the tested sums.
+        rest: The rare reductions.
     """
 
     often: Runner

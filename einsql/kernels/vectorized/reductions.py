@@ -1,9 +1,9 @@
-"""Running values of the vector tier: a reduction over masked arrays, block after block.
+"""Running values of the vector tier: a reduction over masked arrays, block by block.
 
-A block contributes either densely, its reduced labels being axes of the block, or
-scattered, each selected point naming the result element it belongs to. Float sums and
-products run in float64 and round once, and sums of DOUBLE are made of short ones; integers are
-checked, never wrapped. Running values of slices of a reduction are merged at the end.
+A block contributes densely or scattered. Dense blocks have the reduced labels as axes; scattered
+points have the position of their result element. Float sums and products are computed in float64
+and rounded once, and sums of DOUBLE are split into short sums. Integer overflow raises. Running
+values of slices of a reduction are merged at the end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from einsql.ir.functions.casts import cast_array
 from einsql.kernels.vectorized.scalar import Mask, refuse
 from einsql.kernels.vectorized.sums import CHAIN, add_up
 
-# NaN is the greatest float: fmin passes over it, maximum lets it through.
+# NaN is the greatest float: fmin ignores it, maximum propagates it.
 UFUNCS: dict[str, np.ufunc] = {
     "add": np.add,
     "mul": np.multiply,
@@ -32,19 +32,19 @@ UFUNCS: dict[str, np.ufunc] = {
     "or": np.logical_or,
     "and": np.logical_and,
 }
-"""The NumPy functions that merge running values, by the scalar function's name."""
+"""The NumPy functions that merge running values, by name of the scalar function."""
 
 Where = tuple[slice, ...]
-"""The elements of the result a block reaches."""
+"""The elements of the result to which a block contributes."""
 
 
 def start_of(output: Output) -> Any:
-    """The value of an output at a key without any point."""
+    """The value of an output at a key without points."""
     return 0 if output.reduction is None else REDUCTIONS[output.reduction].identity(output.dtype)
 
 
 def starting(output: Output, shape: tuple[int, ...]) -> np.ndarray:
-    """An output of a shape without any point, as it is stored."""
+    """The stored array of an output without points."""
     return stored(np.full(shape, start_of(output), output.dtype.carrier), output.dtype)
 
 
@@ -55,21 +55,21 @@ class Accumulator(Protocol):
         """Merges a block.
 
         Args:
-            where: The result elements reached, one slice per axis of the result.
-            args: The output's arguments, broadcast to the block: first the result's axes,
+            where: The result elements, one slice per axis of the result.
+            args: The output's arguments, broadcast to the block, with the result's axes first,
                 then the reduced ones.
-            mask: Which points contribute, broadcastable to the block.
+            mask: The selected points, broadcastable to the block.
         """
 
     def scatter(self, at: np.ndarray, args: Sequence[np.ndarray]) -> None:
-        """Merges points, one-dimensional; `at` are flat positions in the result."""
+        """Merges one-dimensional points; `at` contains their flat positions in the result."""
 
     def result(self) -> np.ndarray:
         """The reduced values in the output's dtype."""
 
 
 def accumulator(output: Output, shape: tuple[int, ...]) -> Accumulator:
-    """Running values of an output, all at the reduction's identity."""
+    """Creates the running values of an output, initialized to the reduction's identity."""
     reduction = REDUCTIONS[output.reduction or ""]
     if reduction.better is not None:
         return _Pair(output, reduction, shape)
@@ -97,7 +97,7 @@ class _Monoid:
         values = cast_array(args[0], self.dtype)
         state = self.state.reshape(-1)
         if self.dtype is DType.BOOLEAN:
-            # One deciding value is enough, and indexed stores are the fastest scatter.
+            # One deciding value suffices, and indexed stores are the fastest scatter.
             deciding = self.function in ("or", "greatest")
             state[at[values if deciding else ~values]] = deciding
         elif self.function == "mul" and self.dtype.is_integer:
@@ -148,7 +148,7 @@ def running_type(function: str, dtype: DType) -> DType:
 
 @dataclass(slots=True)
 class _Best:
-    """The extreme value, its least argument, and whether any point was seen."""
+    """The extreme value, its least argument, and a flag that any point was selected."""
 
     value: np.ndarray
     arg: np.ndarray
@@ -220,7 +220,7 @@ class _Pair:
 
 
 def _repeats(at: np.ndarray) -> bool:
-    """True if more points name an element than may be added one after another in DOUBLE."""
+    """True if an element has more points than may be added one after another in DOUBLE."""
     most = 2 * CHAIN
     if len(at) <= most:
         return False
@@ -229,7 +229,7 @@ def _repeats(at: np.ndarray) -> bool:
 
 
 def _add_sorted(state: np.ndarray, at: np.ndarray, values: np.ndarray) -> None:
-    """Adds points to the elements they name: in order, for NumPy adds neighbours in pairs."""
+    """Adds points to their elements in order; NumPy adds neighbours in pairs."""
     order = np.argsort(at, kind="stable")
     elements, starts = np.unique(at[order], return_index=True)
     with np.errstate(all="ignore"):
@@ -237,7 +237,7 @@ def _add_sorted(state: np.ndarray, at: np.ndarray, values: np.ndarray) -> None:
 
 
 def _exact_sum(values: np.ndarray, gone: tuple[int, ...]) -> np.ndarray:
-    """Sums integers in int64; only a total out of range is an error.
+    """Sums integers exactly; only a total beyond int64 is an error.
 
     Raises:
         DataError: A total does not fit BIGINT.
@@ -252,7 +252,7 @@ def _exact_sum(values: np.ndarray, gone: tuple[int, ...]) -> np.ndarray:
 
 
 def _segment_sums(at: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
-    """As `_exact_sum`, over the points that name the same element."""
+    """The same as `_exact_sum`, over the points of the same element."""
     if len(at) * _magnitude(values) < 2**63:
         total = np.zeros(size, np.int64)
         np.add.at(total, at, values.astype(np.int64, copy=False))
@@ -264,7 +264,7 @@ def _segment_sums(at: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
 
 
 def _carry(high: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """The number `high`·2³² + `low`, refused if it does not fit int64."""
+    """Returns `high`·2³² + `low`; raises DataError if it does not fit int64."""
     high = high + (low >> 32)
     if np.any((high < -(2**31)) | (high >= 2**31)):
         raise DataError(SCALARS["add"].fails[DType.BIGINT].reason)
@@ -294,7 +294,7 @@ def _exact_product(values: np.ndarray, gone: int, dtype: DType) -> np.ndarray:
 def _segment_products(
     at: np.ndarray, values: np.ndarray, dtype: DType
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As `_exact_product`, over the points that name the same element."""
+    """The same as `_exact_product`, over the points of the same element."""
     order = np.argsort(at, kind="stable")
     at, values = at[order], values[order]
     failure = SCALARS["mul"].fails[dtype]
@@ -311,15 +311,15 @@ def _segment_products(
 
 
 def merge(o: Output, running: list[np.ndarray]) -> list[np.ndarray]:
-    """Merges slices.
+    """Merges the running values of slices.
 
     Args:
-        o: The output they belong to.
-        running: Its running values, the first axis being that of the slices: one array,
-            or for pairs the arguments, their values and whether there are any.
+        o: The output.
+        running: The running values with the slices as first axis: one array, or for pairs the
+            arguments, their values and flags of whether there are any.
 
     Returns:
-        The same without the first axis.
+        The merged running values without the first axis.
 
     Raises:
         DataError: A sum or product of integers does not fit BIGINT.

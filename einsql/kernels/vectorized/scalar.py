@@ -1,8 +1,8 @@
 """Scalar expressions over whole arrays, in the declared types.
 
-An expression becomes a closure once per node and then runs on one block of the domain
-after another. Arrays have one axis per enumerated label, of extent 1 where the value
-does not depend on the label, so that nothing is computed more often than it varies.
+An expression becomes a closure once per node and runs on each block of the domain. Arrays have
+one axis per enumerated label. The extent is 1 if the value does not depend on the label, which
+avoids redundant computation.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from einsql.ir.functions.casts import cast_array
 from einsql.kernels.scalars import failure_within
 
 Mask = np.ndarray | None
-"""Where points are selected, broadcastable to the block; None selects all of them."""
+"""The selected points, broadcastable to the block; None for all points."""
 
 
 class Block:
-    """The labels and operand values that an expression can read at the points of one block."""
+    """The labels and operand values at the points of one block."""
 
     def label(self, name: str) -> np.ndarray:
-        """Values of a label, int64, broadcastable to the block."""
+        """The int64 values of a label, broadcastable to the block."""
         raise NotImplementedError
 
     def value(self, operand: int, field: str) -> np.ndarray:
-        """Values of an operand's field, broadcastable to the block."""
+        """The values of an operand's field, broadcastable to the block."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """An expression as a function of a block and of the points it is needed at."""
+    """An expression as a function of a block and the selected points."""
 
     run: Callable[[Block, Mask], np.ndarray]
     fails: bool
@@ -55,11 +55,11 @@ def compile_expr(expr: Expr, bounds: Mapping[str, tuple[int, int]]) -> Compiled:
 
     Args:
         expr: A well-typed expression.
-        bounds: `[lo, hi)` of every label, to prove that integers do not overflow.
+        bounds: The bounds `[lo, hi)` of every label, to prove that integers do not overflow.
 
     Returns:
         A function whose results have the carrier of the expression's type and a shape that is
-        broadcastable to the block. It raises DataError for selected points only. The right side of
+        broadcastable to the block. It raises DataError only for selected points. The right side of
         AND and OR and the branches of CASE select only the points where they decide the result.
     """
     if isinstance(expr, Const):

@@ -1,8 +1,8 @@
 """Float sums over axes, fast and at least as accurate as pairwise summation.
 
-NumPy sums pairwise only along the innermost axis in memory, adds row to row otherwise,
-and is slow for short rows. Here at most `SHORT` terms are added one after another in the
-array's own type; partial sums, which are much fewer, are added in float64.
+NumPy sums pairwise only along the innermost axis in memory, adds rows to each other otherwise,
+and is slow for short rows. This module adds at most `SHORT` terms one after another in the
+array's type. The partial sums, which are much fewer, are added in float64.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from einsql.kernels.runtime import blas, thread_pool
 from einsql.kernels.runtime.row_sums import plane_sums, row_sums
 
 SPREAD = 2**20
-"""Elements from which threads are worth starting."""
+"""Elements from which several threads pay."""
 PIECE = 2**24
-"""Elements that one of them sums at a time at most."""
+"""Greatest number of elements of a thread's piece."""
 SMALL = 2**12
-"""Elements below which one call of NumPy sums in float64."""
+"""Elements below which one NumPy call sums in float64."""
 ORDERED = 2**11
-"""Terms of DOUBLE that may be added one after another, as NumPy does but for whole arrays."""
+"""Greatest number of DOUBLE terms that are added one after another, to bound the error."""
 CHAIN = 2**9
-"""DOUBLE terms added one after another, in long sums over rows far apart in memory."""
+"""DOUBLE terms added one after another in long sums over distant rows."""
 PLANES = 16
-"""How many rows are added one after another in float32."""
+"""Number of rows that are added one after another in float32."""
 WIDE = 32
-"""Length from which rows are added to each other by a compiled kernel."""
+"""Row length from which a compiled kernel adds rows to each other."""
 LONGEST = 2**10
-"""Length up to which another one sums rows, in lanes that are added one after another."""
+"""Row length up to which a compiled kernel sums along rows, in several lanes."""
 SHORT = 64
-"""Length up to which a row is summed by BLAS, which adds several lanes side by side."""
+"""Row length up to which BLAS sums rows, in several lanes."""
 MIDDLE = 2**11
-"""Bytes of a row up to which np.einsum does so sooner; it is less accurate for longer ones."""
+"""Row bytes up to which np.einsum is faster than BLAS; it is less accurate for longer rows."""
 
 
 def accurate_sum(
@@ -44,8 +44,8 @@ def accurate_sum(
 
     Args:
         array: Any real array, of any strides.
-        axes: The axes to sum, at least one.
-        dtype: float32 or float64, the type of the result.
+        axes: The summed axes, at least one.
+        dtype: The type of the result, float32 or float64.
         compiles: Whether large arrays may be summed by compiled kernels.
 
     Returns:
@@ -60,9 +60,9 @@ def accurate_sum(
 def _spread(
     array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool
 ) -> np.ndarray:
-    """Sums on all threads: pieces of the result, or of the sum where the result is small."""
+    """Sums on all threads: cuts the result, or the sum if the result is small."""
     kept = [n for n in range(array.ndim) if n not in axes]
-    # The slowest axis in memory, so that pieces are read from one end to the other.
+    # The slowest axis in memory, so that pieces are contiguous.
     slowest = sorted(range(array.ndim), key=lambda n: -abs(array.strides[n]))
     long = [n for n in slowest if array.shape[n] >= 2 * thread_pool.threads()]
     axis = next(iter(long), slowest[0])
@@ -90,7 +90,7 @@ def _spread(
 
 
 def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool) -> np.ndarray:
-    """As `accurate_sum`, on the calling thread; not rounded to the type yet."""
+    """The same as `accurate_sum` on the calling thread, before rounding to the type."""
     exact = dtype == np.float64
     if array.size < SMALL and (not exact or array.size <= ORDERED or _is_pairwise(array, axes)):
         return np.asarray(np.add.reduce(array, axis=axes, dtype=np.float64, initial=0.0))
@@ -109,7 +109,7 @@ def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bo
 
 
 def _is_pairwise(array: np.ndarray, axes: tuple[int, ...]) -> bool:
-    """True if NumPy sums an array in pairs: it reads all of it as one row."""
+    """True if NumPy reads the array as one row, which it sums pairwise."""
     return len(axes) == array.ndim and array.flags.c_contiguous
 
 
@@ -145,10 +145,10 @@ def _rows(matrix: np.ndarray, compiles: bool) -> np.ndarray:
 
 
 def _planes(stacks: np.ndarray, compiles: bool) -> np.ndarray:
-    """Sums along the middle axis: whole planes of rows are added to each other."""
+    """Sums along the middle axis by adding complete planes of rows."""
     lead, rows, width = stacks.shape
     exact = stacks.dtype == np.float64
-    if exact and rows > 2 * CHAIN:  # planes of sums of some rows each
+    if exact and rows > 2 * CHAIN:  # planes of partial sums
         even = rows // CHAIN * CHAIN
         blocks = stacks[:, :even].reshape(lead, -1, CHAIN, width, copy=False)
         part = np.empty((lead, even // CHAIN, width))
@@ -161,7 +161,7 @@ def _planes(stacks: np.ndarray, compiles: bool) -> np.ndarray:
     if rows <= PLANES or exact:
         return np.asarray(np.add.reduce(stacks, axis=1))
     even = rows // PLANES * PLANES
-    # A copy where the stack is not whole: it costs less than adding short rows.
+    # A copy of an incomplete stack costs less than adding short rows.
     planes = stacks[:, :even].reshape(lead, PLANES, even // PLANES, width)
     part = np.add.reduce(np.add.reduce(planes, axis=1), axis=1, dtype=np.float64)
     if even < rows:
@@ -170,7 +170,7 @@ def _planes(stacks: np.ndarray, compiles: bool) -> np.ndarray:
 
 
 def _strided(array: np.ndarray, gone: list[bool], exact: bool) -> np.ndarray:
-    """Sums where rows do not follow each other in memory; the last axis is innermost."""
+    """Sums over rows that are not adjacent in memory; the last axis is innermost."""
     if gone[-1] and array.shape[-1] >= PLANES:
         array, gone = np.add.reduce(array, axis=-1), gone[:-1]
     return _rest(array, gone, exact)
@@ -186,9 +186,9 @@ def add_up(array: np.ndarray, axes: tuple[int, ...], exact: bool) -> np.ndarray:
 
     Args:
         array: Any real array, of any strides.
-        axes: The axes, at least one.
-        exact: Whether the sums are to be as accurate as DOUBLE, not as FLOAT: no more than
-            twice `CHAIN` terms are added one after another then, and their sums likewise.
+        axes: The summed axes, at least one.
+        exact: Whether the sums have to be accurate in DOUBLE instead of FLOAT. At most twice
+            `CHAIN` terms are then added one after another, and their sums likewise.
 
     Returns:
         float64 sums over the remaining axes, which keep their order.
@@ -212,14 +212,14 @@ def add_up(array: np.ndarray, axes: tuple[int, ...], exact: bool) -> np.ndarray:
 
 
 class RunningSum:
-    """Arrays that are added one after another, in DOUBLE.
+    """The sum in DOUBLE of arrays that are added one after another.
 
     Sums of DOUBLE are corrected by their rounding errors, so that the error does not grow with the
     number of arrays.
     """
 
     def __init__(self, first: np.ndarray) -> None:
-        """The first of them, FLOAT or DOUBLE; it is copied."""
+        """Copies the first array, FLOAT or DOUBLE."""
         self._total = first.astype(np.float64)
         self._lost = np.zeros_like(self._total) if first.dtype == np.float64 else None
 
@@ -239,18 +239,18 @@ class RunningSum:
         """The sum, float64."""
         if self._lost is None:
             return self._total
-        # An infinite sum has lost nothing, and the correction is NaN.
+        # An infinite sum needs no correction, and its correction is NaN.
         return np.where(np.isfinite(self._total), self._total + self._lost, self._total)
 
 
 def write_small_sum(page: Page, array: str, axes: tuple[int, ...], dtype: np.dtype) -> str:
-    """Writes `accurate_sum` of fewer elements than `SMALL`; gives the sums' name.
+    """Writes `accurate_sum` of fewer than `SMALL` elements; returns the name of the sums.
 
     Args:
-        page: Where.
+        page: The generated function.
         array: The array's name.
-        axes: The axes to sum.
-        dtype: As of `accurate_sum`.
+        axes: The summed axes.
+        dtype: The type of the result, float32 or float64.
     """
     reduce, wide = page.held(np.add.reduce, "f"), page.held(np.dtype(np.float64))
     text = f"asarray({reduce}({array}, {axes!r}, {wide}, None, False, 0.0))"
@@ -262,10 +262,10 @@ def write_small_sum(page: Page, array: str, axes: tuple[int, ...], dtype: np.dty
 
 
 def from_zero(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """0 + values: a sum starts at 0, so one of a single -0.0 is 0.0.
+    """Returns 0 + values: a sum starts at 0, so the sum of a single -0.0 is 0.0.
 
     Args:
         values: The terms of the sum.
-        out: Where to put it, maybe `values` itself.
+        out: The target array, possibly `values` itself.
     """
     return np.asarray(np.add(values, values.dtype.type(0), out=out))

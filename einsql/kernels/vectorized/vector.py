@@ -1,9 +1,8 @@
-"""The vector tier: any node, by whole-array NumPy over blocks of the domain.
+"""The vector tier: runs any node by NumPy calls over blocks of the domain.
 
-Enumerated labels are axes of every array; a derived label that is none of them is an
-array of its values. Where every free label is a key, a key has at most one point and
-nothing needs reducing (pointwise); otherwise points are reduced densely, or scattered
-where a derived label is a key.
+Enumerated labels are axes of every array; any other derived label is an array of its values. If
+every free label is a key, a key has at most one point and no reduction is needed (pointwise).
+Otherwise points are reduced densely, or scattered if a derived label is a key.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ from einsql.kernels.vectorized.sums import from_zero
 from einsql.kernels.vectorized.views import arrangement
 
 BLOCK = 1 << 18
-"""Points of a block: temporaries stay in cache, and a block takes milliseconds."""
+"""Points of a block, so that temporaries stay in cache and a block takes milliseconds."""
 GATHER_BLOCK = 1 << 24
-"""Points of a block that only moves values: it has no temporaries but row numbers."""
+"""Points of a block that only moves values; its only temporaries are row numbers."""
 
 AGAIN = 2
-"""The run from which a small node is taken to be one that is repeated."""
+"""The number of the run from which a small node is assumed to repeat."""
 
 Ranges = tuple[slice, ...]
 """The part of each enumerated axis that a block covers, counted from the axis's lo."""
 
 Read = Callable[["_Points"], Reading]
-"""How an operand is read at some points."""
+"""A function that reads an operand at a block's points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +57,14 @@ class _Output:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The decisions about a node before its arrays are known.
+    """The data-independent decisions about a node.
 
     Attributes:
-        types: Of each operand's fields.
-        kept: How many leading enumerated axes are keys.
-        room: Points of a block at most.
-        shape: Of the result.
-        once: The one block of a domain that fits into it.
+        types: The types of each operand's fields.
+        kept: The number of leading enumerated axes that are keys.
+        room: The greatest number of points of a block.
+        shape: The result's shape.
+        once: The only block of a small domain, or None.
     """
 
     node: EinSum
@@ -116,7 +115,7 @@ def compile_vector(node: EinSum) -> Runner:
 
 
 def is_gather(node: EinSum) -> bool:
-    """True for nodes that only move values, which NumPy does as fast as memory allows."""
+    """True for nodes that only move values, which NumPy does at memory bandwidth."""
     free = {a.label for a in node.axes if a.define is None}
     return free == set(node.keys) and all(
         isinstance(e, Value) for o in node.outputs for e in o.args
@@ -169,7 +168,7 @@ def _compile_read(
     enumerated: Sequence[Axis],
     derived: Sequence[tuple[Axis, Expr]],
 ) -> Read:
-    """How an operand's fields are laid over the enumerated axes."""
+    """Returns a function that aligns an operand's fields with the enumerated axes."""
     place = {a.label: n for n, a in enumerate(enumerated)}
     varies = {x: {x} for x in place}  # the enumerated labels a label's value depends on
     for a, define in derived:
@@ -188,7 +187,7 @@ def _compile_read(
 
 
 def _starts(node: EinSum, operand: Operand) -> list[int]:
-    """Where each label's axis begins within the operand's array."""
+    """The offset of each label's lower bound in the operand's array."""
     keys = operand.source.schema.keys
     return [node.axis(x).lo - k.lo for x, k in zip(operand.labels, keys, strict=True)]
 
@@ -218,7 +217,7 @@ def _slicing(node: EinSum, operand: Operand, place: Mapping[str, int]) -> Read:
 def _taking(
     node: EinSum, operand: Operand, place: Mapping[str, int], gathered: str, axes: Sequence[str]
 ) -> Read:
-    """Whole rows by number: the row numbers vary along other axes than the rows' own."""
+    """Reads complete rows by number; the row numbers vary along other axes than the rows."""
     starts = _starts(node, operand)
     at = operand.labels.index(gathered)
     now = [*operand.labels[:at], *axes, *operand.labels[at + 1 :]]
@@ -240,7 +239,7 @@ def _taking(
 
         def read(array: np.ndarray) -> np.ndarray:
             part = array[rows]
-            # take() would first copy a table whose rows are apart
+            # take() would first copy a table without adjacent rows
             taken = part.take(numbers, axis=at) if part.flags.c_contiguous else array[index]
             return np.asarray(taken if arrange is None else arrange(taken))[lift]
 
@@ -265,8 +264,8 @@ def _shifted(part: slice, by: int) -> slice:
 
 
 def _domain(plan: _Plan) -> Domain:
-    """The one block of a node whose labels do not depend on data."""
-    assert plan.once is not None  # there is no other
+    """The only block of a node with data-independent labels."""
+    assert plan.once is not None  # the domain has one block
     points = _Points(replace(plan, guard=None), (), plan.once)
     mask = points.derive()
     node, guard = plan.node, plan.guard
@@ -285,7 +284,7 @@ def _domain(plan: _Plan) -> Domain:
 
 
 class _Points(Block):
-    """The points of one block: labels and operand values, each made once."""
+    """The points of one block, with cached labels and operand values."""
 
     def __init__(self, plan: _Plan, operands: Sequence[Arrays], ranges: Ranges) -> None:
         self.plan = plan
@@ -312,7 +311,7 @@ class _Points(Block):
         return self.values[operand, field]
 
     def derive(self) -> Mask:
-        """Computes the derived labels; returns where points exist by them and the guard."""
+        """Computes the derived labels; returns the points that exist by them and the guard."""
         mask: Mask = None
         if not self.plan.derived and self.plan.guard is None:
             return mask
@@ -336,7 +335,7 @@ class _Points(Block):
 
 
 def _blocks(shape: Sequence[int], room: int) -> Iterator[Ranges]:
-    """Cuts a domain into blocks of `room` points, keeping trailing axes whole if they fit."""
+    """Cuts a domain into blocks of `room` points, with complete trailing axes if they fit."""
     steps: list[int] = []
     for extent in reversed(shape):
         step = max(1, min(extent, room))
@@ -346,7 +345,7 @@ def _blocks(shape: Sequence[int], room: int) -> Iterator[Ranges]:
 
 
 def _tiles(shape: tuple[int, ...], steps: tuple[int, ...]) -> Iterator[Ranges]:
-    """The tiles of a grid, one at a time: 2⁶⁰ points have too many to list them."""
+    """Generates the tiles of a grid lazily: 2⁶⁰ points have too many for a list."""
     if not shape:
         yield ()
         return
@@ -357,7 +356,7 @@ def _tiles(shape: tuple[int, ...], steps: tuple[int, ...]) -> Iterator[Ranges]:
 
 
 def _points(plan: _Plan, operands: Sequence[Arrays], tick: Tick) -> Iterator[tuple[_Points, Mask]]:
-    """The blocks of the domain with their existing points, reporting progress."""
+    """Generates the blocks of the domain with their existing points; reports progress."""
     if plan.once is not None:  # most nodes are small
         points = _Points(plan, operands, plan.once)
         yield points, points.derive()
@@ -388,7 +387,7 @@ def _pointwise(plan: _Plan, operands: Sequence[Arrays], tick: Tick) -> dict[str,
 
 
 def _only(o: _Output, points: _Points, mask: Mask) -> np.ndarray:
-    """The single contribution at each key, or the identity where there is none."""
+    """The only contribution at each key, or the identity if there is none."""
     if o.output.reduction is None:
         return np.asarray(cast_array(o.args[0].run(points, mask), o.output.dtype))
     selected = mask if o.where is None else both(mask, o.where.run(points, mask))
@@ -404,7 +403,7 @@ def _only(o: _Output, points: _Points, mask: Mask) -> np.ndarray:
 def _reduced(plan: _Plan, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
     node, kept = plan.node, plan.kept
     scattered = kept < len(node.keys)
-    # Densely reduced results have the kept axes in key order, which is the result's order.
+    # Densely reduced results have the kept axes in the result's key order.
     running = [accumulator(o.output, plan.shape) for o in plan.outputs]
     for points, mask in _points(plan, operands, tick):
         for o, run in zip(plan.outputs, running, strict=True):
@@ -420,7 +419,7 @@ def _reduced(plan: _Plan, operands: Sequence[Arrays], tick: Tick) -> dict[str, n
 
 
 def _positions(node: EinSum, points: _Points) -> np.ndarray:
-    """Flat position in the result of each point's key."""
+    """The flat position of each point's key in the result."""
     flat = np.zeros((), np.int64)
     for k in node.keys:
         axis = node.axis(k)

@@ -1,4 +1,4 @@
-"""Results that are views: slices, transpositions, diagonals and broadcasts, without a copy."""
+"""Results that are views: slices, transpositions, diagonals and broadcasts without copies."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Turned:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A view of a part, arranged, and repeated along keys that it does not have.
+    """A view of a part of an array, transposed, and broadcast along missing keys.
 
     Attributes:
-        part: The part; None for all.
-        arrange: How its axes are turned; None for as they are.
-        lift: An index that inserts axes of length 1; None for none.
-        shape: The shape to which it is repeated.
+        part: The slices of the part; None for the complete array.
+        arrange: The transposition of its axes; None for the same order.
+        lift: The index that inserts axes of length 1; None for no new axes.
+        shape: The shape after broadcasting.
     """
 
     part: tuple[slice, ...] | None
@@ -59,10 +59,10 @@ def write_view(page: Page, view: View | None, name: str, repeats: bool = True) -
     """Writes a view of an array.
 
     Args:
-        page: Where.
-        view: The view; None for the array as it is.
-        name: The array's.
-        repeats: Whether it is repeated, or only given the axes along which it would be.
+        page: The generated function.
+        view: The view; None for the unchanged array.
+        name: The array's name.
+        repeats: Whether the array is broadcast, instead of only getting axes of length 1.
 
     Returns:
         The name of the view.
@@ -89,7 +89,7 @@ def _turned(page: Page, arrange: View | None, text: str) -> str:
 
 
 def unrepeated(array: Any) -> Any:
-    """The elements of an array, on a device or not: axes that repeat them have length 1."""
+    """The distinct elements of a host or device array: broadcast axes have length 1."""
     return array[tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)]
 
 
@@ -97,7 +97,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def window(node: EinSum, operand: Operand) -> tuple[slice, ...] | None:
-    """The part of an operand that the domain reads, or None for all of it.
+    """The slices of an operand that the domain reads, or None for the complete operand.
 
     Args:
         node: A node whose axes bound the operand's labels.
@@ -113,7 +113,7 @@ def window(node: EinSum, operand: Operand) -> tuple[slice, ...] | None:
 
 
 def arrangement(labels: Sequence[str], order: Sequence[str]) -> View | None:
-    """How to turn axes `labels`, some repeated, into `order`, or None if they are that.
+    """The transposition of axes `labels`, possibly repeated, to `order`; None if they are equal.
 
     A repeated label becomes the diagonal.
     """
@@ -127,12 +127,12 @@ def arrangement(labels: Sequence[str], order: Sequence[str]) -> View | None:
 
 
 def reading(node: EinSum, operand: Operand, order: Sequence[str]) -> View | None:
-    """How to view an operand with one axis per label of `order`, or None for as it is.
+    """The view of an operand with one axis per label of `order`; None if it is unchanged.
 
     Args:
         node: A node whose axes bound the operand's labels.
         operand: One of its operands, read through free axes only.
-        order: The operand's distinct labels, in the wanted order.
+        order: The operand's distinct labels in the target order.
     """
     part = window(node, operand)
     arrange = arrangement(operand.labels, order)
@@ -142,7 +142,7 @@ def reading(node: EinSum, operand: Operand, order: Sequence[str]) -> View | None
 def matches(node: EinSum) -> bool:
     """True for element-wise nodes of free axes whose outputs are plain values or literals.
 
-    Where a guard does not hold values are arbitrary; a flag may be the guard itself.
+    Values are arbitrary where a guard does not hold. A flag may be the guard itself.
     """
     return (
         is_plain(node, node.guard)
@@ -154,22 +154,22 @@ def matches(node: EinSum) -> bool:
 
 
 def is_presence(o: Output) -> bool:
-    """True for the flag that tells whether a key has any point."""
+    """True for the presence flag of a key."""
     return o.reduction == "bool_or" and o.args == (TRUE,) and o.where == TRUE
 
 
 def _value(node: EinSum, o: Output) -> Expr:
-    """An output at the one point of its key."""
+    """The value of an output at the only point of its key."""
     return o.args[0] if o.reduction is None else node.guard
 
 
 @dataclass(frozen=True, slots=True)
 class ViewPlan:
-    """The outputs of a node that computes nothing.
+    """The outputs of a node without computation.
 
     Attributes:
-        literals: Those that are the same everywhere, by name.
-        reads: The others: their name, the operand, its field, and how it is viewed.
+        literals: The constant outputs by name.
+        reads: The name, operand, field and view of each other output.
     """
 
     literals: dict[str, np.ndarray]
@@ -177,7 +177,7 @@ class ViewPlan:
 
 
 def plan_views(node: EinSum) -> ViewPlan | None:
-    """How each output is a view, or None for a node that computes something."""
+    """The plan of a node whose outputs are views or literals; None for other nodes."""
     if not matches(node):
         return None
     shape = node.schema.shape
@@ -195,7 +195,7 @@ def plan_views(node: EinSum) -> ViewPlan | None:
 
 
 def compile_views(node: EinSum) -> Runner | None:
-    """Matches element-wise nodes that compute nothing."""
+    """Matches element-wise nodes without computation."""
     plan = plan_views(node)
     if plan is None:
         return None
@@ -218,14 +218,14 @@ def compile_views(node: EinSum) -> Runner | None:
 
 
 def is_plain(node: EinSum, expr: Expr) -> bool:
-    """True for literals and for operand values that can be viewed."""
+    """True for literals and for operand values that a view can represent."""
     if isinstance(expr, Value):
         return len(set(node.operands[expr.operand].labels)) <= len(_LETTERS)
     return isinstance(expr, Const)
 
 
 def spread(node: EinSum, operand: Operand, shape: tuple[int, ...]) -> View | None:
-    """The operand as an array over all keys, repeated along those it does not have."""
+    """The view of an operand over all keys, broadcast along missing keys."""
     keys = [k for k in node.keys if k in operand.labels]
     view = reading(node, operand, keys)
     if len(keys) == len(node.keys):
@@ -240,10 +240,10 @@ def spread(node: EinSum, operand: Operand, shape: tuple[int, ...]) -> View | Non
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """As `numpy.broadcast_to` of an array without axes, in a fifth of the time.
+    """The same as `numpy.broadcast_to` of an array without axes, in a fifth of the time.
 
     Attributes:
-        shape: The shape to which it is repeated.
+        shape: The shape after broadcasting.
     """
 
     shape: tuple[int, ...]
