@@ -44,11 +44,11 @@ def explain_options(reader: TokenReader, queries: Sequence[str]) -> Options:
     """Reads [ANALYZE] [VERBOSE] [SIMULATE] [(option, …)].
 
     Args:
-        reader: Stands behind EXPLAIN.
-        queries: What a query begins with; a parenthesis before one of them is the query's.
+        reader: The reader of the statement, after EXPLAIN.
+        queries: The first words of a query; a parenthesis before one of them belongs to the query.
 
     Raises:
-        ProgrammingError: An option is unknown, given twice, or its value is wrong.
+        ProgrammingError: An option is unknown, occurs twice, or has an invalid value.
     """
     options = Options()
     while reader.word() in _FLAGS:
