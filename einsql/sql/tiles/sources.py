@@ -1,4 +1,4 @@
-"""FROM over tiles: as over elements, with keys of blocks and arrays as columns."""
+"""FROM over tiles, whose columns are keys of blocks and arrays."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TileFrom(FromBinder):
         return Source(name, columns)
 
     def key_range(self, item: exp.Table, call: exp.GenerateSeries, left: Scope) -> Source:
-        """Refuses range(), which gives elements."""
+        """Refuses range(), which returns elements."""
         raise ProgrammingError(
             "A range holds elements, and its FROM holds tiles too",
             hint="TILES((SELECT i, i AS val FROM range(n) AS r(i)), parts) cuts it into tiles.",
