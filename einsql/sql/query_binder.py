@@ -175,7 +175,7 @@ class QueryBinder:
         if self.change is None or len(self.ctes) > 1:
             raise ProgrammingError(
                 f"The part {cte.alias} of WITH changes data inside of a query",
-                hint="Such a part stands in the WITH that begins a statement.",
+                hint="Write such a part in the WITH that begins a statement.",
                 position=position(cte),
             )
         self.change(cte)
@@ -188,9 +188,9 @@ class QueryBinder:
                 return level[name.lower()]
         if self.ctes and name.lower() in self.changing:  # a view cannot read names of WITH
             raise ProgrammingError(
-                f'"{name}" changes a tensor and gives no rows',
-                hint="Read the tensor by its own name: every part of a statement reads what was "
-                "there before it. What it will hold can be a SELECT of WITH that both parts read.",
+                f'"{name}" changes a tensor and returns no rows',
+                hint="Read the tensor by its own name: every part of a statement reads the data "
+                "before the statement. For the new data, both parts can read a SELECT of WITH.",
             )
         if name.lower() in self.foreign:
             error = ForeignNameError(f'"{name}" is outside the tensor fragment')

@@ -82,7 +82,7 @@ class FromBinder:
         for join in item.args.get("joins") or []:
             if _is_comma(join):
                 raise ProgrammingError(
-                    "A comma cannot stand within a join",
+                    "A comma is not allowed within a join",
                     hint="Write CROSS JOIN.",
                     position=position(join),
                 )

@@ -112,8 +112,8 @@ def _no_tensor_work(query: Binder, error: NotSupportedError | UnknownHere) -> Pr
     read = f", and {within[-1]}, which it reads, is not" if len(within) > 1 else ""
     kind = UnknownHere if isinstance(error, UnknownHere) else ProgrammingError
     return kind(
-        f"GRADIENT is of tensor work alone{read}: {reason}",
-        hint=hint or "docs/sql.md says what is tensor work.",
+        f"GRADIENT supports tensor work only{read}: {reason}",
+        hint=hint or "docs/sql.md defines tensor work.",
         position=place,
     )
 

@@ -98,7 +98,7 @@ class ScalarBinder:
     def literal(self, node: exp.Expr) -> Typed:
         """Binds a number; text is not a tensor value."""
         if node.args["is_string"]:
-            raise unsupported("Text", node, "Tensors hold numbers and booleans.")
+            raise unsupported("Text", node, "Tensors contain numbers and booleans.")
         return number(node.name)
 
     def negation(self, node: exp.Expr) -> Typed:
@@ -255,7 +255,7 @@ class ScalarBinder:
             )
         hint = suggest(name, FUNCTION_NAMES, "functions")
         if name in ("gradient", "einsum", "read_tensor"):
-            hint = f"{name.upper()} gives a tensor and stands in FROM: SELECT * FROM {name}(…)."
+            hint = f"{name.upper()} returns a tensor; call it in FROM: SELECT * FROM {name}(…)."
         raise UnknownHere(
             f"There is no function {name} of {len(args)} argument{'s' * (len(args) != 1)}",
             hint=hint,

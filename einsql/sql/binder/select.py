@@ -213,7 +213,9 @@ class SelectBinder:
                 self._reads_own = self._reads_outer = False
                 self.aggregates[call] = self._bind_aggregate(aggregation, call)
                 if self._reads_outer and not self._reads_own:
-                    raise unsupported("An aggregate of columns of the outer SELECT alone", call)
+                    raise unsupported(
+                        "An aggregate that reads columns of the outer SELECT only", call
+                    )
 
     def _bind_aggregate(self, aggregation: Aggregation, call: exp.Expr) -> Typed:
         binder = ScalarBinder(self)
@@ -312,14 +314,14 @@ class SelectBinder:
     def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
         """Refuses an aggregate that `match` has not resolved."""
         raise ProgrammingError(
-            f"{aggregate_name(node).upper()}() cannot stand in {self.clause}",
+            f"{aggregate_name(node).upper()}() is not allowed in {self.clause}",
             hint="Aggregates belong into SELECT or HAVING.",
         )
 
     def window(self, node: exp.Window) -> Typed:
         """Binds an aggregate over the rows with equal partition keys, and joins it to the rows."""
         if self.clause not in ("SELECT", "QUALIFY"):
-            raise ProgrammingError(f"A window aggregate cannot stand in {self.clause}")
+            raise ProgrammingError(f"A window aggregate is not allowed in {self.clause}")
         for arg in ("order", "spec", "first"):
             if node.args.get(arg):
                 raise unsupported("A window with ORDER BY or a frame", node)

@@ -24,7 +24,7 @@ def function_hint(reason: str, hint: str) -> str:
         return hint
     kind, name = unknown.groups()
     if kind == "Table" and name.lower() in FUNCTION_NAMES:
-        return f"{name} is a function of values and stands in SELECT, as in SELECT {name}(val) …."
+        return f"{name} is a scalar function; call it in SELECT, as in SELECT {name}(val) …."
     ours = FUNCTION_NAMES if kind == "Scalar" else [*TABLE_FUNCTIONS, *TABLE_MACROS]
     meant = nearest(name, [*([guess[1]] if guess else []), *ours])
     return f'Did you mean "{meant}"?' if meant is not None else ""

@@ -149,7 +149,7 @@ class MacroExpander:
 
     def _check_call(self, macro: Macro, call: exp.Anonymous) -> None:
         if macro.is_table:
-            raise ProgrammingError(f"{macro.name} is a table macro; it stands in FROM")
+            raise ProgrammingError(f"{macro.name} is a table macro; call it in FROM")
         if macro.name.lower() in call.meta.get("chain", ()):
             raise ProgrammingError(f"The macro {macro.name} refers to itself")
         self.count(macro, call)

@@ -61,14 +61,14 @@ def bind_parameter(value: object) -> Typed:
         if not -(2**63) <= value < 2**63:
             raise NotSupportedError(
                 "A parameter beyond BIGINT is outside the tensor fragment",
-                hint="Tensors hold numbers from -2^63 to 2^63 - 1.",
+                hint="Tensors contain numbers from -2^63 to 2^63 - 1.",
             )
         return integer(value)
     if isinstance(value, float):
         return Typed(Const(value, DType.DOUBLE), DType.DOUBLE)
     raise NotSupportedError(
         f"A parameter of type {type(value).__name__} is outside the tensor fragment",
-        hint="Tensors hold numbers and booleans.",
+        hint="Tensors contain numbers and booleans.",
     )
 
 

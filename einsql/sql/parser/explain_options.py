@@ -55,7 +55,7 @@ def explain_options(reader: TokenReader, queries: Sequence[str]) -> Options:
         setattr(options, _FLAGS[reader.word()], True)
         reader.at += 1
     if reader.word() in _OPTIONS:
-        error = reader.error("Options of EXPLAIN with a value stand in parentheses")
+        error = reader.error("Options of EXPLAIN with a value need parentheses")
         error.hint = _EXAMPLE
         raise error
     if reader.word(1) not in queries and reader.take("("):

@@ -142,9 +142,8 @@ class _Loops:
         statement, _ = self.parse(sql)
         if isinstance(statement, st.Transaction) and statement.action != "COMMIT":
             raise ProgrammingError(
-                f"{statement.action} cannot stand in a loop",
-                hint="Each step is done as a whole or not at all; COMMIT keeps what is done "
-                "so far.",
+                f"{statement.action} is not allowed in a loop",
+                hint="Each step is atomic; COMMIT makes the previous steps permanent.",
                 position=start,
             )
         text = replaced(sql, _uses(statement, tokens, variables))

@@ -114,7 +114,7 @@ def place(tree: exp.Expr, numbers: dict[int, int]) -> exp.Expr:
     for at in sorted(numbers):
         if at not in placed:
             raise ProgrammingError(
-                "Syntax error: a parameter cannot stand here",
+                "Syntax error: a parameter is not allowed here",
                 hint="It takes the place of a number, not of a name.",
                 position=at,
             )

@@ -108,5 +108,7 @@ def placed(tree: exp.Expr, hints: Sequence[Hint]) -> None:
         node.set("expressions", waiting.pop(int(str(node.expressions[0]))).items)
     for hint in waiting.values():
         raise ProgrammingError(
-            "A hint stands right behind SELECT, one for each", hint=_FORM, position=hint.position
+            "A hint must directly follow SELECT, at most one for each",
+            hint=_FORM,
+            position=hint.position,
         )

@@ -67,7 +67,7 @@ class TreeReader(TokenReader):
         if tree.find(exp.Placeholder, exp.Parameter) is not None:
             marks = (t.start for t in self.tokens if t.start >= start and t.text in ("?", "$"))
             raise ProgrammingError(
-                "A parameter cannot stand in a definition",
+                "A parameter is not allowed in a definition",
                 hint="The argument of a macro takes its place.",
                 position=next(marks, start),
             )

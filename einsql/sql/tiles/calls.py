@@ -102,7 +102,7 @@ class Calls:
     def _aggregate(self, name: str, node: exp.Anonymous) -> Typed:
         if self.select.clause != "SELECT" or self.select.groups is None:
             raise ProgrammingError(
-                f"{PREFIX}{name} cannot stand in {self.select.clause}",
+                f"{PREFIX}{name} is not allowed in {self.select.clause}",
                 hint="Aggregates belong into SELECT.",
             )
         if name == "stack" and len(node.expressions) != 3:

@@ -31,7 +31,7 @@ class KeyDomain(Domain):
         for term in conjuncts(condition):
             if operands_of(term):
                 raise ProgrammingError(
-                    "Blocks are joined and chosen by their keys, not by what is in them",
+                    "Blocks are joined and selected by their keys, not by their elements",
                     hint="Compare elements in the SELECT list, as in CASE WHEN x.tile > 0 ….",
                 )
             if not self._equal(term):

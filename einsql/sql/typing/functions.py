@@ -120,7 +120,7 @@ def rounded(x: Typed, digits: Typed | None, float_stays: bool) -> Typed:
     n = digits.value.value if isinstance(digits.value, Const) and digits.literal else None
     if not isinstance(n, int) or digits.type is not DType.INTEGER:
         raise NotSupportedError(
-            "ROUND to digits that are no whole literal is outside the tensor fragment",
+            "ROUND to digits that are not an integer literal is outside the tensor fragment",
             hint="ROUND(x * 100) / 100 rounds to two digits.",
         )
     to_integer = apply("round", [x], float_stays)

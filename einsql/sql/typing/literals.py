@@ -69,7 +69,7 @@ def whole_number(digits: str, sign: int = 1) -> Typed:
     if len(digits) > _LONGEST:  # Python limits the digits of `int`
         raise NotSupportedError(
             f"An integer of {len(digits)} digits does not fit BIGINT",
-            hint="Tensors hold numbers from -2^63 to 2^63 - 1.",
+            hint="Tensors contain numbers from -2^63 to 2^63 - 1.",
         )
     return integer(sign * int(digits), literal=True)
 
