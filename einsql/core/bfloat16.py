@@ -21,12 +21,12 @@ def widen(bits: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """The float32 numbers of BFLOAT16 bits, all of them exact.
 
     Args:
-        bits: uint16.
+        bits: The bits, uint16.
         out: The array to write to, float32 of the same shape; None for new memory.
     """
     if out is None:
         few = bits[tuple(slice(0, 1) if s == 0 else slice(None) for s in bits.strides)]
-        if few.size < bits.size:  # a default may stand for more keys than memory has bytes
+        if few.size < bits.size:  # a broadcast default may have more keys than memory has bytes
             return np.broadcast_to(widen(few), bits.shape)
         out = np.empty_like(bits, np.float32, subok=False)
     np.left_shift(bits, 16, out=out.view(np.uint32), dtype=np.uint32, casting="unsafe")
@@ -37,7 +37,7 @@ def narrow(values: np.ndarray) -> np.ndarray:
     """The BFLOAT16 bits nearest to numbers, in new memory.
 
     Args:
-        values: Of any dtype of numbers.
+        values: The numbers, of any numeric dtype.
     """
     upper = rounded(values).view(np.uint32) >> np.uint32(16)
     return np.asarray(upper).astype(_BITS)
@@ -47,7 +47,7 @@ def rounded(values: np.ndarray) -> np.ndarray:
     """The BFLOAT16 nearest to each number, as float32; DOUBLE is rounded once.
 
     Args:
-        values: Of any dtype of numbers.
+        values: The numbers, of any numeric dtype.
     """
     values = np.asarray(values)
     if values.dtype != np.float32 and values.dtype != np.float16:
@@ -62,19 +62,19 @@ def rounded(values: np.ndarray) -> np.ndarray:
 
 
 def _rounded_doubles(values: np.ndarray) -> np.ndarray:
-    """As `rounded`, of float64.
+    """The BFLOAT16 nearest to each float64, as float32.
 
-    The last place that a BFLOAT16 keeps of a number is 2^-7 of its leading one, or 2^-133.
+    The last place of a BFLOAT16 is 2^-7 of its leading one, and 2^-133 at least.
     """
     with np.errstate(all="ignore"):
         _, exponent = np.frexp(values)
         places = 8 - np.maximum(exponent, -125)
-        scaled = np.rint(np.ldexp(values, places))  # at most 2^8, so nothing is lost here
+        scaled = np.rint(np.ldexp(values, places))  # at most 2^8, so this is exact
         return np.asarray(np.ldexp(scaled, -places)).astype(np.float32)
 
 
 def loaded(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """A field's array in the dtype that computes with it: BFLOAT16 as float32, others as is."""
+    """A field's array in its computing dtype: float32 for BFLOAT16, else unchanged."""
     return widen(array) if dtype is DType.BFLOAT16 else array
 
 

@@ -13,19 +13,19 @@ from einsql.errors import ProgrammingError
 T = TypeVar("T")
 
 SHALLOW = 20
-"""Depth of nesting, of a text with the definitions it reads, that fits into any stack."""
+"""Nesting depth of a text, with the definitions that it reads, that fits into any stack."""
 _STACK = 512 * 2**20
-"""Bytes of the deep stack: `_FRAMES` of 2 KB, and some room."""
+"""Bytes of the deep stack: 2 KB for each of `_FRAMES`, and a reserve."""
 _FRAMES = 200_000
-"""Python's recursion limit meanwhile: 200 frames for each of 999 nested expressions."""
+"""Python's recursion limit on the deep stack: 200 frames for each of 999 nested expressions."""
 
 
 class NeedsRoom(BaseException):
-    """Planning may not fit into the caller's stack; it had no effects yet."""
+    """Planning may exceed the caller's stack; it is raised before planning has effects."""
 
 
 class _Limits:
-    """Python's recursion limit, which is one for all threads: raised while any deep one runs."""
+    """Python's recursion limit for all threads, which is raised while a deep thread runs."""
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
@@ -49,7 +49,7 @@ class _Limits:
                 threading.stack_size(before)
 
     def end(self) -> None:
-        """A thread with a deep stack has ended."""
+        """Restores the recursion limit when the last thread with a deep stack has ended."""
         with self._changing:
             self._leave()
 
@@ -103,11 +103,11 @@ def with_room(run: Callable[[], T], depth: int = 0) -> T:
     """Runs a function on the caller's stack, or on a deep one if that may be too small.
 
     Args:
-        run: The function; it is called again if it raises NeedsRoom.
-        depth: The nesting depth of its text; above `SHALLOW` it runs on the deep stack at once.
+        run: The function, which is called a second time if it raises NeedsRoom.
+        depth: The nesting depth of its text. Above `SHALLOW` the first call uses the deep stack.
 
     Raises:
-        ProgrammingError: The deep stack is too small as well.
+        ProgrammingError: The deep stack is too small.
     """
     try:
         if depth <= SHALLOW:

@@ -1,8 +1,8 @@
 """Boxes of keys: an interval `[lo, hi)` along each axis, many boxes at once.
 
-Arrays of boxes are int64 (…, axes, 2). A box none of whose intervals is empty has keys;
-one without axes has exactly one. Equal splits differ by one key at most, longer parts
-first, wherever something is cut.
+Arrays of boxes are int64 (…, axes, 2). A box has keys if none of its intervals is empty. A box
+without axes has exactly one key. The parts of an equal split differ by one key at most, and the
+longer parts come first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 
 def split(lo: int, hi: int, parts: int) -> np.ndarray:
-    """Cuts `[lo, hi)` equally.
+    """Cuts `[lo, hi)` into parts of equal length.
 
     Returns:
         int64 of shape (parts, 2).
@@ -23,12 +23,12 @@ def split(lo: int, hi: int, parts: int) -> np.ndarray:
 
 
 def part(intervals: np.ndarray, number: np.ndarray, parts: int) -> np.ndarray:
-    """A part of each interval, if it is cut equally.
+    """A part of each interval, which is cut into parts of equal length.
 
     Args:
-        intervals: int64 (…, 2).
-        number: int64 (…), which of the parts, counted from 0.
-        parts: Into how many it is cut.
+        intervals: The intervals, int64 (…, 2).
+        number: The index of each part from 0, int64 (…).
+        parts: The number of parts of an interval.
     """
     lo = intervals[..., 0]
     size, longer = np.divmod(intervals[..., 1] - lo, parts)
@@ -37,35 +37,35 @@ def part(intervals: np.ndarray, number: np.ndarray, parts: int) -> np.ndarray:
 
 
 def common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The intersections of boxes with boxes; `hi` is below `lo` where they are empty."""
+    """The intersections of boxes; the result may have `hi` below `lo` where one is empty."""
     lo, hi = np.maximum(a[..., 0], b[..., 0]), np.minimum(a[..., 1], b[..., 1])
     return np.stack([lo, hi], axis=-1)
 
 
 def extents(boxes: np.ndarray) -> np.ndarray:
-    """Keys along each axis, int64 (…, axes)."""
+    """The numbers of keys along each axis, int64 (…, axes)."""
     return np.asarray(np.maximum(0, boxes[..., 1] - boxes[..., 0]))
 
 
 def enclosing(boxes: np.ndarray) -> np.ndarray:
-    """The least box around boxes (n, axes, 2); int64 (axes, 2)."""
+    """The smallest box that contains all boxes (n, axes, 2); int64 (axes, 2)."""
     return np.stack([boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)], axis=1)
 
 
 def volumes(boxes: np.ndarray) -> np.ndarray:
-    """Keys in each box, int64 (…)."""
+    """The numbers of keys of the boxes, int64 (…)."""
     return np.asarray(extents(boxes).prod(axis=-1))
 
 
 def runs(box: np.ndarray, most: int) -> Iterator[np.ndarray]:
-    """Cuts a box into boxes whose keys follow each other, the last axis fastest.
+    """Cuts a box into boxes of consecutive keys; the last axis varies fastest.
 
     Args:
-        box: int64 (axes, 2).
-        most: How many keys a box may have, at least 1.
+        box: The box, int64 (axes, 2).
+        most: The largest number of keys of a resulting box, at least 1.
 
     Yields:
-        Boxes with keys, in the order of these.
+        Boxes that are not empty, in the order of their keys.
     """
     shape = extents(box).tolist()
     if not prod(shape):

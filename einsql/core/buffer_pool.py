@@ -1,4 +1,4 @@
-"""Memory for large results, reused once no reference to the result is left.
+"""A pool of memory blocks for large results; a block is reused when no reference to it is left.
 
 The operating system zeroes large blocks page by page at first touch, which costs a few percent
 of a matrix product. A repeated statement reuses the blocks of its last run instead. Blocks
@@ -19,35 +19,35 @@ import numpy as np
 from einsql.core import forks
 
 LARGE = 1 << 18
-"""Bytes from which a block is worth keeping; smaller ones the allocator keeps itself."""
+"""Least bytes of a pooled block; the allocator reuses smaller blocks itself."""
 KEPT = 1 << 27
-"""Most bytes of all blocks that are remembered, lent or free; `keep` changes it."""
+"""Most bytes of all pooled blocks, lent or free, by default; `keep` changes it."""
 
 Lend = Callable[[int], np.ndarray]
-"""Gives a block of so many bytes."""
+"""Returns a block of a number of bytes."""
 
 _bounds: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
-"""How many bytes may be remembered while something lives."""
+"""Bounds of the pool's size in bytes, by the object during whose life each applies."""
 
 _most = KEPT
-"""The number of bytes set by `keep`, before other bounds apply."""
+"""The pool's size in bytes set by `keep`, before other bounds apply."""
 
 _here = threading.local()
-"""What lends blocks in this thread: `lend`, if anything does."""
+"""The function that lends blocks in this thread, in the attribute `lend`, if it is set."""
 
 _blocks: dict[int, list[np.ndarray]] = {}
 """All blocks, lent or free, by their size; the most recently lent is last."""
 
 _lock = threading.Lock()
 
-_LINE = 64
+_LINE = 64  # bytes of a cache line; blocks are aligned to it
 
 _FREE = 2
 """The `getrefcount` of a block that only the list of blocks refers to."""
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array in C order; it may show memory of a result that is gone."""
+    """An uninitialised array in C order; its memory may contain values of a former result."""
     nbytes = prod(shape) * dtype.itemsize
     if nbytes < LARGE:
         return np.empty(shape, dtype)
@@ -60,7 +60,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:
-    """The array in C order: itself, or a copy in such memory."""
+    """The array in C order: itself, or a copy in pooled memory."""
     if array.flags.c_contiguous:
         return array
     copy = empty(array.shape, array.dtype)
@@ -69,7 +69,7 @@ def contiguous(array: np.ndarray) -> np.ndarray:
 
 
 def converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A copy of the array in another dtype, in such memory; its axes follow each other alike."""
+    """A copy of the array in another dtype, in pooled memory; the order of its axes is kept."""
     if array.flags.fnc:
         return converted(array.T, dtype).T
     copy = empty(array.shape, dtype)
@@ -78,7 +78,7 @@ def converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def keep(nbytes: int) -> None:
-    """Sets how many bytes are kept; a process that only runs einsql may keep more."""
+    """Sets the pool's size in bytes; a process that only runs einsql may use a larger one."""
     global _most
     with _lock:
         _most = nbytes
@@ -87,7 +87,7 @@ def keep(nbytes: int) -> None:
 
 @contextmanager
 def lending(lend: Lend) -> Iterator[None]:
-    """Takes large blocks of this thread from elsewhere; none of them is remembered."""
+    """Allocates this thread's large blocks by another function; the pool does not keep them."""
     before: Lend | None = getattr(_here, "lend", None)
     _here.lend = lend
     try:
@@ -97,8 +97,8 @@ def lending(lend: Lend) -> Iterator[None]:
 
 
 def bound(owner: object, nbytes: int | None) -> None:
-    """Sets how many bytes may be remembered while an object lives; None for any number."""
-    with _lock:  # sessions of several threads come and go
+    """Bounds the pool's size in bytes during an object's life; None removes its bound."""
+    with _lock:  # sessions of several threads set bounds
         if nbytes is None:
             _bounds.pop(owner, None)
         else:
@@ -107,7 +107,7 @@ def bound(owner: object, nbytes: int | None) -> None:
 
 
 def release() -> None:
-    """Gives free blocks back to the system."""
+    """Returns free blocks to the system."""
     with _lock:
         for size in list(_blocks):
             same = _blocks[size]
@@ -117,14 +117,14 @@ def release() -> None:
 
 
 def _bound() -> None:
-    """Frees blocks beyond the smallest bound; the caller has acquired the lock."""
+    """Frees blocks above the smallest bound; the caller has acquired the lock."""
     global KEPT
     KEPT = min([_most, *_bounds.values()])
     _forget()
 
 
 def _lend(nbytes: int) -> np.ndarray:
-    """A view of a free block of that size, which counts as lent while a view of it lives.
+    """A view of a free block of that size; the block counts as lent while a view of it exists.
 
     The block lent last is tried first, as it may still be in a cache.
     """
@@ -135,7 +135,7 @@ def _lend(nbytes: int) -> np.ndarray:
             if sys.getrefcount(same[n]) == _FREE:
                 same.append(same.pop(n))
                 return _aligned(same[-1])
-    block = np.empty(size, np.uint8)  # without the lock, for memory may not suffice
+    block = np.empty(size, np.uint8)  # without the lock: memory may not suffice
     view = _aligned(block)
     with _lock:
         _blocks.setdefault(size, []).append(block)
@@ -144,13 +144,13 @@ def _lend(nbytes: int) -> np.ndarray:
 
 
 def _aligned(block: np.ndarray) -> np.ndarray:
-    """The block from its first cache line on, shortened by the size of a cache line."""
+    """The part of a block from its first cache line on, one line shorter than the block."""
     start = -block.ctypes.data % _LINE
     return block[start : start + len(block) - _LINE]
 
 
 def _forget() -> None:
-    """Lets blocks go, those of the size lent least recently first, until few enough are kept."""
+    """Frees blocks, of the least recently lent size first, until the pool is within its bound."""
     total = sum(size * len(same) for size, same in _blocks.items())
     for size in list(_blocks):
         same = _blocks[size]
@@ -162,7 +162,7 @@ def _forget() -> None:
 
 
 def _unlock() -> None:
-    """Replaces the lock in a forked child: the thread that held it does not exist there."""
+    """Replaces the lock in a forked child, where the thread that acquired it does not exist."""
     global _lock
     _lock = threading.Lock()
 

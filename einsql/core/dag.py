@@ -1,4 +1,4 @@
-"""Graphs of frozen nodes whose operands may be shared: every language's are walked alike."""
+"""Traversals of acyclic graphs of frozen nodes with shared operands, for all languages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ R = TypeVar("R")
 
 
 def producers_first(roots: Sequence[N], children: Callable[[N], Sequence[N]]) -> list[N]:
-    """Every node below some roots once, producers before consumers.
+    """Every node reachable from the roots once, producers before consumers.
 
     Args:
-        roots: The nodes to start from.
+        roots: The nodes from which the traversal starts.
         children: The operands of a node, in order.
     """
     order: list[N] = []
@@ -34,9 +34,9 @@ def bottom_up(root: N, children: Callable[[N], Sequence[N]], visit: Callable[[N,
     """Computes a value of a graph from the values of its nodes.
 
     Args:
-        root: The last node.
+        root: The node whose value is computed.
         children: The operands of a node, in order.
-        visit: Takes a node and the values of its operands, and returns the value of the node.
+        visit: Function of a node and the values of its operands, which returns its value.
     """
     done: dict[int, R] = {}
     for node in producers_first([root], children):

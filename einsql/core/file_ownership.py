@@ -13,13 +13,13 @@ from collections import deque
 from functools import cache
 
 CHECKED = hasattr(os, "geteuid")
-"""Windows protects a user's directories by access control lists, which are not examined here."""
+"""False on Windows, whose access control lists this module does not examine."""
 
 _LINKS = 40
-"""Symbolic links that one path may have, as in Linux."""
+"""Most symbolic links of one path, as in Linux."""
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _WALK = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY | getattr(os, "O_NOFOLLOW", 0)
-"""With O_PATH a directory need not be readable to be passed through."""
+"""Flags for directories of a path; O_PATH requires no permission to read them."""
 _READ = (
     os.O_RDONLY
     | getattr(os, "O_CLOEXEC", 0)
@@ -30,7 +30,7 @@ _READ = (
 
 
 class ExposedError(OSError):
-    """Another user controls a file or directory; the text is a clause that names it."""
+    """Another user controls a file or directory; the message is a clause that names it."""
 
 
 def private_directory(path: str, *below: str) -> str:
@@ -38,10 +38,10 @@ def private_directory(path: str, *below: str) -> str:
 
     Args:
         path: An absolute path; it may contain symbolic links.
-        below: Names of directories in it, each within the former one.
+        below: The names of nested directories in it, outermost first.
 
     Returns:
-        The path of the last one without symbolic links; no other user can redirect it.
+        The path of the innermost directory without symbolic links; no other user can redirect it.
 
     Raises:
         ExposedError: Other users can change an ancestor, or `path` or a directory below it
@@ -69,8 +69,8 @@ def read_private(path: str) -> bytes:
     """The content of a regular file that belongs to this user and is not writable by others.
 
     Raises:
-        ExposedError: It belongs to another user, or is writable by others.
-        OSError: It cannot be read, or is no regular file.
+        ExposedError: The file belongs to another user, or is writable by others.
+        OSError: The file cannot be read, or is not a regular file.
     """
     file = os.open(path, _READ)
     with open(file, "rb") as text:
@@ -86,8 +86,8 @@ def check_file(path: str) -> None:
     """Refuses a file that users other than this one and root can change.
 
     Raises:
-        ExposedError: They can, or can replace it.
-        OSError: It cannot be examined.
+        ExposedError: Another user can change or replace the file.
+        OSError: The file cannot be examined.
     """
     if not CHECKED:
         return
@@ -104,11 +104,11 @@ def _walk(path: str) -> tuple[int, str]:
     """Opens a directory, and creates it where it is absent.
 
     Returns:
-        Its descriptor and its path without symbolic links.
+        The directory's descriptor and its path without symbolic links.
 
     Raises:
-        ExposedError: Other users can change what the path means.
-        OSError: It cannot be opened or created.
+        ExposedError: Other users can redirect the path.
+        OSError: The directory cannot be opened or created.
     """
     names, links = deque(path.split(os.sep)), 0
     here, real = os.open(os.sep, _WALK), os.sep
@@ -140,7 +140,7 @@ def _walk(path: str) -> tuple[int, str]:
 
 
 def _target(directory: int, path: str, name: str) -> str | None:
-    """Where a symbolic link in an open directory leads; None if there is no link."""
+    """The target of a symbolic link in an open directory; None if there is no link."""
     try:
         facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:

@@ -24,18 +24,18 @@ from einsql.errors import OperationalError
 T = TypeVar("T")
 
 WAIT = 60.0
-"""Seconds for which a fork waits for work that it must not interrupt: the first kernel compiles
-within a second on an idle machine, and Numba is loaded before."""
+"""Seconds for which a fork waits for work that it must not interrupt. Compiling the first kernel
+takes a second on an idle machine after Numba is loaded."""
 LOOK = 1e-4
-"""Seconds between two checks whether threads are done; short products take about as long."""
+"""Seconds between two checks whether threads have finished: the time of a short product."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why an object cannot be used in a child.
+    """The reason why an object cannot be used in a child.
 
     Attributes:
-        process: Id of the process that made the object.
+        process: The id of the process that created the object.
     """
 
     process: int
@@ -61,12 +61,12 @@ class Owner(Protocol):
     """An owner of resources that a child must not use."""
 
     def forked(self, refusal: Refusal) -> None:
-        """Called once in a child: refuses from now on, and releases nothing."""
+        """Called once in a child; the owner refuses later calls and releases nothing."""
 
 
 _owners: dict[int, ReferenceType[Owner]] = {}
-"""By the ids of the objects. Not a WeakSet: to list a dict's values takes one step, during which
-no other thread adds one."""
+"""The owners by their ids. A dict's values are listed in one step, during which no other thread
+adds an owner; a WeakSet does not allow this."""
 _functions: list[Callable[[], None]] = []
 _undisturbed: list[Undisturbed] = []
 _process = _parent = os.getpid()
@@ -74,7 +74,7 @@ _depth = 0
 
 
 class _Forking(threading.local):
-    """The forks that this thread has begun: what waits for them, and what may not be destroyed."""
+    """The forks that this thread has begun, and the objects kept alive for them."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[Sequence[Undisturbed], Sequence[object]]] = []
@@ -94,13 +94,13 @@ def parent() -> int:
 
 
 def register(owner: Owner) -> None:
-    """Notifies an object of a fork in the child, for as long as the object lives."""
+    """Notifies an object of forks, in the child, until the object is destroyed."""
     key = id(owner)
     _owners[key] = ref(owner, lambda _: _owners.pop(key, None))
 
 
 def at_fork(function: Callable[[], None]) -> None:
-    """Has a function called in every child; it makes a module's state anew."""
+    """Registers a function to be called in every child, to create a module's state anew."""
     _functions.append(function)
 
 
@@ -113,34 +113,34 @@ def never_destroy(thing: object) -> None:
 
 
 class Undisturbed:
-    """A section of work that forks wait for, until no other thread is in it.
+    """A section of work; a fork waits until no other thread is in it.
 
-    It is for work that takes locks or waits for threads within libraries. A child would inherit
+    Use it for work that acquires locks or waits for threads within libraries. A child would inherit
     those locks in a locked state, and OpenBLAS ends its threads before each fork, even during a
     product. The section is reentrant, and a thread inside it may fork.
 
     Args:
-        work: The work as a participle, as in "compiled".
+        work: The work as a participle for messages, as in "compiled".
     """
 
     def __init__(self, work: str) -> None:
         self._work = work
         self._inside: list[int] = []
-        """Ids of threads, each as often as it is inside. Lists change in one step."""
+        """The id of a thread for each of its entries. A list changes in one step."""
         self._stopped = False
-        """Whether a fork waits, or a child may not begin at all."""
+        """Whether a fork waits, or threads of a child must not enter at all."""
         self._forks = threading.Lock()
         self._interrupted: int | None = None
         _undisturbed.append(self)
 
     def __enter__(self) -> None:
-        """Begins, after the forks that wait.
+        """Enters the section, after the waiting forks.
 
         Raises:
-            OperationalError: A thread of the parent process was at it for `WAIT` seconds.
+            OperationalError: A thread of the parent process was in the section for `WAIT` seconds.
         """
         me = get_ident()
-        self._inside.append(me)  # first: a fork says that it waits, and then looks
+        self._inside.append(me)  # first: a fork sets `_stopped` before it checks the threads
         if self._stopped:
             self._give_way(me)
 
@@ -162,7 +162,7 @@ class Undisturbed:
             self._inside.append(me)
 
     def begin_fork(self) -> bool:
-        """Waits until no other thread is inside; False if that takes too long."""
+        """Waits until no other thread is inside; returns False after `WAIT` seconds."""
         end = monotonic() + WAIT
         if not self._forks.acquire(timeout=WAIT):
             return False
@@ -175,20 +175,20 @@ class Undisturbed:
         return True
 
     def end_fork(self) -> None:
-        """Lets others begin, in the parent and in the child."""
+        """Allows threads to enter again, in the parent and in the child."""
         self._stopped = False
         self._forks.release()
 
     def interrupt(self, process: int) -> None:
-        """In a child: the fork has not waited any longer."""
+        """Closes the section in a child whose fork waited in vain."""
         self._stopped, self._interrupted = True, process
 
 
 class PerProcess(Generic[T]):
-    """A value that each process makes for itself when it first needs it.
+    """A value that each process creates at its first use.
 
     Args:
-        make: Makes it; gets that of the parent process, or None.
+        make: Function that creates the value, from the parent process's value or None.
     """
 
     def __init__(self, make: Callable[[T | None], T]) -> None:
@@ -205,8 +205,8 @@ class PerProcess(Generic[T]):
         return value
 
     def forked(self, refusal: Refusal) -> None:
-        """Forgets the parent's value, which is never destroyed here."""
-        register(self)  # a child of the child has to forget its own
+        """Drops the parent's value, whose destructor never runs in this process."""
+        register(self)  # a child of this child drops this child's value
         if self._value is not None:
             never_destroy(self._value)
             self._inherited, self._value = self._value, None
@@ -214,8 +214,8 @@ class PerProcess(Generic[T]):
 
 def _before() -> None:
     waited = [work for work in _undisturbed if work.begin_fork()]
-    # Python drops the locals of other threads in a child before it calls `_in_child`: what only
-    # they refer to would be destroyed there.
+    # Python drops the locals of other threads in a child before it calls `_in_child`. An object
+    # to which only they refer would be destroyed there.
     owners = [owner for known in list(_owners.values()) if (owner := known()) is not None]
     _forking.begun.append((waited, owners))
 
@@ -231,7 +231,7 @@ def _in_child() -> None:
     _parent, _process, _depth = _process, os.getpid(), _depth + 1
     refusal = Refusal(_parent)
     owners = [owner for known in list(_owners.values()) if (owner := known()) is not None]
-    _owners.clear()  # a child of the child inherits what refuses already
+    _owners.clear()  # the owners refuse already, also in a child of this child
     failures: list[Exception] = []
     waited, _ = _forking.begun[-1]
     for work in _undisturbed:
@@ -247,14 +247,14 @@ def _in_child() -> None:
     if "_duckdb" in sys.modules:
         sys.__dict__["_einsql_quiet_end"] = _QuietEnd()
     if failures:
-        raise failures[0]  # Python reports it and goes on
+        raise failures[0]  # Python reports the exception and continues
 
 
 class _QuietEnd:
     """Ends a child's standard error when its interpreter clears `sys`, the last module.
 
-    Nothing but libraries write there afterwards. DuckDB's, by nanobind, reports every object that
-    still exists as leaked, which is intended here: some sixty lines at the end of each child.
+    Only libraries write there afterwards. DuckDB's uses nanobind, which reports every object that
+    still exists as leaked. These objects are kept on purpose; the report has some sixty lines.
     """
 
     def __del__(
@@ -262,12 +262,12 @@ class _QuietEnd:
         open_file: Callable[[str, int], int] = os.open,
         replace: Callable[[int, int], int] = os.dup2,
         null: tuple[str, int] = (os.devnull, os.O_WRONLY),
-    ) -> None:  # names of modules mean nothing any more
+    ) -> None:  # the modules' names are cleared already
         replace(open_file(*null), 2)
 
 
 def _attempt(call: Callable[[], None], failures: list[Exception]) -> None:
-    """One owner that fails must not keep the others from refusing."""
+    """Calls a function and collects its exception, so that all owners are notified."""
     try:
         call()
     except Exception as error:

@@ -1,7 +1,7 @@
 """Suppresses NumPy's warnings about floating-point conditions, which SQL does not report.
 
-Changing NumPy's settings takes a microsecond, as long as a short operation. A program does it
-once for all of its steps, so a kernel within a program does not do it again.
+Changing NumPy's settings takes a microsecond, as long as a short operation. A program changes
+them once for all of its steps, so a kernel within a program does not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class _Here(threading.local):
     """The state of this thread.
 
     Attributes:
-        ignored: Whether conditions are ignored already.
+        ignored: Whether the conditions are ignored.
     """
 
     ignored = False
@@ -26,7 +26,7 @@ here = _Here()
 
 
 class Ignored:
-    """A context in which this thread's conditions are ignored, and `here` says so."""
+    """A context that ignores this thread's floating-point conditions and sets `here.ignored`."""
 
     __slots__ = ("_before", "_state")
 

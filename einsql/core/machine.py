@@ -13,10 +13,10 @@ RANK_LATENCY = 1.5e-4
 synchronizes, slices and assembles. `CALIBRATE` measured 0.13 to 0.17 ms on two cores."""
 
 MOST_OF_MEMORY = 0.8
-"""The default part of a machine's memory that one program may take."""
+"""The default fraction of a machine's memory for one program."""
 
 _ENOUGH = 2**63
-"""A control group without a limit reports this many bytes or more."""
+"""Bytes; a control group without a limit reports this number or a larger one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Effort:
     """The arithmetic of a point of a domain.
 
     Attributes:
-        cheap: Operations that take about as long as an addition.
-        calls: Calls of functions that take as long as EXP.
+        cheap: The number of operations that take about as long as an addition.
+        calls: The number of function calls that take about as long as EXP.
     """
 
     cheap: int
@@ -34,20 +34,20 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Rates and latencies of a site; all sites are alike.
+    """Rates and latencies of a site; all sites have the same.
 
     Attributes:
         flops_float: Scalar operations per second of FLOAT contractions.
-        flops_double: The same in DOUBLE and BIGINT, whose values take 8 bytes.
+        flops_double: Scalar operations per second of DOUBLE and BIGINT contractions.
         map_float: Scalar operations per second of everything else, in FLOAT.
-        map_double: The same in DOUBLE and BIGINT.
+        map_double: Scalar operations per second of everything else, in DOUBLE and BIGINT.
         exp_float: Calls per second of EXP and other functions that take as long, in FLOAT.
-        exp_double: The same in DOUBLE and BIGINT.
-        memory_bandwidth: Bytes per second a kernel reads and writes, of arrays that fit no
-            cache.
-        call_overhead: Seconds a kernel call takes before its work starts.
-        latency: Seconds a message between sites takes before its first byte arrives (α).
-        network: Bytes per second that a site sends, or receives (1/β).
+        exp_double: Calls per second of these functions in DOUBLE and BIGINT.
+        memory_bandwidth: Bytes per second that a kernel reads and writes, for arrays larger than
+            the caches.
+        call_overhead: Seconds from a kernel call to the start of its work.
+        latency: Seconds until the first byte of a message between sites arrives (α).
+        network: Bytes per second that a site sends or receives (1/β).
     """
 
     flops_float: float = 5e10
@@ -70,7 +70,7 @@ class Machine:
         return effort.cheap / rate + effort.calls / (self.exp_double if double else self.exp_float)
 
     def with_flops(self, flops: float) -> Machine:
-        """A machine whose FLOAT contractions run at a rate; its other rates keep their ratios."""
+        """A machine with a rate of FLOAT contractions; the other rates keep their ratios to it."""
         by = flops / self.flops_float
         return replace(
             self,
@@ -88,18 +88,18 @@ _SITE = Machine()
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A cluster: nodes of sites and the network between them; all nodes are alike.
+    """A cluster: equal nodes of sites, and the network between the nodes.
 
     Sites are numbered node by node, as MPI launchers place ranks by default. Any node reaches
     any other over its links, and the switches between them are never a bottleneck.
 
     Attributes:
-        node_sites: Sites of a node; the last node has the rest.
-        links: Links that join a node to the network. Each carries both directions at once.
+        node_sites: The number of sites of a node; the last node has the remainder.
+        links: The number of links from a node to the network. A link is full duplex.
         network: Bytes per second of a link in one direction.
-        latency: Seconds a message between nodes takes before its first byte arrives (α).
-        node_network: Bytes per second that a site sends, or receives, inside its node.
-        node_latency: Seconds a message inside a node takes before its first byte arrives.
+        latency: Seconds until the first byte of a message between nodes arrives (α).
+        node_network: Bytes per second that a site sends or receives inside its node.
+        node_latency: Seconds until the first byte of a message inside a node arrives.
         node_memory: Bytes of memory of a node, for all of its sites; None if unknown.
     """
 
@@ -118,7 +118,7 @@ class Topology:
 
 
 def topology_like(machine: Machine) -> Topology:
-    """A cluster of nodes of one site, joined as a machine's sites are."""
+    """A cluster of nodes with one site each and a machine's network."""
     return Topology(
         network=machine.network,
         latency=machine.latency,
@@ -134,15 +134,15 @@ def memory() -> int:
     try:
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):
-        limits.append(2**33)  # a system that does not tell
+        limits.append(2**33)  # the system does not report its memory
     for path in _limits():
-        with suppress(OSError, ValueError):  # there is none, or it says "max"
+        with suppress(OSError, ValueError):  # the file does not exist, or contains "max"
             limits.append(int(Path(path).read_text(encoding="ascii")))
     return min(n for n in limits if n > 0)
 
 
 def _limits() -> list[str]:
-    """Files that hold limits of this process's control group and of those around it."""
+    """Paths of the memory limits of this process's control group and of the enclosing groups."""
     paths = ["/sys/fs/cgroup/memory/memory.limit_in_bytes"]
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()

@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 def memoized(known: dict[K, V], key: K, compute: Callable[[], V]) -> V:
-    """The value of a key, which is computed if the dictionary lacks it."""
+    """The value of a key; it is computed and stored if the dictionary lacks it."""
     if key not in known:
         known[key] = compute()
     return known[key]

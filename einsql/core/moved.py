@@ -1,4 +1,4 @@
-"""Old import paths, which keep working for one release and warn.
+"""Old import paths, which remain valid for one release and emit a warning.
 
 A finder at the end of `sys.meta_path` imports the new module for an old path. A class or
 function that left a package is served by the package's `__getattr__`, through `moved_attribute`.
@@ -26,14 +26,14 @@ MOVED = {
     "einsql.explain:Explanation": "einsql.explain.explanation:Explanation",
     "einsql.optimizer.simulation:simulate": "einsql.optimizer.simulation.simulation:simulate",
 }
-"""Old paths and new ones; "module:name" is one attribute, all others are whole modules.
+"""Old paths and new ones; "module:name" is one attribute, every other path is a module.
 
 The submodules of a package have moved with it.
 """
 
 
 def new_module(old: str) -> str | None:
-    """The path that a module has now, or None for one that has not moved."""
+    """The new path of a module, or None if it has not moved."""
     package, submodules = old, ""
     while package and package not in MOVED:
         package, _, last = package.rpartition(".")
@@ -42,10 +42,10 @@ def new_module(old: str) -> str | None:
 
 
 def moved_attribute(module: str, name: str) -> object:
-    """The body of `__getattr__` in a module that attributes have left.
+    """The body of `__getattr__` in a module from which attributes have moved.
 
     Raises:
-        AttributeError: No such attribute has moved.
+        AttributeError: No attribute of that name has moved.
     """
     old = f"{module}:{name}"
     if old not in MOVED:
@@ -81,7 +81,7 @@ class OldPackage(ModuleType):
 
 
 class _Loader:
-    """Gives the module of a new path to the import of an old one."""
+    """Loads the module of a new path for the import of an old path."""
 
     def __init__(self, now: str) -> None:
         self._now = now
@@ -99,7 +99,7 @@ class _Loader:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        if self._spec is not None:  # the import has replaced it by that of the old path
+        if self._spec is not None:  # the import has replaced it by the old path's spec
             module.__spec__ = self._spec
 
 
@@ -109,7 +109,7 @@ class MovedModules:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """A spec that loads the new module, or None if nothing of that name has moved."""
+        """A spec that loads the new module, or None if no module of that name has moved."""
         now = new_module(name) if name.startswith("einsql.") else None
         if now is None:
             return None

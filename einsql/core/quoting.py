@@ -1,13 +1,13 @@
-"""Names and texts as SQL writes them."""
+"""Names and text literals in SQL notation."""
 
 from __future__ import annotations
 
 
 def in_quotes(name: str) -> str:
-    """A name in double quotes, which may then hold any characters."""
+    """A name in double quotes, in which it may contain any character."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """A text as a literal."""
+    """A text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"

@@ -10,16 +10,16 @@ from math import prod
 import numpy as np
 
 PRESENT = ".present"
-"""Name of the BOOLEAN field telling which keys exist; absent from dense relations."""
+"""Name of the BOOLEAN field that is true for existing keys; dense relations have none."""
 
 
 def valid(field: str) -> str:
-    """Name of the BOOLEAN field telling where `field` is not NULL."""
+    """Name of the BOOLEAN field that is true where `field` is not NULL."""
     return f".valid:{field}"
 
 
 def is_flag(field: str) -> bool:
-    """True for presence and validity fields, which are no columns of their own."""
+    """True for presence and validity fields, which are not columns."""
     return field.startswith(".")
 
 
@@ -66,19 +66,20 @@ class DType(enum.Enum):
 
     @property
     def is_short(self) -> bool:
-        """True for the types of two bytes, which are stored only: they compute as FLOAT."""
+        """True for the types of two bytes; arithmetic converts them to FLOAT."""
         return self in (DType.HALF, DType.BFLOAT16)
 
     @property
     def range(self) -> tuple[int, int]:
-        """Least and greatest value of an integer type, inclusive."""
+        """The least and the greatest value of an integer type."""
         return _RANGES[self]
 
     @classmethod
     def of(cls, dtype: np.dtype) -> DType | None:
         """The type that stores a NumPy dtype without loss, or None.
 
-        Plain uint16 gives None. BFLOAT16 has two dtypes: the one of `numpy`, and ml_dtypes'.
+        The result is None for plain uint16. BFLOAT16 has two dtypes: the one of `numpy`, and the
+        one of ml_dtypes.
         """
         if dtype.itemsize == 2 and dtype.kind in "uV":
             metadata: Mapping[str, object] = dtype.metadata or {}
@@ -87,7 +88,7 @@ class DType(enum.Enum):
 
     @classmethod
     def held(cls, dtype: np.dtype) -> DType | None:
-        """The type of a field by its array, where uint16 can only be the bits of BFLOAT16."""
+        """The type of a field with a dtype; uint16 means the bits of BFLOAT16."""
         return cls.BFLOAT16 if dtype == cls.BFLOAT16.numpy else cls.of(dtype)
 
 
@@ -119,13 +120,13 @@ class Key:
 
     @property
     def extent(self) -> int:
-        """How many values the key can take."""
+        """The number of possible values of the key."""
         return max(0, self.hi - self.lo)
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A stored column: a value, or a presence or validity flag."""
+    """A stored field: a value column, or a presence or validity flag."""
 
     name: str
     dtype: DType
@@ -136,8 +137,8 @@ class Schema:
     """Keys and fields of a tensor relation; arrays have one axis per key, in order.
 
     Attributes:
-        shape: Extent of each key, in elements.
-        size: Number of possible keys, in elements.
+        shape: The extent of each key.
+        size: The number of possible combinations of keys.
     """
 
     keys: tuple[Key, ...]
@@ -151,18 +152,18 @@ class Schema:
 
     @property
     def values(self) -> tuple[Field, ...]:
-        """The fields that are columns, without flags."""
+        """The fields that are columns; flags are omitted."""
         return tuple(f for f in self.fields if not is_flag(f.name))
 
     def has(self, field: str) -> bool:
-        """True if a field of that name is stored."""
+        """True if the schema has a field of that name."""
         return any(f.name == field for f in self.fields)
 
     def dtype(self, field: str) -> DType:
-        """Type of a field.
+        """The type of a field.
 
         Raises:
-            KeyError: There is no such field.
+            KeyError: The schema has no field of that name.
         """
         for f in self.fields:
             if f.name == field:

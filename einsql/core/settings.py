@@ -15,14 +15,14 @@ class Settings:
     """The values that SET changes.
 
     Attributes:
-        machine: The rates from which costs in seconds follow; each is a setting.
-        site_memory: Bytes that a cell of a cut operation may take; None for no limit.
-        device: The device that runs kernels, the processor or a GPU.
-        device_memory: Bytes that relations may take on it; None for nearly all that is free.
-        matmul_precision: How a GPU may round factors of FLOAT in matrix products.
-        memory_limit: Bytes of memory that a statement may allocate; None for no limit.
-        temp_directory: The directory to spill to; None for the default one, "" to not spill.
-        max_temp_directory_size: Bytes that may be spilled; None for nearly all that is free.
+        machine: The rates from which costs in seconds follow; each rate is a setting.
+        site_memory: Most bytes of a cell of a partitioned operation; None for no limit.
+        device: The device that runs kernels: the processor or a GPU.
+        device_memory: Most bytes of relations on the device; None for nearly all free memory.
+        matmul_precision: The precision to which a GPU may round FLOAT factors of matrix products.
+        memory_limit: Most bytes of memory that a statement allocates; None for no limit.
+        temp_directory: The directory for spilled data; None for the default, "" to not spill.
+        max_temp_directory_size: Most spilled bytes; None for nearly all free disk space.
     """
 
     float_math: str = "float"
@@ -52,9 +52,9 @@ _CHOICES = {
     "matmul_precision": ("float32", "tf32"),
 }
 _MEMORY = ("site_memory", "device_memory", "memory_limit", "max_temp_directory_size")
-"""Amounts of memory, none of which is no limit."""
+"""Settings that are amounts of memory; an empty value sets no limit."""
 _PERCENT = re.compile(r"\s*(\d{1,3}(?:\.\d*)?)\s*%\s*")
-MOST_SITES = 65536
+MOST_SITES = 65536  # a plan has arrays with an entry for each site
 
 RATES: dict[str, Quantity] = {
     "flops_float": FLOPS,
@@ -68,10 +68,10 @@ RATES: dict[str, Quantity] = {
     "latency": DURATION,
     "network": BANDWIDTH,
 }
-"""The machine's attributes, each a setting."""
+"""The machine's attributes, each of which is a setting."""
 
 RANKS = ("mpi", "mpiexec", "mpi_host")
-"""Options of `connect` besides settings: the MPI ranks that do the work."""
+"""Options of `connect` besides settings: they select the MPI ranks that run statements."""
 
 SETTINGS = (
     *_CHOICES,
@@ -89,7 +89,7 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
     """The settings after SET name = value.
 
     Raises:
-        ProgrammingError: There is no such setting or value.
+        ProgrammingError: The setting does not exist, or the value is invalid.
     """
     if name in _CHOICES:
         choice = value.lower()
@@ -137,7 +137,7 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
 
 
 def _bytes(name: str, value: str) -> int | None:
-    """An amount of memory; that of `memory_limit` may be a part of the machine's."""
+    """An amount of memory in bytes; `memory_limit` also accepts a percentage of the machine's."""
     if value.lower() == "none":
         return None
     part = _PERCENT.fullmatch(value) if name == "memory_limit" else None
@@ -149,7 +149,7 @@ def _bytes(name: str, value: str) -> int | None:
 
 
 def setting_text(settings: Settings, name: str) -> str:
-    """A setting's value as SET takes it."""
+    """A setting's value in the notation of SET."""
     if name in RATES:
         return RATES[name].text(getattr(settings.machine, name))
     value = getattr(settings, name)

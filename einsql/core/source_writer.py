@@ -1,6 +1,6 @@
-"""Writes runs as Python source, because calls and lookups dominate the time of short work.
+"""Writes the work of nodes as Python source: calls and lookups dominate the time of short work.
 
-The runner of a node may give its work as lines of source over names. A repeated program joins
+The runner of a node may write its work as lines of source over names. A repeated program joins
 the lines of all its nodes into one function, see `engine/program_writer.py`.
 """
 
@@ -14,24 +14,24 @@ import numpy as np
 
 
 class FieldSource(Protocol):
-    """What a function has of a relation's fields."""
+    """The fields of a relation, as expressions in a generated function."""
 
     def array(self, field: str) -> str:
-        """The name of a field's array; it is read now if it has not been."""
+        """The variable of a field's array; the first call writes the line that reads it."""
 
     @property
     def whole(self) -> str:
-        """Text that gives all fields by their names."""
+        """An expression for the mapping of all fields by their names."""
 
 
 class Page:
-    """The lines of a function's body.
+    """The body of a generated function.
 
     Attributes:
-        lines: They, without indentation.
-        names: What is there before the function runs.
-        made: Variables that lines have set, in order.
-        tick: The name of the function that takes the fraction done.
+        lines: The lines of the body, without indentation.
+        names: The values of the function's global names.
+        made: The variables that the lines set, in order.
+        tick: The name of the callback with the completed fraction, 0 to 1.
     """
 
     def __init__(self, tick: str) -> None:
@@ -42,24 +42,24 @@ class Page:
         self._count = 0
 
     def held(self, value: object, stem: str = "c") -> str:
-        """A name for a value that exists before the function runs."""
+        """Adds a global name for a value and returns the name."""
         self._count += 1
         self.names[name := f"{stem}{self._count}"] = value
         return name
 
     def line(self, text: str) -> str:
-        """A new variable for what an expression gives."""
+        """Adds a line that assigns an expression to a new variable; returns the variable."""
         self._count += 1
         self.lines.append(f"{(name := f'v{self._count}')} = {text}")
         self.made.append(name)
         return name
 
     def function(self, head: str, *more: str) -> Any:
-        """The function of a head, as in `f(x)`, and of what has been written.
+        """Compiles the lines to a function.
 
         Args:
-            head: Its name and parameters.
-            more: Lines behind the others.
+            head: The function's name and parameters, as in `f(x)`.
+            more: Further lines at the end of the body.
         """
         text = "".join(f"\n    {line}" for line in (*self.lines, *more))
         exec(compile(f"def {head}:{text}", "<einsql run>", "exec"), self.names)
@@ -67,30 +67,30 @@ class Page:
 
 
 Write = Callable[[Page, Sequence[FieldSource]], Mapping[str, str] | None]
-"""Writes what a node does with its operands; gives the names of its fields, or None, having
-written nothing that counts, where that is not known."""
+"""Writes the work of a node over its operands; returns the variables of its fields by name, or
+None if the node cannot be written. The lines written before a None have no effect."""
 
 
 def write_of(run: object) -> Write | None:
-    """How what runs a node is written, if it says so."""
+    """The function that writes a runner's work as source, or None if the runner has none."""
     write: Write | None = getattr(run, "write", None)
     return write
 
 
 def bare_of(run: object) -> object:
-    """What runs a node where floating-point conditions are ignored already."""
+    """The runner of a node for contexts that ignore floating-point conditions already."""
     return getattr(run, "bare", run)
 
 
 @dataclass(slots=True)
 class TakenField:
-    """Fields that are looked up in a mapping, each once.
+    """Fields of a mapping, each of which the generated code reads at most once.
 
     Attributes:
-        page: Where they are read.
-        name: The mapping's.
-        plain: Whether its values are surely arrays of NumPy's own type.
-        read: Names of those that have been read.
+        page: The body that reads the fields.
+        name: The variable of the mapping.
+        plain: Whether all values of the mapping are known to be `numpy.ndarray`s.
+        read: The variables of the fields that the body has read, by field.
     """
 
     page: Page
@@ -113,10 +113,10 @@ class TakenField:
 
 @dataclass(frozen=True, slots=True)
 class ShownField:
-    """Fields that are variables.
+    """Fields that are variables of the generated function.
 
     Attributes:
-        names: Theirs by those of the fields.
+        names: The variables by the names of the fields.
     """
 
     names: Mapping[str, str]

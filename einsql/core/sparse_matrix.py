@@ -1,4 +1,4 @@
-"""Matrices of which only some elements are stored, as the engine keeps and kernels read them."""
+"""Sparse matrices: the format in which the engine stores them and kernels read them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from einsql.errors import InterfaceError
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
-    """A matrix of which some elements are stored, row by row (CSR).
+    """A sparse matrix in compressed sparse row format (CSR).
 
     Attributes:
-        shape: Rows and columns.
-        starts: Where each row begins among the elements, and where the last one ends; an
-            array of rows + 1 integers.
-        columns: Column of each element; those of a row differ, and increase unless an owner
-            has put them out of order.
-        values: Value of each element.
+        shape: The numbers of rows and columns.
+        starts: The offset of each row's first element, and the number of elements; an array of
+            rows + 1 integers.
+        columns: The column of each element. The columns of a row are distinct. They increase,
+            unless the owner of the array has reordered them.
+        values: The value of each element.
     """
 
     shape: tuple[int, int]
@@ -32,40 +32,40 @@ class Compressed:
 
     @property
     def stored(self) -> int:
-        """How many elements are stored."""
+        """The number of stored elements."""
         return len(self.columns)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the three arrays."""
+        """The size of the three arrays in bytes."""
         return self.starts.nbytes + self.columns.nbytes + self.values.nbytes
 
     @property
     def counts(self) -> np.ndarray:
-        """How many elements each row has."""
-        # Not np.diff: a large array of its own costs more than the differences.
+        """The number of elements of each row."""
+        # np.diff would allocate a large array, which costs more than the differences.
         out = empty((len(self.starts) - 1,), self.starts.dtype)
         np.subtract(self.starts[1:], self.starts[:-1], out=out)
         return out
 
     @property
     def rows(self) -> np.ndarray:
-        """Row of each element."""
+        """The row of each element."""
         return np.repeat(np.arange(self.shape[0]), self.counts)
 
     def of(self, values: np.ndarray) -> Compressed:
-        """Other values at the same places."""
+        """A matrix with the same structure and other values."""
         return Compressed(self.shape, self.starts, self.columns, values)
 
     def checked(self) -> Compressed:
-        """The matrix without elements after its last row, if its structure is valid.
+        """The matrix without surplus elements behind its last row; its structure is checked.
 
-        Its arrays may be those of an owner who writes into them: SciPy's
-        `eliminate_zeros()` moves elements to the front, and compiled code that reads them
-        would follow any number.
+        Another object may own the arrays and write into them. For example, SciPy's
+        `eliminate_zeros()` moves elements to the front. Compiled code does not check indices, so
+        an invalid structure would make it read outside of the arrays.
 
         Raises:
-            InterfaceError: Rows do not follow each other, or columns are outside of the matrix.
+            InterfaceError: The starts of the rows decrease, or a column is outside of the matrix.
         """
         starts, end = self.starts, int(self.starts[-1])
         if (
@@ -77,7 +77,7 @@ class Compressed:
         if (starts[1:] < starts[:-1]).any():
             raise changed("its rows do not follow each other")
         columns = self.columns[:end]
-        # One pass: a number below 0 is the largest as an unsigned one.
+        # One pass suffices: a negative number becomes a very large unsigned one.
         unsigned = columns.view(columns.dtype.str.replace("i", "u"))
         if end and int(unsigned.max()) >= self.shape[1]:
             raise changed(f"columns lie outside its {self.shape[1]:,}")
@@ -86,11 +86,11 @@ class Compressed:
         return Compressed(self.shape, starts, columns, self.values[:end])
 
     def part(self, rows: slice, columns: slice) -> Compressed:
-        """Some rows and columns; nothing is copied while all columns are taken.
+        """A submatrix; it shares the arrays if it has all columns.
 
         Args:
-            rows: With a start and a stop within the rows.
-            columns: Likewise.
+            rows: The rows, a slice with a start and a stop within the matrix.
+            columns: The columns, a slice of the same form.
         """
         if (rows, columns) == (slice(0, self.shape[0]), slice(0, self.shape[1])):
             return self
@@ -105,23 +105,23 @@ class Compressed:
         return Compressed(shape, starts, own_columns - columns.start, values).only(inside)
 
     def only(self, kept: np.ndarray) -> Compressed:
-        """Those elements that a flag is true for."""
+        """The matrix of the elements whose flag is true."""
         before = np.concatenate(([0], np.cumsum(kept)))
         starts = before[self.starts].astype(self.starts.dtype)
         return Compressed(self.shape, starts, self.columns[kept], self.values[kept])
 
     def into(self, array: np.ndarray) -> None:
-        """Writes the stored elements into an array of the matrix's shape; others stay."""
+        """Writes the stored elements into an array of the matrix's shape; it changes no other."""
         array[self.rows, self.columns] = self.values
 
 
 class Sparse:
-    """What fields are besides a mapping where their one value is stored sparsely.
+    """An interface of fields whose one value column is a sparse matrix, besides the mapping.
 
     Attributes:
-        matrix: The stored elements, as their owner left them; `taken` is what may be read.
+        matrix: The stored elements, unchecked; `taken` returns them checked.
         turned: Whether the matrix's rows are the relation's second key.
-        filled: Whether every key exists, with value 0 where nothing is stored.
+        filled: Whether every key exists; the value is 0 where no element is stored.
     """
 
     turned: bool
@@ -134,30 +134,30 @@ class Sparse:
 
     @abstractmethod
     def taken(self) -> Compressed:
-        """The stored elements as they are now.
+        """The current stored elements, with a valid structure.
 
         Raises:
-            InterfaceError: Their owner has changed the structure.
+            InterfaceError: The owner of the arrays has made the structure invalid.
         """
 
     @abstractmethod
     def narrowed(self, spans: tuple[slice, slice]) -> Mapping[str, np.ndarray]:
-        """The fields over a part of the keys, stored sparsely too.
+        """The fields over a part of the keys, which are sparse as well.
 
         Args:
-            spans: The positions of both keys, each with a start and a stop.
+            spans: The positions of both keys, slices with a start and a stop.
 
         Raises:
-            InterfaceError: As `taken`.
+            InterfaceError: The owner of the arrays has made the structure invalid.
         """
 
     def submatrix(self, spans: tuple[slice, slice]) -> Compressed:
-        """The part of the matrix over a part of the relation's keys, as it is now."""
+        """The current submatrix over a part of the relation's keys."""
         return self.taken().part(*(spans[::-1] if self.turned else spans))
 
 
 def changed(how: str) -> InterfaceError:
-    """The error for a matrix that is no longer what was registered."""
+    """The error for a registered matrix whose owner has changed its structure."""
     return InterfaceError(
         f"A sparse matrix has been changed since it was registered: {how}",
         hint="Register it again. Until then its values may change, and its elements as long "

@@ -1,4 +1,4 @@
-"""Typing rules: from argument types to the types a function takes and gives."""
+"""Typing rules: the parameter types and the result type of a function, by its argument types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def common(a: DType, b: DType) -> DType | None:
     if a is b:
         return a
     if a.is_short and b.is_short:
-        return F  # neither holds the other's values
+        return F  # neither type represents all values of the other
     if a in _RANK and b in _RANK:
         return max(a, b, key=_RANK.__getitem__)
     return None
@@ -26,14 +26,14 @@ def common(a: DType, b: DType) -> DType | None:
 
 @dataclass(frozen=True, slots=True)
 class Typing:
-    """Argument types to cast to and the result type."""
+    """The types to which arguments are cast, and the result type."""
 
     args: tuple[DType, ...]
     result: DType
 
 
 TypeRule = Callable[[tuple[DType, ...], bool], Typing | None]
-"""Takes argument types and whether FLOAT stays FLOAT; None when the types don't fit."""
+"""A function of argument types and of whether FLOAT stays FLOAT; None for unsupported types."""
 
 
 def meet(types: tuple[DType, ...]) -> DType | None:
@@ -45,19 +45,19 @@ def meet(types: tuple[DType, ...]) -> DType | None:
 
 
 def arithmetic(types: tuple[DType, ...], _: bool) -> Typing | None:
-    """Numbers in their common type; BOOLEAN is refused."""
+    """The common type of numbers; BOOLEAN is refused."""
     met = meet(types)
     return None if met is None or met is B else Typing((met,) * len(types), met)
 
 
 def compare(types: tuple[DType, ...], _: bool) -> Typing | None:
-    """Both sides in their common type; the result is BOOLEAN."""
+    """The common type of both sides; the result is BOOLEAN."""
     met = I32 if B in types and set(types) - {B} <= {DType.TINYINT, I32} else meet(types)
     return None if met is None else Typing((met,) * len(types), B)
 
 
 def choose(types: tuple[DType, ...], _: bool) -> Typing | None:
-    """Values in their common type, which exists for BOOLEAN only among themselves."""
+    """The common type of the values; BOOLEAN has one with BOOLEAN only."""
     met = meet(types)
     return None if met is None else Typing((met,) * len(types), met)
 
@@ -72,7 +72,7 @@ def real(types: tuple[DType, ...], float_stays: bool) -> Typing | None:
 
 
 def division(types: tuple[DType, ...], _: bool) -> Typing | None:
-    """`/` gives FLOAT for FLOAT and DOUBLE for everything else."""
+    """The result of `/` is FLOAT for FLOAT, and DOUBLE for every other type."""
     met = meet(types)
     if met is None or met is B:
         return None
@@ -89,7 +89,7 @@ def rounding(types: tuple[DType, ...], _: bool) -> Typing | None:
 
 
 def rounding_keeps_integers(types: tuple[DType, ...], stays: bool) -> Typing | None:
-    """As rounding, but integers stay what they are."""
+    """Floats and integers keep their type."""
     return Typing(types, types[0]) if types[0].is_integer else rounding(types, stays)
 
 
@@ -100,12 +100,12 @@ def sign(types: tuple[DType, ...], _: bool) -> Typing | None:
 
 
 def logic(types: tuple[DType, ...], _: bool) -> Typing | None:
-    """BOOLEAN in, BOOLEAN out."""
+    """BOOLEAN arguments and a BOOLEAN result."""
     return Typing(types, B) if set(types) == {B} else None
 
 
 def float_test(types: tuple[DType, ...], _: bool) -> Typing | None:
-    """A question about a float."""
+    """A float argument and a BOOLEAN result."""
     met = meet(types)
     if met is None or met is B:
         return None
@@ -113,27 +113,27 @@ def float_test(types: tuple[DType, ...], _: bool) -> Typing | None:
 
 
 def bits(types: tuple[DType, ...], _: bool) -> Typing | None:
-    """Integers only."""
+    """The common type of integers; other types are refused."""
     met = meet(types)
     return Typing((met,) * len(types), met) if met is not None and met.is_integer else None
 
 
 def unchanged(types: tuple[DType, ...], _: bool) -> Typing | None:
-    """Any value, as it is."""
+    """Any type; the result has the argument's type."""
     return Typing(types, types[0])
 
 
 def narrowing(types: tuple[DType, ...], _: bool) -> Typing | None:
-    """A DOUBLE as the nearest FLOAT; one beyond FLOAT is infinite, which CAST would refuse."""
+    """From DOUBLE to the nearest FLOAT; a value out of range becomes infinite, unlike in CAST."""
     return Typing(types, F) if types == (D,) else None
 
 
 def whole_division(types: tuple[DType, ...], _: bool) -> Typing | None:
-    """BIGINTs to a DOUBLE."""
+    """BIGINT arguments and a DOUBLE result."""
     return Typing(types, D) if set(types) == {I64} else None
 
 
 def conditional(types: tuple[DType, ...], stays: bool) -> Typing | None:
-    """IF: a BOOLEAN and two values with a common type."""
+    """The arguments of IF: a BOOLEAN and two values with a common type."""
     chosen = choose(types[1:], stays)
     return None if chosen is None or types[0] is not B else Typing((B, *chosen.args), chosen.result)

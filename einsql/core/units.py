@@ -20,11 +20,11 @@ class Quantity:
 
     Attributes:
         name: The name of the quantity.
-        unit: Its base unit.
-        example: An example of its notation.
-        units: Factors of the units in which it is shown, by name, the smallest first.
-        others: Factors of further units.
-        least: The least value.
+        unit: The base unit.
+        example: An example of the notation.
+        units: The factors of the units in which values are shown, by name, in rising order.
+        others: The factors of further units, by name.
+        least: The least value, in the base unit.
     """
 
     name: str
@@ -39,10 +39,10 @@ class Quantity:
 
         Args:
             text: A positive number and a unit.
-            position: Its position in a statement.
+            position: The offset of the text in a statement.
 
         Raises:
-            ProgrammingError: It cannot be read, or is no size that anything has.
+            ProgrammingError: The text is no quantity of this kind, or is out of range.
         """
         match = _NUMBER.fullmatch(text)
         factor = {**self.others, **self.units}.get(match[2]) if match else None
@@ -55,7 +55,7 @@ class Quantity:
         return value
 
     def text(self, value: float) -> str:
-        """A value as `read` takes it, with up to six digits."""
+        """A value in the notation of `read`, with up to six digits."""
         smallest, *larger = self.units.items()
         name, factor = next((u for u in larger[::-1] if value >= u[1] * (1 - 1e-9)), smallest)
         return f"{value / factor:.6g}{name}"
@@ -80,7 +80,7 @@ SIZE = Quantity(
     },
     least=1,
 )
-"""Bytes; DuckDB's spelling."""
+"""Bytes, in DuckDB's spelling."""
 
 BANDWIDTH = Quantity(
     "bandwidth",
@@ -116,17 +116,17 @@ DURATION = Quantity(
 """Seconds."""
 
 
-# ---- for people
+# ---- output for people
 
 
 EXACT = 1_000_000
-"""Numbers below are shown in full, others with a prefix and three digits."""
+"""Numbers below it are shown in full, larger ones with a prefix and three digits."""
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def quantity(n: float) -> str:
-    """A number with an SI prefix and three digits, to be followed by its unit."""
+    """A number with an SI prefix and three digits; the caller appends the unit."""
     value, power = float(n), 0
     while abs(value) >= 999.5 and power < len(_PREFIXES) - 1:
         value, power = value / 1000, power + 1
@@ -136,7 +136,7 @@ def quantity(n: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in a unit that suits them."""
+    """A time in seconds, shown in a unit of its order of magnitude."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -144,5 +144,5 @@ def duration(seconds: float) -> str:
 
 
 def data_size(nbytes: float) -> str:
-    """Bytes in full below a million, else with a prefix."""
+    """A number of bytes, shown in full below a million and with a prefix above."""
     return f"{nbytes:,.0f} B" if nbytes < EXACT else f"{quantity(nbytes)}B"

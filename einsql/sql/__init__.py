@@ -1,7 +1,7 @@
 """The room of SQL: text to bound EinSum graphs.
 
-From bottom to top: `functions/` names what a statement may call, `parser/` reads text, `typing/`
-types expressions, `parameters/` has what is known at run time, `scope/` resolves names, `macros/`
-expands calls, `binder/` binds SELECTs over elements and `tiles/` those over tiles.
-`query_binder.py` joins them into the binder of a statement.
+The packages from bottom to top: `functions/` lists the callable functions, `parser/` parses text
+and `typing/` types expressions. `parameters/` describes run-time inputs, `scope/` resolves names
+and `macros/` expands calls. `binder/` binds SELECTs over elements, and `tiles/` SELECTs over tiles.
+`query_binder.py` combines them to the binder of a statement.
 """

@@ -37,15 +37,15 @@ else:  # loaded for statements with such calls, and over tiles
 T = TypeVar("T")
 
 REENTRIES = 8
-"""Nested expansions of one view or table macro that are allowed before it counts as recursive."""
+"""Most nested expansions of one view or table macro; more are refused as recursive."""
 
 
 @dataclass
 class Argument:
-    """A SELECT that is an argument of a table macro; it is bound once, in the caller's scope.
+    """A SELECT as the argument of a table macro; it is bound once, in the caller's scope.
 
     Attributes:
-        ctes, active, foreign: The binder's, at the call.
+        ctes, active, foreign: The attributes of the binder at the call.
         relation: The bound SELECT; None before the macro's body reads it.
     """
 
@@ -58,7 +58,7 @@ class Argument:
 
 @dataclass
 class QueryBinder:
-    """Binds one statement's queries; equal names resolve to one shared node."""
+    """Binds the queries of one statement; equal names resolve to one shared node."""
 
     catalog: Catalog
     parameters: BoundParameters = field(default_factory=BoundParameters)
@@ -72,21 +72,21 @@ class QueryBinder:
     foreign: frozenset[str] = frozenset()
     """Lower-case names of the surrounding WITH that only DuckDB can compute."""
     refused: Mapping[str, Error] = field(default_factory=dict)
-    """The errors that explain it, by name."""
+    """The errors for which einsql cannot compute these names, by name."""
     backward: dict[tuple[int, str], Backward] = field(default_factory=dict)
-    """Backward passes by the node and the field of their losses."""
+    """The backward passes by the node and the field of the loss."""
     arguments: dict[int, Argument] = field(default_factory=dict)
     """The SELECTs that are arguments of table macros, by id."""
     change: Callable[[exp.CTE], None] | None = None
-    """Called for each part of the statement's own WITH that changes a tensor; None refuses them."""
+    """Callback for parts of the statement's own WITH that change a tensor; None refuses them."""
     changing: set[str] = field(default_factory=set)
-    """Lower-case names of such parts."""
+    """The lower-case names of these parts."""
     macros: MacroExpander = field(init=False)
     """The expansion of the statement's macro calls."""
     windows: Windows = field(init=False)
     """The windows between parameters."""
     tile_queries: TileQueries = field(init=False)
-    """Finds the queries over tiles."""
+    """The detection of queries over tiles."""
 
     def __post_init__(self) -> None:
         self.macros = MacroExpander(self.catalog.macro)
@@ -97,7 +97,7 @@ class QueryBinder:
         """Binds a query to a relation of elements.
 
         Raises:
-            Error: It is wrong, over tiles, or outside the tensor fragment.
+            Error: The query is wrong, over tiles, or outside the tensor fragment.
         """
         return as_elements(self.bind_any(query), "A SELECT over tiles", query)
 
@@ -105,7 +105,7 @@ class QueryBinder:
         """Binds a query over elements or over tiles, depending on its FROM.
 
         Raises:
-            Error: It is wrong, or outside the tensor fragment.
+            Error: The query is wrong, or outside the tensor fragment.
         """
         if isinstance(query, exp.Subquery):
             check_syntax(query)
@@ -119,7 +119,7 @@ class QueryBinder:
         raise unsupported(query.key.upper(), query)
 
     def _argument(self, argument: Argument) -> Relation | TileRelation:
-        """The relation of a SELECT that is a macro's argument."""
+        """The relation of a SELECT that is the argument of a macro."""
         if argument.relation is None:
             before = self.ctes, self.active, self.foreign, self.joining
             self.ctes, self.active = argument.ctes, argument.active
@@ -137,7 +137,7 @@ class QueryBinder:
         return select_over_tiles.TileSelect(self).bind(select)
 
     def with_ctes(self, query: exp.Expr, run: Callable[[], T]) -> T:
-        """Binds the parts of a WITH clause that are read, then runs with their names in reach.
+        """Binds the parts of a WITH clause that are read; calls `run` with their names in scope.
 
         A part that nothing reads is not bound, so an unknown column in it is no error, as in
         DuckDB.
@@ -175,7 +175,7 @@ class QueryBinder:
         if self.change is None or len(self.ctes) > 1:
             raise ProgrammingError(
                 f"The part {cte.alias} of WITH changes data inside of a query",
-                hint="Such a part stands in the WITH that begins a statement.",
+                hint="Write such a part in the WITH that begins a statement.",
                 position=position(cte),
             )
         self.change(cte)
@@ -188,9 +188,9 @@ class QueryBinder:
                 return level[name.lower()]
         if self.ctes and name.lower() in self.changing:  # a view cannot read names of WITH
             raise ProgrammingError(
-                f'"{name}" changes a tensor and gives no rows',
-                hint="Read the tensor by its own name: every part of a statement reads what was "
-                "there before it. What it will hold can be a SELECT of WITH that both parts read.",
+                f'"{name}" changes a tensor and returns no rows',
+                hint="Read the tensor by its own name: every part of a statement reads the data "
+                "before the statement. For the new data, both parts can read a SELECT of WITH.",
             )
         if name.lower() in self.foreign:
             error = ForeignNameError(f'"{name}" is outside the tensor fragment')
@@ -202,8 +202,8 @@ class QueryBinder:
         """Resolves a relation by name.
 
         Raises:
-            ProgrammingError: There is none.
-            Error: An array or table of that name is no tensor.
+            ProgrammingError: No relation has the name.
+            Error: An array or table of that name is not a tensor.
         """
         with positioned(at):
             relation = self.find(name)
@@ -220,7 +220,7 @@ class QueryBinder:
         """Binds a table function or a table macro.
 
         Raises:
-            Error: There is none of that name, or its arguments are wrong.
+            Error: The function does not exist, or its arguments are wrong.
         """
         if not isinstance(call, exp.Anonymous):
             raise unsupported(f"The table function {call.sql_name()}", call)
@@ -244,7 +244,7 @@ class QueryBinder:
         return relation
 
     def _read_tensor(self, call: exp.Anonymous) -> Relation:
-        """read_tensor(file) and read_tensor(file, name): an array of a file with one or several."""
+        """Binds read_tensor(file), for a file with one array, and read_tensor(file, name)."""
         texts = [a.name for a in call.expressions if isinstance(a, exp.Literal) and a.is_string]
         if len(texts) != len(call.expressions) or len(texts) not in (1, 2):
             raise ProgrammingError(
@@ -268,7 +268,7 @@ class QueryBinder:
             try:
                 self.views[low] = self.nested(f"view {low}", lambda: self.bind_any(query))
             except Error as error:
-                error.position = None  # the position is in the view's text, not in this one
+                error.position = None  # the position refers to the view's text
                 error.hint = f"{error.hint} This is in the view {name}.".strip()
                 raise
             finally:
@@ -297,8 +297,8 @@ class QueryBinder:
         return ScalarBinder(SelectBinder(self)).bind(node)
 
     def nested(self, name: str, run: Callable[[], T]) -> T:
-        """Runs the binding of a view or table macro, and refuses recursion."""
-        # A macro may read its own result: al((SELECT * FROM al(x))) is no recursion.
+        """Calls `run` to bind a view or table macro, and refuses recursion."""
+        # A macro may read its own result: al((SELECT * FROM al(x))) is not recursive.
         if self.active.count(name) >= REENTRIES:
             raise ProgrammingError(f"The {name} refers to itself")
         self.active.append(name)

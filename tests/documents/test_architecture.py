@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import re
+import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -28,6 +30,8 @@ KINDS_IN_SQL = {
     "einsql.storage.objects",
 }
 """Modules that compare the kinds of objects that DROP and the catalog of a file name."""
+ROOMS_WITH_EXPLAINED_NUMBERS = {"core", "sql"}
+"""Rooms in which every numeric constant of a module has a docstring or a comment."""
 
 
 @cache
@@ -180,6 +184,57 @@ def test_fields_are_asked_rather_than_their_classes() -> None:
             elif isinstance(node, ast.Compare):
                 asked += bool(kinds & _names_in(*node.comparators))
     assert asked <= 15
+
+
+def _is_number(node: ast.expr | None) -> bool:
+    """Whether an expression has only numbers: a literal, arithmetic or a tuple of such."""
+    if isinstance(node, ast.Constant):
+        return type(node.value) in (int, float)
+    if isinstance(node, ast.UnaryOp):
+        return _is_number(node.operand)
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left) and _is_number(node.right)
+    return isinstance(node, ast.Tuple) and node.elts != [] and all(map(_is_number, node.elts))
+
+
+def _unexplained_numbers(text: str) -> Iterator[tuple[int, str]]:
+    """Line and name of the numeric constants that have neither a docstring nor a comment."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    comments = {
+        token.start[0]
+        for token in tokens
+        if token.type == tokenize.COMMENT
+        and not re.match(r"# (fmt|noqa|type|pragma)\b", token.string)
+    }
+    body = ast.parse(text).body
+    for node, following in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or not _is_number(node.value):
+            continue
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        docstring = (
+            isinstance(following, ast.Expr)
+            and isinstance(following.value, ast.Constant)
+            and isinstance(following.value.value, str)
+        )
+        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        if (
+            isinstance(target, ast.Name)
+            and target.id.isupper()
+            and not docstring
+            and comments.isdisjoint(lines)
+        ):
+            yield node.lineno, target.id
+
+
+def test_numeric_constants_have_a_unit_and_a_reason() -> None:
+    """The failure lists each constant without a docstring below it or a comment on its line."""
+    missing = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.relative_to(PACKAGE).parts[0] in ROOMS_WITH_EXPLAINED_NUMBERS
+        for line, name in _unexplained_numbers(path.read_text(encoding="utf-8"))
+    ]
+    assert missing == [], "\n".join(["", *missing])
 
 
 def test_strings_encode_no_kinds() -> None:

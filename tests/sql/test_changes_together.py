@@ -120,7 +120,7 @@ def test_results_and_tensors_of_one_name_have_memory_of_their_own(con: einsql.Co
 
 REFUSED = [
     ("WITH s AS (UPDATE a SET val = 1) UPDATE a SET val = 2", "Two parts", "a SET val = 2"),
-    ("WITH s AS (UPDATE a SET val = 1) SELECT * FROM s", "gives no rows", ""),
+    ("WITH s AS (UPDATE a SET val = 1) SELECT * FROM s", "returns no rows", ""),
     ("WITH s AS (DELETE FROM a RETURNING i) SELECT * FROM b", "RETURNING in DELETE", ""),
     ("WITH s AS (UPDATE a SET val = 1) UPDATE t SET n = 1", "the table t", "t SET n"),
     ("WITH s AS (UPDATE a SET val = 1) SELECT * FROM texts", "the type of texts.name", "texts"),

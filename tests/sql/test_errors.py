@@ -48,10 +48,10 @@ CASES = [
     ("SELECT a.i FROM x a JOIN x b USING (k)", 'has a column "k"', ""),
     ("SELECT * FROM x AS x(a, b, c, d)", "4 column names for 3 columns", "x"),
     # aggregates
-    ("SELECT i FROM x WHERE SUM(val) > 1", "cannot stand in WHERE", "SUM"),
+    ("SELECT i FROM x WHERE SUM(val) > 1", "is not allowed in WHERE", "SUM"),
     ("SELECT i, val FROM x GROUP BY i", "must be in GROUP BY", "val"),
     ("SELECT i, SUM(val), j FROM x GROUP BY i", "must be in GROUP BY", "j"),
-    ("SELECT SUM(SUM(val)) FROM x", "cannot stand in an aggregate", "SUM"),
+    ("SELECT SUM(SUM(val)) FROM x", "is not allowed in an aggregate", "SUM"),
     ("SELECT i FROM x HAVING i > 1", "HAVING needs a GROUP BY", "i"),
     ("SELECT SUM(val, i) FROM x", "Syntax error", ""),
     ("SELECT AVG(val > 0) FROM x", "does not accept BOOLEAN", "AVG"),

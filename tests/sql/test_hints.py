@@ -150,8 +150,8 @@ def test_wrong_hints_are_refused_where_they_stand(
 @pytest.mark.parametrize(
     ("sql", "reason"),
     [
-        ("SELECT i /*+ PARTITION(i=2) */ FROM a", "right behind SELECT"),
-        ("SELECT /*+ PARTITION(i=2) */ /*+ PARTITION(j=2) */ i, j, val FROM a", "right behind"),
+        ("SELECT i /*+ PARTITION(i=2) */ FROM a", "directly follow SELECT"),
+        ("SELECT /*+ PARTITION(i=2) */ /*+ PARTITION(j=2) */ i, j, val FROM a", "directly follow"),
         ("SELECT /*+ PARTITION(x.j=2) */ t, x.val FROM a x JOIN ids ON x.j = ids.val",
          "follows from other keys"),
     ],

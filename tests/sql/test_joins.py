@@ -153,7 +153,7 @@ ERRORS = [
     ("SELECT 1 FROM a NATURAL JOIN (SELECT 1 AS q) t", "finds no common column"),
     ("SELECT a.i FROM (a JOIN b USING (i)) AS t", 'no table "a"'),
     ("SELECT t.i FROM (c AS t) AS s", 'no table "t"'),
-    ("SELECT a.i FROM (a, b)", "comma cannot stand within a join"),
+    ("SELECT a.i FROM (a, b)", "comma is not allowed within a join"),
     ("SELECT 1 FROM a JOIN b", "JOIN needs a condition"),
     ("SELECT 1 FROM a INNER JOIN b", "JOIN needs a condition"),
     ("SELECT 1 FROM a JOIN b USING ()", "JOIN needs a condition"),

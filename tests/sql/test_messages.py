@@ -137,7 +137,7 @@ LOSS = "WITH loss AS (SELECT SUM(val * val) AS val FROM t)"
 @pytest.mark.parametrize(
     ("sql", "hint", "at"),
     [
-        (f"{LOSS} SELECT GRADIENT(loss, t)", "stands in FROM", "GRADIENT"),
+        (f"{LOSS} SELECT GRADIENT(loss, t)", "call it in FROM", "GRADIENT"),
         (f"{LOSS} SELECT * FROM GRADIENT(loss)", "SELECT in parentheses", "GRADIENT"),
         (f"{LOSS} SELECT * FROM GRADIENT(loss, t, x)", "a GRADIENT each", "GRADIENT"),
         (f"{LOSS} SELECT * FROM GRADIENT('loss', t)", "without quotes", "'loss'"),
@@ -148,7 +148,7 @@ LOSS = "WITH loss AS (SELECT SUM(val * val) AS val FROM t)"
         ("SELECT * FROM sigmoid(x)", "SELECT sigmoid(val)", "sigmoid"),
         ("SELECT sigmod(val) FROM x", '"sigmoid"', "sigmod"),
         ("SELECT lenght('a')", '"length"', "lenght"),
-        ("SELECT EINSUM('ij->i', x)", "stands in FROM", "EINSUM"),
+        ("SELECT EINSUM('ij->i', x)", "call it in FROM", "EINSUM"),
         ("PREPARE p AS SELECT i FROM x WHERE val > ?", "PREPARE takes none", "?"),
     ],
 )  # fmt: skip

@@ -96,7 +96,7 @@ REFUSED = [
     ("SUM(n) IGNORE NULLS", "outside"), ("SUM(n) OVER (ORDER BY i)", "ORDER BY or a frame"),
     ("0 < n < 2", "cannot be chained"), ("n = (m) = 1", "cannot be chained"),
     ("n::DECIMAL(39,0)", "no type DECIMAL"), ("n::DECIMAL(3,4)", "no type DECIMAL"),
-    ("ROUND(d, n)", "no whole literal"), ("ROUND(n, -1)", "left of the point"),
+    ("ROUND(d, n)", "not an integer literal"), ("ROUND(n, -1)", "left of the point"),
     ("FLOOR(2.5)", "FLOOR of a DECIMAL"), ("SUM(12345678901234567890.5)::INT", "than 18 digits"),
     ("n + 0.00000000000000000001", "than 18 digits"), ("n::DECIMAL(38,20)", "than 18 digits"),
     ("(n * 0.1234567890 * 0.1234567890)::INT", "than 18 digits"),

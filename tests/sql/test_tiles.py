@@ -370,8 +370,8 @@ ERRORS = [
     ("SELECT * FROM TILE(x, 0, 1)", "TILE takes tiles, not elements", "x"),
     ("SELECT * FROM TILE(TILES(x, 2, 2), 0)", "takes tiles, the number of a dimension", "x"),
     ("SELECT * FROM TILE(TILES(x, 2, 2), 2, 1)", "array dimension 2", "x"),
-    (f"SELECT a.i, a.tile, x.val {T} a, x", "x holds elements", "x"),
-    ("SELECT a.i, a.tile FROM TILES(x, 2, 2) a, range(3) r", "A range holds elements", "range"),
+    (f"SELECT a.i, a.tile, x.val {T} a, x", "x has elements", "x"),
+    ("SELECT a.i, a.tile FROM TILES(x, 2, 2) a, range(3) r", "A range has elements", "range"),
     (
         "SELECT i, val FROM x JOIN ELEMENTS((SELECT i, tile FROM TILES(x, 2, 1))) e USING (i)",
         "both into <0>|1 key dimensions",
@@ -381,7 +381,7 @@ ERRORS = [
     (f"INSERT INTO x SELECT * {T}", "cannot be changed|gives tiles", ""),
     (
         "SELECT a.i, a.tile FROM TILES(x, 2, 2) a NATURAL JOIN TILES(x, 2, 2) b",
-        "not by what is",
+        "not by their",
         "",
     ),
     (
@@ -391,7 +391,7 @@ ERRORS = [
     ),
     (
         "SELECT a.i, a.tile FROM TILES(x, 7, 1) a JOIN TILES(y, 1, 3) b ON a.tile = b.k",
-        "not by what is in them",
+        "not by their elements",
         "a.tile =",
     ),
     # SELECT
@@ -401,7 +401,7 @@ ERRORS = [
     (f"SELECT i, j * 0.5 AS h, tile {T}", "an integer computed from keys", "j * 0.5"),
     (f"SELECT i, tile {T}", "both into <0>", ""),
     (f"SELECT i - 1 AS i, j, tile {T}", "into <-1, 0>", ""),
-    (f"SELECT i, j, tile {T} WHERE tile > 1", "not by what is in them", "tile > 1"),
+    (f"SELECT i, j, tile {T} WHERE tile > 1", "not by their elements", "tile > 1"),
     (f"SELECT i, j, tensor_foo(tile) AS t {T}", "no function tensor_foo", "tensor_foo"),
     (f"SELECT i, j, tensor_exp(tile, 1) AS t {T}", "takes 1 argument, not 2", "tensor_exp"),
     (f"SELECT i, j, tensor_not(tile) AS t {T}", "does not accept", "tensor_not"),
@@ -424,8 +424,8 @@ ERRORS = [
     (f"SELECT i, j, SUM(tile) AS t {T} GROUP BY i, j", "tensor_sum and its like", "tile"),
     (f"SELECT tensor_sum(tile) FILTER (WHERE i > 0) AS t {T}", "FILTER over tiles", "tile"),
     (f"SELECT tensor_sum(tile) OVER () AS t {T}", "A window over tiles", "tile"),
-    (f"SELECT tensor_sum(tensor_sum(tile)) AS t {T}", "cannot stand in an aggregate", "tile"),
-    (f"SELECT i, j, tile {T} WHERE tensor_sum(tile) > 1", "cannot stand in WHERE", "tile"),
+    (f"SELECT tensor_sum(tensor_sum(tile)) AS t {T}", "is not allowed in an aggregate", "tile"),
+    (f"SELECT i, j, tile {T} WHERE tensor_sum(tile) > 1", "is not allowed in WHERE", "tile"),
     (f"SELECT i, j, tensor_sum(tile) AS t {T} GROUP BY i", "j must be in GROUP BY", "j,"),
     (
         "SELECT i, tensor_sum(tile) + tile AS t FROM TILES(x, 7, 1) GROUP BY i",

@@ -1,9 +1,9 @@
-"""Aggregates, expressed by the base reductions of the algebra over a domain.
+"""Aggregates in terms of the base reductions of the algebra over a domain.
 
-COUNT is a SUM of ones, AVG a SUM over a COUNT (integers are summed as integers, FLOATs in
-DOUBLE), VARIANCE a second pass over the squared distances from the mean and LOGSUMEXP a second
-pass of EXP(x - max), so partial results merge exactly as the base reductions do. AVG, VARIANCE
-and STDDEV are rounded once, at the end. Presence and validity are BOOL_OR outputs.
+COUNT is a SUM of ones. AVG is a SUM divided by a COUNT; integers are summed as integers, FLOATs in
+DOUBLE. VARIANCE is a second pass over the squared distances from the mean, and LOGSUMEXP a second
+pass of EXP(x - max). Partial results therefore merge by the base reductions. AVG, VARIANCE and
+STDDEV are rounded once, at the end. Presence and validity are BOOL_OR outputs.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Aggregation:
     """Aggregates over one domain, grouped by `keys`.
 
     Attributes:
-        grouped: False for a SELECT without GROUP BY: its one row always exists.
-        later: Outputs of a second pass, which reads the first pass's results.
+        grouped: False for a SELECT without GROUP BY, whose only row always exists.
+        later: The outputs of the second pass, which reads the results of the first pass.
     """
 
     domain: Domain
@@ -51,16 +51,17 @@ class Aggregation:
     later: list[Output] = field(default_factory=list)
 
     def bind(self, name: str, args: list[Typed], where: Expr) -> Typed:
-        """Binds an aggregate call; the result's Values number the first pass as operand
-        0 and the second pass as operand 1.
+        """Binds an aggregate call.
+
+        In the result, operand 0 is the first pass and operand 1 the second pass.
 
         Args:
-            name: One of AGGREGATES' values.
-            args: Arguments over the domain.
+            name: The canonical name, one of the values of AGGREGATES.
+            args: The arguments over the domain.
             where: The FILTER condition.
 
         Raises:
-            ProgrammingError: The argument does not fit the aggregate.
+            ProgrammingError: The aggregate does not accept the argument.
         """
         selected = conj(where, *(a.valid for a in args))
         if any(a.type is None for a in args):
@@ -122,14 +123,14 @@ class Aggregation:
         return Typed(self._whole_sum(Const(1, DType.BIGINT), selected), DType.BIGINT)
 
     def _found(self, selected: Expr) -> Expr:
-        """Whether any selected point exists; TRUE for groups with nothing filtered."""
+        """Whether a selected point exists; TRUE for groups without a filter."""
         if self.grouped and selected == TRUE:
             return TRUE
         flag = self._output("bool_or", (TRUE,), DType.BOOLEAN, selected)
         return Value(0, flag, DType.BOOLEAN)
 
     def _exact_average(self, t: Typed, selected: Expr) -> Typed:
-        """AVG of integers or decimals: the exact sum over the count, rounded once."""
+        """AVG of integers or decimals: the exact sum divided by the count, rounded once."""
         assert t.type is not None
         exact = decimal_of(t.type)
         raw, unit = convert(t, exact).value, 10**exact.scale
@@ -146,7 +147,7 @@ class Aggregation:
         return Typed(protected(mean, any_selected), DType.DOUBLE, any_selected)
 
     def _parts_of_sum(self, value: Expr, selected: Expr) -> tuple[Expr, Expr]:
-        """Sums h and l with h·2^32 + l = SUM(value), which may exceed BIGINT itself."""
+        """Sums h and l with h·2^32 + l = SUM(value), because SUM(value) may exceed BIGINT."""
         if fits(self.domain.interval(value), *DType.INTEGER.range):
             return bigint(0), self._whole_sum(value, selected)
         half = bigint(2**32)
@@ -155,11 +156,11 @@ class Aggregation:
 
     @property
     def _points(self) -> int:
-        """How many rows a group has at most."""
+        """The largest possible number of rows of a group."""
         return prod(hi - lo for lo, hi in map(self.domain.axes.__getitem__, self.domain.free))
 
     def _reach(self, value: Expr) -> float:
-        """A bound of the magnitude of a sum of integers."""
+        """An upper bound of the magnitude of a sum of integers."""
         bounds = self.domain.interval(value)
         return inf if bounds is None else self._points * max(map(abs, bounds))
 
@@ -188,7 +189,7 @@ class Aggregation:
         value = _quotient(spread, degrees)
         if name.startswith("stddev"):
             value = call("sqrt", DType.DOUBLE, value)
-        # The spread of one row is 0 and has no derivative, even if its distance to itself is NaN.
+        # The spread of one row is the constant 0, even if its distance to itself is NaN.
         value = call("if", DType.DOUBLE, several, value, Const(0.0, DType.DOUBLE))
         return _rounded(value, conj(any_selected, several) if sample else any_selected, stays)
 
@@ -196,9 +197,9 @@ class Aggregation:
         return Value(0, self._output("sum", (value,), value.dtype, selected), value.dtype)
 
     def _is_exact_sum(self, t: Typed) -> bool:
-        """True if a sum is not rounded, so that the mean of equal values is that value."""
+        """True if the sum of equal values is exact, and therefore their mean."""
         if isinstance(t.type, DType) and t.type.is_float:
-            # Digits of FLOAT, as many as a count may add to them in DOUBLE.
+            # A sum of equal FLOATs is exact if their digits and those of the count fit into DOUBLE.
             plain = t.type is not DType.DOUBLE and not _is_product(t.value)
             return plain and self._points <= 2**29
         return self._reach(t.value) <= _EXACT
@@ -209,16 +210,17 @@ class Aggregation:
         Args:
             x: The values, DOUBLE.
             centre: The mean within the second pass.
-            selected: Which rows count.
-            exact: Whether the mean of equal values is that value.
+            selected: The condition that selects the rows.
+            exact: Whether the mean of equal values is exact.
         """
         distance = call("sub", DType.DOUBLE, x, centre)
         square = call("mul", DType.DOUBLE, distance, distance)
         spread = self._second("sum", square, selected)
         if exact:
             return spread
-        # The mean of equal values may be off by a rounding, whose square may be infinite, or
-        # infinite itself where their sum leaves DOUBLE. If others leave it, the spread does too.
+        # The mean of equal values may have a rounding error, whose square may be infinite. The mean
+        # is infinite if their sum overflows. If a sum of unequal values overflows, so does the
+        # spread.
         seen = call("beside", DType.DOUBLE, x, square)
         low, high = (self._second(fn, seen, selected) for fn in ("min", "max"))
         return call("settled", DType.DOUBLE, spread, low, high)
@@ -268,7 +270,7 @@ class Aggregation:
 
 
 def _of_null(name: str, first: Typed) -> Typed:
-    """An aggregate of a bare NULL; COUNT alone is not NULL."""
+    """An aggregate of the literal NULL: 0 for COUNT, else NULL."""
     match name:
         case "count":
             return Typed(bigint(0), DType.BIGINT)
@@ -294,16 +296,16 @@ def _quotient(total: Expr, count: Expr) -> Expr:
 
 
 def _rounded(value: Expr, valid: Expr, to_float: bool) -> Typed:
-    """A DOUBLE, or the FLOAT nearest to it."""
+    """A DOUBLE, or the nearest FLOAT."""
     if not to_float:
         return Typed(value, DType.DOUBLE, valid)
     return Typed(call("nearest", DType.FLOAT, value), DType.FLOAT, valid)
 
 
 def _doubled(e: Expr) -> Expr:
-    """A FLOAT, HALF or BFLOAT16 as DOUBLE; products of tables and parameters are computed in it.
+    """Converts FLOAT, HALF or BFLOAT16 to DOUBLE, inside of products of columns and parameters.
 
-    Contraction orders are found for products, and such a product is exact then.
+    The optimizer recognizes products as contractions, and such a product is exact in DOUBLE.
     """
     if _is_product(e):
         assert isinstance(e, Call)
@@ -316,10 +318,10 @@ def _is_product(e: Expr) -> bool:
 
 
 _EXACT = 2**53
-"""DOUBLE holds every integer up to this."""
+"""DOUBLE represents every integer up to this number."""
 
 _FIRST_PASS = -1
-"""Stands for the operand number of the first pass in the second, until `finish` sets it."""
+"""A placeholder in the second pass for the first pass's operand number, which `finish` sets."""
 
 
 def _first_pass(expr: Expr) -> Expr:

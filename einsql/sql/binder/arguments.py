@@ -1,7 +1,7 @@
 """The arguments of each kind of syntax node that the binder reads; any other is refused.
 
-sqlglot parses more than einsql binds and more than DuckDB has. Without this check, any other
-argument of a node would be ignored.
+sqlglot parses more than einsql binds and more than DuckDB supports. Without this check, the binder
+would ignore other arguments of a node.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HARMLESS = {
     "ignore_nulls": True,
     "over": "OVER",
 }
-"""Arguments with values that sqlglot sets by default."""
+"""Arguments that sqlglot sets by default, with their values."""
 _NAMES = {
     "expression": "a second argument",
     "expressions": "several arguments",
@@ -48,7 +48,7 @@ _NAMES = {
 
 
 def surplus(node: exp.Expr) -> str | None:
-    """The name of an argument that a node has and the binder does not read, or None."""
+    """The name of an argument of a node that the binder does not read, or None."""
     read = _READ.get(type(node), _PAIR if isinstance(node, exp.Binary) else _ONE)
     for name, value in node.args.items():
         if name not in read and value and _HARMLESS.get(name) != value:

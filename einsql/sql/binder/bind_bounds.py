@@ -10,14 +10,14 @@ from einsql.sql.parameters.windows import Edge, Window, edges_of
 
 
 def settle(domain: Domain) -> None:
-    """Makes windows and edges of the conditions on keys that only parameters decide.
+    """Converts conditions that bound keys by parameters to windows and edges.
 
-    All conditions on the keys must be known; without parameters that are read nothing changes.
-    A key with a bound from below and one from above is read within a window, whose extent the
-    plan is for. Any other bound stays a condition.
+    All conditions on the keys must be known. Without run-time parameters the function changes
+    nothing. A key with a lower and an upper bound is read within a window; the plan is for the
+    window's extent. Any other bound remains a condition.
 
     Raises:
-        NeedsValuesError: Values leave a key none of its own, or a window is outside of it.
+        NeedsValuesError: The parameters leave a key no value, or a window exceeds the key.
     """
     if not domain.parameters.read:
         return
@@ -58,7 +58,7 @@ def _bounded(domain: Domain, label: str, terms: list[tuple[Expr, tuple[Edge, ...
 def _window(
     domain: Domain, label: str, terms: list[tuple[Expr, tuple[Edge, ...]]]
 ) -> tuple[Window | None, list[Expr]]:
-    """The window that conditions on a label form, and the conditions that it replaces."""
+    """The window of the conditions on a label or None, and the conditions that it replaces."""
     parameters, (lo, hi) = domain.parameters, domain.axes[label]
     equal = next(((t, es[0]) for t, es in terms if len(es) == 2), None)
     below = next(((t, es[0]) for t, es in terms if len(es) == 1 and not es[0].upper), None)
@@ -83,7 +83,7 @@ def _window(
 
 
 def _follow(domain: Domain) -> None:
-    """Gives windows to labels equal to another label plus a constant, as in `y.i = x.i + 1`."""
+    """Sets windows of labels that equal another label plus a constant, as in `y.i = x.i + 1`."""
     for label, define in domain.defines.items():
         define = domain.canonical(define)
         base, offset = define, 0

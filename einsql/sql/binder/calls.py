@@ -20,17 +20,17 @@ def is_aggregate(node: exp.Expr) -> bool:
 
 
 def aggregate_name(node: exp.Expr) -> str:
-    """Canonical name of an aggregate call."""
+    """The canonical name of an aggregate call."""
     if isinstance(node, exp.Anonymous):
         return AGGREGATES.get(str(node.this).lower(), str(node.this).lower())
     return AGGREGATES.get(type(node), node.key)
 
 
 def aggregate_arguments(node: exp.Expr, name: str) -> list[exp.Expr]:
-    """Argument nodes of an aggregate call; COUNT(*) has none.
+    """The arguments of an aggregate call; COUNT(*) has none.
 
     Raises:
-        Error: DISTINCT, ORDER BY or a wrong number of arguments.
+        Error: The call has DISTINCT, ORDER BY or a wrong number of arguments.
     """
     extra = surplus(node)
     if extra is not None:
@@ -63,9 +63,9 @@ def _is_star(node: exp.Expr) -> bool:
 
 
 def aggregates_in(node: exp.Expr) -> list[exp.Expr]:
-    """Aggregate calls, with their FILTERs, that belong to this SELECT.
+    """The aggregate calls of this SELECT, with their FILTERs.
 
-    A window's own call is none of them, but its arguments may hold some.
+    The call of a window is not included, but its arguments may contain aggregate calls.
     """
     calls: list[exp.Expr] = []
     stack: list[exp.Expr] = [node]

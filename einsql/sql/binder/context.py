@@ -47,21 +47,21 @@ class Environment(Protocol):
 
 
 class Joining(Environment, Protocol):
-    """The SELECT whose FROM is bound, with the scope and domain of its conditions."""
+    """A SELECT during the binding of its FROM, with the scope and domain of its conditions."""
 
     scope: Scope
     clause: str
 
     @property
     def domain(self) -> Domain:
-        """The points FROM ranges over."""
+        """The domain of FROM."""
 
     def knows(self, name: str, table: str | None) -> bool:
-        """True if this SELECT or one around it has the column."""
+        """True if this SELECT or an enclosing one has the column."""
 
 
 class Catalog(Protocol):
-    """The names outside a statement, and their relations."""
+    """The relations, views and macros outside of a statement, by name."""
 
     @property
     def float_stays(self) -> bool:
@@ -69,35 +69,35 @@ class Catalog(Protocol):
 
     @property
     def sites(self) -> int:
-        """The number of sites over which the statement is cut."""
+        """The number of sites that run the statement."""
 
     def relation(self, name: str) -> Relation | None:
-        """A stored tensor or an array in scope."""
+        """The stored tensor or the array in scope of a name, or None."""
 
     def view(self, name: str) -> exp.Query | None:
-        """The query of a view."""
+        """The query of a view, or None."""
 
     def macro(self, name: str) -> Macro | None:
-        """The macro of a name."""
+        """The macro of a name, or None."""
 
     @property
     def has_table(self) -> Callable[[str], bool]:
-        """A function that tells whether DuckDB has a table of a name."""
+        """A function that returns whether DuckDB has a table of a name."""
 
     def is_table_file(self, path: str) -> bool:
-        """True if a path is a table's, which DuckDB reads."""
+        """True if a path names a table file, which DuckDB reads."""
 
     def file(self, path: str, member: str | None = None) -> Relation:
         """A tensor file named in FROM, or one of the arrays in it."""
 
     def probe(self, node: EinSum) -> tuple[int, int]:
-        """Runs a node with outputs lo, hi and some; returns `[lo, hi)`, (0, 0) if empty."""
+        """Runs a node with outputs lo, hi and some; returns `[lo, hi)`, (0, 0) if it is empty."""
 
     def names(self) -> list[str]:
-        """Names of tensors, views and arrays, for hints."""
+        """The names of tensors, views and arrays, for hints."""
 
     def part(self, made: Relation | TileRelation, schema: Schema) -> PartInput:
-        """Adds an input that a part of the statement in the other algebra computes."""
+        """Adds an input whose producer is a part of the statement in the other algebra."""
 
 
 class Binder(Protocol):
@@ -111,7 +111,7 @@ class Binder(Protocol):
 
     @property
     def catalog(self) -> Catalog:
-        """The world outside the statement."""
+        """The catalog outside of the statement."""
 
     @property
     def macros(self) -> MacroExpander:
@@ -133,4 +133,4 @@ class Binder(Protocol):
         """Binds a call of a table function or a table macro."""
 
     def with_ctes(self, query: exp.Expr, run: Callable[[], T]) -> T:
-        """Binds the WITH clause of a query, then runs with its names in reach."""
+        """Binds the WITH clause of a query, then calls `run` with its names in scope."""

@@ -22,7 +22,7 @@ from einsql.sql.scope.scope import Source, read
 from einsql.sql.typing.typed_expr import Typed, convert, truth
 
 COUNT = ".count"
-"""Output that counts the rows of FROM that match a target row."""
+"""The name of the output with the number of FROM's rows that match a target row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class Touch:
     """The rows that a statement changes.
 
     Attributes:
-        node: Keyed by some labels; its PRESENT output, if any, is true for the changed rows.
-        labels: The label of each of the target's keys; a diagonal repeats one.
+        node: The node; its PRESENT output, if it has one, is true for the changed rows.
+        labels: The label of each key of the target; the labels of a diagonal are equal.
         columns: The changed value columns; the node has an output for each.
-        edges: Bounds of the node's keys from parameters, each with the key's number.
+        edges: The bounds of the node's keys from parameters, with the numbers of the keys.
     """
 
     node: Node
@@ -42,7 +42,7 @@ class Touch:
     edges: tuple[tuple[int, Edge], ...] = ()
 
 
-# ---- which syntax a statement may have
+# ---- supported syntax
 
 _ALLOWED: dict[type[exp.Expr], frozenset[str]] = {
     exp.Insert: frozenset({"this", "expression", "alternative", "by_name", "with_"}),
@@ -53,7 +53,7 @@ _ALLOWED: dict[type[exp.Expr], frozenset[str]] = {
     exp.TableAlias: frozenset({"this"}),
     exp.Values: frozenset({"expressions"}),
 }
-"""The arguments of each node that are bound; any other is refused."""
+"""The supported arguments of each syntax node; any other is refused."""
 
 _CLAUSES = {
     "order": "ORDER BY",
@@ -95,8 +95,8 @@ class Target:
     """The tensor that a statement changes.
 
     Attributes:
-        alias: Its name in the statement's expressions.
-        node: Its syntax.
+        alias: The target's name in the statement's expressions.
+        node: The target's syntax.
     """
 
     name: str
@@ -105,11 +105,11 @@ class Target:
 
 
 def target_of(tree: exp.Insert | exp.Update | exp.Delete) -> Target:
-    """The target of a statement, whose own clauses are checked too.
+    """The target of a statement; the statement's own clauses are checked, too.
 
     Raises:
-        NotSupportedError: The statement has a clause einsql has not.
-        ProgrammingError: The target is no plain name.
+        NotSupportedError: einsql does not support a clause of the statement.
+        ProgrammingError: The target is not a plain name.
     """
     _check_clauses(tree)
     table = tree.this
@@ -142,7 +142,7 @@ def bind_update(query: Binder, target: Target, tree: exp.Update) -> Touch:
     """Binds UPDATE … SET … [FROM …] [WHERE …].
 
     Raises:
-        Error: Unknown columns, a key in SET, or types that do not fit.
+        Error: A column is unknown, SET assigns a key, or a type is incompatible.
     """
     return query.with_ctes(tree, lambda: _bind_update(query, target, tree))
 
@@ -243,11 +243,11 @@ def _edges(select: SelectBinder, labels: list[str]) -> tuple[tuple[int, Edge], .
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """An INSERT whose clauses einsql supports.
+    """A checked INSERT.
 
     Attributes:
-        columns: The listed columns, each with its node; empty without a list.
-        source: VALUES or a query.
+        columns: The listed columns with their syntax nodes; empty without a list.
+        source: The VALUES clause or the query.
     """
 
     tree: exp.Insert
@@ -262,7 +262,7 @@ def insertion(tree: exp.Insert) -> Insertion:
     """Reads an INSERT.
 
     Raises:
-        Error: It has a clause einsql has not.
+        Error: einsql does not support a clause of the statement.
     """
     target = target_of(tree)
     alternative = str(tree.args.get("alternative") or "").upper()
@@ -299,7 +299,7 @@ def bind_insert(query: Binder, statement: Insertion) -> Relation:
 
 @dataclass(frozen=True, slots=True)
 class LiteralRow:
-    """A row of VALUES: its bound cells and their positions in the text."""
+    """A row of VALUES: the bound cells, and their offsets in the text."""
 
     cells: tuple[Typed, ...]
     positions: tuple[int | None, ...]

@@ -1,9 +1,9 @@
-"""The points a SELECT ranges over: labels with bounds, operands, and conditions solved.
+"""The domain of a SELECT: labels with bounds, operands, and conditions.
 
 An equality of keys merges labels. A comparison of a key with a constant narrows its bounds. An
 equality of a key with an expression makes the label derived (a gather or an index computation).
-Any other condition becomes part of the guard. A definition that may raise is evaluated only
-where the conditions before it are true.
+Any other condition becomes part of the guard. A definition that may raise is evaluated only for
+points that satisfy the preceding conditions.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ class Domain:
     guards: list[Expr] = field(default_factory=list)
     merged: dict[str, str] = field(default_factory=dict)
     outer: frozenset[str] = frozenset()
-    """Labels of an enclosing SELECT; they must stay free here."""
+    """The labels of an enclosing SELECT, which must stay free."""
     hint: dict[str, int] = field(default_factory=dict)
     """The number of parts into which labels are cut over several sites."""
     windows: Windows = field(default_factory=Windows)
     """The windows of the statement, with the parameters that expressions may read."""
     edges: dict[str, tuple[Edge | Window, ...]] = field(default_factory=dict)
-    """Bounds of raw labels from parameters, in addition to `axes`."""
+    """The bounds of raw labels from parameters, in addition to `axes`."""
     settled: set[Expr] = field(default_factory=set)
-    """Conditions that became such bounds and stay guards."""
+    """The conditions of these bounds that remain in the guard."""
 
     @property
     def parameters(self) -> BoundParameters:
-        """The parameters that expressions may read."""
+        """The statement's parameters."""
         return self.windows.parameters
 
     def fresh(self, hint: str, lo: int, hi: int) -> str:
@@ -87,7 +87,7 @@ class Domain:
         return self.attach(node, tuple(labels.values())), labels
 
     def attach(self, node: Node, labels: tuple[str, ...]) -> int:
-        """Adds an operand over given labels and requires its tuples to be present."""
+        """Adds an operand over existing labels and requires its tuples to be present."""
         number = self.lookup(node, labels)
         if node.schema.has(PRESENT):
             self.guards.append(Value(number, PRESENT, DType.BOOLEAN))
@@ -99,7 +99,7 @@ class Domain:
         return len(self.operands) - 1
 
     def find(self, label: str) -> str:
-        """The label that a raw label was merged into."""
+        """The label into which a raw label was merged."""
         while label in self.merged:
             label = self.merged[label]
         return label
@@ -109,12 +109,12 @@ class Domain:
         return relabel(expr, {raw: self.find(raw) for raw in self.merged}) if self.merged else expr
 
     def bounds(self) -> dict[str, tuple[int, int]]:
-        """Bounds of every raw label, as `intervals.interval` takes them."""
+        """The bounds of every raw label, in the form of `intervals.interval`."""
         merged = {raw: self.axes[self.find(raw)] for raw in self.merged}
         return {**self.axes, **merged}
 
     def interval(self, expr: Expr) -> Interval:
-        """Inclusive interval of an integer expression over this domain."""
+        """The inclusive interval of an integer expression over this domain."""
         return interval(expr, self.bounds())
 
     def limits(self, value: Expr) -> tuple[float, float]:
@@ -133,7 +133,7 @@ class Domain:
         return lo, hi
 
     def _about(self, term: Call, value: Expr) -> Call:
-        """A comparison with parameters replaced by values, if it then compares an expression."""
+        """A comparison with the values of parameters, if a side is then the expression."""
         if not parameters_of(term):
             return term
         known = replace(self.parameters, fixed=set()).constants(term)
@@ -143,7 +143,7 @@ class Domain:
         return term
 
     def require(self, condition: Expr) -> None:
-        """Restricts the domain to the points where a BOOLEAN expression holds."""
+        """Restricts the domain to the points for which a BOOLEAN expression is true."""
         for term in conjuncts(condition):
             if not self._solve(self.canonical(term)):
                 self.guards.append(term)
@@ -163,7 +163,7 @@ class Domain:
         return False
 
     def _known(self, term: Call) -> Call:
-        """A comparison of a key, with its other side folded to a constant where possible."""
+        """A comparison of a key, whose other side is folded to a constant if possible."""
         if not any(isinstance(a, Label) for a in term.args):
             return term
         return Call(term.fn, tuple(map(folded, term.args)), term.dtype)
@@ -176,10 +176,10 @@ class Domain:
         return tuple(dict.fromkeys(edges))
 
     def window_of(self, label: str) -> Window | None:
-        """The window of a label, which counts from its start once a node is built.
+        """The window of a label; in a node the label counts from the window's start.
 
         Raises:
-            NeedsValuesError: There are several.
+            NeedsValuesError: The label has several windows.
         """
         windows = {e for e in self.edges_of(label) if isinstance(e, Window)}
         if len(windows) > 1:
@@ -187,10 +187,10 @@ class Domain:
         return windows.pop() if windows else None
 
     def refuse_edges(self, expr: Expr) -> None:
-        """Requires that bounds of an expression's labels are known.
+        """Requires that the bounds of an expression's labels do not depend on parameters.
 
         Raises:
-            NeedsValuesError: Parameters give some of them.
+            NeedsValuesError: A bound depends on a parameter.
         """
         edges = [e for label in labels_of(expr) for e in self.edges_of(self.find(label))]
         if edges:
@@ -213,7 +213,7 @@ class Domain:
         if isinstance(b, Label):
             return a.name == b.name or self._merge(a.name, b.name) or self._merge(b.name, a.name)
         if self.parameters.read and edges_of(Call("eq", (a, b), DType.BOOLEAN)):
-            return False  # it is a window once all conditions are known
+            return False  # `settle` makes a window when all conditions are known
         may_define = b.dtype.is_integer and a.name not in self.outer
         if not may_define or a.name in self.defines or a.name in self.reach(b):
             return False
@@ -242,12 +242,12 @@ class Domain:
         return True
 
     def _covers(self, label: str, outer: str) -> bool:
-        """True if merging leaves an enclosing SELECT's label with all its values."""
+        """True if merging preserves all values of an enclosing SELECT's label."""
         lo, hi = self.axes[outer]
         return self.axes[label][0] <= lo and hi <= self.axes[label][1]
 
     def reach(self, expr: Expr) -> set[str]:
-        """Labels an expression depends on, through definitions."""
+        """The labels on which an expression depends, directly or by definitions."""
         labels: set[str] = set()
         todo = self._direct(expr)
         while todo:
@@ -259,18 +259,18 @@ class Domain:
         return labels
 
     def _indexes(self, expr: Expr) -> set[str]:
-        """Labels that index the operands an expression reads."""
+        """The labels that index the operands of an expression."""
         read = (self.operands[n] for n in operands_of(expr))
         return {self.find(label) for o in read for label in o.labels}
 
     def derive(self, hint: str, define: Expr, lo: int, hi: int) -> str:
-        """Adds a label computed by an expression."""
+        """Adds a derived label with the value of an expression."""
         label = self.fresh(hint, lo, hi)
         self.defines[label] = define
         return label
 
     def shift(self, expr: Expr) -> tuple[str, int, int] | None:
-        """As `affine`; the values of parameters in such an expression are then fixed."""
+        """The result of `affine`; it fixes the values of the parameters in the expression."""
         if not parameters_of(expr):
             return affine(expr)
         probe = replace(self.parameters, fixed=set())
@@ -280,7 +280,7 @@ class Domain:
         return form
 
     def rekey(self, label: str, sign: int, offset: int, hint: str) -> str:
-        """Replaces a free label l by a free label o = sign · l + offset; l follows from o."""
+        """Replaces a free label l by a free label o = sign · l + offset; l is derived from o."""
         self.refuse_edges(Label(label))
         lo, hi = self.axes[label]
         ends = (sign * lo + offset, sign * (hi - 1) + offset)
@@ -297,12 +297,12 @@ class Domain:
 
     @property
     def free(self) -> list[str]:
-        """Merged labels that are not derived, in order of appearance."""
+        """The merged labels that are not derived, in the order of their creation."""
         return [label for label in self.axes if label not in self.defines]
 
     @property
     def guard(self) -> Expr:
-        """Every condition that is not solved; those that may raise come last."""
+        """The conjunction of the unsolved conditions; conditions that may raise come last."""
         terms = [t for g in self.guards for t in conjuncts(self.canonical(g))]
         bounds = self.bounds()
         return conj(*sorted(terms, key=lambda t: can_raise(t, bounds)))
@@ -318,7 +318,7 @@ class Domain:
         return bounds is not None and lo <= bounds[0] and bounds[1] < hi
 
     def copy(self) -> Domain:
-        """An independent copy over the same nodes."""
+        """An independent copy of the domain over the same nodes."""
         return Domain(
             axes=dict(self.axes),
             operands=list(self.operands),
@@ -359,9 +359,9 @@ class Domain:
         return self.windows.within(node, windows)
 
     def _ordered(self) -> list[str]:
-        """Free labels first, then derived ones after the labels they depend on.
+        """The free labels, then the derived labels after the labels on which they depend.
 
-        Definitions that may raise come as late as possible: the more is known before them.
+        Definitions that may raise come as late as possible, so that more conditions precede them.
         """
         order = self.free
         waiting = [n for n in self.axes if n in self.defines]
@@ -375,11 +375,11 @@ class Domain:
         return can_raise(self.canonical(self.defines[label]), self.bounds())
 
     def _direct(self, expr: Expr) -> set[str]:
-        """Labels an expression reads itself or through the operands it reads."""
+        """The labels of an expression and of its operands."""
         return {self.find(n) for n in labels_of(expr)} | self._indexes(expr)
 
     def _protected(self, order: list[str], guard: Expr) -> dict[str, Expr]:
-        """Definitions; one that may raise is evaluated only where earlier guard terms are true."""
+        """The definitions; one that may raise is evaluated only if earlier guard terms are true."""
         terms = list(conjuncts(guard))
         protected: dict[str, Expr] = {}
         for n, label in enumerate(order):
@@ -388,7 +388,7 @@ class Domain:
             define = self.canonical(self.defines[label])
             if self._may_raise(label):
                 known = conj(*(t for t in terms if self._direct(t) <= set(order[:n])))
-                if known != TRUE:  # elsewhere no point exists, so the number is not used
+                if known != TRUE:  # no point exists elsewhere, so 0 is not used
                     nothing = Const(0, define.dtype)
                     define = call("if", define.dtype, known, define, nothing)
             protected[label] = define
@@ -396,7 +396,7 @@ class Domain:
 
 
 FAR = 2**40
-"""Larger offsets stay arithmetic, so that its overflow is checked."""
+"""The largest offset of an affine key; larger ones stay arithmetic with an overflow check."""
 
 
 def affine(expr: Expr) -> tuple[str, int, int] | None:

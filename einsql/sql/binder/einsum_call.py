@@ -1,4 +1,4 @@
-"""EINSUM('ij,jk->ik', x, y): the notation of NumPy as a table function."""
+"""The table function EINSUM('ij,jk->ik', x, y), in the notation of NumPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from einsql.sql.typing.typed_expr import Typed, apply
 
 
 def _column(label: str, output: Sequence[str]) -> str:
-    """The column of a label: its own name, or d0, d1, … for the axes of '...'."""
+    """The column name of a label: the label, or d0, d1, … for the axes of '...'."""
     if not label.startswith("."):
         return label
     name = f"d{label[1:]}"
@@ -32,7 +32,7 @@ def bind_einsum(query: Binder, call: exp.Anonymous) -> Relation:
     """Binds EINSUM(spec, tensor, …): the sum of products, one row per output key.
 
     Raises:
-        ProgrammingError: Ranks or bounds do not fit, or an argument is no tensor name.
+        ProgrammingError: Ranks or bounds are incompatible, or an argument is not a tensor's name.
     """
     at = position(call)
     args = call.expressions
@@ -62,10 +62,10 @@ def _keys(relation: Relation) -> list[Column]:
 
 
 def einsum_relation(spec: Spec, relations: Sequence[Relation], float_stays: bool) -> Relation:
-    """Builds the relation of a parsed expression.
+    """Builds the relation of a parsed einsum expression.
 
     Raises:
-        ProgrammingError: A label has two bounds, or an operand has hidden keys.
+        ProgrammingError: A label has different bounds, or an operand has hidden keys.
     """
     domain = Domain()
     factors: list[Typed] = []

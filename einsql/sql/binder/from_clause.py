@@ -1,7 +1,7 @@
 """FROM: tensors, subqueries, table functions and the joins between them.
 
-An item with its joins is a tree; commas separate trees. NATURAL and USING see their own tree
-only. ON and the arguments of table functions also see the items further left.
+An item with its joins is a tree; commas separate trees. NATURAL and USING refer to their own tree
+only. ON and the arguments of table functions also refer to the preceding items.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from einsql.sql.scope.scope import Scope, Source, read
 from einsql.sql.typing.typed_expr import Typed, apply, truth
 
 MAX_BOUND = 2**62
-"""Bounds of a key; sums and differences of two of them still fit BIGINT."""
+"""Largest magnitude of a key's bound; the sum and difference of two bounds then fit BIGINT."""
 
 
 def bind_from(binder: FromBinder, node: exp.Select) -> None:
     """Adds every FROM item and join condition of a SELECT, left to right.
 
     Raises:
-        Error: An item or a condition is wrong; it has a position.
+        Error: An item or a condition is wrong; the error has a position.
     """
     first = node.args.get("from_")
     binder.query.joining.append(binder.select)
@@ -51,21 +51,21 @@ def bind_from(binder: FromBinder, node: exp.Select) -> None:
 
 
 def bind_joined(binder: FromBinder, clause: exp.Expr, joins: Sequence[exp.Join] = ()) -> None:
-    """Adds the item of a FROM clause, with its own joins and those of the statement."""
+    """Adds the item of a FROM clause, with its own joins and the statement's joins."""
     check_syntax(clause)
     binder.bind(clause.this, [*(clause.this.args.get("joins") or []), *joins])
 
 
 @dataclass
 class FromBinder:
-    """Binds one FROM clause; every method gives the scope of the part it binds."""
+    """Binds one FROM clause; the methods return the scope of the part that they bind."""
 
     query: Binder
     select: Joining
     unnamed: int = 0
 
     def bind(self, first: exp.Expr, joins: Sequence[exp.Join]) -> None:
-        """Adds trees of joins with commas between them to the SELECT's scope."""
+        """Adds trees of joins, which commas separate, to the SELECT's scope."""
         done = self.select.scope
         tree = self._item(first, done)
         for join in joins:
@@ -77,12 +77,12 @@ class FromBinder:
         self.select.scope = done.joined(tree, first)
 
     def _tree(self, item: exp.Expr, left: Scope) -> Scope:
-        """An item with the joins that are nested in it."""
+        """Binds an item with its nested joins."""
         tree = self._item(item, left)
         for join in item.args.get("joins") or []:
             if _is_comma(join):
                 raise ProgrammingError(
-                    "A comma cannot stand within a join",
+                    "A comma is not allowed within a join",
                     hint="Write CROSS JOIN.",
                     position=position(join),
                 )
@@ -115,7 +115,7 @@ class FromBinder:
         return Scope([source], left=left)
 
     def _unnamed(self) -> str:
-        """The name DuckDB gives to the next subquery without an alias."""
+        """DuckDB's name of the next subquery without an alias."""
         self.unnamed += 1
         return "unnamed_subquery" + (str(self.unnamed) if self.unnamed > 1 else "")
 
@@ -124,13 +124,13 @@ class FromBinder:
         relation = renamed(as_elements(bound, f"{name} in FROM", item), item)
         number, labels = self.select.domain.scan(relation.node)
         for key, e in relation.edges:
-            if isinstance(e, Edge):  # the node already has its windows
+            if isinstance(e, Edge):  # the node has been restricted to its windows
                 edges = self.select.domain.edges
                 edges[labels[key]] = (*edges.get(labels[key], ()), e)
         return Source(name, read(relation, number, labels))
 
     def _named(self, item: exp.Table) -> Relation | TileRelation:
-        """A relation by name, or else a file if the name is quoted and looks like a path."""
+        """A relation by name; otherwise a file, if the name is quoted and has a path's form."""
         name = item.name
         is_path = bool(item.this.args.get("quoted")) and any(c in name for c in "./\\")
         if not is_path:
@@ -173,7 +173,7 @@ class FromBinder:
             )
         name = names[0] if names else item.alias or function
         typed = Typed(Label(self.select.domain.fresh(name, lo, hi)), DType.BIGINT)
-        # The key of range(n) AS t is listed as t, but can also be named range.
+        # The key of range(n) AS t is the column t, which expressions can also name range.
         unlisted = [(function, typed)] if item.alias and not names else []
         return Source(item.alias or function, [(name, typed)], unlisted)
 
@@ -239,7 +239,7 @@ class FromBinder:
 
 
 def _is_comma(join: exp.Join) -> bool:
-    # sqlglot sets more arguments for a written JOIN, such as pivots.
+    # For a written JOIN sqlglot sets more arguments, such as pivots.
     return set(join.args) <= {"this"}
 
 
@@ -247,7 +247,7 @@ def _join_method(join: exp.Join) -> str:
     """NATURAL, or an empty string for any other written join.
 
     Raises:
-        Error: The join is no inner join, or its condition is missing or misplaced.
+        Error: The join is not an inner join, or its condition is missing or misplaced.
     """
     check_syntax(join)
     method, side, kind = (str(join.args.get(a) or "") for a in ("method", "side", "kind"))
@@ -274,7 +274,7 @@ def _join_method(join: exp.Join) -> str:
 
 
 def _owners(left: Scope, right: Scope, name: str) -> tuple[Source, Source]:
-    """The sources whose columns USING (name) equates."""
+    """The sources of the columns that USING (name) equates."""
     owners = []
     for side, scope in (("left", left), ("right", right)):
         owner = scope.owner(name)
@@ -288,7 +288,7 @@ def _owners(left: Scope, right: Scope, name: str) -> tuple[Source, Source]:
 
 
 def _as_one(inner: Scope, item: exp.Subquery) -> Source:
-    """The columns of a join in parentheses under the alias behind it."""
+    """The columns of a join in parentheses, under the join's alias."""
     columns = inner.listed()
     names = alias_columns(item)
     if len(names) > len(columns):

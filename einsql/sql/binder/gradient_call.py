@@ -1,4 +1,4 @@
-"""GRADIENT(loss, w): the derivative of a loss by the elements of a tensor that it reads."""
+"""GRADIENT(loss, w): the derivative of a loss by the elements of a tensor."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from einsql.sql.scope.relation import Column, Relation, as_elements, known_bound
 def bind_gradient(
     query: Binder, call: exp.Anonymous, passes: dict[tuple[int, str], Backward]
 ) -> Relation:
-    """Binds GRADIENT(loss, w): a row for each of w's, with w's keys and float columns.
+    """Binds GRADIENT(loss, w): a relation with the rows, keys and float columns of w.
 
     Args:
         query: The statement's binder.
         call: The call.
-        passes: The statement's backward passes by the node and the field of their losses; a new
-            one is added.
+        passes: The statement's backward passes by the node and the field of the loss; a new pass
+            is added.
 
     Raises:
-        ProgrammingError: The loss is no single float, does not read w, w has no float
-            column, or something on the way has no derivative.
+        ProgrammingError: The loss is not a single float, the loss does not read w, w has no float
+            column, or an operation between them has no derivative.
     """
     args = call.expressions
     if len(args) != 2:
@@ -49,7 +49,7 @@ def bind_gradient(
         )
     loss, source = _relation(query, args[0]), known_bounds(_relation(query, args[1]))
     within = query.windows.over(source.node)
-    if within:  # a windowed read is another node, and the gradient does not reach this one
+    if within:  # a read within a window is another node, without a path to this node
         raise NeedsValuesError(within)
     field = _loss_field(loss, args[0])
     columns = _columns(source, args[1])
@@ -70,7 +70,7 @@ def bind_gradient(
 
 
 def _reads(passes: Mapping[tuple[int, str], Backward], backward: Backward, source: Node) -> bool:
-    """True if a loss reads a source, also through a gradient that is constant."""
+    """True if a loss reads a source, directly or through a constant gradient."""
     if backward.reads(source):
         return True
     return any(
@@ -95,9 +95,9 @@ def _relation(query: Binder, arg: exp.Expr) -> Relation:
 
 
 def _no_tensor_work(query: Binder, error: NotSupportedError | UnknownHere) -> ProgrammingError:
-    """The error for a query that only DuckDB can run, or for a name that is no tensor.
+    """The error for a query that only DuckDB can run, or for a name that is not a tensor's.
 
-    It stays one that tables may answer where the name itself was looked for.
+    For the name itself the error remains UnknownHere, so that DuckDB's tables are searched.
     """
     chain = error.chain if isinstance(error, ForeignNameError) else [error]
     root, within = chain[-1], [e.name for e in chain if isinstance(e, ForeignNameError)]
@@ -112,8 +112,8 @@ def _no_tensor_work(query: Binder, error: NotSupportedError | UnknownHere) -> Pr
     read = f", and {within[-1]}, which it reads, is not" if len(within) > 1 else ""
     kind = UnknownHere if isinstance(error, UnknownHere) else ProgrammingError
     return kind(
-        f"GRADIENT is of tensor work alone{read}: {reason}",
-        hint=hint or "docs/sql.md says what is tensor work.",
+        f"GRADIENT supports tensor work only{read}: {reason}",
+        hint=hint or "docs/sql.md defines tensor work.",
         position=place,
     )
 
@@ -151,7 +151,7 @@ def _some_value(relation: Relation) -> str:
 
 
 def _columns(source: Relation, at: exp.Expr) -> tuple[Column, ...]:
-    """The columns of a gradient: keys and floats of the source."""
+    """The columns of a gradient: the keys and float columns of the source."""
     columns = []
     for c in source.columns:
         if c.field is None:
@@ -171,7 +171,7 @@ def _columns(source: Relation, at: exp.Expr) -> tuple[Column, ...]:
 
 
 def _not_read(loss: Relation, args: list[exp.Expr]) -> ProgrammingError:
-    """The error for a source that the loss is not computed from."""
+    """The error for a source on which the loss does not depend."""
     names = [n.name for n in walk(loss.node) if isinstance(n, Input)]
     shown = f"It reads {', '.join(names)}." if names else ""
     if isinstance(loss.node, EinSum) and names:

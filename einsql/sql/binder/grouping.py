@@ -1,4 +1,4 @@
-"""GROUP BY and PARTITION BY: turns expressions into labels, and finds them in later clauses."""
+"""GROUP BY and PARTITION BY: their expressions as labels, and the labels in later clauses."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from einsql.sql.typing.casts import Decimal
 from einsql.sql.typing.typed_expr import Typed, convert
 
 Probe = Callable[[EinSum], tuple[int, int]]
-"""Finds `[lo, hi)` of an expression in the data."""
+"""Computes the bounds `[lo, hi)` of an expression from the data."""
 
 
 def check_group(group: exp.Group) -> None:
-    """Refuses several groupings at once.
+    """Refuses GROUPING SETS, CUBE, ROLLUP and TOTALS.
 
     Raises:
-        NotSupportedError: It names the clause.
+        NotSupportedError: The GROUP BY has such a clause; the message names it.
     """
     for arg in ("grouping_sets", "cube", "rollup", "totals"):
         if group.args.get(arg):
@@ -40,16 +40,16 @@ def key_label(
     """The label whose values are those of a key expression; None for a constant.
 
     Args:
-        domain: Where the expression lives; it gets the label if there is none yet.
+        domain: The domain of the expression; a missing label is added to it.
         bound: The bound expression.
-        node: Its syntax.
-        clause: GROUP BY or PARTITION BY.
-        probe: Finds bounds that cannot be proven.
-        fixed: Free labels that must stay free.
+        node: The expression's syntax.
+        clause: The clause for messages, GROUP BY or PARTITION BY.
+        probe: Function that computes bounds that cannot be proven.
+        fixed: The labels that must stay free.
 
     Raises:
-        NotSupportedError: The expression is no integer, may be NULL, or may be BIGINT's greatest
-            value, behind which a key has no bound.
+        NotSupportedError: The expression is not an integer, may be NULL, or may be BIGINT's
+            greatest value, for which a key has no exclusive upper bound.
     """
     bound = replace(bound, value=domain.parameters.constants(bound.value))
     value = domain.canonical(bound.value)
@@ -73,10 +73,10 @@ def key_label(
 
 
 def _check_bounds(lo: int, hi: int, node: exp.Expr, clause: str) -> None:
-    """Refuses keys whose bounds `[lo, hi)` are no BIGINTs.
+    """Refuses keys whose bounds `[lo, hi)` exceed BIGINT.
 
     Raises:
-        NotSupportedError: A bound is beyond BIGINT; DuckDB's groups have no bounds.
+        NotSupportedError: A bound exceeds BIGINT; DuckDB's groups have no bounds.
     """
     least, most = DType.BIGINT.range
     if lo < hi and (lo < least or hi > most):
@@ -84,13 +84,13 @@ def _check_bounds(lo: int, hi: int, node: exp.Expr, clause: str) -> None:
 
 
 def _bounds(domain: Domain, value: Expr, probe: Probe) -> tuple[int, int]:
-    """`[lo, hi)` of an integer expression: proven from it, else found in the data."""
+    """The bounds `[lo, hi)` of an integer expression: proven, or computed from the data."""
     domain.refuse_edges(value)
     proven = domain.interval(value)
     lo, hi = domain.limits(value)
     if proven is not None:
         lo, hi = max(lo, proven[0]), min(hi, proven[1] + 1)
-    if hi - lo <= 2**20:  # tighter than the range of a type
+    if hi - lo <= 2**20:  # a useful bound, tighter than the range of a type
         return int(lo), max(int(lo), int(hi))
     outputs = [
         Output("lo", (value,), DType.BIGINT, "min"),
@@ -102,7 +102,7 @@ def _bounds(domain: Domain, value: Expr, probe: Probe) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A GROUP BY item: its syntax, its value over the rows, and its value over the groups."""
+    """A GROUP BY item: the syntax, the value over the rows, and the value over the groups."""
 
     node: exp.Expr
     row: Typed
@@ -111,7 +111,7 @@ class Group:
 
 @dataclass
 class Grouping:
-    """The GROUP BY items of a SELECT, and its rows before they were grouped."""
+    """The GROUP BY items of a SELECT, and its rows before grouping."""
 
     rows: Domain
     scope: Scope
@@ -120,7 +120,7 @@ class Grouping:
     groups: list[Group] = field(default_factory=list)
 
     def add(self, node: exp.Expr, bound: Typed, probe: Probe) -> str | None:
-        """Groups by an expression; returns the label of its key, None for a constant."""
+        """Adds an item; returns the label of its key, or None for a constant."""
         row = self._row(bound)
         taken = {name for g in self.groups for name in labels_of(g.row.value)}
         label = key_label(self.rows, bound, node, "GROUP BY", probe, taken)
@@ -129,7 +129,7 @@ class Grouping:
         return label
 
     def match(self, node: exp.Expr) -> Typed | None:
-        """The value over the groups of an expression that is a GROUP BY item."""
+        """The value over the groups of an expression equal to a GROUP BY item, or None."""
         for group in self.groups:
             if node == group.node:
                 return group.typed
@@ -137,11 +137,11 @@ class Grouping:
             return None
         try:
             return self.column(ScalarBinder(self._environment()).bind(node))
-        except Error:  # it reads more than columns of the rows
+        except Error:  # the expression reads more than columns of the rows
             return None
 
     def column(self, bound: Typed) -> Typed | None:
-        """The value over the groups of a value over the rows that is grouped by."""
+        """The value over the groups of an item with a value over the rows, or None."""
         row = self._row(bound)
         return next((g.typed for g in self.groups if g.row == row), None)
 
@@ -154,7 +154,7 @@ class Grouping:
 
 
 def _from_key(label: str, bound: Typed) -> Typed:
-    """A key's value in the type of the expression that was grouped by."""
+    """A key's value in the type of the GROUP BY expression."""
     value: Expr = Label(label)
     assert isinstance(bound.type, DType)
     if bound.type is DType.BOOLEAN:
@@ -166,7 +166,7 @@ def _from_key(label: str, bound: Typed) -> Typed:
 
 @dataclass
 class _Rows:
-    """The rows before grouping, as an environment with their columns only."""
+    """The environment of the rows before grouping, which has columns only."""
 
     scope: Scope
     float_stays: bool

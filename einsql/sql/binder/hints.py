@@ -1,4 +1,4 @@
-"""PARTITION hints: the keys of a SELECT that they cut, and into how many parts."""
+"""PARTITION hints: the numbers of parts into which keys of a SELECT are cut."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from einsql.sql.parser.positions import position
 
 
 def bind_hint(block: Joining, select: exp.Select, sites: int) -> dict[str, int]:
-    """Labels of a SELECT's domain with their parts, in the order of the hint.
+    """The numbers of parts by the labels of a SELECT's domain, in the order of the hint.
 
     Args:
         block: The SELECT's binder, whose FROM and WHERE are bound.
         select: The SELECT.
-        sites: How many sites there are.
+        sites: The number of sites.
 
     Raises:
-        ProgrammingError: A column is unknown, no key, computed, too short or named twice,
-            or all parts together ask for more calls than there are sites.
+        ProgrammingError: A column is unknown, computed, not a key, too short or named twice, or
+            the product of the parts exceeds the number of sites.
     """
     hint = select.args.get("hint")
     if hint is None:

@@ -1,4 +1,4 @@
-"""SELECT items: `*` written out, and the aliases that other expressions may use."""
+"""SELECT items: the expansion of `*`, and the aliases for other expressions."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ else:  # loaded for SELECT *
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One SELECT item: its column name and its expression.
+    """A SELECT item: its column name and its expression.
 
     Attributes:
-        named: True if the name is an alias, which expressions may use.
+        named: True if the name is an alias, which other expressions may use.
     """
 
     name: str
@@ -35,10 +35,10 @@ class Item:
 
 
 def expand(select: exp.Select, scope: Scope) -> list[Item]:
-    """The items of a SELECT, with `*` written out.
+    """The items of a SELECT, with `*` expanded.
 
     Raises:
-        ProgrammingError: A `*` names unknown columns, or finds none.
+        ProgrammingError: A `*` names unknown columns, or has no columns.
     """
     items: list[Item] = []
     for node in select.expressions:
@@ -55,7 +55,7 @@ def expand(select: exp.Select, scope: Scope) -> list[Item]:
 
 
 def _name(node: exp.Expr, scope: Scope) -> str:
-    """The name of an item without an alias; a column's is spelled as its table does."""
+    """The name of an item without an alias; a column's name has its table's spelling."""
     if isinstance(node, exp.Column):
         with positioned(node):
             column = scope.resolve(node.name, node.table or None)
@@ -65,7 +65,7 @@ def _name(node: exp.Expr, scope: Scope) -> str:
 
 
 def find_alias(items: Sequence[Item], name: str) -> int | None:
-    """The index of the item with an alias; the last one counts if several have it."""
+    """The index of the last item with an alias, or None."""
     for n in reversed(range(len(items))):
         if items[n].named and items[n].name.lower() == name.lower():
             return n
@@ -73,7 +73,7 @@ def find_alias(items: Sequence[Item], name: str) -> int | None:
 
 
 def within(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The nodes of an expression; of a subquery only the topmost."""
+    """The nodes of an expression; a subquery's inner nodes are omitted."""
     stack = [node]
     while stack:
         n = stack.pop()
@@ -83,12 +83,12 @@ def within(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def has_window(node: exp.Expr) -> bool:
-    """True if an expression holds a window call of its own SELECT."""
+    """True if an expression contains a window call of its own SELECT."""
     return any(isinstance(n, exp.Window) for n in within(node))
 
 
 def keys_of_all(items: Sequence[Item], scope: Scope) -> list[int]:
-    """The items GROUP BY ALL means: those that read columns, and aggregate none of them."""
+    """The items of GROUP BY ALL: the items that read columns and contain no aggregate."""
     keys: list[int] = []
     for n in range(len(items)):
         nodes = list(_meaning(items, n, scope))
@@ -99,7 +99,7 @@ def keys_of_all(items: Sequence[Item], scope: Scope) -> list[int]:
 
 
 def _meaning(items: Sequence[Item], n: int, scope: Scope) -> Iterator[exp.Expr]:
-    """The nodes of an item, with those of earlier items in place of their aliases."""
+    """The nodes of an item; the nodes of earlier items replace their aliases."""
     for node in within(items[n].node):
         named = None
         plain = isinstance(node, exp.Column) and not node.table

@@ -1,4 +1,4 @@
-"""SELECT's columns become keys and values of the result."""
+"""Conversion of a SELECT's columns to keys and values of the result."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def project(
 ) -> Relation:
     """The relation of a SELECT's columns over its domain.
 
-    A column that is a label, or ± a label plus a constant, becomes a key; every other one
-    becomes a value. Labels no column shows stay as hidden keys.
+    A column of the form ±label + constant becomes a key; every other column becomes a value. Labels
+    without a column become hidden keys.
 
     Args:
-        domain: Where the columns live.
-        columns: Name, bound value and syntax of each SELECT item.
-        correlated: Labels that stand for keys of an enclosing SELECT.
+        domain: The domain of the columns.
+        columns: The name, bound value and syntax of each SELECT item.
+        correlated: The labels that represent keys of an enclosing SELECT.
 
     Raises:
         NotSupportedError: A column is a DECIMAL.
@@ -45,7 +45,7 @@ def project(
         if shift is not None and shift[0] in domain.free and shift[0] not in taken:
             shown[n] = domain.rekey(*shift, hint=columns[n][0])
     single: set[str] = set()
-    for label in domain.free:  # a key of one value that nobody shows makes no bag
+    for label in domain.free:  # a hidden key of extent 1 adds no duplicates
         (lo, hi), window = domain.axes[label], domain.window_of(label)
         if label in {*shown.values(), *correlated}:
             continue

@@ -1,4 +1,4 @@
-"""Binds scalar SQL expressions to typed values; one handler per kind of syntax node."""
+"""Binds scalar SQL expressions to typed values, with a method per kind of syntax node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _HINTS = {
 
 @dataclass
 class ScalarBinder:
-    """Binds expressions within one environment."""
+    """Binds expressions in one environment."""
 
     env: Environment
 
@@ -52,7 +52,7 @@ class ScalarBinder:
         """Binds one expression.
 
         Raises:
-            Error: The expression is wrong or outside the fragment; it has a position.
+            Error: The expression is wrong or outside the fragment; the error has a position.
         """
         try:
             known = self.env.match(node)
@@ -61,7 +61,7 @@ class ScalarBinder:
             raise locate(error, node) from None
 
     def condition(self, node: exp.Expr) -> Typed:
-        """Binds a predicate; integers and floats count as their CAST to BOOLEAN."""
+        """Binds a predicate; integers and floats are cast to BOOLEAN."""
         bound = self.bind(node)
         if bound.type not in (DType.BOOLEAN, None):
             bound = convert(bound, DType.BOOLEAN)
@@ -96,13 +96,13 @@ class ScalarBinder:
         return [self.bind(a) for a in args]
 
     def literal(self, node: exp.Expr) -> Typed:
-        """Numbers; text is no tensor value."""
+        """Binds a number; text is not a tensor value."""
         if node.args["is_string"]:
-            raise unsupported("Text", node, "Tensors hold numbers and booleans.")
+            raise unsupported("Text", node, "Tensors contain numbers and booleans.")
         return number(node.name)
 
     def negation(self, node: exp.Expr) -> Typed:
-        """Minus; -5 is one literal."""
+        """Binds a unary minus; -5 is one literal."""
         inner = node.this
         if isinstance(inner, exp.Literal) and not inner.is_string and inner.name.isdecimal():
             return whole_number(inner.name, -1)
@@ -126,32 +126,32 @@ class ScalarBinder:
         return self.bind(node.this)
 
     def column(self, node: exp.Expr) -> Typed:
-        """A column reference."""
+        """Resolves a column reference."""
         assert isinstance(node, exp.Column)
         return self.env.column(node)
 
     def parameter(self, node: exp.Expr) -> Typed:
-        """`?` or `$n`; the parser numbers them, and the session has a value for each."""
+        """Binds `?` or `$n`; the parser has numbered it, and the session has its value."""
         if isinstance(node, exp.Placeholder):
             raise unsupported(f"The parameter {node.sql()}", node, "Write ?, $1 or $name.")
         return self.env.parameters.typed(int(node.name))
 
     def greater(self, node: exp.Expr) -> Typed:
-        """A > b is b < a."""
+        """Binds `a > b` as `b < a`."""
         fn = "lt" if isinstance(node, exp.GT) else "le"
         a, b = self._all(node.this, node.expression)
         return apply(fn, [b, a], self.env.float_stays)
 
     def and_(self, node: exp.Expr) -> Typed:
-        """Three-valued AND of a whole chain."""
+        """Binds a chain of three-valued ANDs."""
         return logical_and([self.condition(t) for t in self._chain(node, exp.And)])
 
     def or_(self, node: exp.Expr) -> Typed:
-        """Three-valued OR of a whole chain."""
+        """Binds a chain of three-valued ORs."""
         return logical_or([self.condition(t) for t in self._chain(node, exp.Or)])
 
     def _chain(self, node: exp.Expr, connective: type[exp.Expr]) -> Iterator[exp.Expr]:
-        """The terms of a chain of one connective, left to right, however deep it leans."""
+        """The terms of a chain of one connective, left to right, without recursion."""
         waiting = [node.expression, node.this]
         while waiting:
             term = waiting.pop()
@@ -178,7 +178,7 @@ class ScalarBinder:
         return logical_not(equal) if isinstance(node, exp.NullSafeNEQ) else equal
 
     def case(self, node: exp.Expr) -> Typed:
-        """CASE in both forms; a missing ELSE is NULL."""
+        """Binds both forms of CASE; a missing ELSE is NULL."""
         branches = []
         for branch in node.args["ifs"]:
             test = branch.this
@@ -198,7 +198,7 @@ class ScalarBinder:
         return functions.extreme(fn, self._all(node.this, *node.expressions))
 
     def log(self, node: exp.Expr) -> Typed:
-        """LOG(x) and LOG10 to base 10, LOG2, and LOG(b, x) to base b."""
+        """Binds LOG(x) and LOG10 with base 10, LOG2, and LOG(b, x) with base b."""
         base, x = node.this, node.expression
         if x is None:
             return self._call("log10", base)
@@ -207,7 +207,7 @@ class ScalarBinder:
         return functions.logarithm(self.bind(base), self.bind(x), self.env.float_stays)
 
     def round_(self, node: exp.Expr) -> Typed:
-        """ROUND half away from zero."""
+        """Binds ROUND, which rounds half away from zero."""
         digits = node.args.get("decimals")
         bound = None if digits is None else self.bind(digits)
         return functions.rounded(self.bind(node.this), bound, self.env.float_stays)
@@ -218,7 +218,7 @@ class ScalarBinder:
         if isinstance(node.this, exp.Literal) and node.this.is_string:
             return read_text(node.this.name, target)
         bound = self.bind(node.this)
-        if isinstance(target, Decimal):  # the digits of a DECIMAL are proven from constants
+        if isinstance(target, Decimal):  # the width of a DECIMAL is proven for constants only
             bound = replace(bound, value=self.env.parameters.constants(bound.value))
         return replace(convert(bound, target), literal=False)
 
@@ -228,7 +228,7 @@ class ScalarBinder:
         return self.env.window(node)
 
     def anonymous(self, node: exp.Expr) -> Typed:
-        """Functions sqlglot does not know by name."""
+        """Binds a function without a syntax node in sqlglot."""
         name, args = str(node.this).lower(), node.expressions
         if name == STAND_IN:
             hint = "Join a tensor or a table of the values."
@@ -255,7 +255,7 @@ class ScalarBinder:
             )
         hint = suggest(name, FUNCTION_NAMES, "functions")
         if name in ("gradient", "einsum", "read_tensor"):
-            hint = f"{name.upper()} gives a tensor and stands in FROM: SELECT * FROM {name}(…)."
+            hint = f"{name.upper()} returns a tensor; call it in FROM: SELECT * FROM {name}(…)."
         raise UnknownHere(
             f"There is no function {name} of {len(args)} argument{'s' * (len(args) != 1)}",
             hint=hint,

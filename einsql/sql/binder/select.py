@@ -1,4 +1,4 @@
-"""Binds one SELECT block: a domain from FROM and WHERE, then outputs over it."""
+"""Binds one SELECT block: a domain from FROM and WHERE, and outputs over the domain."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _NAMES = {
 
 
 class SelectBinder:
-    """Binds a SELECT; also the environment its expressions are bound in."""
+    """Binds a SELECT; it is also the environment of the SELECT's expressions."""
 
     def __init__(self, query: Binder, parent: SelectBinder | None = None) -> None:
         self.query = query
@@ -67,14 +67,14 @@ class SelectBinder:
         self.float_stays = query.catalog.float_stays
         self.parameters = query.parameters
         self.correlated: dict[str, str] = {}
-        """Label here → the label of the enclosing SELECT that it equals."""
+        """The equal label of the enclosing SELECT by the label of this SELECT."""
         self.select = exp.Select()
         self.items: list[Item] = []
         self.grouping: Grouping | None = None
-        """The rows and GROUP BY items, once the domain is that of the groups."""
+        """The rows and GROUP BY items; None before the domain is the domain of the groups."""
         self.aggregates: dict[exp.Expr, Typed] = {}
         self._aliases: int | None = None
-        """The number of items whose aliases may be used; None forbids aliases."""
+        """The number of items whose aliases expressions may use; None forbids aliases."""
         self._reads_own = self._reads_outer = False
 
     # ---- the SELECT, in the order SQL evaluates it
@@ -83,7 +83,7 @@ class SelectBinder:
         """Binds the block.
 
         Raises:
-            Error: Something is wrong or outside the fragment.
+            Error: The SELECT is wrong or outside the fragment.
         """
         check_clauses(select)
         self.select = select
@@ -121,7 +121,7 @@ class SelectBinder:
 
     @contextmanager
     def _within(self, clause: str, aliases: int | None) -> Iterator[None]:
-        """Binds in a clause where the aliases of the first items may be used."""
+        """A context for binding a clause that may use the aliases of the first items."""
         before = self.clause, self._aliases
         self.clause, self._aliases = clause, aliases
         try:
@@ -139,7 +139,7 @@ class SelectBinder:
         return any(aggregates_in(n) for n in nodes)
 
     def _group(self, select: exp.Select) -> None:
-        """Goes from the rows to the groups: one point for each key, with its aggregates."""
+        """Replaces the domain of rows by the domain of groups, with the aggregates as operands."""
         grouping = Grouping(self.domain, self.scope, self.float_stays, self.parameters)
         nodes = self._group_nodes(select)
         labels = [self._group_label(grouping, *node) for node in nodes]
@@ -149,7 +149,7 @@ class SelectBinder:
         for clause in ("having", "qualify"):
             if select.args.get(clause) is not None:
                 self._bind_aggregates(aggregation, select.args[clause].this, None)
-        # The aggregates are bound, so all labels of the outer SELECT that they use are known.
+        # The aggregates are bound, so the labels of the outer SELECT in them are known.
         known = [label for label in labels if label is not None]
         keys = aggregation.keys = tuple(dict.fromkeys((*known, *self.correlated)))
         axes = {k: self.domain.axes[k] for k in keys}
@@ -169,7 +169,7 @@ class SelectBinder:
         self.domain, self.grouping = groups, grouping
 
     def _group_nodes(self, select: exp.Select) -> list[tuple[exp.Expr, int | None]]:
-        """The expressions of GROUP BY, each with how many items' aliases it may use."""
+        """The expressions of GROUP BY, each with the number of items whose aliases it may use."""
         group = select.args.get("group")
         if group is None:
             return []
@@ -213,7 +213,9 @@ class SelectBinder:
                 self._reads_own = self._reads_outer = False
                 self.aggregates[call] = self._bind_aggregate(aggregation, call)
                 if self._reads_outer and not self._reads_own:
-                    raise unsupported("An aggregate of columns of the outer SELECT alone", call)
+                    raise unsupported(
+                        "An aggregate that reads columns of the outer SELECT only", call
+                    )
 
     def _bind_aggregate(self, aggregation: Aggregation, call: exp.Expr) -> Typed:
         binder = ScalarBinder(self)
@@ -236,7 +238,7 @@ class SelectBinder:
     # ---- the environment of expressions
 
     def match(self, node: exp.Expr) -> Typed | None:
-        """GROUP BY items and bound aggregates, once grouping is done."""
+        """The value of a GROUP BY item or a bound aggregate after grouping, else None."""
         if self.grouping is None:
             return None
         if is_aggregate(node) and node in self.aggregates:
@@ -244,7 +246,7 @@ class SelectBinder:
         return self.grouping.match(node)
 
     def column(self, node: exp.Column) -> Typed:
-        """Resolves a column here, as a SELECT alias, or as a key of the outer SELECT."""
+        """Resolves a column of this SELECT, an alias of an item, or a key of the outer SELECT."""
         name, table = node.name, node.table or None
         resolved = self.scope.find(name, table)
         if resolved is not None:
@@ -254,7 +256,7 @@ class SelectBinder:
             grouped = self.grouping.column(resolved)
             if grouped is not None:
                 return grouped
-        # In HAVING alone an alias hides a column that is not grouped by.
+        # In HAVING only, an alias hides a column that is not in GROUP BY.
         if table is None and (resolved is None or self.clause == "HAVING"):
             alias = self._alias(name)
             if alias is not None:
@@ -270,7 +272,7 @@ class SelectBinder:
         )
 
     def _alias(self, name: str) -> Typed | None:
-        """The item of an alias; items see the aliases of earlier ones only."""
+        """The item of an alias; an item may use the aliases of earlier items only."""
         index = None if self._aliases is None else find_alias(self.items, name)
         if index is None or self._aliases is None:
             return None
@@ -301,7 +303,7 @@ class SelectBinder:
         return Typed(Label(here), DType.BIGINT)
 
     def knows(self, name: str, table: str | None) -> bool:
-        """True if this SELECT or one around it has the column, or an alias for a subquery."""
+        """True if this SELECT or an enclosing one has the column, or an alias for a subquery."""
         if self.scope.find(name, table) is not None:
             return True
         aliases = table is None and self._aliases is not None and self.clause != "HAVING"
@@ -310,16 +312,16 @@ class SelectBinder:
         return self.parent is not None and self.parent.knows(name, table)
 
     def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
-        """Refuses an aggregate where `match` knows none."""
+        """Refuses an aggregate that `match` has not resolved."""
         raise ProgrammingError(
-            f"{aggregate_name(node).upper()}() cannot stand in {self.clause}",
+            f"{aggregate_name(node).upper()}() is not allowed in {self.clause}",
             hint="Aggregates belong into SELECT or HAVING.",
         )
 
     def window(self, node: exp.Window) -> Typed:
-        """Aggregates over the rows that share the partition keys, joined back."""
+        """Binds an aggregate over the rows with equal partition keys, and joins it to the rows."""
         if self.clause not in ("SELECT", "QUALIFY"):
-            raise ProgrammingError(f"A window aggregate cannot stand in {self.clause}")
+            raise ProgrammingError(f"A window aggregate is not allowed in {self.clause}")
         for arg in ("order", "spec", "first"):
             if node.args.get(arg):
                 raise unsupported("A window with ORDER BY or a frame", node)
@@ -349,7 +351,7 @@ class SelectBinder:
         return [label for label in labels if label is not None]
 
     def subquery(self, node: exp.Expr) -> Typed:
-        """A scalar subquery: an operand without keys, or keyed by the outer labels."""
+        """Binds a scalar subquery: an operand without keys, or with the outer labels as keys."""
         child = SelectBinder(self.query, self)
         select = node.this
         if not isinstance(select, exp.Select):
@@ -382,10 +384,10 @@ class SelectBinder:
 
 
 def check_clauses(select: exp.Select) -> None:
-    """Refuses the clauses that are no tensor work.
+    """Refuses the clauses that tensor programs do not support.
 
     Raises:
-        NotSupportedError: It names the clause.
+        NotSupportedError: The SELECT has such a clause; the message names it.
     """
     for arg, present in select.args.items():
         if present and arg not in _HANDLED:

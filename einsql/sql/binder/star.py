@@ -15,7 +15,7 @@ from einsql.sql.scope.scope import Scope, Source
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of EXCLUDE, REPLACE or RENAME: its clause, the column it names and its syntax."""
+    """An entry of EXCLUDE, REPLACE or RENAME: its clause, column name and syntax."""
 
     clause: str
     table: str
@@ -23,22 +23,21 @@ class Entry:
     node: exp.Expr
 
     def fits(self, source: Source, name: str) -> bool:
-        """True if the entry names that column of that source."""
+        """True if the entry names a column of a source."""
         owned = not self.table or source.answers_to(self.table)
         return owned and self.name.lower() == name.lower()
 
     def overlaps(self, other: Entry) -> bool:
-        """True if both can name the same column."""
+        """True if the two entries can name the same column."""
         tables = {e.table.lower() for e in (self, other)} - {""}
         return self.name.lower() == other.name.lower() and len(tables) < 2
 
 
 def expand_star(scope: Scope, node: exp.Expr) -> list[tuple[str, exp.Expr]]:
-    """Names and expressions of the columns of `*` or `table.*`.
+    """The names and expressions of the columns of `*` or `table.*`.
 
     Raises:
-        ProgrammingError: An entry names no column or is given twice, or there is no such
-            table.
+        ProgrammingError: An entry names no column or occurs twice, or the table is unknown.
     """
     star = node.this if isinstance(node, exp.Column) else node
     table = node.table if isinstance(node, exp.Column) else ""
@@ -70,7 +69,7 @@ def _entries(star: exp.Expr) -> list[Entry]:
 
 
 def _entry(clause: str, node: exp.Expr) -> Entry:
-    """An entry: a name, `expression AS name` in REPLACE, `name AS other` in RENAME."""
+    """Reads an entry: a name, `expression AS name` in REPLACE, or `name AS other` in RENAME."""
     column = node
     if clause != "EXCLUDE":
         if not isinstance(node, exp.Alias):
@@ -99,7 +98,7 @@ def _listed(scope: Scope, table: str | None, entries: list[Entry]) -> list[tuple
         replaced = entry("REPLACE", source, name)
         renamed = entry("RENAME", source, name)
         if replaced is not None:
-            # Of equal names the first is replaced, the others are dropped.
+            # The first of equal names is replaced, and the others are dropped.
             if replaced not in known:
                 items.append((replaced.node.alias, replaced.node.this))
             continue

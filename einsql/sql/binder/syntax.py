@@ -23,7 +23,7 @@ _ACCEPTED: dict[type[exp.Expr], set[str]] = {
     exp.CTE: {"this", "alias", "materialized"},
     exp.Star: {"except_", "replace", "rename"},
 }
-"""Arguments of syntax nodes that einsql binds; sqlglot parses many more."""
+"""The arguments of syntax nodes that einsql binds; sqlglot parses many more."""
 _NAMES = {
     "sample": "TABLESAMPLE",
     "when": "AT (…)",
@@ -42,7 +42,7 @@ def check_syntax(node: exp.Expr) -> None:
     """Refuses parts of a FROM item, WITH or `*` that einsql does not bind.
 
     Raises:
-        NotSupportedError: It names the part.
+        NotSupportedError: The node has such a part; the message names it.
     """
     for arg, value in node.args.items():
         if value and arg not in _ACCEPTED[type(node)]:
@@ -53,7 +53,7 @@ def alias_columns(item: exp.Expr) -> list[str]:
     """The column names of an alias such as x(i, j).
 
     Raises:
-        Error: They have types, or something else stands in the alias.
+        Error: A column has a type, or the alias contains another clause.
     """
     alias = item.args.get("alias")
     if alias is None:
@@ -68,12 +68,12 @@ def alias_columns(item: exp.Expr) -> list[str]:
 
 
 def renamed(relation: Named, item: exp.Expr) -> Named:
-    """Names columns by an item's alias, such as x(i, j), and makes the names distinct.
+    """Renames columns by an item's alias, such as x(i, j), and makes the names distinct.
 
-    A shorter list names the first columns.
+    A shorter list renames the first columns.
 
     Raises:
-        ProgrammingError: The list is longer than the columns.
+        ProgrammingError: The list has more names than the relation has columns.
     """
     names = alias_columns(item)
     if len(names) > len(relation.columns):

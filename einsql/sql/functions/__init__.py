@@ -1,1 +1,1 @@
-"""The functions that a statement may call, by their names and syntax nodes."""
+"""The functions that statements may call, by name and syntax node."""

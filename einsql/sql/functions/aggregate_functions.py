@@ -1,4 +1,4 @@
-"""Aggregates: the syntax nodes and names that call them."""
+"""Aggregates, with their syntax nodes and names."""
 
 from __future__ import annotations
 

@@ -13,18 +13,18 @@ _GUESS = re.compile(r'^Did you mean "([^"]+)"')
 
 
 def function_hint(reason: str, hint: str) -> str:
-    """The hint for an error of DuckDB's, with the nearest of its own guess and einsql's functions.
+    """The hint for an error of DuckDB: the most similar name of its guess and einsql's functions.
 
     Args:
-        reason: What DuckDB says; other errors than of functions keep their hints.
-        hint: Its hint, whose guess is named whether it is like what was written or not.
+        reason: DuckDB's message. Errors about other objects than functions keep their hint.
+        hint: DuckDB's hint; the guess in it may be dissimilar to the written name.
     """
     unknown, guess = _UNKNOWN.match(reason), _GUESS.match(hint)
     if unknown is None:
         return hint
     kind, name = unknown.groups()
     if kind == "Table" and name.lower() in FUNCTION_NAMES:
-        return f"{name} is a function of values and stands in SELECT, as in SELECT {name}(val) …."
+        return f"{name} is a scalar function; call it in SELECT, as in SELECT {name}(val) …."
     ours = FUNCTION_NAMES if kind == "Scalar" else [*TABLE_FUNCTIONS, *TABLE_MACROS]
     meant = nearest(name, [*([guess[1]] if guess else []), *ours])
     return f'Did you mean "{meant}"?' if meant is not None else ""

@@ -1,4 +1,4 @@
-"""Functions of values: the syntax nodes and names that call them."""
+"""Scalar functions, with their syntax nodes and names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FUNCTION_OF_NODE: dict[type[exp.Expr], str] = {
     exp.Acosh: "acosh", exp.Atanh: "atanh", exp.Degrees: "degrees", exp.Radians: "radians",
     exp.IsNan: "isnan", exp.IsInf: "isinf",
 }  # fmt: skip
-"""Syntax nodes that are one function of the algebra over their arguments."""
+"""Syntax nodes with an equivalent function of the algebra over the same arguments."""
 
 NAMED: dict[str, tuple[str, int]] = {
     "erf": ("erf", 1),
@@ -32,7 +32,7 @@ NAMED: dict[str, tuple[str, int]] = {
     "log2": ("log2", 1),
     "ceiling": ("ceil", 1),
 }
-"""Functions sqlglot has no node for: their function in the algebra and their arity."""
+"""Functions without a syntax node in sqlglot: their function in the algebra, and their arity."""
 
 SCALAR_MACROS = ("adam", "gelu", "relu", "silu")
 """Built-in macros that are expressions."""

@@ -12,7 +12,7 @@ TABLE_FUNCTIONS = (
     "read_tensor",
     *tile_functions.TABLE_FUNCTIONS,
 )
-"""Functions that give a relation."""
+"""Functions that return a relation."""
 
 TABLE_MACROS = ("attention", "layer_norm", "log_softmax", "rms_norm", "softmax")
 """Built-in table macros."""

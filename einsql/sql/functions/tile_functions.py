@@ -7,19 +7,19 @@ from einsql.ir.functions import INTERNAL, REDUCTIONS, SCALARS
 PREFIX = "tensor_"
 
 TABLE_FUNCTIONS = ("tiles", "tile", "elements")
-"""TILES cuts a tensor, TILE cuts arrays further, ELEMENTS reads tiles as one tensor."""
+"""TILES cuts a tensor into tiles, TILE cuts tiles further, ELEMENTS joins tiles to a tensor."""
 
 SELECTING = ("tiles", "tile")
 """The functions whose results are relations of tiles."""
 
 POINTWISE = {name: name for name in SCALARS if name not in INTERNAL}
-"""tensor_<name> of one array for each argument: element by element."""
+"""Functions tensor_<name> that apply a scalar function element by element to arrays."""
 
 AGGREGATES = {r.name.removeprefix("bool_"): r.name for r in REDUCTIONS.values() if r.monoid}
-"""tensor_<name>(tile): the arrays of a group, merged element by element."""
+"""Functions tensor_<name>(tile) that merge the arrays of a group element by element."""
 
 SHAPED = ("einsum", "transpose", "diag")
-"""tensor_<name>: arrays of other shapes."""
+"""Functions tensor_<name> whose result has another shape than the arguments."""
 
 FUNCTIONS = sorted(
     PREFIX + name for name in {*POINTWISE, *AGGREGATES, *SHAPED, "relu", "sigmoid", "stack"}

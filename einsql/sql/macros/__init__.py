@@ -1,1 +1,1 @@
-"""Macros and views: their definitions, and their expansion in a statement."""
+"""Macros: their definitions, and their expansion in a statement."""

@@ -1,6 +1,6 @@
-"""The macros that are there from the start: ordinary CREATE MACRO texts, read when one is called.
+"""The built-in macros: ordinary CREATE MACRO texts, which are parsed at the first call.
 
-A macro of the user's that has the same name takes its place.
+A user's macro of the same name replaces a built-in macro.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from einsql.sql.macros.macros import MAY_CROSS, Macro
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import CreateMacro
 
-# Columns of their own have names that no key has by chance.
+# Internal columns have names that keys do not have by chance.
 _TEXTS = (
     """CREATE MACRO softmax(x, axis) AS TABLE
 WITH _top AS (SELECT * EXCLUDE (axis, val), MAX(val) AS "#top" FROM x GROUP BY ALL),
@@ -47,8 +47,9 @@ FROM _weight NATURAL JOIN (SELECT * RENAME (val AS "#v") FROM v) GROUP BY ALL"""
     "CREATE MACRO relu(x) AS GREATEST(x, 0)",
     "CREATE MACRO silu(x) AS x * sigmoid(x)",
     "CREATE MACRO gelu(x) AS 0.5 * x * (1 + ERF(x * 0.7071067811865476))",
-    # The corrections are DOUBLE, and m and v what they are. Each is rounded to FLOAT, and what that
-    # leaves is added in the type of m or v: to DOUBLE it gives its digits, to FLOAT nothing.
+    # The corrections are DOUBLE; m and v have a type of their own. Each correction is rounded to
+    # FLOAT, and the rounding error is added in the type of m or v. It completes the digits of a
+    # DOUBLE and does not change a FLOAT.
     """CREATE MACRO adam(m, v, t, rate := 0.001, decay := 0.9, decay2 := 0.999, eps := 0.00000001)
 AS m * (COALESCE(CAST(rate / (1 - POW(decay, t)) AS FLOAT), m) + CAST(
     rate / (1 - POW(decay, t)) - CAST(rate / (1 - POW(decay, t)) AS FLOAT) AS FLOAT))
@@ -58,7 +59,7 @@ AS m * (COALESCE(CAST(rate / (1 - POW(decay, t)) AS FLOAT), m) + CAST(
 
 
 def built_in(name: str) -> Macro | None:
-    """The macro that has a name from the start, in any letter case."""
+    """The built-in macro of a name, which ignores case, or None."""
     low = name.lower()
     return _read(low) if low in SCALAR_MACROS or low in TABLE_MACROS else None
 

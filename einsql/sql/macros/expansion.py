@@ -1,6 +1,6 @@
-"""Calls of macros: those of scalar macros are expanded before a SELECT is bound.
+"""Expansion of macro calls; calls of scalar macros are expanded before a SELECT is bound.
 
-The body of a scalar macro may have aggregates, so they have to be known before GROUP BY is bound.
+The body of a scalar macro may contain aggregates, which must be known before GROUP BY is bound.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from einsql.sql.parser.positions import locate, positioned, unsupported
 from einsql.sql.scope.scope import Scope
 
 MAX_EXPANDED = 50_000
-"""Syntax nodes that macros may add to a statement; two that double each other reach any number."""
+"""Most syntax nodes that macros add to a statement; nested macros can grow exponentially."""
 
 _CLAUSES = ("expressions", "where", "group", "having", "qualify")
 
 
 class Block(Protocol):
-    """What is read of the SELECT that calls a macro."""
+    """The interface of a SELECT that calls a macro."""
 
     @property
     def scope(self) -> Scope:
-        """The columns in reach."""
+        """The scope of the SELECT."""
 
     @property
     def select(self) -> exp.Select:
-        """Its syntax."""
+        """The SELECT's syntax."""
 
     @property
     def parent(self) -> Block | None:
-        """The SELECT around it."""
+        """The enclosing SELECT, or None."""
 
 
 @dataclass
@@ -45,9 +45,9 @@ class MacroExpander:
     """Expands the macro calls of one statement.
 
     Attributes:
-        find: The macro of a name, or None.
-        added_nodes: How many syntax nodes macros have added to the statement.
-        bodies: Calls of table macros by id, and what they stand for.
+        find: Function that returns the macro of a name, or None.
+        added_nodes: The number of syntax nodes that macros have added to the statement.
+        bodies: The calls of table macros and their expansions, by the id of the call.
     """
 
     find: Callable[[str], Macro | None]
@@ -55,10 +55,10 @@ class MacroExpander:
     bodies: dict[int, tuple[exp.Anonymous, exp.Expr]] = field(default_factory=dict)
 
     def count(self, macro: Macro, call: exp.Anonymous) -> None:
-        """Counts what a call will add to the statement.
+        """Counts the syntax nodes that a call adds to the statement.
 
         Raises:
-            ProgrammingError: It is too much.
+            ProgrammingError: The statement becomes too large.
         """
         self.added_nodes += expanded_size(macro, call)
         if self.added_nodes > MAX_EXPANDED:
@@ -71,29 +71,29 @@ class MacroExpander:
         """The expansion of a call of a table macro, computed once.
 
         Raises:
-            ProgrammingError: The arguments do not fit.
+            ProgrammingError: The arguments do not match the parameters.
         """
-        if id(call) not in self.bodies:  # the reference keeps the id unique
+        if id(call) not in self.bodies:  # the stored reference keeps the id unique
             self.bodies[id(call)] = call, expand(macro, call, lambda value: value)
         return self.bodies[id(call)][1]
 
     def scalar(self, name: str, args: list[exp.Expr], block: Block) -> exp.Expr | None:
-        """Expands a call of a scalar macro; None if there is no macro of that name."""
+        """Expands a call of a scalar macro; None if no macro has the name."""
         if self.find(name) is None:
             return None
-        written = args[0].parent if args else None  # it has the position
+        written = args[0].parent if args else None  # the syntax node with the position
         call = exp.Anonymous(this=name) if written is None else written.copy()
         return self.expand_calls(block, call)
 
     def expanded(self, block: Block, select: exp.Select) -> exp.Select:
-        """The SELECT without calls of scalar macros; items keep the names they were written with.
+        """Expands the calls of scalar macros in a SELECT; items keep their original names.
 
         Args:
             block: The SELECT's binder, whose FROM is bound.
-            select: Its syntax.
+            select: The SELECT's syntax.
 
         Raises:
-            Error: A call is wrong, or a macro refers to itself.
+            Error: A call is invalid, or a macro is recursive.
         """
         if self.added_nodes:
             _check_columns(block, select)
@@ -108,19 +108,19 @@ class MacroExpander:
         for root in _roots(select):
             self.expand_calls(block, root)
         for node in _group_items(select):
-            # A number in GROUP BY would count SELECT items; a macro's number is a mere constant.
+            # A number in GROUP BY refers to a SELECT item, but the number of a macro is a constant.
             if isinstance(node, exp.Literal) and not any(node is n for n in literals):
                 node.replace(exp.Add(this=node.copy(), expression=exp.Literal.number(0)))
         return select
 
     def expand_calls(self, block: Block, root: exp.Expr) -> exp.Expr:
-        """Expands every call of a scalar macro below a node, in place; subqueries are left out.
+        """Expands every call of a scalar macro below a node in place, except in subqueries.
 
         Returns:
-            The node, or what it became.
+            The node, or its replacement.
 
         Raises:
-            Error: A call is wrong, or a macro refers to itself.
+            Error: A call is invalid, or a macro is recursive.
         """
         stack = [root]
         while stack:
@@ -149,7 +149,7 @@ class MacroExpander:
 
     def _check_call(self, macro: Macro, call: exp.Anonymous) -> None:
         if macro.is_table:
-            raise ProgrammingError(f"{macro.name} is a table macro; it stands in FROM")
+            raise ProgrammingError(f"{macro.name} is a table macro; call it in FROM")
         if macro.name.lower() in call.meta.get("chain", ()):
             raise ProgrammingError(f"The macro {macro.name} refers to itself")
         self.count(macro, call)
@@ -172,7 +172,7 @@ def _group_items(select: exp.Select) -> list[exp.Expr]:
 
 
 def _check_columns(block: Block, select: exp.Select) -> None:
-    """Refuses columns of a macro's subquery that only its caller has."""
+    """Refuses columns in a macro's subquery that only the caller has."""
     for root in _roots(select):
         for node in root.walk(prune=lambda n: isinstance(n, exp.Query)):
             if isinstance(node, exp.Column) and OF_MACRO in node.meta:
@@ -189,7 +189,7 @@ def _check_column(block: Block, column: exp.Column) -> None:
 
 
 def _has(block: Block, column: exp.Column) -> bool:
-    """True if a SELECT has the column itself, or an item of that name."""
+    """True if a SELECT's own scope has the column, or an item of its name."""
     name, table = column.name.lower(), column.table.lower()
     if table or isinstance(column.this, exp.Star):
         return not table or any(s.alias.lower() == table for s in block.scope.sources)
@@ -198,10 +198,10 @@ def _has(block: Block, column: exp.Column) -> bool:
 
 
 def qualified(block: Block, value: exp.Expr) -> exp.Expr:
-    """Qualifies each column of an argument with the caller's table, so that it cannot be captured.
+    """Qualifies each column of an argument with the caller's table to prevent capture.
 
     Raises:
-        Error: There is no such column in the caller's FROM.
+        Error: The caller's FROM has no such column.
     """
     for column in list(value.find_all(exp.Column)):
         if column.table:

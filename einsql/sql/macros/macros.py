@@ -9,9 +9,9 @@ from sqlglot import exp
 from einsql.sql.parser.dialect import EinSQL
 
 MAY_CROSS = "may_cross"
-"""Marks a NATURAL JOIN that joins all with all where no column is common, as standard SQL has it.
+"""Marks a NATURAL JOIN that is a cross join if no column is common, as in standard SQL.
 
-Built-in macros use it: a statistic of a tensor with one key has no key.
+Built-in macros need it, because a statistic of a tensor with one key has no key.
 """
 
 
@@ -20,10 +20,10 @@ class Names:
     """The names in a macro's body, in lower case.
 
     Attributes:
-        tables: Tables that FROM reads by name.
-        aliases: Aliases in FROM and WITH.
-        local: Names that WITH defines.
-        columns: Each occurrence of a column that an argument may replace by a copy.
+        tables: The tables that FROM reads by name.
+        aliases: The aliases in FROM and WITH.
+        local: The names that WITH defines.
+        columns: The occurrences of columns that an argument may replace by a copy.
         size: The number of syntax nodes.
     """
 
@@ -35,7 +35,7 @@ class Names:
 
 
 def is_passed_on(column: exp.Column) -> bool:
-    """True for an argument of a call in FROM."""
+    """True for a column that is an argument of a call in FROM."""
     call = column.parent
     return isinstance(call, exp.Anonymous) and isinstance(call.parent, exp.Table)
 
@@ -65,9 +65,9 @@ class Macro:
     """A scalar or table macro.
 
     Attributes:
-        body: An expression, or a query for a table macro.
-        text: The CREATE MACRO statement's text.
-        defaults: Default values of the last parameters.
+        body: The expression of a scalar macro, or the query of a table macro.
+        text: The text of the CREATE MACRO statement.
+        defaults: The default values of the last parameters.
         names: The names in the body.
     """
 
@@ -84,7 +84,7 @@ class Macro:
 
     @property
     def call(self) -> str:
-        """Its signature, such as `layer_norm(x, axis, eps := 0.00001)`."""
+        """The macro's signature, such as `layer_norm(x, axis, eps := 0.00001)`."""
         first = len(self.parameters) - len(self.defaults)
         shown = list(self.parameters)
         for n, value in enumerate(self.defaults, first):
@@ -93,7 +93,7 @@ class Macro:
 
     @property
     def table_parameters(self) -> tuple[str, ...]:
-        """The parameters that its body reads as tables in FROM."""
+        """The parameters that the body reads as tables in FROM."""
         return tuple(p for p in self.parameters if p.lower() in self.names.tables)
 
 

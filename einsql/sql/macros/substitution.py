@@ -11,26 +11,26 @@ from einsql.sql.macros.macros import Macro, is_passed_on
 from einsql.sql.parser.positions import position, unsupported
 
 OF_MACRO = "of_macro"
-"""Marks columns and subqueries of a scalar macro's body with the macros they came through."""
+"""Marks columns and subqueries of a scalar macro's body with the macros that contain them."""
 
 
 def expand(macro: Macro, call: exp.Anonymous, qualify: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
-    """The body with arguments in place of parameters.
+    """Expands a call: a copy of the macro's body with arguments in place of parameters.
 
-    Where a parameter is read from in FROM, its argument has to be a table: a name, a
-    subquery or a file. An argument of a table macro that is a name also takes the place
-    of a column's name. Everywhere else the argument is a value of the caller.
+    If FROM reads a parameter, its argument has to be a table: a name, a subquery or a file. An
+    argument of a table macro that is a name also replaces the name of a column. Everywhere else
+    the argument is a value of the caller.
 
-    A SELECT that is an argument is not copied where it stands in FROM, or goes on to another
-    table macro: the very same object stands in all these places (see `selects`).
+    A SELECT as an argument is not copied in FROM or in a call of another table macro: all these
+    places share one object (see `selects`).
 
     Args:
-        macro: What is called.
-        call: The call; errors in the body will point at it.
-        qualify: Names the caller's tables in an argument that moves into a subquery.
+        macro: The called macro.
+        call: The call, whose position errors in the body get.
+        qualify: Function that adds the caller's tables to an argument moved into a subquery.
 
     Raises:
-        ProgrammingError: The arguments do not fit.
+        ProgrammingError: The arguments do not match the parameters.
     """
     return _Expansion(macro, call, qualify).copied(macro.body)
 
@@ -53,7 +53,7 @@ def selects(call: exp.Anonymous) -> Iterator[exp.Select]:
 
 
 def _copy(node: exp.Expr) -> exp.Expr:
-    """A copy; many times faster than sqlglot's, which supports deeper trees."""
+    """A recursive copy, much faster than sqlglot's, which supports deeper trees."""
     return _rebuilt(node, _copy, dict(node.meta))
 
 
@@ -107,7 +107,7 @@ class _Expansion:
         return _rebuilt(node, self.copied, meta)
 
     def _substitute(self, node: exp.Expr) -> exp.Expr | None:
-        """The replacement of a whole node, or None."""
+        """The replacement of a node with its children, or None."""
         name = (
             node.name.lower() if isinstance(node, exp.Table | exp.Column | exp.Identifier) else ""
         )
@@ -132,7 +132,7 @@ class _Expansion:
         return None if name in self.tables else self._value(node)
 
     def _table(self, node: exp.Table) -> exp.Expr:
-        """The argument as an item of FROM, still called by the parameter's name."""
+        """The argument as an item of FROM with the parameter's name as its alias."""
         value = self._uncaptured(self.values[node.name.lower()])
         others = _rebuilt(node, self.copied, {}).args
         del others["this"]
@@ -189,19 +189,19 @@ class _Expansion:
         return new
 
     def _renames(self, node: exp.Identifier) -> bool:
-        """True if an argument that is a name replaces a name."""
+        """True if an argument replaces a name by a name."""
         value = self.values[node.name.lower()]
         return self.macro.is_table and isinstance(value, exp.Column) and not value.table
 
     def _is_callers(self, node: exp.Identifier | None) -> bool:
-        """True if the table of a column is the caller's."""
+        """True if the table of a column belongs to the caller."""
         name = "" if node is None else node.name.lower()
         if node is None or node.arg_key != "table" or name not in self.values.keys() - self.tables:
             return False
         return name not in self.aliases or self._renames(node)
 
     def _is_in_query(self, node: exp.Expr) -> bool:
-        """True if a node of the body is inside a query of the body."""
+        """True if a node of the body is part of a query in the body."""
         here: exp.Expr | None = node
         while here is not None and not isinstance(here, exp.Query):
             here = None if here is self.macro.body else here.parent
@@ -217,7 +217,7 @@ class _Expansion:
         return identifier
 
     def _uncaptured(self, value: exp.Expr) -> exp.Expr:
-        """Refuses an argument whose tables the body's own WITH would redefine."""
+        """Refuses an argument with a table whose name the body's own WITH redefines."""
         local = self.macro.names.local
         if local:
             named = [t.name for t in value.find_all(exp.Table)]

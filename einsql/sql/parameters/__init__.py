@@ -1,1 +1,1 @@
-"""Parameters and other inputs that are known when a statement runs."""
+"""Parameters and other inputs whose values are known at run time."""

@@ -1,8 +1,8 @@
-"""The parameters of a statement while it is bound.
+"""The parameters of a statement during binding.
 
-A parameter that only takes part in arithmetic and comparisons is read at run time, as a
-scalar: an Input without keys. What must be known to plan (an extent, a divisor of keys, a
-bound of range()) fixes its value: the plan is for that value.
+A parameter in arithmetic or a comparison is read at run time as a scalar, an Input without keys. A
+parameter that determines the plan has a fixed value: the plan is for that value only. Examples are
+an extent, a divisor of keys and a bound of range().
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from einsql.sql.typing.typed_expr import NULL, Typed, integer
 
 
 def bind_parameter(value: object) -> Typed:
-    """Binds a Python value given for a parameter.
+    """Binds the Python value of a parameter.
 
     Raises:
-        NotSupportedError: The value is no number, boolean or None.
+        NotSupportedError: The value is not a number, a boolean or None.
     """
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         dtype = DType.of(value.dtype)  # type: ignore[attr-defined]  # a NumPy scalar
@@ -61,19 +61,19 @@ def bind_parameter(value: object) -> Typed:
         if not -(2**63) <= value < 2**63:
             raise NotSupportedError(
                 "A parameter beyond BIGINT is outside the tensor fragment",
-                hint="Tensors hold numbers from -2^63 to 2^63 - 1.",
+                hint="Tensors contain numbers from -2^63 to 2^63 - 1.",
             )
         return integer(value)
     if isinstance(value, float):
         return Typed(Const(value, DType.DOUBLE), DType.DOUBLE)
     raise NotSupportedError(
         f"A parameter of type {type(value).__name__} is outside the tensor fragment",
-        hint="Tensors hold numbers and booleans.",
+        hint="Tensors contain numbers and booleans.",
     )
 
 
 def kind(value: object) -> object:
-    """The part of a parameter that every plan depends on: its type, and an integer's width."""
+    """The property of a value on which every plan depends: its type, and an integer's width."""
     if type(value) is int:
         small = -(2**31) <= value < 2**31
         return "INTEGER" if small else "BIGINT" if -(2**63) <= value < 2**63 else "HUGEINT"
@@ -82,13 +82,13 @@ def kind(value: object) -> object:
 
 @dataclass
 class BoundParameters:
-    """The parameters of one statement while it is bound.
+    """The parameters of one statement during binding.
 
     Attributes:
-        values: Their values, in the order of their numbers.
-        late: Whether a plan may read parameters at run time.
-        fixed: Numbers of the parameters whose values the plan is made for.
-        inputs: Fields of the scalars made so far, for nodes that run while binding.
+        values: The values of the parameters, in the order of their numbers.
+        late: Whether the plan may read parameters at run time.
+        fixed: The numbers of the parameters whose values are fixed in the plan.
+        inputs: The fields of the scalars created so far, for nodes that run during binding.
     """
 
     values: Sequence[object] = ()
@@ -96,16 +96,16 @@ class BoundParameters:
     fixed: set[int] = field(default_factory=set)
     inputs: dict[str, Any] = field(default_factory=dict)
     read: bool = False
-    """Whether an expression reads one of them at run time."""
+    """Whether an expression reads a parameter at run time."""
     views: list[View] = field(default_factory=list)
-    """The parts of other inputs that the plan reads."""
+    """The parts of stored inputs that the plan reads."""
     _scalars: dict[Expr, ParameterInput] = field(default_factory=dict)
     _texts: list[Scalar] = field(default_factory=list)
     _keys: dict[str, None] = field(default_factory=dict)
     _tests: dict[str, None] = field(default_factory=dict)
 
     def typed(self, number: int) -> Typed:
-        """A parameter in an expression: a constant, or a value that is read at run time."""
+        """A parameter in an expression: a constant, or a value read at run time."""
         bound = bind_parameter(self.values[number - 1])
         late = self.late and number not in self.fixed
         dtype = bound.type
@@ -116,7 +116,7 @@ class BoundParameters:
         return Typed(Param(number, dtype), dtype)
 
     def constants(self, e: Expr) -> Expr:
-        """An expression with parameters replaced by their values, which become fixed."""
+        """Replaces the parameters of an expression by their values, which become fixed."""
         numbers = parameters_of(e)
         if not numbers:
             return e
@@ -132,14 +132,14 @@ class BoundParameters:
         return rewrite(e, visit)
 
     def require(self, test: str, numbers: Iterable[int]) -> None:
-        """Makes the plan one for values that meet a condition.
+        """Restricts the plan to values that satisfy a condition.
 
         Args:
-            test: The condition in Python, as `host_expr.source` writes expressions.
+            test: The condition in Python, in the form of `host_expr.source`.
             numbers: The parameters it reads.
 
         Raises:
-            NeedsValuesError: These values do not meet it.
+            NeedsValuesError: The current values do not satisfy it.
         """
         try:
             holds = evaluator([test])(self.values)[0]
@@ -150,14 +150,14 @@ class BoundParameters:
         self._tests[test] = None
 
     def depend(self, text: str, numbers: set[int]) -> int:
-        """Makes the plan one for the value of an expression, which it returns.
+        """Fixes the value of an expression in the plan, and returns the value.
 
         Args:
-            text: The expression in Python, as `host_expr.source` writes it.
+            text: The expression in Python, in the form of `host_expr.source`.
             numbers: The parameters it reads.
 
         Raises:
-            NeedsValuesError: With these values it has none.
+            NeedsValuesError: The expression has no value for the current parameters.
         """
         try:
             (number,) = evaluator([text])(self.values)
@@ -167,10 +167,10 @@ class BoundParameters:
         return int(number)
 
     def scalar_name(self, text: str) -> str:
-        """The name of a BIGINT scalar that no expression reads.
+        """Adds a BIGINT scalar that no expression reads, and returns its name.
 
         Args:
-            text: Its value in Python, as `host_expr.source` writes it.
+            text: The scalar's value in Python, in the form of `host_expr.source`.
         """
         return self._add(Scalar(f"?{text}", text, DType.BIGINT))
 
@@ -181,18 +181,18 @@ class BoundParameters:
         return scalar.name
 
     def extent(self, text: str, most: int, numbers: set[int]) -> int:
-        """The extent of a key in a plan, where parameters leave only some of its values.
+        """The extent in a plan of a key whose values parameters restrict.
 
         Args:
-            text: How many values they leave, at least 1.
-            most: How many values the key has.
-            numbers: The parameters that `text` reads.
+            text: The number of remaining values in Python, at least 1.
+            most: The number of all values of the key.
+            numbers: The numbers of the parameters that `text` reads.
         """
         return most if most <= BUCKET else self.depend(f"bucket({text})", numbers)
 
     @property
     def use(self) -> ParameterUse:
-        """How the statement's plan depends on its parameters."""
+        """The dependence of the statement's plan on its parameters."""
         return ParameterUse(
             fixed=tuple(sorted(self.fixed)),
             keys=tuple(self._keys),
@@ -211,7 +211,7 @@ class BoundParameters:
         return self._scalars[e]
 
     def lowered(self, node: EinSum) -> EinSum:
-        """The node with scalars as operands where its expressions read parameters."""
+        """Replaces the parameters in a node's expressions by scalar operands."""
         if not any(parameters_of(e) for e in exprs(node)):
             return node
         lowering = _Lowering(self, list(node.operands))
@@ -221,7 +221,7 @@ class BoundParameters:
 
 @dataclass
 class _Lowering:
-    """Replaces the largest expressions that the host can compute by scalar operands."""
+    """Replaces the largest expressions computable on the host by scalar operands."""
 
     parameters: BoundParameters
     operands: list[Operand]
@@ -247,7 +247,7 @@ class _Lowering:
 
     def _read(self, e: Expr) -> Expr:
         if isinstance(e, Call) and e.fn == "cast" and _widens(e):
-            return Call("cast", (self._read(e.args[0]),), e.dtype)  # its bounds stay known
+            return Call("cast", (self._read(e.args[0]),), e.dtype)  # a cast preserves the bounds
         try:
             source = self.parameters.scalar(e)
         except (OverflowError, ZeroDivisionError):

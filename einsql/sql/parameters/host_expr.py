@@ -1,8 +1,8 @@
-"""Integer expressions of parameters alone, which the host computes before a plan runs.
+"""Integer expressions over parameters, which the host computes before a plan runs.
 
-A plan uses them as keys (an extent it is made for), as tests (an offset is within bounds) and
-as scalars that it reads. If one overflows or divides by zero, no plan that needs it is valid;
-the statement is then planned for the values themselves, and reports the error.
+A plan uses them as keys (a fixed extent), as tests (an offset is within bounds) and as scalars that
+it reads. If an expression overflows or divides by zero, no plan with it is valid. The statement is
+then planned for the values themselves, and reports the error.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from einsql.ir.einsum.printer import format_expr
 from einsql.ir.functions.casts import cast_array, cast_failure
 
 BUCKET = 4096
-"""Keys with at most this extent keep it under a one-sided condition."""
+"""Keys up to this extent keep it under a one-sided condition, so that they need one plan."""
 
 Values = Sequence[Any]
 Evaluate = Callable[[Values], tuple[Any, ...]]
 
 
 class NeedsValuesError(Exception):
-    """Raised when binding needs the values of some parameters; it is then repeated with them."""
+    """Raised when binding needs the values of parameters; binding is repeated with these values."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class NeedsValuesError(Exception):
 
 
 def parameters_of(e: Expr) -> set[int]:
-    """Numbers of the parameters that an expression reads."""
+    """The numbers of the parameters that an expression reads."""
     return {x.number for x in subexpressions(e) if isinstance(x, Param)}
 
 
@@ -49,7 +49,7 @@ def _quotient(a: int, b: int) -> int:
 
 def _remainder(a: int, b: int, most: int) -> int:
     quotient = _quotient(a, b)
-    if quotient > most:  # the least integer divided by -1: raises as the division does
+    if quotient > most:  # the least integer divided by -1, for which the division raises too
         raise OverflowError
     return a - b * quotient
 
@@ -64,7 +64,7 @@ def _as_float(n: Any, source: str, name: str) -> Any:
 
 
 def bucket(extent: int) -> int:
-    """Rounds an extent up to BUCKET or a power of two, so that few plans cover all extents."""
+    """Rounds an extent up to BUCKET or a power of two: few plans then cover all extents."""
     return BUCKET if extent <= BUCKET else 1 << (extent - 1).bit_length()
 
 
@@ -76,7 +76,7 @@ KNOWN: dict[str, Any] = {
     "bucket": bucket,
     "__builtins__": {"int": int, "abs": abs, "min": min, "max": max},
 }
-"""Functions that the generated Python calls."""
+"""The functions that generated Python calls, by name."""
 _SPELLED = {
     "add": "({0} + {1})",
     "sub": "({0} - {1})",
@@ -86,16 +86,16 @@ _SPELLED = {
     "idiv": "quotient({0}, {1})",
     "mod": "remainder({0}, {1}, {2})",
 }
-"""Functions in Python, whose integers do not overflow; `fit` checks the range afterwards."""
+"""The Python forms of functions. Python's integers do not overflow; `fit` checks their range."""
 
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "idiv": "//", "mod": "%"}
 
 
 def computable(e: Expr) -> bool:
-    """True for an integer expression of parameters and constants that the host can compute.
+    """True for an integer expression over parameters and constants that the host can compute.
 
-    A cast to FLOAT or DOUBLE may stand around it, or around a parameter of the other type.
+    A cast to FLOAT or DOUBLE may enclose it, or a parameter of the other type.
     """
     if isinstance(e, Call) and e.fn == "cast" and e.dtype in (DType.FLOAT, DType.DOUBLE):
         (e,) = e.args
@@ -113,7 +113,7 @@ def _whole(e: Expr) -> bool:
 
 
 def source(e: Expr) -> str:
-    """A computable expression as Python over `p`, the values of the parameters."""
+    """A computable expression in Python; `p` is the tuple of the parameters' values."""
     if isinstance(e, Param):
         return f"int(p[{e.number - 1}])" if e.dtype.is_integer else f"p[{e.number - 1}]"
     if isinstance(e, Const):
@@ -128,7 +128,7 @@ def source(e: Expr) -> str:
 
 
 def folded(e: Expr) -> Expr:
-    """Folds an integer expression of constants, unless it raises."""
+    """Folds an integer expression over constants, unless its evaluation raises."""
     if not isinstance(e, Call) or not _whole(e) or parameters_of(e):
         return e
     try:
@@ -138,7 +138,7 @@ def folded(e: Expr) -> Expr:
 
 
 def shown(e: Expr) -> str:
-    """A computable expression as EXPLAIN shows it, such as `?1 + 1`."""
+    """A computable expression in EXPLAIN's notation, such as `?1 + 1`."""
     return _shown(e).removeprefix("(").removesuffix(")") if isinstance(e, Call) else _shown(e)
 
 
@@ -155,10 +155,12 @@ def _shown(e: Expr) -> str:
 
 
 def evaluator(sources: Iterable[str]) -> Evaluate:
-    """A function of the parameters' values that computes several expressions.
+    """Compiles expressions to one function of the parameters' values.
 
-    It raises OverflowError or ZeroDivisionError where the statement would.
+    The function raises OverflowError or ZeroDivisionError where the statement would fail.
     """
     text = "".join(f"{s}, " for s in sources)
-    compute: Evaluate = eval(f"lambda p: ({text})", dict(KNOWN))  # our own text, of numbers alone
+    compute: Evaluate = eval(
+        f"lambda p: ({text})", dict(KNOWN)
+    )  # the text is generated and contains no user input
     return compute

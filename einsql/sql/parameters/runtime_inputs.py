@@ -1,6 +1,6 @@
-"""What a plan reads of the statement's parameters at run time.
+"""The inputs of a plan that depend on the statement's parameters at run time.
 
-Scalars are computed from parameters. Views are parts of other inputs that begin at scalars. The
+Scalars are computed from parameters. Views are parts of stored inputs whose starts are scalars. The
 keys of a result are cut or shifted by scalars.
 """
 
@@ -22,7 +22,7 @@ Feed = Callable[[Values, Inputs], None]
 """Adds scalars and views to a plan's inputs, from the values of the parameters."""
 
 REPEATED = 3
-"""The call from which a feed is compiled to one straight-line function."""
+"""The number of the call that compiles a feed to a straight-line function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Scalar:
     """An input without keys, computed from parameters.
 
     Attributes:
-        name: Its name as an input.
-        text: Its value as a Python expression, as `host_expr.source` writes it.
-        dtype: Its type.
+        name: The name of the input.
+        text: The value as a Python expression, in the form of `host_expr.source`.
+        dtype: The type of the scalar.
     """
 
     name: str
@@ -42,14 +42,14 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An input that is a part of another one.
+    """An input that is a part of another input, its base.
 
     Attributes:
-        name: Of the input.
-        base: Of the other one.
-        bounds: `[lo, hi)` of each of its keys.
-        spans: For each key that is cut its number, the scalar that says where the part begins,
-            and its extent.
+        name: The name of the view as an input.
+        base: The name of the base.
+        bounds: The bounds `[lo, hi)` of each key of the base.
+        spans: For each cut key: its number, the name of the scalar with the start of the part, and
+            the extent of the part.
     """
 
     name: str
@@ -59,9 +59,9 @@ class View:
 
 
 def feeding(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
-    """A function that adds scalars and views to inputs.
+    """Creates a function that adds scalars and views to inputs.
 
-    It raises OverflowError or ZeroDivisionError where a scalar has no value.
+    The function raises OverflowError or ZeroDivisionError if a scalar has no value.
     """
     values_of = evaluator(s.text for s in scalars)
     times = 0
@@ -86,7 +86,7 @@ def feeding(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
 
 
 def _written(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
-    """The same function as straight-line code; equal spans share a slice."""
+    """The feed as straight-line code; equal spans share a slice."""
     page = Page("")
     page.names |= {**KNOWN, "slice": slice}
     values: dict[str, str] = {}
@@ -126,14 +126,14 @@ def part_of(view: View, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ParameterUse:
-    """How a plan depends on parameters.
+    """The dependence of a plan on parameters.
 
     Attributes:
-        fixed: Numbers of the parameters whose values the plan is made for.
-        keys: Expressions whose values it is made for, as `host_expr.source` writes them.
-        tests: Conditions that must be true for the plan to be valid, written likewise.
-        scalars: Scalars that it reads at run time.
-        views: Parts of other inputs that it reads.
+        fixed: The numbers of the parameters whose values are fixed in the plan.
+        keys: The expressions whose values are fixed, in the form of `host_expr.source`.
+        tests: The conditions for the plan to be valid, in the same form.
+        scalars: The scalars that the plan reads at run time.
+        views: The parts of stored inputs that the plan reads.
     """
 
     fixed: tuple[int, ...] = ()
@@ -149,7 +149,7 @@ class ParameterUse:
         object.__setattr__(self, "_feed", feeding(self.scalars, self.views))
 
     def key(self, values: Values) -> object | None:
-        """The values a plan is made for, as a cache key; None if no such plan is valid for them."""
+        """The fixed values as a cache key; None if the plan is not valid for the parameters."""
         try:
             computed = self._key(values)
         except (OverflowError, ZeroDivisionError):
@@ -180,8 +180,8 @@ class Cut:
 
     Attributes:
         axis: The number of the key.
-        upper: Whether no more values follow, or the first ones do.
-        name: The scalar that says where.
+        upper: Whether the cut removes the values above, instead of the values below.
+        name: The name of the scalar with the position of the cut.
     """
 
     axis: int
@@ -195,7 +195,7 @@ class Shift:
 
     Attributes:
         axis: The number of the key.
-        name: The scalar that says where it starts.
+        name: The name of the scalar with the start.
     """
 
     axis: int
@@ -203,7 +203,7 @@ class Shift:
 
 
 def shifted(schema: Schema, ends: Sequence[object], inputs: Mapping[str, Any]) -> Schema:
-    """The schema of a result with the true values of keys that count from windows' starts."""
+    """The schema of a result with the true bounds of keys that count from windows' starts."""
     if not ends:
         return schema
     keys = list(schema.keys)
@@ -215,7 +215,7 @@ def shifted(schema: Schema, ends: Sequence[object], inputs: Mapping[str, Any]) -
 
 
 def within(box: np.ndarray, cuts: Iterable[Cut], inputs: Mapping[str, Any]) -> np.ndarray:
-    """The part of a box of keys that cuts leave; int64 (keys, 2)."""
+    """The part of a box of keys that remains after cuts; int64 (keys, 2)."""
     for c in cuts:
         at = int(inputs[c.name][SCALAR])
         low, high = box[c.axis]

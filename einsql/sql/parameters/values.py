@@ -1,4 +1,4 @@
-"""Values for the parameters of a statement, by their numbers and names."""
+"""The assignment of values to the parameters of a statement, by number and by name."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _PREPARE = re.compile(r"\s*PREPARE\b", re.IGNORECASE)
 
 
 def values_by_name(sql: str, values: Mapping[str, object]) -> tuple[object, ...]:
-    """Values by their parameters' numbers; `$1` takes that of "1", and case does not matter.
+    """The values in the order of the parameters' numbers; names ignore case, `$1` has the name "1".
 
     Raises:
-        ProgrammingError: A name has no value, or a value no name.
+        ProgrammingError: A parameter has no value, or a value has no parameter.
     """
     marked = _marked(sql)
     known = {str(name).lower(): value for name, value in values.items()}
@@ -60,12 +60,12 @@ def _marked(sql: str) -> Marked:
         raise error.locate(sql) from None
 
 
-@lru_cache(maxsize=512)  # only of texts without names
+@lru_cache(maxsize=512)  # results are cached for texts without names only
 def refuse_names(sql: str) -> None:
-    """Requires that no parameter has a name, for values in an order.
+    """Requires that no parameter has a name, because the values are a sequence.
 
     Raises:
-        ProgrammingError: One has.
+        ProgrammingError: A parameter has a name.
     """
     if _NAME.search(sql) is None:
         return
@@ -84,7 +84,7 @@ def check_given(sql: str, given: int) -> None:
     """Requires a value for each parameter, and a parameter for each value.
 
     Raises:
-        ProgrammingError: With both counts, and the place of the first one without a value.
+        ProgrammingError: The counts differ; the position is the first parameter without a value.
     """
     marked = mark(sql)
     numbers = marked.numbers

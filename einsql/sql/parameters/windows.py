@@ -1,10 +1,10 @@
-"""Bounds of keys by parameters: comparisons with one, and windows between two.
+"""Bounds of keys by parameters: comparisons with a parameter, and windows between two.
 
 The range of `key <= ?` is known at run time.
 
-`key BETWEEN ? AND ?` is planned for the extent. The label of such a key counts from the
-window's start, and the start is added where the key's value is used. Operands are read through
-a view: the part of a stored tensor within the window, or a query restricted to the window.
+`key BETWEEN ? AND ?` is planned for its extent. The label of such a key counts from the window's
+start, which is added to the label where the key's value is used. Operands are read through a view:
+the part of a stored tensor within the window, or a query restricted to the window.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from einsql.sql.parameters.host_expr import (
 from einsql.sql.parameters.runtime_inputs import Cut, Shift, View, part_of
 
 FAR = 2**62
-"""Beyond every key."""
+"""A bound beyond every key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A comparison of a key with an integer expression of parameters alone.
+    """A comparison of a key with an integer expression over parameters.
 
     Attributes:
         label: The key's label.
-        value: The greatest value it may have, or the least one.
-        upper: Whether it is the greatest.
-        strict: Whether the key must differ from it.
+        value: The expression: a bound from above or from below.
+        upper: Whether the bound is from above.
+        strict: Whether the bound excludes its own value.
     """
 
     label: str
@@ -60,30 +60,30 @@ class Edge:
 
     @property
     def numbers(self) -> set[int]:
-        """The parameters that it depends on."""
+        """The numbers of the parameters in the expression."""
         return parameters_of(self.value)
 
     @property
     def text(self) -> str:
-        """The exclusive upper bound, or the inclusive lower bound."""
+        """The exclusive upper bound or the inclusive lower bound, in Python."""
         beyond = self.strict != self.upper
         return f"({source(self.value)} + 1)" if beyond else source(self.value)
 
     def narrowed(
         self, parameters: BoundParameters, lo: int, hi: int
     ) -> tuple[tuple[int, int], Expr]:
-        """The bounds of the label in a plan for many values, and the condition that is left.
+        """The bounds of the label in a plan for many values, and the remaining condition.
 
-        A plan is for values that leave the label at least one of its own. Its bounds follow the
-        values in few and large steps.
+        The plan is valid for parameters that leave the label at least one value. Its bounds depend
+        on the parameters in few and large steps.
 
         Args:
-            parameters: Those of the statement.
+            parameters: The statement's parameters.
             lo: The least value of the label.
-            hi: The value behind its last one.
+            hi: The exclusive upper bound.
 
         Raises:
-            NeedsValuesError: The values leave it none.
+            NeedsValuesError: The parameters leave the label no value.
         """
         numbers = self.numbers
         label, value = Label(self.label), _wide(self.value)
@@ -105,15 +105,15 @@ class Edge:
         """The cut of a result's key at this bound.
 
         Args:
-            parameters: Those of the statement.
+            parameters: The statement's parameters.
             axis: The number of the key.
         """
-        text = f"min(max({self.text}, {-FAR}), {FAR})"  # no key lies beyond
+        text = f"min(max({self.text}, {-FAR}), {FAR})"  # every key is within these bounds
         return Cut(axis, self.upper, parameters.scalar_name(text))
 
 
 def edges_of(term: Expr) -> tuple[Edge, ...]:
-    """The edges of a condition: two for an equality, none if it is no bound by parameters."""
+    """The edges of a condition: two for an equality, none for a condition of another form."""
     if not isinstance(term, Call) or term.fn not in ("lt", "le", "eq"):
         return ()
     a, b = term.args
@@ -131,10 +131,10 @@ class Window:
     """The values of a key between two parameters.
 
     Attributes:
-        start: The least value, an expression of parameters alone.
+        start: The least value, an expression over parameters.
         extent: The number of values.
-        lo: The least value of the key anywhere.
-        hi: The value behind its last one.
+        lo: The least value of the key in any window.
+        hi: The exclusive upper bound.
     """
 
     start: Expr
@@ -144,19 +144,19 @@ class Window:
 
     @property
     def text(self) -> str:
-        """Its start in Python, as `host_expr.source` writes it."""
+        """The start in Python, in the form of `host_expr.source`."""
         return source(self.start)
 
     @property
     def numbers(self) -> set[int]:
-        """The parameters that its start depends on."""
+        """The numbers of the parameters in its start."""
         return parameters_of(self.start)
 
     def within(self, parameters: BoundParameters, lo: int, hi: int) -> None:
-        """Makes the plan one for windows within bounds.
+        """Restricts the plan to windows within bounds.
 
         Raises:
-            NeedsValuesError: This one does not.
+            NeedsValuesError: The current window exceeds the bounds.
         """
         parameters.require(f"{lo} <= {self.text}", self.numbers)
         parameters.require(f"{self.text} + {self.extent} <= {hi}", self.numbers)
@@ -165,18 +165,18 @@ class Window:
         """The shift of a result's key by the window's start.
 
         Args:
-            parameters: Those of the statement.
+            parameters: The statement's parameters.
             axis: The number of the key.
         """
         return Shift(axis, parameters.scalar_name(self.text))
 
     def value(self, label: Expr) -> Expr:
-        """The value of a label that counts from the start."""
+        """The key's value for a label that counts from the start."""
         start, small = self.start, DType.INTEGER
         if small.range[0] <= self.lo and self.hi <= small.range[1]:
             while isinstance(start, Call) and start.fn == "cast":
                 (start,) = start.args
-            if start.dtype is DType.BIGINT:  # so that the sum provably does not overflow
+            if start.dtype is DType.BIGINT:  # the sum then provably does not overflow
                 start = call("cast", small, start)
         if start.dtype is not DType.BIGINT:
             start = call("cast", DType.BIGINT, start)
@@ -185,10 +185,10 @@ class Window:
 
 @dataclass
 class Windows:
-    """The windows of one statement, with the nodes that are read within them.
+    """The windows of one statement, and the nodes that it reads within them.
 
     Attributes:
-        parameters: The parameters of the statement.
+        parameters: The statement's parameters.
     """
 
     parameters: BoundParameters = field(default_factory=BoundParameters)
@@ -197,12 +197,12 @@ class Windows:
     _bases: list[tuple[Node, frozenset[int]]] = field(default_factory=list)
 
     def of(self, node: Node) -> Mapping[int, Window]:
-        """The windows of a node's keys, by their numbers, from whose starts they count."""
+        """The windows by the numbers of a node's keys that count from the windows' starts."""
         known = self._of_nodes.get(id(node))
         return {} if known is None else known[1]
 
     def over(self, node: Node) -> frozenset[int]:
-        """Numbers of the parameters of all windows through which a node is read."""
+        """The numbers of the parameters of all windows within which a node is read."""
         return frozenset[int]().union(*(numbers for n, numbers in self._bases if n is node))
 
     def note(self, node: Node, windows: Mapping[int, Window]) -> None:
@@ -211,10 +211,10 @@ class Windows:
             self._of_nodes[id(node)] = node, dict(windows)
 
     def through(self, node: Node, windows: Mapping[int, Window]) -> Node:
-        """Reads a node within windows of some of its keys, which then count from their starts.
+        """Reads a node within windows of some keys; these keys then count from the windows' starts.
 
         Raises:
-            NeedsValuesError: It cannot be read so.
+            NeedsValuesError: The node cannot be read within these windows.
         """
         own = self.of(node)
         missing = {n: w for n, w in windows.items() if n not in own}
@@ -227,14 +227,14 @@ class Windows:
             numbers = frozenset[int]().union(*(w.numbers for w in missing.values()))
             self._bases.append((node, numbers))
             view = self._input if isinstance(node, Input) else self._query
-            windowed = view(node, missing)  # type: ignore[arg-type]  # by its kind
+            windowed = view(node, missing)  # type: ignore[arg-type]  # the function for the node's class
             self._windowed[known] = windowed
             self.note(windowed, {**own, **missing})
         return self._windowed[known]
 
     def _input(self, node: Input, windows: Mapping[int, Window]) -> Input:
         base = self.parameters.inputs.get(node.name)
-        lies = _lying(node, windows)
+        lies = _placed_part(node, windows)
         if base is None or node.sparse or lies is None:
             raise NeedsValuesError(set().union(*(w.numbers for w in windows.values())))
         keys, spans, parts = list(node.schema.keys), [], []
@@ -257,11 +257,11 @@ class Windows:
         return self.within(node, labels)
 
     def within(self, node: EinSum, labels: Mapping[str, Window]) -> EinSum:
-        """A node over windows of some of its labels, which count from their starts then.
+        """Restricts a node to windows of some labels, which then count from the windows' starts.
 
         Args:
-            node: Its expressions may read parameters.
-            labels: Free labels with their windows.
+            node: The node; its expressions may read parameters.
+            labels: The windows of free labels.
         """
         if not labels:
             return self.parameters.lowered(node)
@@ -270,7 +270,7 @@ class Windows:
             w = labels.get(a.label)
             if w is not None and a.define is not None:
                 if a.label not in node.keys and _base(node, a) in labels:
-                    continue  # operands use the label that it follows
+                    continue  # operands use the label from which it is derived
                 raise NeedsValuesError(w.numbers)
             if w is not None:
                 w.within(self.parameters, a.lo, a.hi)
@@ -293,11 +293,11 @@ class Windows:
         return windowed
 
     def without(self, node: EinSum, labels: Collection[str]) -> EinSum:
-        """A node without keys of one value that count from the starts of windows.
+        """Removes keys of extent 1 that count from the starts of windows.
 
         Args:
-            node: Windows of its keys are noted.
-            labels: Free labels of extent 1 among its keys.
+            node: The node, whose windows `note` has recorded.
+            labels: The free labels of extent 1 among its keys.
         """
         if not labels:
             return node
@@ -318,10 +318,10 @@ class Windows:
         return Operand(self.through(o.source, windows), followed)
 
 
-def _lying(node: Input, windows: Mapping[int, Window]) -> Input | None:
-    """An input with the placement of a part of it; None if declared blocks cut a window's key.
+def _placed_part(node: Input, windows: Mapping[int, Window]) -> Input | None:
+    """An input with the placement of its part; None if declared blocks cut a window's key.
 
-    If its tiles cut such a key, the part is placed where it is read.
+    If its tiles cut such a key, the reader of the part places it.
     """
     if node.lies is None:
         blocks = node.parts or ()

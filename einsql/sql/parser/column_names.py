@@ -1,4 +1,4 @@
-"""Names of columns without an alias: DuckDB prints the expression, and so does this.
+"""Names of columns without an alias: the expression's text, as in DuckDB.
 
 sqlglot does not keep the spelling of a power (`^` or `**`) or of a type, a unary plus, or
 underscores in numbers, so these names may differ. Of DuckDB's 500 keywords only a few are
@@ -23,7 +23,7 @@ _OPERATORS: dict[type[exp.Expr], str] = {
 }  # fmt: skip
 _TYPES = {"INT": "INTEGER", "SMALLINT": "SMALLINT", "INT128": "HUGEINT", "FLOAT": "FLOAT"}
 _QUOTED = {"range", "add", "if", "nullif"}
-"""Keywords of DuckDB among the names that einsql itself brings in."""
+"""Keywords of DuckDB among the names of einsql's functions; they are quoted."""
 
 
 def column_name(node: exp.Expr) -> str:
@@ -89,7 +89,7 @@ def _negated(node: exp.Expr) -> str:
 
 
 def _conjunction(node: exp.Expr) -> str:
-    """AND and OR of any number of conditions; parentheses make no difference."""
+    """AND or OR of any number of conditions; parentheses between equal operators are dropped."""
     terms: list[exp.Expr] = []
     stack = [node]
     while stack:

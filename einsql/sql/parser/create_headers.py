@@ -1,6 +1,6 @@
-"""Reads the head of a CREATE VIEW or CREATE MACRO without parsing the rest.
+"""Reads the head of a CREATE VIEW or CREATE MACRO statement without parsing the rest.
 
-A database holds definitions as text, and a text may be long: names are listed by this alone.
+A database stores definitions as text, and a text may be long. Lists of names need the head only.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Head:
 
     Attributes:
         kind: "view" or "macro".
-        name: As it was written, without quotes.
-        call: How a macro is called, as `layer_norm(x, axis, eps := 0.00001)`; else empty.
-        is_table: Whether it may stand in FROM.
+        name: The name as written, without quotes.
+        call: The signature of a macro, as `layer_norm(x, axis, eps := 0.00001)`; else empty.
+        is_table: Whether FROM accepts it.
     """
 
     kind: str
@@ -59,7 +59,7 @@ def head_of(text: str) -> Head | None:
 
 
 def _closing(text: str, start: int) -> int | None:
-    """The offset behind the `)` of an open parenthesis."""
+    """The offset after the `)` of an open parenthesis, or None if it is not closed."""
     depth = 1
     for mark in _MARK.finditer(text, start):
         depth += {"(": 1, ")": -1}.get(mark["paren"] or "", 0)

@@ -33,7 +33,7 @@ TYPE_NAMES = {
     "FLOAT16": DType.HALF,
     "INT1": DType.TINYINT,
 }
-"""Types of columns; DuckDB's other names for them too."""
+"""Types of columns, with DuckDB's aliases."""
 
 _KINDS = ("TENSOR", "VIEW", "MACRO", "TABLE", "SCHEMA", "SEQUENCE", "INDEX", "TYPE")
 """Kinds of objects that CREATE and DROP accept, DuckDB's included."""
@@ -124,7 +124,7 @@ class DefinitionReader(TreeReader):
         return ColumnDef(name, None, dtype)
 
     def partition(self) -> tuple[tuple[str, int], ...]:
-        """(key n, key n, …); () is a copy at every site."""
+        """(key n, key n, …); () places a copy at every site."""
         parts: dict[str, int] = {}
         try:
             self.expect("(", "after PARTITION BY")
@@ -145,7 +145,7 @@ class DefinitionReader(TreeReader):
         return tuple(parts.items())
 
     def default(self) -> exp.Expr:
-        """A number, perhaps signed, TRUE or FALSE."""
+        """A number with an optional sign, TRUE or FALSE."""
         start = self.position()
         signed = self.take("-")
         is_number = not self.ended and self.tokens[self.at].token_type is TokenType.NUMBER
@@ -192,7 +192,7 @@ class DefinitionReader(TreeReader):
         return CreateMacro(name, replace, parameters, body, is_table, self.sql, defaults=defaults)
 
     def parameters(self) -> tuple[tuple[str, ...], tuple[exp.Expr, ...]]:
-        """Consumes `name, name := constant, …)`: the names, and the defaults of the last."""
+        """Consumes `name, name := constant, …)`: the names, and the defaults of the last names."""
         names: list[str] = []
         defaults: list[exp.Expr] = []
         while not self.take(")"):
@@ -222,7 +222,7 @@ class DefinitionReader(TreeReader):
         return value
 
     def macro_body(self, parameters: tuple[str, ...]) -> exp.Expr:
-        """The one expression of a scalar macro, which sees its parameters and nothing else."""
+        """The expression of a scalar macro, which may read its parameters only."""
         start = self.position()
         if self.ended:
             raise self.error("Expected the macro's body")

@@ -17,16 +17,16 @@ from sqlglot.errors import ParseError, TokenError
 
 
 class EinSQL(DuckDB):
-    """DuckDB's dialect with `/*+ … */` read as a hint."""
+    """DuckDB's dialect in which `/*+ … */` is a hint."""
 
-    # For the names of columns: POW(x, 2) and POWER(x, 2) are equal nodes.
+    # Names of columns need the spelling: POW(x, 2) and POWER(x, 2) are equal nodes.
     ORIGINAL_NAME_META_KEY: str | None = "name"
 
     class Tokenizer(DuckDB.Tokenizer):
         """Reads `/*+` as the start of a hint and keeps the tokens of every statement."""
 
         KEYWORDS: ClassVar = {**DuckDB.Tokenizer.KEYWORDS, "/*+": TokenType.HINT}
-        COMMANDS: ClassVar = set()  # else EXPLAIN and SHOW swallow their text unparsed
+        COMMANDS: ClassVar = set()  # else EXPLAIN and SHOW keep their text unparsed
 
 
 _reading: ContextVar[bool] = ContextVar("reading", default=False)

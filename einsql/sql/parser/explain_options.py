@@ -44,18 +44,18 @@ def explain_options(reader: TokenReader, queries: Sequence[str]) -> Options:
     """Reads [ANALYZE] [VERBOSE] [SIMULATE] [(option, …)].
 
     Args:
-        reader: Stands behind EXPLAIN.
-        queries: What a query begins with; a parenthesis before one of them is the query's.
+        reader: The reader of the statement, after EXPLAIN.
+        queries: The first words of a query; a parenthesis before one of them belongs to the query.
 
     Raises:
-        ProgrammingError: An option is unknown, given twice, or its value is wrong.
+        ProgrammingError: An option is unknown, occurs twice, or has an invalid value.
     """
     options = Options()
     while reader.word() in _FLAGS:
         setattr(options, _FLAGS[reader.word()], True)
         reader.at += 1
     if reader.word() in _OPTIONS:
-        error = reader.error("Options of EXPLAIN with a value stand in parentheses")
+        error = reader.error("Options of EXPLAIN with a value need parentheses")
         error.hint = _EXAMPLE
         raise error
     if reader.word(1) not in queries and reader.take("("):

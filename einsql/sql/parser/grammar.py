@@ -1,7 +1,7 @@
-"""Checks statements with DuckDB's grammar, because sqlglot accepts text that is no SQL.
+"""Checks statements with DuckDB's grammar, because sqlglot accepts text that is not SQL.
 
-Half a statement may be a whole one to sqlglot (`DELETE FROM x WHERE v NOT IN`), and a
-stray comma nothing at all. DuckDB only parses here; it sees no table and runs nothing.
+sqlglot accepts some incomplete statements (`DELETE FROM x WHERE v NOT IN`) and ignores stray
+commas. DuckDB only parses the text here: it reads no table and runs no statement.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CLAUSES = re.compile(
 
 @lru_cache(maxsize=1)
 def _duckdb() -> Any:
-    """DuckDB's native module; the package around it takes 40 ms more, for tables."""
+    """DuckDB's native module. Importing the whole package would take 40 ms more."""
     try:
         return import_module("_duckdb")
     except ImportError:
@@ -40,7 +40,7 @@ def _duckdb() -> Any:
 
 
 class _Parser:
-    """A connection to DuckDB of one process, and its lock."""
+    """A process's DuckDB connection for parsing, and its lock."""
 
     def __init__(self, _: object) -> None:
         self.connection = _duckdb().connect(":memory:")
@@ -51,10 +51,10 @@ _parser = forks.PerProcess(_Parser)
 
 
 def check_grammar(text: str) -> None:
-    """Requires that a text is SQL statements.
+    """Requires that DuckDB's grammar accepts a text.
 
     Raises:
-        ProgrammingError: With the position in the text.
+        ProgrammingError: A syntax error, with its position in the text.
     """
     try:
         parser = _parser.get()
@@ -78,14 +78,14 @@ def _position(text: str, message: str) -> int | None:
 
 
 def spaced(text: str) -> tuple[str, list[int]]:
-    """The text with characters inserted where sqlglot would misread it.
+    """Inserts characters where sqlglot would misread the text.
 
-    A blank follows every exponent before a sign, for sqlglot takes `2e0+1` for one number.
-    A zero precedes `+1` in GROUP BY, which is no SELECT item's number; sqlglot drops the
-    sign. Quotes and comments are left alone.
+    An exponent before a sign is followed by a blank, because sqlglot reads `2e0+1` as one number.
+    A zero precedes `+1` in GROUP BY: it is a constant there, but sqlglot drops the sign and reads
+    the number of a SELECT item. Quotes and comments are unchanged.
 
     Returns:
-        The text, and the offsets in it of the new characters.
+        The new text, and the offsets of the inserted characters in it.
     """
     inserted: dict[int, str] = {}
     if _EXPONENT.search(text) is not None:

@@ -1,7 +1,7 @@
 """A fast scan of SQL text: statements, nesting and open quotes, before any parsing.
 
-The tokenizer takes about 10 µs a token; this scan looks only at what can change the
-structure of a text, so that hostile or huge texts are refused within a second.
+The tokenizer takes about 10 µs a token. This scan reads only the tokens that can change the
+structure of a text, so that hostile or huge texts are refused before they are parsed.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from einsql.errors import Error, ProgrammingError
 
-MAX_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20  # characters of a script; scanning so many takes seconds
 MAX_TOKENS = 500_000
-"""Tokens of one statement. An IN with half as many numbers takes 10 s and 1.3 GB, in DuckDB."""
+"""Most tokens of a statement. In DuckDB an IN with half as many numbers takes 10 s and 1.3 GB."""
 MAX_DEPTH = 999
-"""DuckDB refuses expressions nested 1000 deep; so does einsql."""
+"""Deepest nesting of a statement; DuckDB refuses expressions nested 1000 deep."""
 MAX_LOOPS = 16
-"""How deep FOR may nest."""
+"""Deepest nesting of FOR loops."""
 
 QUIET = r"""
     --[^\n]* | /\*.*?\*/ | \b[eE]'(?:[^'\\]++|\\.|'')*+' | '(?:[^']++|'')*+' | "(?:[^"]++|"")*+"
@@ -51,14 +51,14 @@ _LOOP = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
-"""The start of a loop, with EXPLAIN before it: that is refused as one statement."""
+"""The start of a loop; EXPLAIN before it belongs to the statement, which is then refused."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _WORDS = re.compile(r"\s+|--[^\n]*\n?|/\*.*?\*/", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The text of one statement, and the greatest depth of its syntax tree."""
+    """The text of a statement, and the depth of its syntax tree."""
 
     start: int
     end: int
@@ -67,14 +67,14 @@ class Span:
 
 
 def scan(sql: str) -> list[Span]:
-    """Finds the statements of a script; comments and blanks alone are none.
+    """Splits a script into statements; comments and blanks alone are not a statement.
 
     FOR … DO …; …; END FOR is one statement.
 
     Raises:
-        ProgrammingError: The text exceeds 16 MB or is no Unicode text, a quote or comment
-            stays open, or a statement has too many tokens, nests deeper than DuckDB accepts, or
-            loops too deep.
+        ProgrammingError: The text is longer than `MAX_BYTES` or is not valid Unicode, a quote or
+            comment is not closed, or a statement has too many tokens, expressions nested too deep
+            or loops nested too deep.
     """
     if len(sql) > MAX_BYTES:
         raise ProgrammingError(
@@ -90,7 +90,7 @@ def scan(sql: str) -> list[Span]:
     limit = _token_limit(sql)
     spans: list[Span] = []
     start = depth = run = deepest = branches = 0
-    loops: list[bool] = []  # of each open FOR, whether its body has begun
+    loops: list[bool] = []  # for each open FOR: whether its body has begun
     _open(loops, sql, 0)
     for mark in _MARKS.finditer(sql, 0, limit):
         kind = mark.lastgroup
@@ -119,7 +119,7 @@ def scan(sql: str) -> list[Span]:
             depth += 1
         elif kind == "back":
             depth -= 1
-        branches += kind == "branch"  # each one is an IF within the last one's ELSE
+        branches += kind == "branch"  # a branch is an IF within the ELSE of the former branch
         run = run + 1 if kind == "chain" else 0 if kind in ("reset", "branch") else run
         deepest = max(deepest, depth + run)
         if deepest > MAX_DEPTH:
@@ -139,7 +139,7 @@ def scan(sql: str) -> list[Span]:
 
 
 def _token_limit(sql: str) -> int:
-    """Offset of the first token that is too many for its statement, or the end of the text."""
+    """The offset of the first token above the limit of its statement, or the end of the text."""
     count = 0
     for match in _TOKENS.finditer(sql) if len(sql) > MAX_TOKENS else ():
         count = 0 if match.lastgroup == "stop" else count + 1
@@ -149,7 +149,7 @@ def _token_limit(sql: str) -> int:
 
 
 def _open(loops: list[bool], sql: str, start: int) -> None:
-    """Notes the loop that begins where a statement may, if one does."""
+    """Adds a loop if one begins at the start of a statement."""
     if _LOOP.match(sql, start):
         loops.append(False)
         if len(loops) > MAX_LOOPS:

@@ -1,10 +1,10 @@
-"""Long lists of literals behind IN, and long texts, are not parsed: DuckDB reads the original.
+"""Long IN lists and long texts are not parsed: DuckDB runs the original statement.
 
 sqlglot needs some 10 µs and a kilobyte for each token, so a list of 100,000 numbers would take
-seconds, and a tensor kernel would compare each element with each of them. A text of a megabyte
-is read character by character for each pass over the tokens. Both are replaced, before the
-statement is tokenized, by a call of the same length. The binder refuses the call, and the
-statement runs in DuckDB, which builds a hash table of a list.
+seconds. A tensor kernel would compare each element with each number. sqlglot reads a text of a
+megabyte character by character in each pass over the tokens. Such a literal is replaced by a call
+of the same length before the statement is tokenized. The binder refuses the call, and the statement
+runs in DuckDB, which builds a hash table of a list.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import re
 from einsql.sql.parser.lexical import QUIET
 
 LEAST = 1000
-"""Literals of a list that is replaced. Binding and compiling fewer takes under 0.2 s."""
+"""Least literals of a replaced list. Binding and compiling a shorter list takes under 0.2 s."""
 LONGEST_TEXT = 2**20
-"""Characters of the longest quoted text that is parsed; sqlglot needs 0.1 µs for each."""
+"""Characters of the longest quoted text that is parsed; sqlglot needs 0.1 µs for a character."""
 STAND_IN = "__einsql_long_literal"
-"""The function whose call replaces such a literal."""
+"""The name of the function whose call replaces a long literal."""
 _SHORTEST = 2 * LEAST
-"""Characters of the shortest text that can hold such a list."""
+"""Characters of the shortest statement that can contain such a list."""
 _LITERAL = r"(?:[-+]?(?:\d[\d_]*+\.?+\d*+|\.\d++)(?:[eE][-+]?\d++)?+|'(?:[^']++|'')*+')"
 _LONG = re.compile(
     rf"""(?<![\w$"'])(?P<text> '(?:[^']++|'')*+' ) | {QUIET} | (?<![\w$."]) IN \s*+ \( (?P<list>
@@ -30,7 +30,7 @@ _LONG = re.compile(
 
 
 def without_long_literals(sql: str) -> str:
-    """The text with long lists and long texts replaced by calls of the same length."""
+    """The statement with long lists and long texts replaced by calls of the same length."""
     if len(sql) < _SHORTEST:
         return sql
     parts: list[str] = []

@@ -24,18 +24,18 @@ _HEAD = "FOR name IN range(n) DO statement; … END FOR"
 
 
 Parse = Callable[[str], tuple[st.Statement, Error | None]]
-"""Parses one statement; gives it with the error of DuckDB's grammar, if there is one."""
+"""Parses a statement; returns it and the error of DuckDB's grammar or None."""
 
 
 def read_loop(sql: str, parse: Parse) -> st.For:
     """Reads a loop with all statements of its body.
 
     Args:
-        sql: The text of the loop.
-        parse: Parses a statement of the body.
+        sql: The loop's text.
+        parse: The parser of the body's statements.
 
     Raises:
-        Error: One of them is wrong, or the loop is.
+        Error: The loop or a statement of its body is wrong.
     """
     marked = mark(sql)
     words = [
@@ -57,9 +57,9 @@ class _Loops:
     """The loops of one statement.
 
     Attributes:
-        text: Its text with parameters numbered.
-        highest: The highest number among them.
-        parse: Parses a statement of a body.
+        text: The statement's text with numbered parameters.
+        highest: The highest number of a parameter.
+        parse: The parser of the bodies' statements.
     """
 
     text: Replaced
@@ -71,8 +71,8 @@ class _Loops:
 
         Args:
             sql: The text up to the loop's end.
-            tokens: Its tokens.
-            around: The variables of the loops around it, in small letters, by their numbers.
+            tokens: The loop's tokens.
+            around: The parameter numbers of the enclosing loops' variables, by lower-case name.
         """
         reader = TreeReader(sql, tokens)
         begin = reader.position()
@@ -102,7 +102,7 @@ class _Loops:
     def bounds(
         self, reader: TreeReader, start: int, end: int, around: Mapping[str, int]
     ) -> tuple[exp.Expr, ...]:
-        """The arguments of range."""
+        """Reads the arguments of range."""
         if start == end:
             raise ProgrammingError("range() takes one to three numbers", position=start)
         tree = reader.tree(start, end, "SELECT ")
@@ -120,7 +120,7 @@ class _Loops:
     def body(
         self, sql: str, tokens: list[Token], start: int, variables: Mapping[str, int]
     ) -> Iterator[st.Part]:
-        """The statements between DO and END FOR."""
+        """Reads the statements between DO and END FOR."""
         end = tokens[-1].end + 1 if tokens else start
         for span in scan(sql[start:end]):
             begin, stop = start + span.start, start + span.end
@@ -138,13 +138,12 @@ class _Loops:
     def part(
         self, sql: str, start: int, tokens: list[Token], variables: Mapping[str, int]
     ) -> st.Part:
-        """A statement that is no loop."""
+        """Parses a statement of the body other than a loop."""
         statement, _ = self.parse(sql)
         if isinstance(statement, st.Transaction) and statement.action != "COMMIT":
             raise ProgrammingError(
-                f"{statement.action} cannot stand in a loop",
-                hint="Each step is done as a whole or not at all; COMMIT keeps what is done "
-                "so far.",
+                f"{statement.action} is not allowed in a loop",
+                hint="Each step is atomic; COMMIT makes the previous steps permanent.",
                 position=start,
             )
         text = replaced(sql, _uses(statement, tokens, variables))
@@ -155,7 +154,7 @@ class _Loops:
 def _uses(
     statement: st.Statement, tokens: list[Token], variables: Mapping[str, int]
 ) -> Iterator[tuple[int, int, str]]:
-    """The uses of variables in a statement: start, end, and the parameter that replaces each."""
+    """The uses of variables in a statement: start, end, and the parameter that replaces the use."""
     if isinstance(statement, st.DuckDBStatement):
         yield from _written(tokens, variables)
         return
@@ -175,17 +174,19 @@ def _uses(
 
 
 def _is_value(column: exp.Column) -> bool:
-    """True if a column reference is an unqualified name in the place of a value."""
+    """True if a column reference is an unqualified name that is used as a value."""
     if column.table or isinstance(column.parent, exp.Star) or "start" not in column.this.meta:
         return False
     parent = column.parent
     if not isinstance(parent, exp.EQ) or not isinstance(parent.parent, exp.Update):
         return True
-    return column.arg_key != "this" or parent.arg_key != "expressions"  # what SET changes
+    return (
+        column.arg_key != "this" or parent.arg_key != "expressions"
+    )  # the column that SET changes
 
 
 def _written(tokens: list[Token], variables: Mapping[str, int]) -> Iterator[tuple[int, int, str]]:
-    """The uses of variables in a statement that only DuckDB parses, from its tokens."""
+    """The uses of variables in the tokens of a statement that only DuckDB parses."""
     for n, token in enumerate(tokens):
         number = variables.get(token.text.lower())
         if number is None or token.token_type in (TokenType.STRING, TokenType.IDENTIFIER):

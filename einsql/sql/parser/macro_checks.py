@@ -1,4 +1,4 @@
-"""Checks of macro definitions: names that functions have, columns that are no parameters."""
+"""Checks of macro definitions: names of functions, and columns that are not parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from einsql.sql.parser.dialect import parsed
 from einsql.sql.parser.positions import position
 
 _INLINED = ("sigmoid", "square", "stop_gradient")
-"""Functions that the scalar binder expands itself."""
+"""Functions that the scalar binder expands."""
 
 
 def is_function(name: str, arity: int, is_table: bool) -> bool:
@@ -28,17 +28,17 @@ def is_function(name: str, arity: int, is_table: bool) -> bool:
     call = f"{word}({', '.join(f'a{n}' for n in range(arity))})"
     try:
         tree = parsed(f"SELECT {'* FROM ' * is_table}{call}")
-    except ParseError:  # it is a function of another arity, or a keyword
+    except ParseError:  # the name is a keyword or a function of another arity
         return True
     callee = tree.args["from_"].this.this if is_table else tree.expressions[0]
     return not isinstance(callee, exp.Anonymous)
 
 
 def check_parameters(body: exp.Expr, parameters: tuple[str, ...]) -> None:
-    """Requires that an expression reads its parameters only; subqueries have columns too.
+    """Requires that an expression outside of its subqueries reads parameters only.
 
     Raises:
-        ProgrammingError: A column is no parameter.
+        ProgrammingError: A column is not a parameter.
     """
     known = {p.lower() for p in parameters}
     for node in body.walk(prune=lambda n: isinstance(n, exp.Query)):

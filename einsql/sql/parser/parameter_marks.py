@@ -1,8 +1,8 @@
 """Parameters: `?`, `?1`, `$1` and `$name` in a statement's text, and their places in its tree.
 
-sqlglot reads `?1` as an alias, `$1,$2` as a quoted text and `?::INT` not at all. So each
-parameter becomes a name of the same length, made of a private character that no SQL text
-may hold elsewhere; in the tree it is a column reference, which is replaced.
+sqlglot reads `?1` as an alias and `$1,$2` as a quoted text, and refuses `?::INT`. So each parameter
+is replaced by a name of the same length. The name consists of a private character that SQL text
+contains nowhere else. In the tree it is a column reference, which becomes a Parameter.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _PARTS = re.compile(
 _FOLLOWED = re.compile(r"[\w$?]")
 _HINT = "Parameters are all ?, or all $1, $2 and so on, or all names such as $rate."
 MOST = 65535
-"""The highest number a parameter may have, as in DuckDB."""
+"""The highest number of a parameter, as in DuckDB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A statement's text with its parameters as names of the same length.
+    """A statement's text in which names of the same length replace the parameters.
 
     Attributes:
-        numbers: Offset of each parameter to its number, counted from 1.
-        names: The numbers of those with names, by the names in small letters, as first read.
+        numbers: The number of each parameter from 1, by its offset.
+        names: The numbers of named parameters by lower-case name, in order of occurrence.
     """
 
     text: str
@@ -46,11 +46,11 @@ class Marked:
 
 
 def mark(sql: str) -> Marked:
-    """Finds the parameters of a statement outside of quotes and comments.
+    """Replaces the parameters of a statement outside of quotes and comments by names.
 
     Raises:
-        ProgrammingError: `?`, numbered and named parameters are mixed, a number is out of range
-            or a parameter runs into the next word.
+        ProgrammingError: `?`, numbered and named parameters are mixed, a number is out of range, or
+            no blank separates a parameter from the next word.
     """
     numbers: dict[int, int] = {}
     names: dict[str, int] = {}
@@ -90,14 +90,14 @@ def _number(digits: str, following: int, at: int) -> int:
 
 
 def place(tree: exp.Expr, numbers: dict[int, int]) -> exp.Expr:
-    """The tree with a numbered Parameter for each marked name.
+    """Replaces each marked name in a tree by a numbered Parameter.
 
     Args:
         tree: Parsed from a marked text; its positions are offsets into that text.
-        numbers: The parameters that stand in the parsed part.
+        numbers: The numbers of the parameters in the parsed part, by offset.
 
     Raises:
-        ProgrammingError: A parameter stands where no value may, as a table's name.
+        ProgrammingError: A parameter is not used as a value, for example as a table's name.
     """
     placed: dict[int, exp.Expr] = {}
     for node in list(tree.find_all(exp.Column)):
@@ -114,7 +114,7 @@ def place(tree: exp.Expr, numbers: dict[int, int]) -> exp.Expr:
     for at in sorted(numbers):
         if at not in placed:
             raise ProgrammingError(
-                "Syntax error: a parameter cannot stand here",
+                "Syntax error: a parameter is not allowed here",
                 hint="It takes the place of a number, not of a name.",
                 position=at,
             )

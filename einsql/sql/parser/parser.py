@@ -1,8 +1,7 @@
 """Parses text to statements.
 
-sqlglot parses queries and data changes; what it does not know (CREATE TENSOR, EXPLAIN
-with options, SHOW …) is read here from its tokens. Positions always count from the
-start of the statement's own text.
+sqlglot parses queries and data changes. This module reads other statements (CREATE TENSOR, EXPLAIN
+with options, SHOW …) from sqlglot's tokens. Positions count from the start of the statement's text.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _SHARED = (
     "UPDATE",
     "DELETE",
 )
-"""First words of statements that einsql and DuckDB both have."""
+"""First words of statements that exist in einsql and in DuckDB."""
 
 _QUERY = ("SELECT", "WITH", "FROM", "(", "VALUES")
 """First words of a query."""
@@ -72,18 +71,18 @@ _DUCKDB = (
     "UNPIVOT",
     "USE",
 )
-"""First words of statements that only DuckDB has, for hints on misspelt ones."""
+"""First words of statements that exist in DuckDB only, for hints on misspelt words."""
 
 
 def parse(sql: str) -> tuple[Statement, Error | None]:
     """Parses one statement.
 
     Returns:
-        The statement, and the error of DuckDB's grammar or None. A statement with an error
-        must not run, but an error of the binder is more precise and comes first.
+        The statement, and the error of DuckDB's grammar or None. A statement with an error must
+        not run. It is bound nevertheless, because an error of the binder is more precise.
 
     Raises:
-        Error: A syntax error, with its position, or a statement einsql does not have.
+        Error: A syntax error with its position, or an unknown statement.
     """
     try:
         tokens = tokenize(sql)
@@ -98,7 +97,7 @@ def parse(sql: str) -> tuple[Statement, Error | None]:
 
 
 def is_qualified(words: Sequence[str], at: int) -> bool:
-    """True if the next word begins a name with a schema."""
+    """True if a qualified name begins at an index, or after IF [NOT] EXISTS at the index."""
     while words[at : at + 1] in (["IF"], ["NOT"], ["EXISTS"]):
         at += 1
     return words[at + 1 : at + 2] == ["."]
@@ -170,7 +169,7 @@ class Reader(DefinitionReader):
             return self.foreign(start, error)
 
     def _is_definition(self, start: int) -> bool:
-        """True of CREATE and DROP TENSOR, VIEW and MACRO; views in other schemas are DuckDB's."""
+        """True for CREATE and DROP TENSOR, VIEW and MACRO; DuckDB runs those of qualified views."""
         words = [t.text.upper() for t in self.tokens[start : start + 9]]
         kinds = ("TENSOR", "VIEW", "MACRO", "FUNCTION")
         if words[0] not in ("CREATE", "DROP") or not any(w in kinds for w in words[1:5]):
@@ -178,10 +177,10 @@ class Reader(DefinitionReader):
         return "VIEW" not in words[1:5] or not is_qualified(words, words.index("VIEW") + 1)
 
     def foreign(self, start: int, error: Error) -> DuckDBStatement:
-        """The statement as one that DuckDB runs.
+        """The statement as a DuckDB statement.
 
         Raises:
-            Error: The one given, if it is none; DuckDB's where that reads further.
+            Error: The given error, or the error of DuckDB's grammar if its position is further.
         """
         self.at = start
         begins = self.position()

@@ -1,8 +1,8 @@
 """Reads PARTITION hints: the number of parts into which a SELECT cuts some of its keys.
 
-`SELECT /*+ PARTITION(i=2, b.k=4) */ …`: sqlglot keeps such a comment as text without a
-position, so hints are read here from the statement's own tokens. sqlglot parses a number in
-the place of each hint, and the hint then replaces the number in the tree.
+`SELECT /*+ PARTITION(i=2, b.k=4) */ …`: sqlglot keeps such a comment as text without a position, so
+this module reads hints from the statement's tokens. For sqlglot a number replaces the text of each
+hint. In the tree the hint then replaces the number.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _FORM = "Hints are PARTITION(key=parts, …), as in /*+ PARTITION(i=2, b.k=4) */
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A hint: its position, and an equality of a column and a number for each key."""
+    """A hint: its position, and for each key an equality of a column and a number."""
 
     position: int
     items: list[exp.Expr]
 
 
 def numbered(text: str, offset: int) -> tuple[str, list[Hint]]:
-    """The text with each hint's number in its place, padded, and the hints.
+    """Replaces each hint in a text by its padded number; returns the new text and the hints.
 
     Args:
-        text: SQL.
-        offset: Where it starts; positions count from there.
+        text: The SQL text.
+        offset: The offset of the text in the statement, which is added to positions.
 
     Raises:
-        ProgrammingError: A hint is not PARTITION(key=parts, …).
+        ProgrammingError: A hint does not have the form PARTITION(key=parts, …).
     """
     if _OPEN not in text:
         return text, []
@@ -98,15 +98,17 @@ def _word(reader: TokenReader) -> str:
 
 
 def placed(tree: exp.Expr, hints: Sequence[Hint]) -> None:
-    """Replaces the numbers in a tree by the hints they mean.
+    """Replaces the numbers in a tree by their hints.
 
     Raises:
-        ProgrammingError: A hint does not stand behind SELECT.
+        ProgrammingError: A hint does not follow SELECT.
     """
     waiting = dict(enumerate(hints))
     for node in tree.find_all(exp.Hint) if hints else ():
         node.set("expressions", waiting.pop(int(str(node.expressions[0]))).items)
     for hint in waiting.values():
         raise ProgrammingError(
-            "A hint stands right behind SELECT, one for each", hint=_FORM, position=hint.position
+            "A hint must directly follow SELECT, at most one for each",
+            hint=_FORM,
+            position=hint.position,
         )

@@ -1,4 +1,4 @@
-"""Positions of syntax nodes in a statement's text, and errors that carry them."""
+"""Positions of syntax nodes in a statement's text, and of errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from einsql.errors import Error, NotSupportedError
 
 
 def position(node: exp.Expr) -> int | None:
-    """Offset of the first token of a syntax node that sqlglot remembers."""
+    """The offset of the first token of a syntax node for which sqlglot has a position."""
     starts: list[int] = [
         n.meta["start"] for n in node.walk() if isinstance(n, exp.Expr) and "start" in n.meta
     ]
@@ -35,7 +35,7 @@ def positioned(node: exp.Expr) -> Iterator[None]:
 
 
 def unsupported(what: str, node: exp.Expr, hint: str = "") -> NotSupportedError:
-    """The error for SQL that is no tensor work."""
+    """The error for SQL that tensor programs do not support."""
     return NotSupportedError(
         f"{what} is outside the tensor fragment", hint=hint, position=position(node)
     )

@@ -21,7 +21,7 @@ def text(node: exp.Expr) -> str:
 
 
 def as_sql(node: exp.Expr, normalize_functions: str = "upper") -> str:
-    """A node as DuckDB's SQL; parts that sqlglot cannot write are left out."""
+    """A node as DuckDB's SQL; parts that sqlglot cannot write are omitted."""
     return node.sql(
         dialect="duckdb",
         unsupported_level=ErrorLevel.IGNORE,

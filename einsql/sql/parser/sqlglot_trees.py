@@ -1,4 +1,4 @@
-"""Text to sqlglot's trees, whose positions count from the start of the statement's text."""
+"""Parses text to sqlglot's trees; positions count from the start of the statement's text."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ class TreeReader(TokenReader):
     """Reads queries and expressions.
 
     Attributes:
-        doubt: Why DuckDB's grammar refuses what sqlglot could read, if it does.
+        doubt: The error of DuckDB's grammar for a text that sqlglot has parsed, or None.
     """
 
     doubt: Error | None = None
 
     def tree(self, start: int, end: int | None = None, prefix: str = "") -> exp.Expr:
-        """Parses a part of the statement with sqlglot, and has DuckDB look at it."""
+        """Parses a part of the statement with sqlglot, and checks it with DuckDB's grammar."""
         tree, doubt = parse_tree(self.sql[:end], start, prefix)
         self.doubt = self.doubt or doubt
         return tree
 
     def rest(self) -> exp.Expr:
-        """Parses everything that is left with sqlglot, keeping positions."""
+        """Parses the remaining text with sqlglot; positions count from the statement's start."""
         start = self.position()
         self.at = len(self.tokens)
         return self.tree(start)
 
     def query(self) -> exp.Query:
-        """Parses the rest as a query."""
+        """Parses the remaining text as a query."""
         position = self.position()
         if self.ended:
             raise self.error("Expected a SELECT")
         return as_query(self.rest(), position)
 
     def query_or_text(self) -> tuple[exp.Query | None, Error | None]:
-        """The rest as a query, or why it could not be read if DuckDB's grammar has it.
+        """The remaining text as a query, or the error of a text that only DuckDB's grammar accepts.
 
         Raises:
-            Error: It is no query.
+            Error: The text is not a query.
         """
         start = self.position()
         try:
@@ -63,27 +63,27 @@ class TreeReader(TokenReader):
             return None, error
 
     def refuse_parameters(self, tree: exp.Expr, start: int) -> None:
-        """Refuses `?` and `$n` in a definition, for it outlives the call that gives them."""
+        """Refuses `?` and `$n` in a definition, which outlives the call with their values."""
         if tree.find(exp.Placeholder, exp.Parameter) is not None:
             marks = (t.start for t in self.tokens if t.start >= start and t.text in ("?", "$"))
             raise ProgrammingError(
-                "A parameter cannot stand in a definition",
+                "A parameter is not allowed in a definition",
                 hint="The argument of a macro takes its place.",
                 position=next(marks, start),
             )
 
 
 def parse_tree(sql: str, start: int, prefix: str = "") -> tuple[exp.Expr, Error | None]:
-    """Parses `sql[start:]` with sqlglot; positions in the tree count from sql's start.
+    """Parses `sql[start:]` with sqlglot; positions in the tree count from the start of `sql`.
 
     Returns:
-        The tree, and why DuckDB's grammar refuses the text if it does.
+        The tree, and the error of DuckDB's grammar or None.
 
     Raises:
         ProgrammingError: A syntax error.
     """
     marked = mark(sql)
-    # Spaces keep the offsets; a prefix that makes a fragment a statement takes their place.
+    # Spaces preserve the offsets. A prefix that completes a fragment replaces some of them.
     body, hints = numbered(without_long_literals(marked.text)[start:], start)
     text = " " * (start - len(prefix)) + prefix + body
     ahead = max(0, len(prefix) - start)
@@ -107,7 +107,7 @@ def parse_tree(sql: str, start: int, prefix: str = "") -> tuple[exp.Expr, Error 
 
 
 def changing(tree: exp.Expr) -> list[exp.CTE]:
-    """The names of a statement's own WITH that change data instead of giving rows."""
+    """The parts of a statement's own WITH that change data instead of returning rows."""
     clause = tree.args.get("with_")
     ctes = [] if clause is None else clause.expressions
     return [c for c in ctes if isinstance(c.this, exp.Insert | exp.Update | exp.Delete | exp.Merge)]
@@ -117,7 +117,7 @@ def as_query(tree: exp.Expr, position: int) -> exp.Query:
     """The tree as a query.
 
     Raises:
-        ProgrammingError: It is something else.
+        ProgrammingError: The tree is not a query.
     """
     if not isinstance(tree, exp.Query):
         raise ProgrammingError("Expected a SELECT", position=position)
@@ -125,7 +125,7 @@ def as_query(tree: exp.Expr, position: int) -> exp.Query:
 
 
 _LATER = ("LIMIT", "OFFSET", "ORDER", "RETURNING")
-"""Clauses that DuckDB takes in more places than sqlglot."""
+"""Clauses that DuckDB accepts in more places than sqlglot."""
 
 _CLAUSES = (
     "SELECT",
@@ -145,7 +145,7 @@ _CLAUSES = (
     "VALUES",
     "BETWEEN",
 )
-"""First words of the clauses of a query, for hints on misspelt ones."""
+"""First words of the clauses of a query, for hints on misspelt words."""
 
 _LAST_WORD = re.compile(r"(?<![\w$\"'.])(\w+)\s*$")
 
@@ -174,10 +174,10 @@ def _syntax_error(sql: str, error: ParseError) -> Error:
 
 
 def _misspelt(sql: str, position: int, word: str) -> tuple[int, str]:
-    """Looks for a misspelt keyword at an error or just before it, where it was read as a name.
+    """Searches a misspelt keyword at an error, or before it if it was read as a name.
 
     Returns:
-        The position, and what was meant; the error's own and nothing if it is like no keyword.
+        The word's position and the keyword; if no keyword is similar, the error's position and "".
     """
     before = _LAST_WORD.search(sql[:position])
     for at, candidate in ((position, word), (before.start(1), before[1]) if before else (0, "")):

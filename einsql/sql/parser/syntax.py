@@ -24,11 +24,11 @@ class Explain:
     """EXPLAIN [ANALYZE] [VERBOSE] [(FORMAT …, SITES n, NETWORK '…', FLOPS '…', …)] statement.
 
     Attributes:
-        form: "text", "json", "svg" or "html".
-        network: Bytes per second to plan for instead of the setting's.
-        flops: Scalar operations per second of a FLOAT contraction to plan for.
-        simulate: Whether the plan is played on a cluster.
-        cluster: What is said of it, by the attributes of `Topology`; any of them simulates.
+        form: The output format: "text", "json", "svg" or "html".
+        network: The network rate in bytes per second for planning; None for the setting's.
+        flops: Scalar operations per second of FLOAT contractions; None for the setting's.
+        simulate: Whether the plan is simulated on a cluster.
+        cluster: Values for attributes of `Topology`, by name; any value requests a simulation.
         text: The statement as written.
     """
 
@@ -46,7 +46,7 @@ class Explain:
 
 @dataclass(frozen=True, slots=True)
 class ColumnDef:
-    """A declared column: a key with its bound, or a typed value."""
+    """A declared column: a key with its bound, or a value with its type."""
 
     name: str
     extent: int | None
@@ -58,10 +58,10 @@ class CreateTensor:
     """CREATE [OR REPLACE] [TEMP] TENSOR, declared, AS SELECT or both.
 
     Attributes:
-        query: The SELECT; None without one, and where only DuckDB's grammar has it.
-        text: The statement, if it has a SELECT.
-        start: Where that begins.
-        refusal: Why the SELECT could not be read, if so.
+        query: The SELECT; None without a SELECT, and for one that only DuckDB's grammar accepts.
+        text: The statement's text, if it has a SELECT.
+        start: The offset of the SELECT in the text.
+        refusal: The error of a SELECT that only DuckDB's grammar accepts, or None.
     """
 
     name: str
@@ -79,7 +79,7 @@ class CreateTensor:
 
 @dataclass(frozen=True, slots=True)
 class CreateView:
-    """CREATE [OR REPLACE] [TEMP] VIEW name AS query; the attributes as in CreateTensor."""
+    """CREATE [OR REPLACE] [TEMP] VIEW name AS query; see CreateTensor for the attributes."""
 
     name: str
     replace: bool
@@ -95,7 +95,7 @@ class CreateMacro:
     """CREATE [OR REPLACE] [TEMP] MACRO name(parameters) AS [TABLE] body.
 
     Attributes:
-        defaults: Of the last parameters, which are written `name := value`.
+        defaults: The default values of the last parameters, written `name := value`.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """INSERT, UPDATE or DELETE, or a SELECT behind a WITH that has such, as sqlglot parses them."""
+    """sqlglot's tree of INSERT, UPDATE or DELETE, or of a SELECT whose WITH contains such."""
 
     tree: exp.Expr
 
@@ -141,7 +141,7 @@ class Set:
     """SET name = value.
 
     Attributes:
-        at: Where the value stands.
+        at: The offset of the value.
     """
 
     name: str
@@ -165,12 +165,12 @@ class Show:
 
 @dataclass(frozen=True, slots=True)
 class DuckDBStatement:
-    """A statement of DuckDB that einsql does not read.
+    """A statement of DuckDB that einsql does not parse.
 
     Attributes:
-        word: Its first word, in upper case.
-        start: Where it begins in the text.
-        refusal: Why einsql's own grammar has it not.
+        word: The statement's first word, in upper case.
+        start: The offset of the statement in the text.
+        refusal: The error of einsql's own grammar, or None.
     """
 
     text: str
@@ -201,7 +201,7 @@ class Backup:
     """BACKUP TO a file.
 
     Attributes:
-        at: Where the path stands.
+        at: The offset of the path.
     """
 
     path: str
@@ -213,10 +213,10 @@ class Export:
     """EXPORT DATABASE [name TO] a directory.
 
     Attributes:
-        database: What DuckDB calls it; empty for the one in use.
-        options: DuckDB's, in parentheses as written; empty without any.
-        text: The statement.
-        at: Where the database is named, or the path.
+        database: DuckDB's name of the database; empty for the current one.
+        options: DuckDB's options, in parentheses as written; empty without options.
+        text: The statement's text.
+        at: The offset of the database's name, or of the path.
     """
 
     database: str
@@ -228,7 +228,7 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """IMPORT DATABASE from a directory; the attributes as in Export."""
+    """IMPORT DATABASE from a directory; see Export for the attributes."""
 
     path: str
     text: str
@@ -240,10 +240,10 @@ class Part:
     """A statement in the body of a loop.
 
     Attributes:
-        start: Where it begins in the loop's text.
-        text: It alone, with a parameter for each use of a loop's variable; blanks before it.
-        numbers: The parameters in it, each once.
-        statement: What it says.
+        start: The statement's offset in the loop's text.
+        text: The statement after blanks, with parameters in place of the loops' variables.
+        numbers: The distinct numbers of its parameters.
+        statement: The parsed statement.
     """
 
     start: int
@@ -257,10 +257,10 @@ class For:
     """FOR variable IN range(…) DO statement; … END FOR.
 
     Attributes:
-        number: The parameter that the variable is in the body.
-        bounds: The arguments of range, one to three.
-        at: Where they begin.
-        text: The loop with its parameters numbered.
+        number: The number of the parameter that replaces the variable in the body.
+        bounds: The one to three arguments of range.
+        at: The offset of the arguments.
+        text: The loop's text with numbered parameters.
     """
 
     variable: str

@@ -13,16 +13,16 @@ class Replaced:
     """A text after replacements.
 
     Attributes:
-        text: What it is now.
-        places: Of each replacement, from left to right, its offset in the former text, the
-            length of what stood there and that of what stands there now.
+        text: The new text.
+        places: For each replacement, from left to right: its offset in the former text, the
+            length of the old word and the length of the new word.
     """
 
     text: str
     places: tuple[tuple[int, int, int], ...] = ()
 
     def before(self, position: int) -> int:
-        """The offset in the original text."""
+        """The offset in the original text for an offset in the new text."""
         grown = 0
         for at, old, new in self.places:
             if position < at + grown + new:
@@ -44,8 +44,8 @@ def replaced(text: str, words: Iterable[tuple[int, int, str]]) -> Replaced:
     """Replaces words of a text.
 
     Args:
-        text: The text.
-        words: Start, end and what comes there instead, of each; they do not overlap.
+        text: The original text.
+        words: The start, end and replacement of each word; words do not overlap.
     """
     parts, last = list[str](), 0
     places = list[tuple[int, int, int]]()

@@ -17,10 +17,10 @@ _WORD = re.compile(r"[^\W\d][\w$]*")
 
 
 def tokenize(sql: str) -> list[Token]:
-    """Tokens of a statement.
+    """The tokens of a statement.
 
     Raises:
-        ProgrammingError: The text is no SQL at all, or quotes an empty name.
+        ProgrammingError: sqlglot cannot tokenize the text, or a quoted name is empty.
     """
     marked = mark(sql)
     try:
@@ -41,23 +41,23 @@ def is_parameter(token: Token) -> bool:
 
 
 def is_name_or_value(token: Token) -> bool:
-    """True for names, literals and parameters, which are neither keywords nor signs."""
+    """True for names, literals and parameters; false for keywords and signs."""
     return token.token_type in (TokenType.VAR, TokenType.NUMBER, TokenType.PLACEHOLDER, *_QUOTED)
 
 
 def word_of(token: Token) -> str:
-    """A token in upper case; empty for quoted text, which is no keyword."""
+    """A token's text in upper case; empty for quoted text, which is never a keyword."""
     return "" if token.token_type in _QUOTED else token.text.upper()
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The beginning of a hint for a word that may be a misspelt one; empty if it is like none."""
+    """The beginning of a hint that suggests a similar known word; empty if there is none."""
     meant = nearest(word, known, likeness=0.7)
     return f"Did you mean {meant}? " if meant is not None and meant != word.upper() else ""
 
 
 class TokenReader:
-    """Takes the tokens of a statement one by one."""
+    """Reads the tokens of a statement in order."""
 
     def __init__(self, sql: str, tokens: list[Token]) -> None:
         self.sql = sql
@@ -66,20 +66,20 @@ class TokenReader:
 
     @property
     def ended(self) -> bool:
-        """True behind the last token."""
+        """True after the last token."""
         return self.at >= len(self.tokens)
 
     def word(self, ahead: int = 0) -> str:
-        """A token in upper case; empty at the end and for quoted text, which is no keyword."""
+        """A token's text in upper case; empty at the end and for quoted text."""
         at = self.at + ahead
         return "" if at >= len(self.tokens) else word_of(self.tokens[at])
 
     def position(self) -> int:
-        """Offset of the next token."""
+        """The offset of the next token."""
         return len(self.sql) if self.ended else self.tokens[self.at].start
 
     def take(self, *words: str) -> bool:
-        """Consumes the given words if they come next."""
+        """Consumes words if they are the next tokens; returns whether they were."""
         if [self.word(n) for n in range(len(words))] != list(words):
             return False
         self.at += len(words)
@@ -89,7 +89,7 @@ class TokenReader:
         """Consumes a word.
 
         Raises:
-            ProgrammingError: Something else comes next.
+            ProgrammingError: The next token is another one.
         """
         if not self.take(word):
             raise self.error(f"Expected {word} {where}")
@@ -111,7 +111,7 @@ class TokenReader:
             raise self.error(f"Expected {what}")
         token = self.tokens[self.at]
         quoted = token.token_type is TokenType.IDENTIFIER
-        if quoted and token.text.endswith("()"):  # the store marks macros so
+        if quoted and token.text.endswith("()"):  # the catalog marks the names of macros this way
             raise ProgrammingError(f'"{token.text}" cannot be a name', position=token.start)
         if not quoted and (token.token_type in _QUOTED or not _WORD.fullmatch(token.text)):
             raise self.error(f"Expected {what}")
@@ -123,7 +123,7 @@ class TokenReader:
         return token.text
 
     def names(self, what: str) -> list[str]:
-        """Consumes `name, name, …)`, the names all different; perhaps none of them.
+        """Consumes `name, name, …)`: zero or more distinct names.
 
         Raises:
             ProgrammingError: A name occurs twice.
@@ -140,7 +140,7 @@ class TokenReader:
         return names
 
     def integer(self, what: str, least: int = 0) -> int:
-        """Consumes a whole number."""
+        """Consumes an integer literal."""
         token = None if self.ended else self.tokens[self.at]
         if token is None or token.token_type is not TokenType.NUMBER or not token.text.isdecimal():
             raise self.error(f"Expected {what}")
@@ -158,10 +158,10 @@ class TokenReader:
         return self.tokens[self.at - 1].text
 
     def parenthesised(self) -> tuple[int, int]:
-        """Consumes up to the `)` of an open parenthesis; returns the offsets of its inside.
+        """Consumes tokens up to the `)` of an open parenthesis; returns the offsets of its content.
 
         Raises:
-            ProgrammingError: It is never closed.
+            ProgrammingError: The parenthesis is not closed.
         """
         start, depth = self.position(), 1
         while not self.ended:
@@ -172,7 +172,7 @@ class TokenReader:
         raise self.error("Expected )")
 
     def end(self) -> None:
-        """Requires the end of the statement."""
+        """Requires that no token is left."""
         if not self.ended:
             raise self.error("The statement should end here")
 

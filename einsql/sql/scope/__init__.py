@@ -1,1 +1,1 @@
-"""Names in reach of an expression: relations, their columns, and the scopes of FROM."""
+"""Name resolution in expressions: relations, their columns, and the scopes of FROM."""

@@ -1,4 +1,4 @@
-"""Bound relations, of elements and of tiles, with the columns that SQL sees."""
+"""Bound relations of elements and of tiles, with their SQL columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A result column: a key of the node, or one of its fields.
+    """A result column: a key or a field of the node.
 
     Exactly one of `key` and `field` is set.
     """
@@ -34,23 +34,23 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A node with the columns SQL sees; the other keys are hidden, but stay in the node."""
+    """A node with its SQL columns; hidden keys of the node have no column."""
 
     node: Node
     columns: tuple[Column, ...]
     edges: tuple[tuple[str, Edge | Window], ...] = ()
-    """Keys of the node with bounds from parameters; no tuple is beyond them."""
+    """Bounds of the node's keys from parameters; every tuple is within them."""
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Keys of the node that no column shows."""
+        """The keys of the node without a column."""
         shown = {c.key for c in self.columns}
         return tuple(k.name for k in self.node.schema.keys if k.name not in shown)
 
 
 @dataclass(frozen=True, slots=True)
 class TileColumn:
-    """A column of a relation of tiles: the number of a key, or None for its arrays."""
+    """A column of a relation of tiles: the number of a key, or None for the arrays."""
 
     name: str
     key: int | None = None
@@ -58,23 +58,23 @@ class TileColumn:
 
 @dataclass(frozen=True, slots=True)
 class TileRelation:
-    """A relation of tiles with the columns SQL sees: its keys, and its arrays."""
+    """A relation of tiles with its SQL columns: the keys and the arrays."""
 
     node: ra.Node
     columns: tuple[TileColumn, ...]
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Names of the keys, in their order."""
+        """The names of the keys, in order."""
         named = {c.key: c.name for c in self.columns}
         return tuple(named[n] for n in range(len(self.node.schema.bounds)))
 
 
 def known_bounds(relation: Relation) -> Relation:
-    """Requires that the bounds of a relation's keys depend on no parameter.
+    """Requires that the bounds of a relation's keys do not depend on parameters.
 
     Raises:
-        NeedsValuesError: Parameters give some of them.
+        NeedsValuesError: A bound depends on a parameter.
     """
     if relation.edges:
         raise NeedsValuesError(set().union(*(e.numbers for _, e in relation.edges)))
@@ -85,7 +85,7 @@ def as_elements(relation: Relation | TileRelation, what: str, at: exp.Expr) -> R
     """Requires a relation of elements.
 
     Raises:
-        ProgrammingError: It is one of tiles.
+        ProgrammingError: The relation is a relation of tiles.
     """
     if isinstance(relation, Relation):
         return relation
@@ -97,7 +97,7 @@ def as_elements(relation: Relation | TileRelation, what: str, at: exp.Expr) -> R
 
 
 def deduplicated(names: Sequence[str]) -> list[str]:
-    """The names with `_1`, `_2`, … behind every repetition, in any letter case."""
+    """The names with suffixes `_1`, `_2`, … for repetitions, which ignore case."""
     taken: set[str] = set()
     distinct: list[str] = []
     for name in names:

@@ -1,4 +1,4 @@
-"""Scopes: the columns that the items of FROM bring into reach."""
+"""Scopes: the columns of the items of FROM."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from einsql.sql.typing.typed_expr import Typed
 
 @dataclass(slots=True)
 class Source:
-    """One FROM item: its alias and its columns as typed values over the domain."""
+    """A FROM item: its alias, and its columns as typed values over the domain."""
 
     alias: str
     columns: list[tuple[str, Typed]]
     unlisted: list[tuple[str, Typed]] = field(default_factory=list)
-    """Columns that can be named, but that `*` and NATURAL do not see."""
+    """Columns that expressions can name, but that `*` and NATURAL omit."""
 
     def get(self, name: str) -> Typed | None:
-        """The column of that name; case does not matter."""
+        """The column of a name, which ignores case."""
         for n, t in (*self.columns, *self.unlisted):
             if n.lower() == name.lower():
                 return t
         return None
 
     def answers_to(self, table: str) -> bool:
-        """True if the alias is that name; case does not matter."""
+        """True if the alias is the name; case is ignored."""
         return self.alias.lower() == table.lower()
 
 
 def read(relation: Relation, number: int, labels: dict[str, str]) -> list[tuple[str, Typed]]:
-    """A relation's columns as typed values when it is operand `number`."""
+    """The columns of a relation as typed values, for the relation as operand `number`."""
     columns: list[tuple[str, Typed]] = []
     for c in relation.columns:
         if c.key is not None:
@@ -53,23 +53,23 @@ def read(relation: Relation, number: int, labels: dict[str, str]) -> list[tuple[
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A column that USING or NATURAL merged from columns of several sources."""
+    """A column that USING or NATURAL has merged from columns of several sources."""
 
     name: str
     owners: tuple[Source, ...]
 
     def holds(self, source: Source, name: str) -> bool:
-        """True if it is that column of that source."""
+        """True if the merged column contains a column of a source."""
         return self.name == name.lower() and any(s is source for s in self.owners)
 
 
 @dataclass
 class Scope:
-    """The sources that an expression can read, in FROM order.
+    """The sources that an expression can read, in the order of FROM.
 
     Attributes:
-        merged: Columns of these sources that an unqualified name means as one.
-        left: The scope of the items further left in FROM; searched last.
+        merged: The merged columns of these sources, which unqualified names refer to.
+        left: The scope of the preceding items in FROM, which is searched last.
     """
 
     sources: list[Source] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Scope:
         """Adds a source.
 
         Raises:
-            ProgrammingError: Its alias is taken.
+            ProgrammingError: Another source has the same alias.
         """
         if any(s.answers_to(source.alias) for s in self.sources):
             raise ProgrammingError(
@@ -91,10 +91,10 @@ class Scope:
         self.sources.append(source)
 
     def joined(self, right: Scope, node: exp.Expr) -> Scope:
-        """Both scopes' sources as one scope with this one's left.
+        """A scope with the sources of both scopes and the `left` of this one.
 
         Raises:
-            ProgrammingError: They have an alias in common.
+            ProgrammingError: The scopes have a common alias.
         """
         both = Scope(list(self.sources), [*self.merged, *right.merged], self.left)
         for source in right.sources:
@@ -102,7 +102,7 @@ class Scope:
         return both
 
     def merge(self, name: str, left: Source, right: Source) -> None:
-        """Merges the columns of two sources, with the columns already merged into them."""
+        """Merges the columns of two sources, and the columns that were merged into them before."""
         owners: list[Source] = []
         for source in (left, right):
             old = next((m for m in self.merged if m.holds(source, name)), None)
@@ -113,10 +113,10 @@ class Scope:
     def listed(
         self, table: str | None = None, skip: Callable[[Source, str], bool] = lambda s, n: False
     ) -> list[tuple[Source, str, Typed]]:
-        """The columns that `*` or `table.*` shows.
+        """The columns of `*` or `table.*`.
 
-        A merged column is shown once, where the first of its owners stands that is not
-        skipped; `table.*` shows every column of the table.
+        A merged column occurs once, in the place of its first owner that is not skipped. `table.*`
+        has every column of the table.
         """
         shown: list[tuple[Source, str, Typed]] = []
         seen: list[Merged] = []
@@ -135,7 +135,7 @@ class Scope:
         return shown
 
     def owner(self, name: str) -> Source | None:
-        """The source whose column an unqualified name means.
+        """The source of the column to which an unqualified name refers.
 
         Raises:
             ProgrammingError: The name is ambiguous.
@@ -153,17 +153,17 @@ class Scope:
         return owners[0] if owners else None
 
     def find(self, name: str, table: str | None) -> Typed | None:
-        """Resolves a column within this SELECT only.
+        """Resolves a column in this SELECT only.
 
         Raises:
-            Error: The name is ambiguous or means a whole row, or the table is known and
-                lacks it.
+            Error: The name is ambiguous or refers to a row, or the named table has no such
+                column.
         """
         column = self.resolve(name, table)
         return None if column is None else column[1]
 
     def resolve(self, name: str, table: str | None) -> tuple[str, Typed] | None:
-        """The name of a column as its table spells it, and its value; see `find`."""
+        """The name of a column in its table's spelling, and its value; see `find`."""
         if table is not None:
             source = next((s for s in self.sources if s.answers_to(table)), None)
             if source is not None and source.get(name) is None:
@@ -185,15 +185,15 @@ class Scope:
         return None if self.left is None else self.left.resolve(name, table)
 
     def knows(self, table: str) -> bool:
-        """True if a source here has that alias."""
+        """True if a source of this scope has the alias."""
         return any(s.answers_to(table) for s in self.sources)
 
     def reach(self) -> list[Source]:
-        """The sources here and further left."""
+        """The sources of this scope and of the scopes to the left."""
         return self.sources + (self.left.reach() if self.left is not None else [])
 
     def unknown(self, name: str, table: str | None) -> ProgrammingError:
-        """The error for a column that no SELECT around here knows."""
+        """The error for a column that neither this SELECT nor an enclosing one has."""
         sources = self.reach()
         if table is not None and not any(s.answers_to(table) for s in sources):
             tables = [s.alias for s in sources]

@@ -1,5 +1,5 @@
 """SQL over tiles: a SELECT with TILES in its FROM becomes tensor-relational algebra.
 
-`recognise.py` finds such a SELECT, `sources.py` binds its FROM, `select.py` the SELECT, and
+`recognise.py` detects such a SELECT, `sources.py` binds its FROM and `select.py` the SELECT.
 `kernels.py` builds the kernels over arrays.
 """

@@ -1,4 +1,4 @@
-"""Functions of tiles: tensor_exp and its like, tensor_einsum, and the aggregates."""
+"""Functions over tiles: scalar functions such as tensor_exp, tensor_einsum, and aggregates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AXES = "abcdefghijklmnopqrstuvwxyz"
 
 
 def aggregates(node: exp.Expr) -> bool:
-    """True if an expression holds an aggregate of tiles."""
+    """True if an expression contains an aggregate over tiles."""
     return any(_is_aggregate(n) for n in within(node))
 
 
@@ -35,7 +35,7 @@ def _is_aggregate(node: exp.Expr) -> bool:
 
 
 class Calls:
-    """Binds calls of tensor_… within one SELECT."""
+    """Binds calls of tensor_… in one SELECT."""
 
     def __init__(self, select: TileBlock) -> None:
         self.select = select
@@ -44,11 +44,11 @@ class Calls:
         """Binds a call.
 
         Args:
-            name: The function's, without `tensor_`.
+            name: The function's name without `tensor_`.
             node: The call.
 
         Raises:
-            Error: Its arguments do not fit.
+            Error: The arguments are invalid.
         """
         extra = surplus(node)
         if extra is not None:
@@ -102,7 +102,7 @@ class Calls:
     def _aggregate(self, name: str, node: exp.Anonymous) -> Typed:
         if self.select.clause != "SELECT" or self.select.groups is None:
             raise ProgrammingError(
-                f"{PREFIX}{name} cannot stand in {self.select.clause}",
+                f"{PREFIX}{name} is not allowed in {self.select.clause}",
                 hint="Aggregates belong into SELECT.",
             )
         if name == "stack" and len(node.expressions) != 3:
@@ -128,7 +128,7 @@ class Calls:
         return Leaf(ra.Aggregate(node, places, reduce), tuple(groups))
 
     def _stack(self, rows: Leaf, node: exp.Anonymous) -> Leaf:
-        """tensor_stack(tile, key, dimension): side by side in the order of a key."""
+        """tensor_stack(tile, key, dimension): concatenates arrays in the order of a key."""
         groups = self.select.groups
         assert groups is not None
         _, by, dimension = node.expressions

@@ -1,4 +1,4 @@
-"""The SELECT over tiles, as a protocol for the binders of its FROM and its calls."""
+"""The protocol of a SELECT over tiles, for the binders of its FROM and its calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from einsql.sql.typing.typed_expr import Typed
 
 
 class TileBlock(Joining, Protocol):
-    """A SELECT over tiles while it is bound."""
+    """A SELECT over tiles during binding."""
 
     leaves: Leaves
     groups: dict[str, Expr] | None
@@ -23,7 +23,7 @@ class TileBlock(Joining, Protocol):
 
     @property
     def domain(self) -> KeyDomain:
-        """The keys of the blocks that FROM brings together."""
+        """The keys of the blocks that FROM joins."""
 
     def within(self, clause: str) -> AbstractContextManager[None]:
         """Sets the clause that error messages name."""

@@ -1,4 +1,4 @@
-"""TILES, TILE and ELEMENTS: from tensors to tiles, to smaller tiles, and back."""
+"""TILES, TILE and ELEMENTS: conversion of tensors to tiles, to smaller tiles, and back."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from einsql.sql.parser.positions import position, positioned
 from einsql.sql.scope.relation import Column, Relation, TileColumn, TileRelation, deduplicated
 
 TILE = "tile"
-"""The column that holds the arrays."""
+"""The name of the column of arrays."""
 PART = "part"
-"""The key that TILE adds."""
+"""The name of the key that TILE adds."""
 
 
 def bind_function(query: Binder, call: exp.Anonymous) -> Relation | TileRelation:
     """Binds TILES(x, parts, …), TILE(t, dimension, size) or ELEMENTS(t).
 
     Raises:
-        Error: An argument is wrong.
+        Error: An argument is invalid.
     """
     name = str(call.this).lower()
     with positioned(call):
@@ -101,7 +101,7 @@ def _check_parts(parts: Sequence[int], keys: Sequence[str]) -> None:
 
 
 def _tensor(query: Binder, source: Relation) -> Input:
-    """The input of a Scan: a dense stored tensor itself; anything else is computed first."""
+    """The input of a Scan: a dense stored tensor, or the computed result of another relation."""
     schema = source.node.schema
     values = [c for c in source.columns if c.field is not None]
     if source.hidden:

@@ -1,8 +1,8 @@
-"""The arrays of a SELECT: leaves that expressions read, and the kernels over them.
+"""The arrays of a SELECT: the leaves of expressions, and the kernels over them.
 
-An expression over tiles is bound as one over their elements, `Value(n)` being the array
-of leaf n. Where it has to become arrays of its own, its leaves are joined on the labels
-of their keys by one kernel that evaluates it.
+An expression over tiles is bound as an expression over their elements, in which `Value(n)` is the
+array of leaf n. To compute its arrays, its leaves are joined on the labels of their keys by one
+kernel that evaluates the expression.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Leaf:
     """A relation whose arrays expressions read.
 
     Attributes:
-        labels: What its keys stand for, in their order.
-        items: The FROM items whose rows it has; none once they are aggregated.
+        labels: The labels of the keys, in order.
+        items: The FROM items of the leaf's rows; empty after aggregation.
     """
 
     node: ra.Node
@@ -42,18 +42,18 @@ class Leaf:
 
     @property
     def tile(self) -> Tile:
-        """Rank and type of its arrays."""
+        """The rank and type of the arrays."""
         return Tile(len(self.node.schema.dims), self.node.schema.dtype)
 
 
 @dataclass
 class Leaves:
-    """The leaves of one SELECT, FROM items first."""
+    """The leaves of one SELECT; the FROM items come first."""
 
     all: list[Leaf] = field(default_factory=list)
 
     def value(self, leaf: Leaf) -> Typed:
-        """The array of a leaf in expressions."""
+        """The value of a leaf's array in expressions."""
         dtype = leaf.node.schema.dtype
         known = next((n for n, x in enumerate(self.all) if x is leaf), None)
         if known is None:
@@ -69,11 +69,11 @@ class Leaves:
         """The arrays of an expression over leaves, one for each match of their keys.
 
         Args:
-            expr: Over leaves of equal rank, or of rank 0.
-            also: Leaves whose keys have to match too.
+            expr: The expression, over leaves of equal rank or of rank 0.
+            also: Further leaves whose keys have to match.
 
         Raises:
-            ProgrammingError: Ranks or shapes do not fit.
+            ProgrammingError: Ranks or shapes are incompatible.
         """
         numbers = sorted(operands_of(expr))
         read = [self.all[n] for n in numbers]
@@ -93,7 +93,7 @@ class Leaves:
 
 
 def joined(leaves: Sequence[Leaf], kernel: EinSum) -> Leaf:
-    """⋈ of leaves on the labels they share; λ if there is one leaf.
+    """⋈ of leaves on their common labels; λ for one leaf.
 
     Raises:
         ProgrammingError: The kernel does not fit.
@@ -107,7 +107,7 @@ def joined(leaves: Sequence[Leaf], kernel: EinSum) -> Leaf:
 
 
 def shaped(leaf: Leaf, kernel: Kernel) -> Leaf:
-    """λ: a kernel in einsum notation on every array.
+    """λ: applies a kernel in einsum notation to every array.
 
     Raises:
         ProgrammingError: The kernel does not fit.
@@ -120,7 +120,7 @@ def _operand(number: int, tile: Tile, axes: tuple[str, ...]) -> Operand:
 
 
 def _presence(leaf: Leaf) -> Leaf:
-    """Arrays of rank 0 under the keys of a leaf, for kernels that read none of its elements."""
+    """Arrays of rank 0 with the keys of a leaf, for kernels that do not read its elements."""
     rank = leaf.tile.rank
     axes = tuple(f".{n}" for n in range(rank))
     kernel = EinSum(

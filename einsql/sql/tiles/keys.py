@@ -1,4 +1,4 @@
-"""The keys of the blocks that a FROM over tiles brings together."""
+"""The keys of the blocks that a FROM over tiles joins."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from einsql.sql.binder.domain import Domain
 
 @dataclass
 class KeyDomain(Domain):
-    """A domain whose labels are keys of blocks: equalities join them, the rest filters.
+    """A domain whose labels are keys of blocks: equalities join them, other conditions filter.
 
-    Unlike elements, blocks are not cut to common bounds: Join wants equal ones.
+    Unlike elements, blocks are not cut to common bounds: Join requires equal bounds.
     """
 
     written: dict[str, str] = field(default_factory=dict)
-    """Each raw label as a statement would write it, `x.i`."""
+    """The SQL notation of each raw label, such as `x.i`."""
 
     def require(self, condition: Expr) -> None:
-        """Joins keys that are equal, and keeps every other condition.
+        """Joins keys by their equalities, and stores every other condition.
 
         Raises:
-            ProgrammingError: It reads arrays, or joined keys differ in their bounds.
+            ProgrammingError: The condition reads arrays, or joined keys differ in their bounds.
         """
         for term in conjuncts(condition):
             if operands_of(term):
                 raise ProgrammingError(
-                    "Blocks are joined and chosen by their keys, not by what is in them",
+                    "Blocks are joined and selected by their keys, not by their elements",
                     hint="Compare elements in the SELECT list, as in CASE WHEN x.tile > 0 ….",
                 )
             if not self._equal(term):
@@ -61,12 +61,12 @@ class KeyDomain(Domain):
 
 
 def over_positions(expr: Expr, labels: Sequence[str]) -> Expr:
-    """A function of labels as one of a relation's keys, `k0`, `k1` and so on."""
+    """Converts an expression over labels to one over a relation's keys `k0`, `k1` and so on."""
     return relabel(expr, {x: key_label(n).name for n, x in enumerate(labels)})
 
 
 def filtered(node: ra.Node, labels: Sequence[str], conditions: Sequence[Expr]) -> ra.Node:
-    """σ by each condition over labels."""
+    """Adds σ for each condition over labels."""
     for condition in conditions:
         node = ra.Filter(node, over_positions(condition, labels))
     return node

@@ -1,4 +1,4 @@
-"""Finds SELECTs over tiles, by their syntax and the names in reach, before they are bound."""
+"""Detects SELECTs over tiles before binding, by their syntax and the names in scope."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.scope.relation import Relation, TileRelation
 
 WITHIN = 8
-"""Nested expansions of one macro, which may read its own result."""
+"""Most nested expansions of one macro, which may read its own result."""
 
 MOST = 200
-"""The most views and macros that are expanded; beyond it, binding reports the error."""
+"""Most expanded views and macros of a query; binding reports the error of a larger query."""
 
 
 @dataclass
 class TileQueries:
-    """Finds out which queries of a statement are over tiles, without binding them.
+    """Decides which queries of a statement are over tiles, without binding them.
 
     Attributes:
-        known: Queries by id, and whether they are over tiles.
+        known: Whether a query is over tiles, by the query's id.
     """
 
     catalog: Catalog
@@ -35,22 +35,22 @@ class TileQueries:
     def over_tiles(
         self, node: exp.Expr, ctes: Sequence[Mapping[str, Relation | TileRelation]]
     ) -> bool:
-        """True if a query's FROM has TILES, or something that is over tiles itself.
+        """True if a query's FROM contains TILES, or a relation that is over tiles.
 
         Args:
             node: The query.
-            ctes: What the WITH clauses around it hold, outermost first.
+            ctes: The relations of the enclosing WITH clauses, outermost first.
         """
         return _Look(self, ctes).query(node, {})
 
 
 @dataclass
 class _Look:
-    """One look at a query.
+    """The examination of one query.
 
     Attributes:
-        outer: Whether names of the enclosing WITH clauses are in reach; a view has none.
-        opened: Views and macros that were looked into.
+        outer: Whether names of the enclosing WITH clauses are in scope; a view sees none.
+        opened: The number of examined views and macros.
     """
 
     queries: TileQueries
@@ -59,7 +59,7 @@ class _Look:
     opened: int = 0
 
     def query(self, node: exp.Expr, names: Mapping[str, bool]) -> bool:
-        """Whether a query is over tiles, given those names of WITH around it that are."""
+        """Whether a query is over tiles; `names` has this flag for names of enclosing WITHs."""
         known = self.queries.known.get(id(node))
         if known is None:
             known = node, self._query(node, names)

@@ -1,8 +1,8 @@
 """Binds one SELECT over tiles to an expression of the tensor-relational algebra.
 
-FROM and ON become joins of relations of blocks, WHERE filters, the array expression of
-SELECT the kernels of joins and transforms, GROUP BY with tensor_sum and its like an
-aggregation, and keys that are computed, dropped or reordered a ReKey.
+FROM and ON become joins of relations of blocks, and WHERE becomes filters. The array expression of
+SELECT becomes the kernels of joins and transforms. GROUP BY with an aggregate such as tensor_sum
+becomes an aggregation. Computed, dropped and reordered keys become a ReKey.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class TileSelect:
-    """Binds a SELECT; also the environment its expressions are bound in."""
+    """Binds a SELECT; it is also the environment of the SELECT's expressions."""
 
     parent: SelectBinder | None = None
 
@@ -67,7 +67,7 @@ class TileSelect:
         """Binds the block.
 
         Raises:
-            Error: Something is wrong or outside the algebra.
+            Error: The SELECT is wrong or outside of the algebra.
         """
         check_clauses(select)
         for clause in ("having", "qualify"):
@@ -110,7 +110,7 @@ class TileSelect:
     # ---- rows
 
     def _solve(self) -> None:
-        """Gives FROM items the labels of joined keys, and their filters."""
+        """Sets the labels of joined keys in FROM items, and adds their filters."""
         waiting = [self.domain.canonical(g) for g in self.domain.guards]
         for n, leaf in enumerate(self.leaves.all):
             labels = [self.domain.find(x) for x in leaf.labels]
@@ -125,7 +125,7 @@ class TileSelect:
         """The arrays of an expression, one for each row of FROM and WHERE.
 
         Raises:
-            Error: The expression reads no tile, or what it reads does not fit.
+            Error: The expression reads no tile, or tiles that are incompatible.
         """
         expr = self.array(typed, node)
         if expr not in self._rows:
@@ -141,7 +141,7 @@ class TileSelect:
         """The expression of an array.
 
         Raises:
-            Error: It is a key, a constant, may be NULL, or is a DECIMAL.
+            Error: The value is a key or a constant, may be NULL, or is a DECIMAL.
         """
         if labels_of(typed.value) and operands_of(typed.value):
             raise ProgrammingError(
@@ -198,7 +198,7 @@ class TileSelect:
         """A key computed from keys.
 
         Raises:
-            ProgrammingError: It reads arrays, or is no integer.
+            ProgrammingError: The expression reads arrays, or is not an integer.
         """
         is_integer = isinstance(typed.type, DType) and typed.type.is_integer and typed.valid == TRUE
         if operands_of(typed.value) or not is_integer:
@@ -212,7 +212,7 @@ class TileSelect:
         """A key expression over the labels of groups.
 
         Raises:
-            ProgrammingError: It reads a key that is not grouped by.
+            ProgrammingError: The expression reads a key that is not in GROUP BY.
         """
         assert self.groups is not None
         for label, group in self.groups.items():
@@ -276,7 +276,7 @@ class TileSelect:
     # ---- the environment of expressions
 
     def match(self, node: exp.Expr) -> Typed | None:
-        """Functions of tiles."""
+        """Binds a function over tiles; None for other expressions."""
         if not isinstance(node, exp.Anonymous):
             return None
         called = str(node.this).lower()
@@ -291,7 +291,7 @@ class TileSelect:
         return None
 
     def column(self, node: exp.Column) -> Typed:
-        """Resolves a column, in GROUP BY an alias too."""
+        """Resolves a column or, in GROUP BY, an alias."""
         name, table = node.name, node.table or None
         typed = self.scope.find(name, table)
         if typed is not None:
@@ -307,7 +307,7 @@ class TileSelect:
         return self.scope.find(name, table) is not None
 
     def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
-        """Refuses aggregates of elements."""
+        """Refuses aggregates over elements."""
         if where is not None:
             raise unsupported("FILTER over tiles", node, "WHERE selects blocks.")
         raise ProgrammingError(
@@ -320,7 +320,7 @@ class TileSelect:
         raise unsupported("A window over tiles", node, "Join with an aggregating subquery.")
 
     def subquery(self, node: exp.Expr) -> Typed:
-        """(SELECT …) of elements as a number that every array meets."""
+        """Binds (SELECT …) over elements as a number that is combined with every array."""
         relation = self.query.bind(node)
         if len(relation.columns) != 1 or relation.node.schema.keys:
             raise unsupported(

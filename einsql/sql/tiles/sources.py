@@ -1,4 +1,4 @@
-"""FROM over tiles: as over elements, with keys of blocks and arrays as columns."""
+"""FROM over tiles, whose columns are keys of blocks and arrays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TileFrom(FromBinder):
         """Adds a relation of tiles to the domain, with a label for each key of its blocks."""
         if isinstance(bound, Relation):
             raise ProgrammingError(
-                f"{name} holds elements, and its FROM holds tiles too",
+                f"{name} has elements, but other items of its FROM have tiles",
                 hint="TILES(…) cuts a tensor into tiles, ELEMENTS(…) reads tiles as a tensor.",
                 position=position(item),
             )
@@ -47,9 +47,9 @@ class TileFrom(FromBinder):
         return Source(name, columns)
 
     def key_range(self, item: exp.Table, call: exp.GenerateSeries, left: Scope) -> Source:
-        """Refuses range(), which gives elements."""
+        """Refuses range(), which returns elements."""
         raise ProgrammingError(
-            "A range holds elements, and its FROM holds tiles too",
+            "A range has elements, but other items of its FROM have tiles",
             hint="TILES((SELECT i, i AS val FROM range(n) AS r(i)), parts) cuts it into tiles.",
             position=position(item),
         )

@@ -1,7 +1,7 @@
 """SQL types and the casts between them, as expressions.
 
-DECIMAL exists only in the binder: a DECIMAL of scale s is a BIGINT holding value · 10^s,
-exact as in DuckDB. What DuckDB holds in 128 bits raises where it exceeds 64.
+DECIMAL exists in the binder only. A DECIMAL of scale s is a BIGINT with the value · 10^s, which is
+exact as in DuckDB. A value for which DuckDB uses 128 bits raises an error if it exceeds 64 bits.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from einsql.ir.functions.casts import cast_array, cast_failure
 
 @dataclass(frozen=True, slots=True)
 class Decimal:
-    """DECIMAL of `width` digits, `scale` of them after the point."""
+    """The DECIMAL type of `width` digits, `scale` of them after the point."""
 
     width: int
     scale: int
 
     @property
     def value(self) -> str:
-        """The type's name, as DType.value is."""
+        """The type's name, like `DType.value`."""
         return "DECIMAL"
 
 
@@ -36,22 +36,22 @@ WIDEST = 38
 """Digits of DuckDB's widest DECIMAL."""
 
 _EXACT = 2**53
-"""DOUBLE holds every integer up to this."""
+"""DOUBLE represents every integer up to this number."""
 _DIGITS = {DType.BOOLEAN: 1, DType.TINYINT: 3, DType.INTEGER: 10, DType.BIGINT: 19}
 
 
 def decimal_of(t: DType | Decimal) -> Decimal:
-    """The DECIMAL that holds every value of an integer type."""
+    """The narrowest DECIMAL that represents every value of an integer type."""
     return t if isinstance(t, Decimal) else Decimal(_DIGITS[t], 0)
 
 
 def held(t: DType | Decimal) -> DType:
-    """The type that values are computed in."""
+    """The type in which values are computed."""
     return DType.BIGINT if isinstance(t, Decimal) else t
 
 
 def common_decimal(a: DType | Decimal, b: DType | Decimal) -> Decimal:
-    """The DECIMAL that two exact types meet at."""
+    """The common DECIMAL of two exact types."""
     x, y = decimal_of(a), decimal_of(b)
     scale = max(x.scale, y.scale)
     return Decimal(min(WIDEST, max(x.width - x.scale, y.width - y.scale) + scale), scale)
@@ -73,10 +73,10 @@ def _refuse_oversized(e: Expr, *types: DType | Decimal) -> None:
 
 
 def cast(e: Expr, source: DType | Decimal, target: DType | Decimal) -> Expr:
-    """A value of one type in another.
+    """Casts a value from one type to another.
 
     Raises:
-        NotSupportedError: The cast is no tensor work.
+        NotSupportedError: Tensor programs do not support the cast.
     """
     to_float = isinstance(source, Decimal) and isinstance(target, DType) and target.is_float
     if not (to_float and isinstance(e, Const)):
@@ -95,7 +95,7 @@ def cast(e: Expr, source: DType | Decimal, target: DType | Decimal) -> Expr:
 
 
 def cast_expr(e: Expr, target: DType) -> Expr:
-    """A cast between stored types; constants are converted at once unless that raises."""
+    """A cast between stored types; a constant is folded unless its conversion raises."""
     source = e.dtype
     if source is target:
         return e
@@ -128,7 +128,7 @@ def _as_decimal(e: Expr, source: DType | Decimal, target: Decimal) -> Expr:
 
 
 def within(raw: Expr, t: Decimal) -> Expr:
-    """The scaled integer, which raises where it has more digits than its type."""
+    """The scaled integer; its evaluation raises if it has more digits than its type."""
     limit = 10**t.width
     if not fits(limit, DType.BIGINT) or (isinstance(raw, Const) and abs(int(raw.value)) < limit):
         return raw
@@ -136,7 +136,7 @@ def within(raw: Expr, t: Decimal) -> Expr:
 
 
 def _as_float(e: Expr, source: Decimal, target: DType) -> Expr:
-    """Raw / 10^scale, rounded to the nearest DOUBLE and then to the target."""
+    """`raw` / 10^scale, rounded to the nearest DOUBLE and then to the target type."""
     unit, real = 10**source.scale, DType.DOUBLE
     if isinstance(e, Const):
         return cast_expr(Const(int(e.value) / unit, real), target)
@@ -151,7 +151,7 @@ def _as_float(e: Expr, source: Decimal, target: DType) -> Expr:
 
 
 def _in_parts(raw: Expr, unit: int) -> Expr:
-    """Raw / unit in DOUBLE where `raw` is none: a multiple of a power of two, and the rest."""
+    """`raw` / unit for a `raw` that DOUBLE cannot represent: in two parts that it can."""
     step = 1 << max(0, min(11, (_EXACT // unit).bit_length() - 1))
     many, rest = (
         cast_expr(call(fn, DType.BIGINT, raw, bigint(unit * step)), DType.DOUBLE)
@@ -163,7 +163,7 @@ def _in_parts(raw: Expr, unit: int) -> Expr:
 
 
 def _rounded_quotient(raw: Expr, unit: int) -> Expr:
-    """Raw / unit rounded half away from zero, in BIGINT."""
+    """`raw` / unit in BIGINT, rounded half away from zero."""
     if unit == 1:
         return raw
     if isinstance(raw, Const):

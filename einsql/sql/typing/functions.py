@@ -1,4 +1,4 @@
-"""SQL functions that are more than one function of the algebra, over bound values."""
+"""SQL functions that consist of several functions of the algebra, over bound values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from einsql.sql.typing.typed_expr import (
 
 
 def case(tests: Sequence[Typed], values: Sequence[Typed], otherwise: Typed) -> Typed:
-    """The value of the first test that holds; DuckDB types ELSE first."""
+    """CASE: the value of the first true test. As in DuckDB, ELSE determines the type first."""
     met = meet([otherwise, *values], "CASE", truths=True)
     chosen = convert(otherwise, met)
     for test, value in reversed(list(zip(tests, values, strict=True))):
@@ -34,7 +34,7 @@ def case(tests: Sequence[Typed], values: Sequence[Typed], otherwise: Typed) -> T
 
 
 def coalesce(items: Sequence[Typed]) -> Typed:
-    """The first argument that is not NULL."""
+    """COALESCE: the first argument that is not NULL."""
     met = meet(list(items), "COALESCE", truths=True)
     chosen = convert(items[-1], met)
     for item in reversed(items[:-1]):
@@ -43,13 +43,13 @@ def coalesce(items: Sequence[Typed]) -> Typed:
 
 
 def nullif(a: Typed, b: Typed) -> Typed:
-    """NULL where both are equal."""
+    """NULLIF: the first argument, or NULL if the arguments are equal."""
     same = truth(apply("eq", [a, b], True))
     return replace(a, valid=conj(a.valid, negate(same)), literal=False)
 
 
 def extreme(fn: str, items: Sequence[Typed]) -> Typed:
-    """GREATEST or LEAST; a NULL is replaced by a value that loses every comparison."""
+    """GREATEST or LEAST; NULL is replaced by a value that is never selected."""
     met = meet(list(items), fn.upper(), truths=True)
     if met is None:
         return NULL
@@ -64,7 +64,7 @@ def extreme(fn: str, items: Sequence[Typed]) -> Typed:
 
 
 def between(x: Typed, low: Typed, high: Typed) -> Typed:
-    """X BETWEEN low AND high, at the type all three meet at."""
+    """`x BETWEEN low AND high`, in the common type of all three."""
     met = meet([x, low, high], "BETWEEN", truths=True)
     if isinstance(met, DType):
         x, low, high = (convert(t, met) for t in (x, low, high))
@@ -72,7 +72,7 @@ def between(x: Typed, low: Typed, high: Typed) -> Typed:
 
 
 def member(x: Typed, items: Sequence[Typed]) -> Typed:
-    """X IN (a, b, …)."""
+    """`x IN (a, b, …)`."""
     met = meet([x, *items], "IN", truths=True)
     if isinstance(met, DType):
         x, items = convert(x, met), [convert(t, met) for t in items]
@@ -81,7 +81,7 @@ def member(x: Typed, items: Sequence[Typed]) -> Typed:
 
 
 def not_distinct(a: Typed, b: Typed) -> Typed:
-    """Equal, or both NULL."""
+    """IS NOT DISTINCT FROM: true for equal values and for two NULLs."""
     both = conj(a.valid, b.valid)
     neither = conj(negate(a.valid), negate(b.valid))
     equal = convert(apply("eq", [a, b], True), DType.BOOLEAN)
@@ -95,14 +95,14 @@ def logarithm(base: Typed, x: Typed, float_stays: bool) -> Typed:
 
 
 def sigmoid(x: Typed, float_stays: bool) -> Typed:
-    """SIGMOID(x), of a truth value too."""
+    """SIGMOID(x); x may be a BOOLEAN."""
     if not (isinstance(x.type, DType) and x.type.is_float):
         x = convert(x, DType.DOUBLE)
     return apply("sigmoid", [x], float_stays)
 
 
 def stopped(x: Typed) -> Typed:
-    """STOP_GRADIENT(x): x, which counts as a constant in gradients."""
+    """STOP_GRADIENT(x): x, which gradients treat as a constant."""
     if isinstance(x.value, Const):
         return x
     value = call("stop_gradient", x.value.dtype, x.value)
@@ -113,14 +113,14 @@ def rounded(x: Typed, digits: Typed | None, float_stays: bool) -> Typed:
     """ROUND(x) or ROUND(x, digits), half away from zero.
 
     Raises:
-        NotSupportedError: The digits are no literal, or are left of an integer's point.
+        NotSupportedError: The digits are not a literal, or are negative for an integer.
     """
     if digits is None:
         return apply("round", [x], float_stays)
     n = digits.value.value if isinstance(digits.value, Const) and digits.literal else None
     if not isinstance(n, int) or digits.type is not DType.INTEGER:
         raise NotSupportedError(
-            "ROUND to digits that are no whole literal is outside the tensor fragment",
+            "ROUND to digits that are not an integer literal is outside the tensor fragment",
             hint="ROUND(x * 100) / 100 rounds to two digits.",
         )
     to_integer = apply("round", [x], float_stays)
@@ -135,7 +135,7 @@ def rounded(x: Typed, digits: Typed | None, float_stays: bool) -> Typed:
 
 
 def _rounded_float(x: Typed, n: int, dtype: DType) -> Typed:
-    """DuckDB's rounding of a float: scaled, rounded, and back if that stays finite."""
+    """DuckDB's rounding of a float: scaled, rounded and scaled back, if the result is finite."""
     power = math.pow(10, abs(n)) if abs(n) < 309 else math.inf
     unit = Typed(Const(power, DType.DOUBLE), DType.DOUBLE)
     scale, back = ("mul", "div") if n > 0 else ("div", "mul")

@@ -1,4 +1,4 @@
-"""Literals: numbers, text that a cast reads, and the names of types."""
+"""Literals: numbers, text in casts, and names of types."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _FALSEHOODS = {"false": FALSE, "f": FALSE, "no": FALSE, "n": FALSE, "0": FALSE}
 _DIGITS = r"\d+(?:_\d+)*"
 _NUMBER = re.compile(rf"[+-]?(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:e[+-]?\d+)?", re.ASCII)
 _LONGEST = 1000
-"""Digits of an integer, zeros in front of it among them."""
+"""Most digits of an integer literal, with leading zeros."""
 _SPECIAL = re.compile(r"[+-]?(?:nan|inf|infinity)")
 
 
 def number(text: str) -> Typed:
-    """Binds a numeric literal as DuckDB types it: INTEGER, BIGINT, DECIMAL or DOUBLE.
+    """Binds a numeric literal with DuckDB's type: INTEGER, BIGINT, DECIMAL or DOUBLE.
 
     Raises:
         NotSupportedError: An integer literal exceeds BIGINT.
-        ProgrammingError: The text is no number.
+        ProgrammingError: The text is not a number.
     """
     if not _NUMBER.fullmatch(text.lower()):
         raise ProgrammingError(f"{text} is no number")
@@ -61,21 +61,21 @@ def number(text: str) -> Typed:
 
 
 def whole_number(digits: str, sign: int = 1) -> Typed:
-    """Binds a literal of digits alone.
+    """Binds an integer literal.
 
     Raises:
-        NotSupportedError: It exceeds BIGINT.
+        NotSupportedError: The number exceeds BIGINT.
     """
-    if len(digits) > _LONGEST:  # Python reads no number of any length
+    if len(digits) > _LONGEST:  # Python limits the digits of `int`
         raise NotSupportedError(
             f"An integer of {len(digits)} digits does not fit BIGINT",
-            hint="Tensors hold numbers from -2^63 to 2^63 - 1.",
+            hint="Tensors contain numbers from -2^63 to 2^63 - 1.",
         )
     return integer(sign * int(digits), literal=True)
 
 
 def negated(t: Typed) -> Typed:
-    """Minus a numeric literal is one literal, so that the least BIGINT can be written."""
+    """Negates a numeric literal to one literal, so that the least BIGINT has a notation."""
     assert isinstance(t.value, Const)
     if isinstance(t.type, DType) and t.type.is_integer:
         return integer(-int(t.value.value), literal=True)
@@ -83,11 +83,11 @@ def negated(t: Typed) -> Typed:
 
 
 def parse_type(node: exp.Expr) -> SqlType:
-    """The value type a SQL type name means.
+    """The value type of an SQL type name.
 
     Raises:
-        NotSupportedError: Tensors have no such type.
-        ProgrammingError: The type's digits are wrong.
+        NotSupportedError: Tensors do not support the type.
+        ProgrammingError: The width or scale of a DECIMAL is invalid.
     """
     text = as_sql(node).upper()
     kind = node.this.name if isinstance(node, exp.DataType) and hasattr(node.this, "name") else text
@@ -114,11 +114,11 @@ def _decimal(text: str, sizes: list[str]) -> Decimal:
 
 
 def read_text(text: str, target: SqlType) -> Typed:
-    """A value written as text, as in 'inf'::FLOAT.
+    """Binds the cast of a text, as in 'inf'::FLOAT.
 
     Raises:
-        ProgrammingError: The text is no such value.
-        DataError: It exceeds the type.
+        ProgrammingError: The text is not a value of the type.
+        DataError: The value is out of the type's range.
     """
     typed: Typed | None = None
     if target is DType.BOOLEAN:
@@ -145,7 +145,7 @@ def _read_float(word: str, target: DType) -> Typed | None:
 
 
 def _read_exact(word: str, target: DType | Decimal) -> Typed | None:
-    """An integer or DECIMAL, rounded half away from zero."""
+    """An integer or DECIMAL from text, rounded half away from zero."""
     if re.fullmatch(r"0x[0-9a-f]+|0b[01]+", word) and isinstance(target, DType):
         if not fits(int(word, 0), DType.BIGINT):
             raise DataError(f"'{word}' does not fit {target.value}")
@@ -154,7 +154,7 @@ def _read_exact(word: str, target: DType | Decimal) -> Typed | None:
         return None
     try:
         exact = decimal.Decimal(word)
-    except decimal.InvalidOperation:  # an exponent of 19 digits
+    except decimal.InvalidOperation:  # the exponent has 19 digits
         return None
     scale, width = (target.scale, target.width) if isinstance(target, Decimal) else (0, 19)
     digits = exact.adjusted() + 1 + scale if exact else 0

@@ -1,4 +1,4 @@
-"""Typed scalar values during binding: pairs of expressions, a value and its validity."""
+"""Typed scalars during binding: pairs of a value expression and a validity expression."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Typed:
     """A bound scalar.
 
     Attributes:
-        value: Of the type's NumPy dtype; BIGINT for decimals; anything where NULL.
-        valid: BOOLEAN, false where the scalar is NULL.
-        literal: True for a number written in the statement; it adapts to its partner.
+        value: The value, in BIGINT for decimals; arbitrary where the scalar is NULL.
+        valid: The validity, a BOOLEAN that is false where the scalar is NULL.
+        literal: True for a numeric literal, which takes the type of the other operand.
     """
 
     value: Expr
@@ -52,10 +52,10 @@ NULL = Typed(FALSE, None, FALSE)
 
 
 def integer(n: int, *, literal: bool = False) -> Typed:
-    """Binds an integer as the narrowest of INTEGER and BIGINT.
+    """Binds an integer as INTEGER if it fits, else as BIGINT.
 
     Raises:
-        NotSupportedError: It exceeds BIGINT; DuckDB has wider types for it.
+        NotSupportedError: The integer exceeds BIGINT; DuckDB has wider types.
     """
     for dtype in (DType.INTEGER, DType.BIGINT):
         if fits(n, dtype):
@@ -65,22 +65,22 @@ def integer(n: int, *, literal: bool = False) -> Typed:
     )
 
 
-# The type at which values meet
+# Common types
 
 
 def meet(items: list[Typed], what: str, *, truths: bool = False) -> SqlType:
-    """The type several values meet at in arithmetic, comparison or choice.
+    """The common type of values in arithmetic, comparisons and choices.
 
-    As in DuckDB the first two meet, then their type and the third, and so on; a literal
-    adapts to the value it meets first.
+    As in DuckDB, the common type of the first two values is combined with the third, and so on. A
+    literal takes the type of the first value with which it is combined.
 
     Args:
         items: The values.
-        what: What brings them together, for the error.
-        truths: Whether BOOLEAN meets integers, as in comparisons and choices.
+        what: The operation, for the error message.
+        truths: Whether BOOLEAN and integers have a common type, as in comparisons and choices.
 
     Raises:
-        ProgrammingError: They have no common type.
+        ProgrammingError: The values have no common type.
     """
     if not items:
         raise ProgrammingError(f"{what} needs an argument")
@@ -124,14 +124,14 @@ def _is_tiny(t: Typed) -> bool:
     return is_integer and isinstance(t.value, Const) and fits(int(t.value.value), DType.TINYINT)
 
 
-# Casts, protected where NULL
+# Casts, which are not evaluated for NULL
 
 
 def convert(t: Typed, target: SqlType) -> Typed:
-    """Casts to a type, as an explicit or implicit CAST does.
+    """Casts a scalar to a type, explicitly or implicitly.
 
     Raises:
-        NotSupportedError: The cast is no tensor work.
+        NotSupportedError: Tensor programs do not support the cast.
     """
     if target is None:
         return t
@@ -145,9 +145,9 @@ def convert(t: Typed, target: SqlType) -> Typed:
 
 
 def protected(e: Expr, valid: Expr) -> Expr:
-    """The expression, evaluated only where it is not NULL if it could raise.
+    """An expression that is evaluated for valid values only, if it may raise.
 
-    The value in place of a NULL is arbitrary, so an operation on it must not fail.
+    The value of a NULL is arbitrary, so an operation on it must not fail.
     """
     if valid == TRUE or not _may_raise(e):
         return e
@@ -156,7 +156,7 @@ def protected(e: Expr, valid: Expr) -> Expr:
 
 
 def _may_raise(e: Expr) -> bool:
-    """Whether a call outside any IF can fail for some argument."""
+    """Whether a call outside of IF may raise for some argument."""
     if not isinstance(e, Call) or e.fn == "if":
         return False
     fails = failure_of(e.fn, e.args[0].dtype, e.dtype) is not None
@@ -175,7 +175,7 @@ def apply(fn: str, items: list[Typed], float_stays: bool) -> Typed:
 
     Raises:
         ProgrammingError: The argument types do not fit.
-        NotSupportedError: A DECIMAL argument the function is not exact on.
+        NotSupportedError: The function is not exact for a DECIMAL argument.
     """
     valid = conj(*(t.valid for t in items))
     if all(t.type is None for t in items):
@@ -199,7 +199,7 @@ def apply(fn: str, items: list[Typed], float_stays: bool) -> Typed:
 
 
 def _decimal_call(fn: str, items: list[Typed], valid: Expr) -> Typed | None:
-    """Exact decimal arithmetic on scaled integers, or None where DOUBLE or FLOAT rules."""
+    """Exact decimal arithmetic on scaled integers, or None if the result is DOUBLE or FLOAT."""
     types = [t.type for t in items if t.type is not None]
     if any(isinstance(t, DType) and (t.is_float or t is DType.BOOLEAN) for t in types):
         return None
@@ -237,7 +237,7 @@ def _decimal_product(items: list[Typed], valid: Expr) -> Typed:
     assert isinstance(b.type, Decimal)
     width, scale = a.type.width + b.type.width, a.type.scale + b.type.scale
     if width > 18 and max(a.type.width, b.type.width) <= 18 and scale < 18:
-        width = 18  # DuckDB keeps such a product in 64 bits
+        width = 18  # DuckDB stores such a product in 64 bits
     if scale > WIDEST:
         raise NotSupportedError(
             f"A DECIMAL product of scale {scale} is outside the tensor fragment",
@@ -249,7 +249,7 @@ def _decimal_product(items: list[Typed], valid: Expr) -> Typed:
 
 
 def _compare_with_literal(fn: str, items: list[Typed], valid: Expr) -> Typed | None:
-    """An integer against a DECIMAL literal, by the nearest integers: nothing is scaled."""
+    """Compares an integer with a DECIMAL literal by the nearest integers, without scaling."""
     a, b = items
     flipped = isinstance(a.type, Decimal)
     x, literal = (b, a) if flipped else (a, b)
@@ -260,7 +260,7 @@ def _compare_with_literal(fn: str, items: list[Typed], valid: Expr) -> Typed | N
     exact = fractions.Fraction(int(literal.value.value), 10**literal.type.scale)
     if fn in ("eq", "ne") and exact.denominator != 1:
         return Typed(FALSE if fn == "eq" else TRUE, DType.BOOLEAN, valid)
-    # Above the literal means at its ceiling or above; below it, at its floor or below.
+    # An integer above the literal is at least its ceiling; one below is at most its floor.
     if exact.denominator != 1:
         fn = "le"
     bound = ceil(exact) if flipped else floor(exact)
@@ -276,7 +276,7 @@ def _compare_with_literal(fn: str, items: list[Typed], valid: Expr) -> Typed | N
 
 
 def logical_and(items: list[Typed]) -> Typed:
-    """Three-valued AND: a valid FALSE decides."""
+    """Three-valued AND: FALSE if an argument is FALSE, also beside NULL."""
     items = [convert(t, DType.BOOLEAN) for t in items]
     if all(t.valid == TRUE for t in items):
         return Typed(conj(*(t.value for t in items)), DType.BOOLEAN)
@@ -285,7 +285,7 @@ def logical_and(items: list[Typed]) -> Typed:
 
 
 def logical_or(items: list[Typed]) -> Typed:
-    """Three-valued OR: a valid TRUE decides."""
+    """Three-valued OR: TRUE if an argument is TRUE, also beside NULL."""
     items = [convert(t, DType.BOOLEAN) for t in items]
     if all(t.valid == TRUE for t in items):
         return Typed(disj(*(t.value for t in items)), DType.BOOLEAN)
@@ -294,7 +294,7 @@ def logical_or(items: list[Typed]) -> Typed:
 
 
 def logical_not(a: Typed) -> Typed:
-    """NOT; NULL stays NULL."""
+    """Three-valued NOT: NULL for NULL."""
     a = convert(a, DType.BOOLEAN)
     if a.valid == TRUE:
         return Typed(negate(a.value), DType.BOOLEAN)
@@ -303,15 +303,15 @@ def logical_not(a: Typed) -> Typed:
 
 
 def truth(t: Typed) -> Expr:
-    """The condition under which a predicate selects a row: TRUE and not NULL."""
+    """The condition that a predicate selects a row: it is TRUE and not NULL."""
     return _kleene(convert(t, DType.BOOLEAN))[0]
 
 
 def _kleene(t: Typed) -> tuple[Expr, Expr]:
-    """Where a BOOLEAN is TRUE, and where it is FALSE; where neither holds it is NULL.
+    """The conditions that a BOOLEAN is TRUE and that it is FALSE; otherwise it is NULL.
 
-    Either part of AND, OR and NOT follows from the same parts of their arguments, so the
-    size of a condition stays linear; values and validities would double at every level.
+    Each condition of AND, OR and NOT follows from the same conditions of the arguments, so their
+    size is linear. With values and validities it would double at every level.
     """
     if t.valid == TRUE:
         return t.value, negate(t.value)
@@ -323,12 +323,12 @@ def _kleene(t: Typed) -> tuple[Expr, Expr]:
 
 
 def _three_valued(true: Expr, false: Expr) -> Typed:
-    """The BOOLEAN with the given parts, which `_kleene` finds again."""
+    """The BOOLEAN with these conditions, in a form that `_kleene` recognizes."""
     return Typed(true, DType.BOOLEAN, disj(true, false))
 
 
 def choose(condition: Expr, then: Typed, otherwise: Typed, met: SqlType) -> Typed:
-    """CASE WHEN condition THEN … ELSE … END over values of the met type."""
+    """CASE WHEN condition THEN … ELSE … END, in the common type `met`."""
     if met is None:
         return NULL
     a, b = convert(then, met), convert(otherwise, met)

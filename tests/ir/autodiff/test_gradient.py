@@ -256,7 +256,7 @@ def test_a_loss_that_is_no_tensor_work_is_refused_with_the_reason(
     con = connected(TENSORS)
     con.execute("SET fallback = on")
     sql = f"{query} SELECT * FROM GRADIENT(loss, x)"
-    with pytest.raises(einsql.ProgrammingError, match="tensor work alone") as error:
+    with pytest.raises(einsql.ProgrammingError, match="tensor work only") as error:
         con.execute(sql)
     assert reason in error.value.reason
     assert error.value.position is not None
