@@ -47,7 +47,7 @@ class Worker:
         above: Callable[[], list[str]] = list,
         meanwhile: Callable[[threading.Event], None] | None = None,
     ) -> T:
-        """Returns what `work` returns or raises what it raises.
+        """Returns the result of `work`; its exceptions are raised here.
 
         Ctrl-C interrupts the connection; a second one ends the process.
 
@@ -65,7 +65,7 @@ class Worker:
         def body() -> None:
             try:
                 results.append(work())
-            except BaseException as e:  # handed to the main thread, whatever it is
+            except BaseException as e:  # raised again in the main thread
                 failures.append(e)
             finally:
                 done.set()
