@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from einsql.session.cursor import Cursor
     from einsql.storage.database.memory import Database
 else:
-    # `import einsql` itself is quick: what a program does not use is not loaded.
+    # Submodules are imported on first use, so that `import einsql` itself is quick.
     _LATER = {
         "Connection": "session.connection",
         "Cursor": "session.cursor",
@@ -80,29 +80,30 @@ def connect(
     """Opens a database.
 
     Args:
-        database: A file, which is made if it is not there, or ":memory:". Tensors lie in a
-            directory beside it, named as the file with ".tensors" behind. See
-            docs/database.md.
-        read_only: Whether nothing may be written to the file; any number of processes may
-            have it open so.
-        config: Settings as SET takes them, and where MPI ranks do the work: "mpi", how many
-            to start, or "world", those of the job that this program is a rank of, or another
-            connection's `cluster`, shared with it; "mpiexec", the command that starts them,
-            with {n} for their number; "mpi_host", the name under which they reach this
-            machine. On ranks "sites" is their number, "cost" is seconds and "latency" is
-            150us unless they are given. See docs/mpi.md.
+        database: The path of a file, which is created if it does not exist, or ":memory:".
+            Tensors are stored in the directory with the file's path and the suffix
+            ".tensors". See docs/database.md.
+        read_only: Whether writing is refused. Any number of processes may open a file
+            read-only at the same time.
+        config: Settings as in SET, and the options of MPI ranks. "mpi" is the number of
+            ranks to start, or "world" for the ranks of the program's own MPI job, or
+            another connection's `cluster` to share its ranks. "mpiexec" is the command that
+            starts ranks, with {n} for their number. "mpi_host" is the host name under which
+            ranks reach this machine. On ranks "sites" is their number, and the defaults are
+            seconds for "cost" and 150us for "latency". See docs/mpi.md.
 
     Raises:
-        InterfaceError: An argument is of a wrong type, or the job's ranks are used up.
-        NotSupportedError: A database in memory is to be read-only.
-        OperationalError: Another process has the file, it is no database, or has a newer
-            format; there is no MPI, or ranks do not start.
+        InterfaceError: An argument has a wrong type, or the job's ranks are already in use.
+        NotSupportedError: A database in memory cannot be read-only.
+        OperationalError: Another process has locked the file, the file is no database or has
+            a newer format, MPI is not installed, or ranks do not start.
         ProgrammingError: A setting is unknown.
-        SystemExit: With "world" at ranks but 0, once rank 0 has closed its connection.
+        SystemExit: With "world", on every rank except rank 0, after rank 0 has closed its
+            connection.
     """
     from einsql.core.machine import RANK_LATENCY
     from einsql.core.settings import RANKS, Settings, changed_settings
-    from einsql.session.connection import Connection  # with all that runs statements
+    from einsql.session.connection import Connection  # imports the modules that run statements
 
     if not isinstance(database, str):
         raise InterfaceError(f"A database's name is a str, not a {type(database).__name__}")
@@ -126,14 +127,14 @@ def connect(
         return Connection(cluster, settings)
     opened, ticket = _opened(database, read_only)
     made = Connection(cluster, settings, opened)
-    del ticket  # the connection keeps it open from now on
+    del ticket  # the connection keeps the file open from now on
     return made
 
 
 def _opened(path: str, read_only: bool) -> tuple[Database, object]:
-    """The database of a file, and what keeps it open."""
+    """Returns the database of a file, and the ticket that keeps the file open."""
     from einsql.session.statements.ddl import definition
-    from einsql.storage.database.opening import open_database  # files are for who names one
+    from einsql.storage.database.opening import open_database  # only databases in files need it
     from einsql.storage.error_boundary import boundary
 
     with boundary:
@@ -141,10 +142,10 @@ def _opened(path: str, read_only: bool) -> tuple[Database, object]:
 
 
 def _cluster(options: Mapping[str, object]) -> Cluster | None:
-    """The MPI ranks that options ask for."""
+    """Returns the MPI ranks that the options request, or None."""
     if all(value is None for value in options.values()):
         return None
-    from einsql.engine.ranks.start import cluster  # MPI is for who asks for it
+    from einsql.engine.ranks.start import cluster  # only connections with ranks need MPI
 
     return cluster(options)
 
@@ -157,14 +158,15 @@ _default = PerProcess(_begun)
 
 
 def einsum(expression: str, *operands: object) -> np.ndarray:
-    """numpy.einsum on einsql's engine.
+    """Evaluates an einsum expression as numpy.einsum does, on einsql's engine.
 
     Args:
-        expression: Such as "ij,jk->ik"; ellipsis, implicit output and diagonals work.
-        operands: Arrays, one for each term.
+        expression: The expression, such as "ij,jk->ik"; it may use ellipsis, implicit output
+            and diagonals.
+        operands: One array for each term.
 
     Returns:
-        A new array. Integers sum in BIGINT and raise on overflow.
+        A new array. Integers are summed in BIGINT; an overflow raises DataError.
 
     Raises:
         ProgrammingError: The expression does not fit the arrays.
@@ -173,20 +175,20 @@ def einsum(expression: str, *operands: object) -> np.ndarray:
 
 
 def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attached:
-    """Gives a DuckDB connection einsql's functions of tiles, and `FROM einsql('…')`.
+    """Registers einsql's tile functions with a DuckDB connection, and enables `FROM einsql('…')`.
 
     Args:
-        connection: The user's own. It must not be in a transaction.
-        element: FLOAT or DOUBLE, the type of elements of tiles that functions give.
+        connection: The caller's DuckDB connection. It must not be in a transaction.
+        element: FLOAT or DOUBLE, the element type of the tiles that functions return.
 
     Returns:
-        What runs statements with `einsql('…')`; docs/duckdb.md has examples.
+        The object that runs statements with `einsql('…')`; docs/duckdb.md has examples.
 
     Raises:
-        InterfaceError: It is no DuckDB connection, or in a transaction.
-        ProgrammingError: The database has a function of its own of one of the names.
+        InterfaceError: The argument is no DuckDB connection, or a transaction is running.
+        ProgrammingError: The database has its own function with one of the names.
     """
-    from einsql.frontends.duckdb import attach  # DuckDB and Arrow are for who has them
+    from einsql.frontends.duckdb import attach  # DuckDB and Arrow are optional
 
     return attach(connection, element=element)
 

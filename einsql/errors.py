@@ -1,4 +1,4 @@
-"""The one family of errors: PEP 249 classes that know where in the SQL text they arose."""
+"""PEP 249's exception classes, with a position in the SQL text."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ OF_A_TABLE = (
     "CREATE TABLE … AS SELECT makes a table of what is needed, to be joined to a tensor's keys, "
     "and CREATE TENSOR … AS SELECT a tensor."
 )
-"""The way out where DuckDB cannot run what no tensor work can read of a table."""
+"""The hint of errors about tables that DuckDB cannot query and einsql cannot read."""
 
 
 class Error(Exception):
-    """Any mistake or failure einsql reports.
+    """The base class of all errors that einsql raises.
 
     Attributes:
-        reason: One sentence saying what is wrong.
-        hint: What would work instead, or an empty string.
-        position: Character offset into the statement, or None.
-        sql: The statement text the position refers to, or None.
+        reason: One sentence that describes the error.
+        hint: An alternative that works, or an empty string.
+        position: The character offset in the statement, or None.
+        sql: The statement's text that the position refers to, or None.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class Error(Exception):
         self.sql = sql
 
     def locate(self, sql: str) -> Error:
-        """Attaches the statement text if none is attached yet, and returns self."""
+        """Sets the statement's text unless it is set already, and returns self."""
         if self.sql is None:
             self.sql = sql
         return self
 
     @property
     def line(self) -> int | None:
-        """Line number of the position, counted from 1, or None without a position."""
+        """The line number of the position, from 1; None without a position."""
         if self.sql is None or self.position is None:
             return None
         return self.sql.count("\n", 0, self.position) + 1
@@ -72,47 +72,47 @@ class Warning(Exception):  # noqa: N818 - the name is fixed by PEP 249
 
 
 class InterfaceError(Error):
-    """The Python interface was misused: a closed cursor, a wrong argument."""
+    """The Python interface is used wrongly: a closed cursor, a wrong argument."""
 
 
 class DatabaseError(Error):
-    """Anything the database itself reports."""
+    """The base class of errors of the database."""
 
 
 class DataError(DatabaseError):
-    """A value is out of range: overflow, division by zero, NULL where none may be."""
+    """A value is out of range: overflow, division by zero, a NULL that is not allowed."""
 
 
 class OperationalError(DatabaseError):
-    """The environment failed: a file is missing, truncated or refused."""
+    """The environment fails: a file is missing, truncated or not accessible."""
 
 
 class IntegrityError(DatabaseError):
-    """A key would be duplicated, or lies outside its bounds."""
+    """A key is duplicate or out of bounds."""
 
 
 class InternalError(DatabaseError):
-    """einsql broke one of its own rules; please report it."""
+    """An invariant of einsql is violated; please report the error."""
 
 
 class ProgrammingError(DatabaseError):
-    """The statement is wrong: syntax, unknown names, types that do not fit."""
+    """The statement is wrong: a syntax error, an unknown name, a type mismatch."""
 
 
 class NotSupportedError(DatabaseError):
-    """The statement is SQL, but no tensor work; the message names the part."""
+    """The statement is outside the tensor fragment; the message names the construct."""
 
 
 class UnknownHere(ProgrammingError):  # noqa: N818 - DuckDB may know it
-    """Nothing of einsql has that name; DuckDB may have a table or a function of it."""
+    """einsql has no object of that name; DuckDB may have a table or a function of that name."""
 
 
 class ForeignNameError(NotSupportedError):
-    """A name of WITH that is no tensor work.
+    """A name of WITH whose query is outside the tensor fragment.
 
     Attributes:
         name: The name.
-        why: Why its query is none, if that is known.
+        why: The error of the query, or None if it is unknown.
     """
 
     name: str = ""
@@ -120,23 +120,23 @@ class ForeignNameError(NotSupportedError):
 
     @property
     def chain(self) -> list[Error]:
-        """This, and why the queries that it reads are no tensor work, up to what is none itself."""
-        found: list[Error] = [self]
-        while isinstance(last := found[-1], ForeignNameError) and last.why is not None:
-            found.append(last.why)
-        return found
+        """Returns this error and the errors of the queries that it reads, the original one last."""
+        errors: list[Error] = [self]
+        while isinstance(last := errors[-1], ForeignNameError) and last.why is not None:
+            errors.append(last.why)
+        return errors
 
 
 class InterruptedError(OperationalError):
-    """The statement was cancelled by interrupt() or Ctrl-C."""
+    """The statement was cancelled by `interrupt` or Ctrl-C."""
 
 
-class RanksLost(OperationalError):  # noqa: N818 - whoever catches it goes on
-    """MPI ranks have ended and the others go on; the statement can be repeated.
+class RanksLost(OperationalError):  # noqa: N818 - the statement is repeated
+    """MPI ranks have ended and others remain; the statement can be repeated.
 
     Attributes:
-        before: How many ranks there were.
-        left: How many there are.
+        before: The number of ranks before the loss.
+        left: The number of remaining ranks.
     """
 
     def __init__(self, reason: str, before: int, left: int) -> None:
@@ -147,7 +147,7 @@ class RanksLost(OperationalError):  # noqa: N818 - whoever catches it goes on
 
 @contextmanager
 def located(offset: int, sql: str) -> Iterator[None]:
-    """Makes positions in a statement count from the start of the whole script."""
+    """Converts error positions within a statement to positions in the script."""
     try:
         yield
     except Error as error:
@@ -156,23 +156,23 @@ def located(offset: int, sql: str) -> Iterator[None]:
 
 
 def place(error: Error, offset: int, sql: str) -> None:
-    """Makes an error's position, in a statement that starts at `offset`, count in the script."""
+    """Converts an error's position in a statement at `offset` to a position in the script."""
     if not isinstance(error, InterruptedError):
         error.position = offset + (error.position or 0)
     error.sql = sql
 
 
 def pointed_at(sql: str, line: int, shown: str, column: int) -> int | None:
-    """The offset that a caret of DuckDB's points at.
+    """Returns the offset that the caret of a DuckDB message points at.
 
     Args:
-        sql: The text.
-        line: Which of its lines is shown, counted from 1.
-        shown: The line; of a long one a part between dots.
-        column: Where the caret stands under what is shown.
+        sql: The statement's text.
+        line: The number of the shown line, from 1.
+        shown: The line, or a part of a long line between dots.
+        column: The caret's column under the shown line.
 
     Returns:
-        None if the line is not the text's, but a view's, or has the part several times.
+        The offset; None if the line is a view's, or contains the shown part several times.
     """
     lines = sql.split("\n")
     if line > len(lines):
@@ -189,12 +189,12 @@ def pointed_at(sql: str, line: int, shown: str, column: int) -> int | None:
 
 
 def suggest(name: str, known: Iterable[str], plural: str) -> str:
-    """Returns a hint listing the known names, leading with the nearest one.
+    """Returns a hint that lists the known names, the nearest one first.
 
     Args:
-        name: What was written.
-        known: What could have been meant.
-        plural: What the known names are, as in "tensors".
+        name: The unknown name.
+        known: The known names.
+        plural: The plural noun for the known names, as in "tensors".
     """
     names = list(dict.fromkeys(known))
     if not names:
@@ -206,7 +206,7 @@ def suggest(name: str, known: Iterable[str], plural: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
-    """The known name that is most like a name, if any is as like as that."""
+    """Returns the known name most similar to a name, or None if all are below `likeness`."""
     names = list(known)
     near = get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=likeness)
     return next((n for n in names if near and n.lower() == near[0]), None)

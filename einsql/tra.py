@@ -1,4 +1,4 @@
-"""`einsql.tra`: tensor-relational plans by hand, run by the same kernels as SQL.
+"""`einsql.tra`: tensor-relational plans written by hand, run by the same kernels as SQL.
 
 >>> import numpy as np
 >>> from einsql import tra
@@ -59,12 +59,12 @@ Combine = str | Callable[..., object]
 
 
 def map(function: Combine) -> Kernel:
-    """The kernel that applies a function to every element, or to pairs of elements.
+    """Returns the kernel that applies a function to every element, or to pairs of elements.
 
     Args:
-        function: A scalar function's name, or a Python function of one value for each
-            operand; that is called once, and may use operators, NumPy's functions and
-            `tra.call`.
+        function: A scalar function's name, or a Python function with one argument for each
+            operand. The Python function is called once, to trace it. It may use operators,
+            NumPy's functions and `tra.call`.
     """
     return elementwise(function)
 
@@ -76,17 +76,17 @@ def scan(
     cuts: Sequence[Sequence[int]] | None = None,
     name: str = "x",
 ) -> Relation:
-    """A tensor relation over an array, without a copy; key i cuts axis i.
+    """Returns a tensor relation over an array, without a copy; key i cuts axis i.
 
     Args:
-        array: NumPy, or anything einsql.einsum takes.
-        parts: Into how many blocks each axis is cut; their sizes differ by at most one.
-        cuts: Instead, for each axis where blocks begin, from 0 to its extent.
-        name: What plans call it.
+        array: A NumPy array, or any operand that einsql.einsum accepts.
+        parts: The number of blocks along each axis; their sizes differ by at most one.
+        cuts: Instead of `parts`, the offsets of the blocks along each axis, from 0 to the extent.
+        name: The array's name in plans.
 
     Raises:
-        InterfaceError: It is no array of a tensor type.
-        ProgrammingError: The cuts do not fit its axes.
+        InterfaceError: The argument is no array of a tensor type.
+        ProgrammingError: The cuts do not fit the array's axes.
     """
     held = array_relation(array, fill=0 if is_sparse(array) else None)
     tensor = Input(name, Schema(held.schema.keys, held.schema.fields))
@@ -102,11 +102,11 @@ def scan(
 
 
 class Relation:
-    """A tensor relation: a plan and the arrays it reads. Every operation gives another.
+    """A tensor relation: a plan and the arrays it reads. Every operation returns a new relation.
 
     Attributes:
         plan: The plan, in the language of `einsql.ir.tra.plan`.
-        arrays: What its scans read, by name.
+        arrays: The arrays of the plan's scans, by name.
     """
 
     def __init__(self, plan: ra.Node, arrays: Mapping[str, np.ndarray]) -> None:
@@ -115,7 +115,7 @@ class Relation:
 
     @property
     def schema(self) -> BlockSchema:
-        """Its keys and the shapes of its arrays."""
+        """The relation's keys and the shapes of its arrays."""
         return self.plan.schema
 
     def join(
@@ -125,20 +125,20 @@ class Relation:
         right_keys: Sequence[int],
         kernel: Kernel | Combine,
     ) -> Relation:
-        """⋈: pairs whose keys agree, their arrays given to a kernel.
+        """⋈: joins rows whose keys are equal, and applies a kernel to their arrays.
 
         Args:
             other: The right operand.
-            left_keys: Key dimensions of this relation, joined with …
-            right_keys: … those of the other, in this order.
-            kernel: Of two arrays, or a function of two elements as `tra.map` takes it.
+            left_keys: The joined key dimensions of this relation.
+            right_keys: The key dimensions of the right operand, in the same order.
+            kernel: A kernel of two arrays, or a function of two elements as in `tra.map`.
 
         Returns:
-            Its keys are this relation's, then the other's that were not joined.
+            The relation whose keys are this relation's, then the right operand's unjoined keys.
 
         Raises:
-            InterfaceError: The other is no relation.
-            ProgrammingError: Keys differ in their bounds, or the kernel does not fit.
+            InterfaceError: The right operand is no relation.
+            ProgrammingError: Joined keys have different bounds, or the kernel does not fit.
         """
         if not isinstance(other, Relation):
             raise InterfaceError(
@@ -152,28 +152,28 @@ class Relation:
         return Relation(joined, self.arrays | other.arrays)
 
     def aggregate(self, keys: Sequence[int], op: str | Kernel = "sum") -> Relation:
-        """Σ: arrays that agree on `keys`, merged; those keys remain, in that order.
+        """Σ: groups by `keys`, which are the result's keys, and merges the arrays of a group.
 
         Args:
             keys: Key dimensions to group by.
-            op: "sum", "product", "min", "max", "bool_or" or "bool_and", or what it
-                merges with, as "add" or tra.add. Merging keeps the type of the arrays.
+            op: "sum", "product", "min", "max", "bool_or" or "bool_and", or the merge
+                function, as "add" or tra.add. The arrays keep their type.
 
         Raises:
-            ProgrammingError: There is no such key or operation, or shapes differ.
+            ProgrammingError: A key or the operation does not exist, or shapes differ.
         """
         name = op.combine if isinstance(op, Kernel) and op.notation is None else op
         reduce = aggregate_of(name if isinstance(name, str) else "a kernel", "Aggregate")
         return self._with(ra.Aggregate(self.plan, _integers("Aggregate", keys), reduce))
 
     def rekey(self, function: Callable[..., object]) -> Relation:
-        """ReKey: new keys by a function of the old ones.
+        """ReKey: replaces the keys by a function of the old keys.
 
         Args:
-            function: Takes the key's components, gives an integer or a tuple of them.
+            function: A function from the key's components to an integer or a tuple of integers.
 
         Raises:
-            IntegrityError: Two keys become one, or a key negative.
+            IntegrityError: Two rows get the same key, or a new key is negative.
         """
         made = self._traced("ReKey", function)
         items = made if isinstance(made, tuple | list) else (made,)
@@ -181,16 +181,16 @@ class Relation:
         return self._with(ra.ReKey(self.plan, keys))
 
     def filter(self, function: Callable[..., object]) -> Relation:
-        """σ: the pairs whose keys satisfy a condition.
+        """σ: selects the rows whose keys satisfy a condition.
 
         Args:
-            function: Takes the key's components; combine comparisons with &, | and ~.
+            function: A condition on the key's components; comparisons are combined with &, | and ~.
         """
         made = recorded(self._traced("Filter", function), "Filter")
         return self._with(ra.Filter(self.plan, made))
 
     def transform(self, kernel: Kernel | Combine) -> Relation:
-        """λ: a kernel, or a function of one element as `tra.map` takes it, on every array.
+        """λ: applies a kernel, or a function of one element as in `tra.map`, to every array.
 
         Raises:
             ProgrammingError: The kernel does not fit.
@@ -199,15 +199,15 @@ class Relation:
         return self._with(ra.Transform(self.plan, template))
 
     def tile(self, dim: int, size: int) -> Relation:
-        """Tile: arrays cut along a dimension; the new key goes last."""
+        """Tile: cuts the arrays along a dimension; the new key is the last one."""
         return self._with(ra.Tile(self.plan, *_integers("Tile", (dim, size))))
 
     def stack(self, key: int, dim: int) -> Relation:
-        """Stack: arrays that differ in one key, side by side along a dimension."""
+        """Stack: concatenates arrays that differ in one key along a dimension."""
         return self._with(ra.Stack(self.plan, *_integers("Stack", (key, dim))))
 
     def repartition(self, parts: Sequence[int]) -> Relation:
-        """Π: the same tensor cut into other numbers of blocks.
+        """Π: cuts the same tensor into other numbers of blocks.
 
         Raises:
             IntegrityError: Keys are missing.
@@ -225,21 +225,21 @@ class Relation:
         alpha: float = 1.0,
         beta: float = 0.001,
     ) -> Placed:
-        """The plan on sites, by the cheapest rewrites of the implementation algebra.
+        """Places the plan on sites, by the cheapest rewrites of the implementation algebra.
 
         Args:
-            sites: How many sites there are.
-            connection: Its MPI ranks are the sites, dealt to them evenly; without one, or
-                without ranks, the sites are virtual ones in this process.
-            stored: For scanned tensors by name the keys they are sharded on, None for a
-                copy at every site; those not named are dealt over the sites by all keys.
-            disabled: Names of rules to leave out, as in "R2-5, RMM" or ["R2-5", "RMM"].
-            alpha: What a float that moves costs.
-            beta: What a scalar operation costs.
+            sites: The number of sites.
+            connection: The connection whose MPI ranks run the sites, evenly distributed.
+                Without a connection or ranks, the sites are virtual ones in this process.
+            stored: The sharding keys of scanned tensors by name; None is a copy at every
+                site. Other tensors are distributed over the sites by all keys.
+            disabled: The names of rules to disable, as in "R2-5, RMM" or ["R2-5", "RMM"].
+            alpha: The cost of moving a float.
+            beta: The cost of a scalar operation.
 
         Raises:
-            ProgrammingError: The number of sites, a tensor or a key is none that can be.
-            InterfaceError: There is no rule of that name.
+            ProgrammingError: The number of sites is invalid, or a tensor or a key does not exist.
+            InterfaceError: A rule does not exist.
         """
         from einsql.optimizer.tra import Weights
         from einsql.planner.placed_tra import placed
@@ -255,9 +255,9 @@ class Relation:
         return placed(self.plan, self.arrays, count, where, names, Weights(alpha, beta), cluster)
 
     def blocks(self) -> dict[KeyTuple, np.ndarray]:
-        """Runs the plan: every array by its key; parts of given arrays are read-only.
+        """Runs the plan and returns the arrays by key. Views of scanned arrays are read-only.
 
-        BFLOAT16 is float32 here.
+        BFLOAT16 elements are returned as float32.
 
         Raises:
             DataError: An element overflows, divides by zero or cannot be cast.
@@ -266,7 +266,7 @@ class Relation:
         return {key: loaded(array, dtype) for key, array in found.items()}
 
     def numpy(self) -> np.ndarray:
-        """Runs the plan and puts the arrays together, key i along axis i; a new array.
+        """Runs the plan and returns a new array of all blocks, with key i along axis i.
 
         Raises:
             IntegrityError: Keys are missing.
@@ -288,7 +288,7 @@ class Relation:
         return made
 
     def _apart(self, other: Relation) -> Relation:
-        """The same relation with names that mean nothing else in another one."""
+        """Renames the arrays of the relation whose names have another meaning in `other`."""
         names: dict[str, str] = {}
         for name, array in self.arrays.items():
             found, n = name, 0

@@ -204,7 +204,7 @@ def _with_kernels(
 ) -> list[OperationReport]:
     """Returns the operations with their kernels and measures on one site.
 
-    Of a group, the last operation has the measure of all.
+    The measure of a group is assigned to its last operation.
     """
     nodes = nodes.copy()
     nothing = Measured(seconds=0.0, bytes=0, spilled=0, boxes=1)

@@ -36,7 +36,7 @@ def assumed(settings: Settings, asked: Explain) -> tuple[Settings, Topology | No
 
 
 def options_text(options: Mapping[str, int | str | None]) -> str:
-    """Formats EXPLAIN's options as SQL, without those that are False or None.
+    """Formats EXPLAIN's options as SQL, except options that are False or None.
 
     Raises:
         InterfaceError: One of them is the format, which is for SQL.

@@ -398,7 +398,7 @@ def _table(
 def _names(
     duck: Any, columns: Sequence[str], text: str, parameters: list[object]
 ) -> tuple[str, ...]:
-    """The columns' names; a relation tells those that repeat from each other."""
+    """Returns the columns' names without the suffixes that relations add to repeated names."""
     low = {c.lower() for c in columns}
     if not any(m and m[1].lower() in low for m in map(_REPEATED.fullmatch, columns)):
         return tuple(columns)
@@ -409,7 +409,7 @@ def _names(
 
 
 def _spelled(duck: Any, name: str, hybrid: Hybrid) -> str:
-    """A column's name with what was written, in DuckDB's spelling, in the place of fragments."""
+    """Returns a column's name with the fragments' source text, in DuckDB's spelling."""
     for fragment in hybrid.parts.fragments:
         stands = f"({shown(fragment.name, fragment.names)})"
         if PREFIX not in name or stands not in _SPACE.sub(" ", name):

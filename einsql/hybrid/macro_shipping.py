@@ -58,7 +58,7 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
         return body
 
     def read(definition: Definition) -> Definition:
-        """Checks that the stack has room for a definition and for those that it nests in."""
+        """Checks that the stack has room for a definition and its enclosing definitions."""
         nonlocal depth
         depth += 1 + definition.body.depth
         require_room(depth)

@@ -1,4 +1,4 @@
-"""Connections: PEP 249's connection, and what einsql adds to it."""
+"""Connections: PEP 249's interface and einsql's extensions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from einsql.session import einsum_call
     from einsql.storage.database.memory import Database
     from einsql.storage.duckdb.connection import Duck
-else:  # loaded for tables of Python, `einsum`, and sessions on ranks
+else:  # imported for variables in FROM, `einsum`, and sessions on ranks
     windows = LazyModule("einsql.engine.ranks.windows")
     duckdb_statements = LazyModule("einsql.hybrid.duckdb_statements")
     einsum_call = LazyModule("einsql.session.einsum_call")
@@ -53,7 +53,7 @@ class Connection(Lifetime):
         context: The services that its statements use.
         store: The names of the session.
         memory: The budget of the session and its spill files.
-        notices: Messages of statements that did not fail; the console prints and clears them.
+        notices: Messages of successful statements; the console prints and clears them.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Connection(Lifetime):
         self.store, self.memory = self.context.store, self.context.memory
         self.notices = self.context.notices
 
-    # ---- the public face
+    # ---- the public interface
 
     def execute(self, sql: str, parameters: Parameters = None) -> Cursor:
         """Runs every statement of a text and returns a cursor on the last one's result.
@@ -80,12 +80,12 @@ class Connection(Lifetime):
             parameters: Values for `?` and `$1`; only with a single statement.
 
         Raises:
-            Error: With the position in the text.
+            Error: A statement is wrong or fails; the error has the position in the text.
         """
         return self.cursor().execute(sql, parameters)
 
     def sql(self, query: str, *, params: Parameters = None) -> Cursor:
-        """As `execute`, at once, under the name and with the arguments that DuckDB has for it."""
+        """DuckDB's name for `execute`, with DuckDB's argument names; the query runs immediately."""
         return self.execute(query, params)
 
     def executemany(self, sql: str, many: Iterable[Parameters]) -> Cursor:
@@ -93,7 +93,7 @@ class Connection(Lifetime):
         return self.cursor().executemany(sql, many)
 
     def cursor(self) -> Cursor:
-        """A new cursor."""
+        """Returns a new cursor."""
         self.check_open()
         return Cursor(self)
 
@@ -101,20 +101,21 @@ class Connection(Lifetime):
         self, name: str, array: object, dims: Sequence[str] | None = None,
         *, fill: int | None = None,
     ) -> None:  # fmt: skip
-        """Gives an array a name in SQL, without a copy when it is dense, CSR or CSC.
+        """Registers an array under a name in SQL, without a copy if it is dense, CSR or CSC.
 
-        The array stays its owner's, so it is no part of a transaction: ROLLBACK neither
-        forgets it nor brings one back.
+        The caller keeps the array, so registrations are outside of transactions: ROLLBACK
+        neither removes nor restores one.
 
         Args:
-            name: The tensor's name; another registered array of this name is replaced.
-            array: NumPy, DLPack, SciPy sparse, Arrow; a DataFrame without dims becomes a table.
-            dims: Key names, one for each axis; `d0`, `d1`, … without. The value is `val`.
-            fill: 0 if elements that a sparse array does not store are zeros, else they are absent.
+            name: The tensor's name; it replaces a registered array of the same name.
+            array: A NumPy, DLPack, SciPy sparse or Arrow array. A DataFrame without dims becomes a
+                table.
+            dims: The key names, one for each axis; by default `d0`, `d1`, …. The value is `val`.
+            fill: 0 if the unstored elements of a sparse array are zeros; None if they are absent.
 
         Raises:
-            InterfaceError: It is no tensor, dims do not fit, or it stores an element twice.
-            ProgrammingError: A stored tensor, a view or a table has the name.
+            InterfaceError: The array is no tensor or stores an element twice, or dims do not fit.
+            ProgrammingError: A stored tensor, a view or a table has the same name.
         """
         self.check_open()
         check_names(name, dims)
@@ -127,10 +128,10 @@ class Connection(Lifetime):
             self.store.register(Tensor(name, relation, shown_columns(relation), borrowed=True))
 
     def unregister(self, name: str) -> None:
-        """Forgets a registered array, in a transaction as outside of it, or a registered table.
+        """Removes a registered array or table; ROLLBACK does not restore it.
 
         Raises:
-            ProgrammingError: Nothing is registered under the name.
+            ProgrammingError: No array or table is registered under the name.
         """
         self.check_open()
         if self.duck.is_registered(str(name)):
@@ -142,19 +143,19 @@ class Connection(Lifetime):
         self, sql: str, *, analyze: bool = False, verbose: bool = False, simulate: bool = False,
         sites: int | None = None, **options: int | str,
     ) -> Explanation:  # fmt: skip
-        """The plan of a SELECT: `print` it, or ask it for JSON, SVG or HTML.
+        """Returns the plan of a SELECT, which can be printed or formatted as JSON, SVG or HTML.
 
         Args:
             sql: The SELECT.
-            analyze: Whether to run it and measure.
+            analyze: Whether to run the SELECT and measure.
             verbose: Whether to show what each rewrite rule changed.
-            simulate: Whether to play it on a cluster.
-            sites: Plan for so many sites instead of the setting.
-            options: EXPLAIN's other options with values, as in network="100Gbps".
+            simulate: Whether to simulate the plan on a cluster.
+            sites: The number of sites to plan for, instead of the setting.
+            options: EXPLAIN's other options and their values, as in network="100Gbps".
 
         Raises:
-            InterfaceError: A format is asked for.
-            Error: With the position in the text.
+            InterfaceError: The options contain a format.
+            Error: A statement is wrong or fails; the error has the position in the text.
         """
         flags = {"analyze": analyze, "verbose": verbose, "simulate": simulate, "sites": sites}
         text = f"EXPLAIN {options_text({**flags, **options})}{sql}"
@@ -164,7 +165,7 @@ class Connection(Lifetime):
         return cast("Explanation", outcome.report)
 
     def split(self, sql: str) -> list[tuple[int, str]]:
-        """Splits a script into (offset, text) of its statements."""
+        """Splits a script into pairs (offset, text), one for each statement."""
         return [(span.start, sql[span.start : span.end]) for span in scan(sql)]
 
     def is_complete(self, text: str) -> bool:
@@ -172,32 +173,32 @@ class Connection(Lifetime):
         return is_complete(text)
 
     def interrupt(self) -> None:
-        """Cancels, from another thread, the running statement and what is being fetched."""
+        """Cancels the running statement or fetch; called from another thread."""
         self.context.progress.interrupts.send()
 
     def commit(self) -> None:
-        """Commits the running transaction; nothing without one."""
+        """Commits the running transaction; does nothing without one."""
         with self.context.lock, boundary:
             self.check_open()
             if self.store.in_transaction:
                 self.store.commit()
 
     def rollback(self) -> None:
-        """Undoes the running transaction; nothing without one."""
+        """Rolls back the running transaction; does nothing without one."""
         with self.context.lock, boundary:
             self.check_open()
             if self.store.in_transaction:
                 self.store.rollback()
 
     def close(self) -> None:
-        """Closes the connection and frees what it holds.
+        """Closes the connection and releases its resources.
 
-        A statement of another thread is interrupted, and waited for. A child of a fork leaves
-        what the connection holds to the process that opened it.
+        A statement that runs in another thread is interrupted; `close` waits for its end. A
+        forked child leaves the resources to the process that opened the connection.
 
         Raises:
-            InterfaceError: It is closed already, as PEP 249 has it; leaving a `with` block
-                closes what is open.
+            InterfaceError: The connection is closed already, as in PEP 249. The end of a `with`
+                block closes open connections only.
         """
         if not self._end():
             return
@@ -218,7 +219,7 @@ class Connection(Lifetime):
             self.close()
 
     def forked(self, refusal: forks.Refusal) -> None:
-        """As `Lifetime.forked`; a statement that was running in the thread that forked stops."""
+        """See `Lifetime.forked`. A statement that runs in the forking thread is cancelled."""
         super().forked(refusal)
         self.context.progress.stop(refusal.refuse)
         self.context.lock = threading.RLock()
@@ -235,17 +236,17 @@ class Connection(Lifetime):
 
     @property
     def cluster(self) -> Cluster | None:
-        """The MPI ranks that compute, or None."""
+        """The session's MPI ranks, or None."""
         return self.context.cluster
 
     @property
     def planner_calls(self) -> int:
-        """The number of planned queries; a cached plan is not planned again."""
+        """The number of planned queries, without uses of cached plans."""
         return self.context.plans.planned
 
     @property
     def progress(self) -> Callable[[float], None] | None:
-        """Called with the fraction done from the thread that runs the statement, or None."""
+        """Callback with the completed fraction, 0 to 1, in the statement's thread; or None."""
         return self.context.progress.report
 
     @progress.setter
@@ -254,7 +255,7 @@ class Connection(Lifetime):
 
     @property
     def stepped(self) -> Callable[[Sequence[Sequence[Any]], tuple[Any, ...]], None] | None:
-        """Called with the description and the row of each complete step of a FOR, or None."""
+        """Callback with the description and the row of each completed step of a FOR; or None."""
         return self.context.progress.report_step
 
     @stepped.setter
@@ -264,16 +265,16 @@ class Connection(Lifetime):
         self.context.progress.report_step = report
 
     def einsum(self, spec: str, arrays: Sequence[object]) -> np.ndarray:
-        """NumPy's einsum through this connection's engine; empty sums are zeros."""
+        """Evaluates an einsum expression on this connection's engine; empty sums are zeros."""
         return einsum_call.run_einsum(self.context, spec, arrays)
 
     @contextmanager
     def running(self, frame: FrameType, parameters: Sequence[object]) -> Iterator[None]:
-        """Holds the connection for a statement, which `interrupt` cancels from now on.
+        """Locks the connection for a statement, which `interrupt` can cancel.
 
         Args:
-            frame: The caller's frame; FROM may name its variables.
-            parameters: Values of the statement's parameters.
+            frame: The caller's frame, whose variables FROM may name.
+            parameters: The values of the statement's parameters.
         """
         ctx = self.context
         with ctx.lock, boundary, Statement():
@@ -281,7 +282,7 @@ class Connection(Lifetime):
             scope, caller = ctx.scope, ctx.scope.enter(frame)
             try:
                 with _NOTHING if ctx.cluster is None else watched(check):
-                    self.check_open()  # another thread may have closed it meanwhile
+                    self.check_open()  # another thread may have closed the connection
                     ctx.parameters = parameters
                     yield
             finally:
@@ -289,14 +290,14 @@ class Connection(Lifetime):
                 scope.leave(caller)
 
     def fetching(self) -> AbstractContextManager[None]:
-        """A fetch begins: meanwhile `interrupt` cancels what this thread fetches from ranks."""
+        """Context of a fetch, in which `interrupt` cancels reads from ranks by this thread."""
         if self.context.cluster is None:
             return _NOTHING
         return watched(self.context.progress.interrupts.begin())
 
 
 def _context(cluster: Cluster | None, settings: Settings, database: Database | None) -> Context:
-    context: Context | None = None  # opening a file asks for settings before there is one
+    context: Context | None = None  # opening a file reads settings before the context exists
     store = Store(database, lambda: settings if context is None else context.settings)
     memory = Memory(settings, store.states, store.database.path)
     store.memory, store.settle = memory, memory.settled

@@ -33,19 +33,21 @@ Description = tuple[tuple[Any, ...], ...] | None
 
 
 def given_values(sql: object, parameters: object) -> tuple[object, ...]:
-    """The values of a call's parameters, rank-0 arrays as NumPy scalars.
+    """Returns the values of a call's parameters; rank-0 arrays become NumPy scalars.
 
     Raises:
-        InterfaceError: The statement is no text, or the parameters are no sequence or mapping.
-        ProgrammingError: One of them is no number, boolean or None; a name has no value, or
-            a value no name.
-        DataError: One of them is a whole number beyond BIGINT.
+        InterfaceError: The statement is no string, or the parameters are no sequence or mapping.
+        ProgrammingError: A value has an unsupported type, a name has no value, or a value has
+            no name.
+        DataError: A value is an integer out of range.
     """
     if not isinstance(sql, str):
         raise InterfaceError(f"A statement is a str, not a {type(sql).__name__}")
     if parameters is None:
         return ()
-    if type(parameters) is list or type(parameters) is tuple:  # most are, and tests take longer
+    if (
+        type(parameters) is list or type(parameters) is tuple
+    ):  # the usual types, because the general check is slower
         if parameters:
             refuse_names(sql)
         return tuple([p if type(p) is int and -_MOST <= p < _MOST else _given_value(p)
@@ -65,7 +67,7 @@ def given_values(sql: object, parameters: object) -> tuple[object, ...]:
 
 
 def _given_value(value: object) -> object:
-    """One parameter as plans know it: what is a kind of int or float is one."""
+    """Converts a parameter to a type of plans; subclasses of int and float become int and float."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, np.generic):
@@ -74,7 +76,9 @@ def _given_value(value: object) -> object:
         value = int(value)
     elif isinstance(value, float):
         value = float(value)
-    if type(value) is int and not -(2**127) <= value < 2**127:  # DuckDB has more than BIGINT
+    if (
+        type(value) is int and not -(2**127) <= value < 2**127
+    ):  # DuckDB's largest integer type has 128 bits
         raise DataError(f"A whole number of {value.bit_length()} bits does not fit BIGINT")
     if value is None or isinstance(value, _PARAMETERS):
         return value
@@ -87,7 +91,7 @@ def _given_value(value: object) -> object:
 
 
 def _given_scalar(value: np.generic) -> object:
-    """A NumPy scalar; an integer of a type that no tensor has is a Python int."""
+    """Checks a NumPy scalar; an integer of a type without a tensor type becomes a Python int."""
     kind = value.dtype.kind
     if kind not in "iufcVO" or DType.of(value.dtype) is not None:
         return value
@@ -101,26 +105,27 @@ _PARAMETERS = (
     int, float, np.generic, str, bytes, bytearray, date, time, timedelta, Decimal, UUID, list,
     tuple, dict,
 )  # fmt: skip
-"""The types of parameters; statements of einsql alone take numbers and booleans."""
+"""The types of parameters. Without DuckDB a statement takes numbers and booleans only."""
 
 
 _MOST = 2**63
+"""The exclusive upper bound of BIGINT; larger integers take the slower check."""
 
 
 class Session(Protocol):
-    """The connection of a cursor: what cursors use of it, and what PEP 249 has."""
+    """The interface of a cursor's connection: PEP 249's methods and the ones that cursors use."""
 
     def cursor(self) -> Cursor:
-        """A new cursor."""
+        """Returns a new cursor."""
 
     def execute(self, sql: str, parameters: Parameters = None) -> Cursor:
         """Runs every statement of a text on a new cursor."""
 
     def commit(self) -> None:
-        """Commits the running transaction; nothing without one."""
+        """Commits the running transaction; does nothing without one."""
 
     def rollback(self) -> None:
-        """Undoes the running transaction; nothing without one."""
+        """Rolls back the running transaction; does nothing without one."""
 
     def close(self) -> None:
         """Closes the connection."""
@@ -135,14 +140,14 @@ class Session(Protocol):
     def running(
         self, frame: FrameType, parameters: Sequence[object]
     ) -> AbstractContextManager[None]:
-        """Holds the connection for a statement."""
+        """Locks the connection for a statement."""
 
     def fetching(self) -> AbstractContextManager[None]:
-        """A fetch begins: meanwhile `interrupt` cancels what it reads from ranks."""
+        """Context of a fetch, in which `interrupt` cancels reads from ranks."""
 
 
 class Cursor:
-    """Runs statements and hands out their results.
+    """Runs statements and returns their results.
 
     Attributes:
         arraysize: The default number of rows of `fetchmany`.
@@ -160,7 +165,7 @@ class Cursor:
         self._changes = -1
         self._result: Results | None = None
         self._rows: Iterator[tuple[Any, ...]] | None = None
-        self._given: int | None = 0  # rows so far, if they have been counted
+        self._given: int | None = 0  # number of fetched rows; None if they are not counted
 
     def _show(self, outcome: Outcome) -> None:
         if isinstance(outcome, Rows):
@@ -172,7 +177,7 @@ class Cursor:
             self._result, self.description = listing, listing.description
 
     def _run(self, sql: str, parameters: Parameters, frame: FrameType) -> None:
-        """Runs a text and shows its outcome; of a loop that fails the steps before."""
+        """Runs a text and shows its outcome; if a loop fails, the rows of its completed steps."""
         self._clear()
         try:
             with self._connection.running(frame, given_values(sql, parameters)):
@@ -188,16 +193,16 @@ class Cursor:
 
     @property
     def connection(self) -> Session:
-        """The connection the cursor belongs to."""
+        """The cursor's connection."""
         return self._connection
 
     @property
     def rowcount(self) -> int:
-        """Rows of the result, or rows changed; -1 when nothing says."""
+        """The number of result rows or changed rows; -1 if it is unknown."""
         return self._changes if self._result is None else len(self._result)
 
     def execute(self, sql: str, parameters: Parameters = None) -> Cursor:
-        """Runs every statement of a text; the cursor holds the last one's result.
+        """Runs every statement of a text; the cursor gets the last one's result.
 
         Raises:
             Error: A statement is wrong or fails; the ones before it have been run.
@@ -209,8 +214,8 @@ class Cursor:
     def executemany(self, sql: str, many: Iterable[Parameters]) -> Cursor:
         """Runs a text once for each set of parameters.
 
-        `rowcount` adds up the changed rows. Of a SELECT the cursor holds the last result,
-        as in DuckDB; PEP 249 leaves this open.
+        `rowcount` is the sum of the changed rows. After a SELECT the cursor has the last
+        result, as in DuckDB; PEP 249 leaves this open.
 
         Raises:
             InterfaceError: `many` is not iterable.
@@ -231,18 +236,18 @@ class Cursor:
         return self
 
     def fetchone(self) -> tuple[Any, ...] | None:
-        """The next row, or None."""
+        """Returns the next row, or None."""
         if self._connection.context.cluster is not None:
             return next(iter(self._take(1)), None)
         rows = self._iterator()
-        self._given = None  # counting would take longer than giving
+        self._given = None  # counting would take longer than fetching
         return next(rows, None)
 
     def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
-        """The next `size` rows, or `arraysize`.
+        """Returns the next `size` rows, by default `arraysize`.
 
         Raises:
-            InterfaceError: The size is no whole number, or negative.
+            InterfaceError: The size is no integer, or negative.
         """
         wanted: object = self.arraysize if size is None else size
         if not isinstance(wanted, int | np.integer) or wanted < 0:
@@ -251,7 +256,7 @@ class Cursor:
             return self._take(int(wanted))
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """All rows that are left, in SELECT's column order, ordered by key."""
+        """Returns all remaining rows, in SELECT's column order, ordered by key."""
         with boundary:
             return self._take(None)
 
@@ -263,7 +268,7 @@ class Cursor:
         return rows
 
     def close(self) -> None:
-        """Closes the cursor and frees its result; `rowcount` stays."""
+        """Closes the cursor and frees its result; `rowcount` remains."""
         count = self.rowcount
         self._clear()
         self._changes, self._closed = count, True
@@ -284,12 +289,12 @@ class Cursor:
 
     @property
     def origin(self) -> tuple[int, ...]:
-        """The least value of each key column, in SELECT order."""
+        """The lower bound of each key column, in SELECT order."""
         return self._tensor().origin
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Extents of the key columns in SELECT order; None without a tensor result."""
+        """The extents of the key columns in SELECT order; None without a tensor result."""
         if self._result is None:
             return None
         if not isinstance(self._result, Result):
@@ -301,22 +306,22 @@ class Cursor:
 
     @property
     def key_names(self) -> tuple[str, ...] | None:
-        """Names of the key columns in SELECT order; None without a tensor result."""
+        """The names of the key columns in SELECT order; None without a tensor result."""
         return None if self.shape is None else self._tensor().key_names
 
     def fetch_numpy(self, *, fill: Any = None) -> Any:
-        """The result as an array, or a dict of arrays for several value columns.
+        """Returns the result as an array, or as a dict of arrays for several value columns.
 
         Args:
-            fill: Stands for absent keys and NULLs, which are an error without it.
+            fill: The value of absent keys and NULLs; without it they are an error.
 
         Returns:
-            Axes are the key columns in SELECT order over their static `[lo, hi)`; see
-            `origin` for lo. No copy when the result is one tile; read-only if it shares
-            a tensor's storage.
+            The axes are the key columns in SELECT order over their static `[lo, hi)`; `origin`
+            is lo. A result of one tile is not copied. The array is read-only if it shares a
+            tensor's storage.
 
         Raises:
-            InterfaceError: Keys are absent or hidden, or there is no result.
+            InterfaceError: Keys are absent or not selected, or there is no result.
         """
         with boundary:
             tensor = self._tensor()
@@ -324,20 +329,20 @@ class Cursor:
                 return tensor.numpy(fill)
 
     def fetch_arrow_table(self) -> pa.Table:
-        """The rows as an Arrow table, one column per SELECT item."""
+        """Returns the rows as an Arrow table, with one column for each SELECT item."""
         with boundary:
             tensor = self._tensor()
             with self._connection.fetching():
                 return tensor.arrow()
 
     def fetch_df(self) -> Any:
-        """The rows as a pandas DataFrame; `df` and `fetchdf` are DuckDB's names of it.
+        """Returns the rows as a pandas DataFrame; `df` and `fetchdf` are DuckDB's names.
 
         Raises:
             InterfaceError: pandas is not installed, or there is no result.
         """
         try:
-            import pandas  # noqa: F401 - pyarrow needs it and says so less clearly
+            import pandas  # noqa: F401 - pyarrow's own message is less clear
         except ImportError as error:
             raise InterfaceError(
                 "fetch_df needs pandas", hint="pip install pandas, or use fetch_arrow_table()."
@@ -348,7 +353,7 @@ class Cursor:
     df = fetchdf = fetch_df
 
     def pl(self) -> Any:
-        """The rows as a polars DataFrame.
+        """Returns the rows as a polars DataFrame.
 
         Raises:
             InterfaceError: polars is not installed, or there is no result.
@@ -363,11 +368,11 @@ class Cursor:
             return polars.from_arrow(self.fetch_arrow_table())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The rows as an Arrow C stream, for polars, DuckDB and others."""
+        """Returns the rows as an Arrow C stream, for polars, DuckDB and others."""
         with boundary:
             return self.fetch_arrow_table().__arrow_c_stream__(requested_schema)
 
-    # ---- inside
+    # ---- private
 
     def _open(self) -> None:
         if self._closed:
@@ -385,13 +390,13 @@ class Cursor:
         if self._rows is None:
             if self._given is None:
                 raise InterfaceError("A fetch was cut short", hint="Execute the statement again.")
-            with boundary:  # here DuckDB gives all of them
+            with boundary:  # DuckDB computes all rows here
                 rows = self._tensor().rows()
             self._rows = islice(rows, self._given, None) if self._given else rows
         return self._rows
 
     def _take(self, count: int | None) -> list[tuple[Any, ...]]:
-        """The next rows, or all; after a failure the next fetch begins where this one did."""
+        """Returns the next rows, or all; after a failure the next fetch repeats this one."""
         rows = self._iterator()
         try:
             with self._connection.fetching():

@@ -1,4 +1,4 @@
-"""Every statement that is no query: what it does to a session, and what it shows."""
+"""The statements other than queries: their effect on a session, and their results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from einsql.planner.context import Context
     from einsql.session.statements import backup, calibrate, explain, loop
     from einsql.sql.parameters.runtime_inputs import ParameterUse
-else:  # loaded for statements that need them
+else:  # imported by the statements that need them
     duckdb_statements = LazyModule("einsql.hybrid.duckdb_statements")
     cuda = LazyModule("einsql.kernels.cuda")
     decomposition = LazyModule("einsql.optimizer.decomposition")
@@ -39,7 +39,7 @@ else:  # loaded for statements that need them
 
 
 def _foreign(ctx: Context, text: str, error: errors.Error) -> Outcome:
-    """Runs a statement of DuckDB's, the queries in it as any other."""
+    """Runs a statement by DuckDB; its queries may read tensors."""
     if ctx.settings.fallback == "off":
         raise error
     ctx.duck.asked = True
@@ -49,10 +49,10 @@ def _foreign(ctx: Context, text: str, error: errors.Error) -> Outcome:
 
 @dataclass(slots=True)
 class Command:
-    """A statement that is no query, as `planner.prepared.PreparedStatement`.
+    """A statement other than a query; it implements `planner.prepared.PreparedStatement`.
 
     Attributes:
-        change: The change of tensors that the first run prepared, which may run again.
+        change: The prepared change of tensors, which may run again.
     """
 
     statement: st.Statement
@@ -61,12 +61,12 @@ class Command:
 
     @property
     def is_volatile(self) -> bool:
-        """True if it must not run a second time as it was prepared."""
+        """True if the prepared statement must not run a second time."""
         return self.change is None or self.change.is_volatile
 
     @property
     def version(self) -> int:
-        """The version of the session's names that the change was prepared for."""
+        """The version of the session's names for which the change was prepared."""
         return -1 if self.change is None else self.change.version
 
     @property
@@ -75,7 +75,7 @@ class Command:
         return None if self.change is None else self.change.use
 
     def run(self, ctx: Context) -> Outcome | None:
-        """Runs the statement; None if a change has to be prepared again."""
+        """Runs the statement. Returns None if a change has to be prepared again."""
         if self.change is not None:
             return self.change.run(ctx)
         statement = self.statement
@@ -93,10 +93,10 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """FOR … END FOR, as `planner.prepared.PreparedStatement`; its body's statements are cached.
+    """FOR … END FOR, as a `planner.prepared.PreparedStatement`; its body's statements are cached.
 
     Attributes:
-        execute: Runs a statement of the body.
+        execute: Callback that runs a statement of the body.
     """
 
     loop: st.For
@@ -113,22 +113,22 @@ class Loop:
 def prepare_command(
     ctx: Context, statement: st.Statement, text: str, execute: Callable[[str], Outcome]
 ) -> Command | Loop:
-    """Prepares a statement that is no query.
+    """Prepares a statement other than a query.
 
     Args:
-        ctx: The services.
+        ctx: The session.
         statement: The statement.
-        text: Its text.
-        execute: Runs a statement of a loop's body.
+        text: The statement's text.
+        execute: Callback that runs a statement of a loop's body.
     """
     return Loop(statement, execute) if isinstance(statement, st.For) else Command(statement, text)
 
 
 def run_command(ctx: Context, statement: st.Statement, text: str) -> Outcome:
-    """Runs a statement that is no query.
+    """Runs a statement other than a query.
 
     Raises:
-        Error: With a position in the statement's text.
+        Error: The statement is wrong or fails; the position is in the statement's text.
     """
     match statement:
         case st.Explain():
@@ -175,7 +175,7 @@ def run_command(ctx: Context, statement: st.Statement, text: str) -> Outcome:
 
 _JSON = (".json", ".jsonl", ".ndjson")
 _TABLE_FILES = (".csv", ".tsv", ".txt", ".parquet", *_JSON)
-"""Files that DuckDB writes."""
+"""The suffixes of files that DuckDB writes."""
 
 
 def _copy(ctx: Context, statement: st.Copy, text: str) -> Outcome:
@@ -204,7 +204,7 @@ def _copy(ctx: Context, statement: st.Copy, text: str) -> Outcome:
 
 
 def _of_query(text: str, statement: st.Copy) -> str:
-    """COPY with a query where a name is written, which DuckDB would look for."""
+    """Replaces the name in a COPY by a query, because DuckDB would look the name up."""
     if statement.query is not None:
         return text
     name = tokenize(text)[1]
@@ -220,7 +220,7 @@ def _show(ctx: Context, statement: st.Show, text: str) -> Outcome:
         try:
             return _foreign(ctx, text, error)
         except errors.ProgrammingError:
-            raise error from None  # nor has DuckDB such a table
+            raise error from None  # DuckDB has no such table either
 
 
 def _carry(ctx: Context, statement: st.Backup | st.Export | st.Import) -> Outcome:
@@ -253,9 +253,9 @@ def _set(ctx: Context, statement: st.Set, text: str) -> None:
     try:
         changed = changed_settings(ctx.settings, statement.name, statement.value)
         if statement.name == "strategy":
-            decomposition.strategy_of(changed.strategy)  # a wrong one is refused now
+            decomposition.strategy_of(changed.strategy)  # rejects an unknown strategy
         if statement.name == "device" and changed.device != "cpu":
-            cuda.device()  # a missing one is told of now
+            cuda.device()  # raises if there is no device
     except errors.Error as error:
         if statement.name in SETTINGS:
             error.position = statement.at

@@ -1,4 +1,4 @@
-"""`einsql.einsum`: the one-liner, the same engine without SQL text."""
+"""`einsql.einsum`: einsum expressions on the engine, without SQL."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class EinsumPlan:
 
     Attributes:
         plan: The plan over operands without stretched axes.
-        indices: For each operand the index that drops its stretched axes; None if it has none.
+        indices: The index of each operand that drops its stretched axes; None without such axes.
     """
 
     plan: Plan
@@ -48,15 +48,15 @@ def run_einsum(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarra
     """Evaluates an einsum expression over arrays, as numpy.einsum does.
 
     Args:
-        ctx: The services of the connection.
+        ctx: The session.
         text: The expression, such as 'ij,jk->ik', with ellipsis or implicit output.
         operands: One array for each term; axes of length 1 stretch as in NumPy.
 
     Returns:
-        A new array; sums over nothing are 0.
+        A new array; empty sums are 0.
 
     Raises:
-        InterfaceError: The expression is no text, or an operand is no array.
+        InterfaceError: The expression is no string, or an operand is no array.
         ProgrammingError: The expression does not fit the arrays.
         OperationalError: The connection's transaction is aborted.
     """

@@ -1,4 +1,4 @@
-"""Until when a connection can be used: until it is closed, and in the process that opened it."""
+"""The lifetime of a connection: until it is closed, in the process that opened it."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ class Lifetime:
 
     @property
     def inherited(self) -> bool:
-        """True in a child of a fork, until it closes the connection."""
+        """True in a forked child, until the child closes the connection."""
         return isinstance(self._refusal, forks.Refusal)
 
     def forked(self, refusal: forks.Refusal) -> None:
-        """In a child of the process that opened it: refuses every statement and every fetch."""
+        """Makes every statement and fetch fail; called in a child of the process that opened it."""
         if self._refusal is None:
             self._refusal = refusal
 
     def check_open(self) -> None:
-        """Refuses to go on unless the connection can be used.
+        """Raises an error unless the connection can be used.
 
         Raises:
-            InterfaceError: It is closed.
-            OperationalError: It was opened before a fork.
+            InterfaceError: The connection is closed.
+            OperationalError: The connection was opened by the parent process.
         """
         if self._refusal is not None:
             raise self._refusal()
@@ -59,10 +59,10 @@ class Lifetime:
         """Marks the connection as closed.
 
         Returns:
-            Whether it holds anything to give up: False where another process holds that.
+            True if the connection has resources to release; False if they are another process's.
 
         Raises:
-            InterfaceError: It is closed already.
+            InterfaceError: The connection is closed already.
         """
         inherited = self.inherited
         if not inherited:

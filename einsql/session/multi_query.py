@@ -1,4 +1,4 @@
-"""Several SELECTs over the same tensors as one program: what they share is computed once."""
+"""Several SELECTs over the same tensors as one program, which computes common parts once."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class MultiQuery:
-    """SELECTs ready to run.
+    """Planned SELECTs.
 
     Attributes:
-        plans: One for each query.
-        runs: The plans whose programs compute all of them, in order.
+        plans: One plan for each query.
+        runs: The plans whose programs compute all queries, in execution order.
     """
 
     plans: tuple[Plan, ...]
@@ -36,28 +36,28 @@ class MultiQuery:
 
     @property
     def is_volatile(self) -> bool:
-        """True if it is for once."""
+        """True if the plans may run only once."""
         return any(p.volatile for p in self.plans)
 
     def run(self, ctx: Context, inputs: Mapping[str, Fields]) -> list[Result]:
-        """The results, in order."""
+        """Runs the plans and returns one result for each query."""
         roots = run_plans(self.runs, inputs, ctx.tick)
         return [p.wrap(f, known) for p, (f, known) in zip(self.plans, roots, strict=True)]
 
 
 def fetch_together(con: Connection, statements: Sequence[str]) -> list[Any]:
-    """The arrays of several SELECTs, computed as one program on one site.
+    """Returns the arrays of several SELECTs, computed as one program on one site.
 
     Args:
-        con: The session; it caches the plan.
-        statements: SELECTs without parameters, all of them tensor work.
+        con: The session, which caches the plan.
+        statements: SELECTs of the tensor fragment without parameters.
 
     Returns:
-        For each what `Cursor.fetch_numpy` gives.
+        The result of `Cursor.fetch_numpy` for each SELECT.
 
     Raises:
-        NotSupportedError: One is no SELECT, or outside the tensor fragment.
-        Error: One is wrong or fails; keys are absent.
+        NotSupportedError: A statement is no SELECT, or outside the tensor fragment.
+        Error: A SELECT is wrong or fails, or keys are absent.
     """
     with con.running(sys._getframe(1), ()):
         results = _results(con.context, statements)
@@ -90,6 +90,6 @@ def _planned(ctx: Context, statements: Sequence[str]) -> tuple[MultiQuery, Mappi
             raise doubt or NotSupportedError("Only SELECTs are computed together")
         relations.append(binder.bind(statement.tree))
     plans = plan_together(ctx, relations, catalog)
-    shared = relations[len(plans) :]  # one program computes these as well
+    shared = relations[len(plans) :]  # the same program computes them
     others = (replace(plans[0], relation=r, columns=result_columns(r)) for r in shared)
     return MultiQuery((*plans, *others), plans), catalog.fields

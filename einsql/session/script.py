@@ -1,4 +1,4 @@
-"""The way of a statement: parsed, bound, prepared, run."""
+"""The stages of a statement: it is parsed, bound, prepared and run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from einsql.sql.parser.tokens import is_name_or_value, tokenize
 if TYPE_CHECKING:
     from einsql.hybrid import hybrid_query
     from einsql.session import dispatch
-else:  # loaded for statements that DuckDB runs in part, and for those that are no queries
+else:  # imported for statements that DuckDB runs in part, and for statements other than queries
     hybrid_query = LazyModule("einsql.hybrid.hybrid_query")
     dispatch = LazyModule("einsql.session.dispatch")
 
@@ -34,7 +34,7 @@ class Source:
     """The text of one statement.
 
     Attributes:
-        text: The statement.
+        text: The statement's text.
         key: The key in the plan cache; None for a part of a script.
         depth: The nesting depth of its parentheses.
     """
@@ -46,11 +46,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class BoundStatement:
-    """A statement with its names resolved, as far as they are before it runs.
+    """A statement whose names are resolved as far as possible before it runs.
 
     Attributes:
-        query: The bound query; None for other statements, and with a refusal.
-        refusal: Why a query is no tensor work.
+        query: The bound query; None for other statements and refused queries.
+        refusal: The error of a query outside the tensor fragment.
     """
 
     statement: st.Statement
@@ -60,11 +60,11 @@ class BoundStatement:
 
 
 def run_statement(ctx: Context, source: Source) -> Outcome:
-    """Parses, binds, prepares and runs one statement; every statement takes this way.
+    """Parses, binds, prepares and runs one statement of any kind.
 
     Raises:
-        RanksLost: MPI ranks ended meanwhile, and others remain.
-        Error: With a position in the statement's text.
+        RanksLost: MPI ranks have ended, and others remain.
+        Error: The statement is wrong or fails; the position is in the statement's text.
     """
     ctx.store.refresh()
     statement, doubt = with_room(partial(parse, source.text), source.depth)
@@ -83,7 +83,7 @@ def run_statement(ctx: Context, source: Source) -> Outcome:
 
 
 def _run_on_remaining(ctx: Context, source: Source) -> Outcome:
-    """Runs a statement, again if MPI ranks are lost meanwhile and others remain."""
+    """Runs a statement, and repeats it if MPI ranks are lost and others remain."""
     while True:
         try:
             return run_statement(ctx, source)
@@ -92,10 +92,10 @@ def _run_on_remaining(ctx: Context, source: Source) -> Outcome:
 
 
 def run_cached(ctx: Context, text: str) -> Outcome | None:
-    """Runs the cached statement of a text; None if there is none that still holds.
+    """Runs the cached statement of a text. Returns None without a valid cached statement.
 
     Raises:
-        Error: It fails; the position is in the statement's text.
+        Error: The statement fails; the position is in the statement's text.
     """
     if ctx.duck.aborted:
         return None
@@ -105,7 +105,7 @@ def run_cached(ctx: Context, text: str) -> Outcome | None:
     try:
         outcome: Outcome | None = cached.run(ctx)
     except RanksLost:
-        return None  # it is planned again for the ranks that remain
+        return None  # the statement is planned again for the remaining ranks
     return outcome
 
 
@@ -113,10 +113,10 @@ def run_script(ctx: Context, sql: str) -> Outcome:
     """Runs every statement of a text; a text of one statement is cached.
 
     Returns:
-        What the last statement gives.
+        The outcome of the last statement.
 
     Raises:
-        Error: With the position in the text.
+        Error: A statement is wrong or fails; the error has the position in the text.
     """
     try:
         outcome = run_cached(ctx, sql)
@@ -139,7 +139,7 @@ def run_script(ctx: Context, sql: str) -> Outcome:
             sql=sql,
         )
     for span in spans:
-        outcome = None  # frees the result of the statement before
+        outcome = None  # frees the previous statement's result
         text = sql[span.start : span.end]
         try:
             with errors.located(span.start, sql):
@@ -159,10 +159,10 @@ def bind(ctx: Context, statement: st.Statement, doubt: Error | None, text: str) 
     """Binds a query; other statements resolve their names when they run.
 
     Args:
-        ctx: The services.
+        ctx: The session.
         statement: The statement.
-        doubt: Why DuckDB's grammar refuses the text, or None.
-        text: Its text.
+        doubt: The syntax error of DuckDB's grammar, or None.
+        text: The statement's text.
 
     Raises:
         Error: DuckDB's grammar refuses the text, or the transaction is aborted.
@@ -183,7 +183,7 @@ def prepare(ctx: Context, bound: BoundStatement) -> PreparedStatement:
     """Plans a bound statement.
 
     Raises:
-        Error: A query is no tensor work, and DuckDB may not or cannot run it.
+        Error: A query is outside the tensor fragment, and DuckDB may not or cannot run it.
     """
     statement, refusal = bound.statement, bound.refusal
     if bound.query is not None:
@@ -197,13 +197,13 @@ def prepare(ctx: Context, bound: BoundStatement) -> PreparedStatement:
 
 
 def _run_in_loop(ctx: Context, text: str) -> Outcome:
-    """Runs a statement of a loop's body; it is cached, because it comes again."""
+    """Runs a statement of a loop's body; it is cached, because it is repeated."""
     outcome = run_cached(ctx, text)
     return _run_on_remaining(ctx, Source(text, text)) if outcome is None else outcome
 
 
 def _refusal(ctx: Context, statement: st.Statement, doubt: Error, text: str) -> Error:
-    """The error for a text that DuckDB's grammar refuses: the binder's if it says it better."""
+    """Returns the error for a text that DuckDB's grammar refuses: the more specific one."""
     try:
         _try(ctx, statement, text)
     except NotSupportedError as error:
@@ -213,10 +213,10 @@ def _refusal(ctx: Context, statement: st.Statement, doubt: Error, text: str) -> 
 
 
 def _stumbles_before(text: str, doubt: Error, refusal: Error) -> bool:
-    """True if DuckDB's grammar stops at an earlier construct than the refusal.
+    """Returns True if DuckDB's grammar stops at an earlier construct than the refusal.
 
-    A refusal's position is the first name or value of what it names, such as the table of
-    `ONLY t`, where the grammar stops at ONLY: the words between belong to one construct.
+    A refusal's position is the first name or value of the refused construct. For `ONLY t` it
+    is t, but the grammar stops at ONLY: the words between the two belong to one construct.
     """
     stop, refused = doubt.position, refusal.position
     if stop is None or refused is None or "at or near" not in doubt.reason:
@@ -226,7 +226,7 @@ def _stumbles_before(text: str, doubt: Error, refusal: Error) -> bool:
 
 
 def _try(ctx: Context, statement: st.Statement, text: str) -> None:
-    """Binds and plans a query, or runs another statement and undoes it, to raise its error."""
+    """Raises a statement's error: binds and plans a query, or runs and undoes another statement."""
     if isinstance(statement, st.Query):
         plan_query(ctx, bind_query(ctx, statement.tree))
     elif not isinstance(statement, st.Copy):

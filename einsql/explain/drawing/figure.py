@@ -33,7 +33,7 @@ class Bar:
 
 
 class BoxKind(StrEnum):
-    """What a box of a figure is, as a class of its style sheet."""
+    """The kind of a figure's box, as a class of the style sheet."""
 
     INPUT = "input"
     CONTRACTION = "contraction"

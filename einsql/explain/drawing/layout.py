@@ -16,11 +16,13 @@ from math import inf
 Point = tuple[float, float]
 
 GAP = 28.0
-"""Free space between neighbours of a layer."""
+"""The horizontal space between neighbours of a layer, in pixels."""
 DROP = 52.0
-"""Free space between layers, where edges turn."""
+"""The vertical space between layers, in which edges turn, in pixels."""
 MARGIN = 16.0
+"""The space around the drawing, in pixels."""
 _SWEEPS = 12
+"""Passes over the layers that sort them; the number bounds the time of large graphs."""
 _STRAIGHT = 6.0
 """The weight of a bend relative to a box, for straight edges."""
 
@@ -33,8 +35,8 @@ class Layout:
         corners: The upper left corner of each box.
         paths: For each edge its points from the source's lower side to the target's upper
             one; between the points 2n and 2n + 1 it crosses layers, elsewhere it is straight.
-        width: Of the whole drawing.
-        height: Of the whole drawing.
+        width: The width of the drawing, in pixels.
+        height: The height of the drawing, in pixels.
     """
 
     corners: list[Point]
@@ -47,7 +49,7 @@ def layered(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
     """Lays a graph out.
 
     Args:
-        sizes: Width and height of each box; producers stand before their readers.
+        sizes: The width and height of each box, in pixels; producers come before their readers.
         edges: Pairs (source, target), each once.
     """
     layer = _layers(len(sizes), edges)
@@ -106,7 +108,7 @@ class _Grid:
     # ---- the order within layers
 
     def reduce_crossings(self) -> None:
-        """Sorts each layer by where its neighbours stand, down and up; the best order stays."""
+        """Sorts each layer by its neighbours' positions, down and up, and keeps the best order."""
         best, fewest = [list(r) for r in self.rows], self._crossings()
         for sweep in range(_SWEEPS):
             if fewest == 0:
@@ -226,7 +228,7 @@ class _Grid:
     # ---- the result
 
     def layout(self, edges: Sequence[tuple[int, int]]) -> Layout:
-        """Coordinates of boxes and edges; the boxes of a layer stand on one line."""
+        """Returns the coordinates of boxes and edges; the boxes of a layer are on one line."""
         left = min((self.x[n] - self.sizes[n][0] / 2 for n in range(len(self.x))), default=0.0)
         self.x = [round(x - left + MARGIN, 1) for x in self.x]
         tops, bottoms, y = [], [], MARGIN

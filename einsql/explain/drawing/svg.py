@@ -1,4 +1,4 @@
-"""A figure as SVG: boxes with what they compute and how they are cut, arrows with what moves."""
+"""A figure as SVG: boxes with operations and their cuts, arrows with the moved bytes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,21 @@ from einsql.explain.report import GraphReport
 LETTER = 6.63
 """Width of a letter of the monospaced font at 11 px."""
 _LINE = 16.0
+"""The height of a line of text in a box, in pixels."""
 _PAD = 10.0
+"""The space between a box's frame and its text, in pixels."""
 _PLATE = 13.0
+"""The height of the background of an edge's text, in pixels."""
 _HEAD = 24.0
+"""The height of a box's title line, in pixels."""
 _TRACK = 96.0
+"""The width of a bar that shows the cut of a label, in pixels."""
 _WIDEST = 44
 """The most letters of a line; the tooltip and the details have the full text."""
 _BARS = 10
+"""The most bars of a box; the number of other labels is written instead, to limit its height."""
 _SEGMENTS = 32
+"""The most segments of a bar; more would be narrower than 3 pixels."""
 
 
 def standalone(report: GraphReport) -> str:

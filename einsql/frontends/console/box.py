@@ -31,7 +31,7 @@ def draw_box(
 
     Args:
         columns: The columns, in order.
-        rows: The rows to show; between head and tail stand three rows of dots.
+        rows: The rows to show, with three rows of dots between head and tail.
         null: The text of NULL.
         types: Whether a line of types is under the names, and a line with the
             number of rows under a table that lacks some.

@@ -1,4 +1,4 @@
-"""Colours of a terminal: how many it has, and those that values are drawn in."""
+"""The colour depth of a terminal, and the colours of values."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _RELATION = re.compile(
 )
 _NAME = r'"(?:[^"]|"")*"|[^\W\d]\w*'
 _NAMED = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE)\s+|,\s*", re.IGNORECASE)
-"""After which a relation may stand."""
+"""The keywords that a relation may follow."""
 _SOURCE = re.compile(
     rf"""(?:(?:TILES|TILE|ELEMENTS)\s*\(\s*)?  # a tensor, or its tiles,
     (?P<name>{_NAME}|'')                       # or a file
@@ -132,7 +132,7 @@ class Vocabulary:
             try:
                 self._entries = objects.entries(self._shell.connection)
             except Error:
-                self._entries = []  # completion stays silent; a statement will say what is wrong
+                self._entries = []  # completion reports no errors; running the statement does
         return self._entries
 
     def _relations(self) -> list[Word]:
@@ -143,7 +143,7 @@ class Vocabulary:
             try:
                 columns = objects.columns(self._shell.connection, name)
             except Error:
-                columns = []  # it is no relation of the catalog, or what a view names is gone
+                columns = []  # no relation of the catalog, or a view of a dropped relation
             self._columns[name.lower()] = [
                 Word(objects.quoted(c.name), f"key {c.bounds}" if c.bounds else c.type)
                 for c in columns

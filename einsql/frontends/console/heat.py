@@ -17,6 +17,7 @@ _AROUND = 5
 """Lines above and below a map: the command, title, last key, colours, and the prompt."""
 _RAMP = ".:-=+*#%@"
 _BAR = 24
+"""The width of the colour scale in characters, so that it fits narrow terminals."""
 
 
 def draw_heat(picture: Picture, columns: int, lines: int, bits: int) -> Iterator[str]:
@@ -28,7 +29,7 @@ def draw_heat(picture: Picture, columns: int, lines: int, bits: int) -> Iterator
         picture: Values over two keys; the first column is drawn.
         columns: Width of the screen.
         lines: Height of the screen.
-        bits: The depth of its colours; without any, characters stand for them.
+        bits: The terminal's colour depth in bits; without colours, characters show the values.
     """
     ((name, array), *_) = picture.values.items()
     first, last = (str(end) for end in picture.bounds(0))

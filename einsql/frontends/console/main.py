@@ -85,7 +85,7 @@ def _console(arguments: Sequence[str] | None, mpi: str | None = None) -> int:
         print("Interrupted", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:
-        # Nobody reads any more; what is left in the buffer must not fail again at exit.
+        # The reader has closed the pipe; flushing the buffer at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
 
@@ -139,7 +139,7 @@ def _run_init(shell: Shell, options: argparse.Namespace) -> None:
 
 
 class _Script(argparse.Action):
-    """Collects -c and -f in the order in which they stand, and -cmd likewise."""
+    """Collects -c and -f in the order of the command line, and -cmd likewise."""
 
     def __call__(
         self,

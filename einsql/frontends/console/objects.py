@@ -16,11 +16,11 @@ class Entry:
     """A named object.
 
     Attributes:
-        name: As it was given, without quotes.
+        name: The name as it was written, without quotes.
         kind: "tensor", "table", "view" or "macro"; behind "damaged" if its row is.
         text: The statement that makes it, if DuckDB has it; else empty.
         call: The call of a macro, such as `softmax(x, axis)`; else empty.
-        in_from: Whether it may stand in FROM.
+        in_from: Whether FROM may name the object.
     """
 
     name: str
@@ -62,7 +62,7 @@ def columns(connection: einsql.Connection, name: str) -> list[ColumnEntry]:
     """The columns of a tensor, table or view.
 
     Raises:
-        Error: There is none of that name, or what a view names is gone.
+        Error: No object has the name, or a view names a dropped object.
     """
     cursor = connection.execute(f"DESCRIBE {in_quotes(name)}")
     rows = cursor.fetchall()

@@ -74,7 +74,7 @@ class Output:
         Args:
             lines: The lines.
             paged: Whether a pager may show them.
-            at_once: Whether each is to be seen as soon as it is there.
+            at_once: Whether each line is flushed immediately.
 
         Raises:
             CommandError: The pager can't be run.

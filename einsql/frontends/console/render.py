@@ -133,7 +133,7 @@ GROWING = {"duckbox": "growing", "box": "growing"}
 """Modes that need all rows first, and the streaming mode in place of each."""
 
 _VERBATIM = MODES.keys() - {"json", "jsonlines"}
-"""Modes in which a plan, be it text or a page, is printed as it is."""
+"""Modes that print a plan, as text or a page, without a table."""
 
 
 def render(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BATCH = 4096
+"""Rows of a fetch: large enough for speed, small enough to print the first rows early."""
 _LOOP = re.compile(r"for\b", re.IGNORECASE)
 """The first word of a loop, which runs step by step."""
 
@@ -221,7 +222,7 @@ class Shell:
         self.connection.notices.clear()
 
     def _loop(self, sql: str) -> None:
-        """Runs a loop; a table on a terminal waits for its end, all else is printed as it comes."""
+        """Runs a loop; prints a table on a terminal at its end, other output after each step."""
         arrivals, cursor = Arrivals(), self.connection.cursor()
         self.connection.stepped = arrivals.put
         is_table = self.output.is_terminal and self.settings.mode in GROWING
@@ -242,7 +243,7 @@ class Shell:
             self._tell()
 
     def _print_arriving(self, arrivals: Arrivals, done: threading.Event) -> None:
-        """Prints the rows of a loop as its steps end."""
+        """Prints the rows of a loop after each step."""
         rows = arrivals.rows(done, list if self.output.is_terminal else self._worker.draw)
         mode = GROWING.get(self.settings.mode, self.settings.mode)
         first = next(rows, None)

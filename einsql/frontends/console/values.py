@@ -43,7 +43,7 @@ class Column:
 
     @property
     def is_numeric(self) -> bool:
-        """True if cells stand at the right."""
+        """True if cells are right-aligned."""
         return self.type in _NUMERIC or self.type.startswith("DECIMAL")
 
     @property
@@ -126,7 +126,7 @@ def _shortest(value: float) -> float:
 
 
 def summary(array: np.ndarray) -> str:
-    """An array as its type, its shape and its least and greatest values."""
+    """Formats an array as its type, shape, minimum and maximum."""
     head = f"{array.dtype}[{','.join(map(str, array.shape))}]"
     missing = int(np.isnan(array).sum()) if array.dtype.kind == "f" else 0
     if missing == array.size:

@@ -18,6 +18,7 @@ _PATIENCE = 2.0
 """Seconds a statement runs before its progress is shown."""
 
 _BAR = 40
+"""The width of the progress bar in characters; with percentage and time it fits 80 columns."""
 
 
 class Worker:
@@ -46,7 +47,7 @@ class Worker:
         above: Callable[[], list[str]] = list,
         meanwhile: Callable[[threading.Event], None] | None = None,
     ) -> T:
-        """Returns what `work` returns or raises what it raises.
+        """Returns the result of `work`; its exceptions are raised here.
 
         Ctrl-C interrupts the connection; a second one ends the process.
 
@@ -64,7 +65,7 @@ class Worker:
         def body() -> None:
             try:
                 results.append(work())
-            except BaseException as e:  # handed to the main thread, whatever it is
+            except BaseException as e:  # raised again in the main thread
                 failures.append(e)
             finally:
                 done.set()

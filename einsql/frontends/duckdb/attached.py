@@ -198,7 +198,7 @@ class Attached:
         """Gives an array a name in `einsql('…')`, as `einsql.Connection.register` does.
 
         Raises:
-            Error: As there.
+            Error: See `einsql.Connection.register`.
         """
         self._open()
         self.session.register(name, array, dims, fill=fill)
@@ -255,7 +255,7 @@ class Attached:
         *before, last = [query[s.start : s.end] for s in scan(query)]
         with _connected():
             self._check_settings()
-            for statement in before:  # the tables that the next one reads are what it leaves
+            for statement in before:  # each statement creates tables that the next one reads
                 self._run_one(self.connection.execute, statement, frame)
             return self._run_one(method, last, frame, *arguments, **options)
 
@@ -268,7 +268,7 @@ class Attached:
         **options: Any,
     ) -> Any:
         calls = find_calls(query)
-        bound: dict[str, Rows] = {}  # what is written twice is computed once
+        bound: dict[str, Rows] = {}  # a repeated query is computed once
         for call in calls:
             if call.query not in bound:
                 bound[call.query] = self.session.rows(call.query, frame)

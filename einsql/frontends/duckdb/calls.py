@@ -37,7 +37,7 @@ class _Token:
     start: int
     end: int
     word: str
-    """In upper case; a mark as it is; empty for quoted text."""
+    """The word in upper case, or the punctuation mark; empty for quoted text."""
 
 
 def find_calls(sql: str) -> list[Call]:
@@ -45,7 +45,7 @@ def find_calls(sql: str) -> list[Call]:
 
     Raises:
         ProgrammingError: A call is outside FROM, or its argument is not one text.
-        NotSupportedError: It is in what is run later, such as a view.
+        NotSupportedError: The call is in a text that runs later, such as a view.
     """
     if NAME not in sql.lower():
         return []

@@ -18,7 +18,7 @@ EXACT = {DType.DOUBLE: 2**53, DType.FLOAT: 2**24}
 
 @dataclass
 class Tiles:
-    """Results of a chunk, in whatever order they come, as a column of tiles.
+    """The results of a chunk, which arrive in any order, as a column of tiles.
 
     Attributes:
         element: FLOAT or DOUBLE, the type of their elements in DuckDB.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Rows:
     """A bound query. It has Arrow's PyCapsule interface and may be scanned many times.
 
-    The first scan computes it. Of a SELECT over tiles, arrays are tiles of DuckDB's.
+    The first scan computes it. The arrays of a SELECT over tiles are DuckDB's tiles.
     """
 
     def __init__(self, plan: Plan | TilePlan, inputs: Mapping[str, Fields]) -> None:

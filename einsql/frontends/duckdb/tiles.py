@@ -61,7 +61,7 @@ class Column:
             rows: Their numbers, at least one.
 
         Returns:
-            Of shape (rows, *shape); a view where they lie one after the other.
+            An array of shape (rows, *shape); a view if the tiles are contiguous.
         """
         shape = self.shapes[self.form[rows[0]]]
         size, starts = prod(shape), self.starts[rows]
@@ -115,7 +115,7 @@ def read_lists(given: pa.Array, what: str) -> Lists:
     """Reads a column of lists of tiles; tiles that are NULL are left out.
 
     Raises:
-        ProgrammingError: It is no list, or what it holds is no tile.
+        ProgrammingError: The argument is no list of tiles.
         DataError: As `read`.
     """
     if not _is_list(given.type):

@@ -117,7 +117,7 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
     # ---- transactions
 
     def get_isolation_level_values(self, dbapi_conn: Any) -> list[Any]:
-        """A transaction reads what was committed when it began; or there is none."""
+        """The isolation levels: a snapshot of the transaction's start, or autocommit."""
         return ["SNAPSHOT", "AUTOCOMMIT"]
 
     def get_default_isolation_level(self, dbapi_conn: Any) -> Any:
@@ -181,7 +181,7 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
         """True if a connection is of no more use."""
         return isinstance(e, InterfaceError) and "connection is closed" in str(e)
 
-    # ---- what the database is
+    # ---- the database
 
     def _get_server_version_info(self, connection: Any) -> tuple[int, ...]:
         import einsql  # as above

@@ -174,7 +174,7 @@ class Reflection(Dialect):
     def get_sequence_names(
         self, connection: Any, schema: str | None = None, **kw: Any
     ) -> list[str]:
-        """Sequences but temporary ones; those that number rows are among them."""
+        """Returns the sequences except temporary ones, with the sequences that number rows."""
         sequences = _names(
             connection,
             "SELECT sequence_name FROM duckdb_sequences() WHERE schema_name = ? "
@@ -211,7 +211,7 @@ class Reflection(Dialect):
 
         Raises:
             NoSuchTableError: There is no such table, tensor or view.
-            UnreflectableTableError: It is damaged, or what a view reads is gone.
+            UnreflectableTableError: The object is damaged, or a view reads a dropped object.
         """
         stored = _object(connection, table_name, schema)
         if isinstance(stored, Tensor):
@@ -373,7 +373,7 @@ def _tensor_columns(stored: Tensor) -> list[Any]:
 def _view_columns(con: Connection, stored: Definition) -> list[Any]:
     try:
         columns = con.execute(f"DESCRIBE {in_quotes(stored.name)}").fetchall()
-    except Error as error:  # what it reads is gone
+    except Error as error:  # the view reads a dropped object
         raise exc.UnreflectableTableError(str(error)) from error
     return [_column(row[0], row[1]) for row in columns]
 

@@ -46,7 +46,7 @@ def trace(
 
     Args:
         fn: A function of NumPy arrays, or a torch.nn.Module.
-        arrays: What it is called with; arrays may lie in lists, tuples and dicts. Numbers and
+        arrays: The arguments of the call; lists, tuples and dicts may contain arrays. Numbers and
             texts become part of the program.
         dims: Names of axes, which become keys: {"x": "batch feature"}, or one entry for each
             argument.

@@ -63,14 +63,14 @@ class TracedArray(NDArrayOperatorsMixin):
 
     @property
     def step(self) -> Step:
-        """The array as it is now, with all that was written through other views."""
+        """The array's present state, with writes through other views."""
         now = self.view.buffer.step
         if now is not self._seen:
             self._seen = now
             self._step = self.graph.map(self.shape, read(now, self.view.places))
         return self._step
 
-    # ---- what is known
+    # ---- attributes
 
     @property
     def ndim(self) -> int:
@@ -172,7 +172,7 @@ class TracedArray(NDArrayOperatorsMixin):
             "x indexes is passed in as an argument.",
         )
 
-    # ---- what a program cannot do
+    # ---- unsupported operations
 
     def __bool__(self) -> NoReturn:
         raise untraceable(

@@ -50,7 +50,7 @@ def getitem(x: TracedArray, key: Any) -> TracedArray:
             places.append(_gathered(x, e.step, at, extent))
         axis += 1
     alone = len(_given(key)) == x.ndim and all(isinstance(e, int) for e in _given(key))
-    if arrays or alone:  # what NumPy copies, and what is no array there
+    if arrays or alone:  # NumPy copies these, or returns a scalar
         return TracedArray(x.graph, x.graph.map(shape, read(x.step, places)))
     return viewed(x, shape, places)
 

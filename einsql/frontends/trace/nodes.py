@@ -81,12 +81,12 @@ class Step:
 
     Attributes:
         number: Steps are numbered as they are made, so sources come first.
-        extents: Of the labels: the axes', then those that are reduced over.
+        extents: The extents of the labels: the axes' labels, then the reduced labels.
         expr: The expression of an element; None for a tensor.
         how: The reduction over the labels behind the axes', as SQL's aggregate; None of a map.
         name: The name of the user's variable.
         dims: Names of the axes of a tensor, as far as the user has given them.
-        drops: Whether points that lie outside of what is read count for nothing.
+        drops: Whether points outside of the operands are ignored.
     """
 
     number: int

@@ -348,7 +348,7 @@ def _called(fn: Callable[..., Any], traced: Sequence[Any]) -> Any:
 
 
 def _taken(form: Any, value: Any, taken: dict[int, Any]) -> bool:
-    """Whether an argument is as it was traced; its tensors come into `found` by their numbers."""
+    """Returns True if an argument matches the traced form; puts its tensors into `taken`."""
     if isinstance(form, _Numbered):
         taken[form.number] = value
         return _is_given(value)

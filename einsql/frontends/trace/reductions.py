@@ -40,7 +40,7 @@ def reduced(
         keepdims: Whether these axes stay, with one element.
         how: SQL's aggregate.
         element: Returns the aggregated expression of an element.
-        dtype: Of the result, if it is not the element's.
+        dtype: The result's type; None for the element's type.
         nothing: The result over no elements.
 
     Raises:

@@ -31,11 +31,11 @@ class Body:
     """The content of a SELECT.
 
     Attributes:
-        extents: Of the labels.
+        extents: The extents of the labels.
         keys: The labels that are keys, in the order of the array's axes.
         expr: The expression of an element, or the aggregated expression.
         how: The aggregate, or None.
-        finish: An expression of the aggregate, which `place` stands for.
+        finish: An expression of the aggregate, whose placeholder is `place`.
     """
 
     extents: tuple[int, ...]
@@ -93,7 +93,7 @@ class Select:
 
         def visit(e: Expr) -> None:
             for r in reads(e):
-                for i in r.index:  # what an index reads comes before what it indexes
+                for i in r.index:  # the sources of an index come before the indexed array
                     visit(i)
                 ordered.setdefault(r)
 

@@ -55,7 +55,7 @@ def untraceable(what: str, hint: str) -> NotSupportedError:
 def assigned() -> tuple[str, ...]:
     """The variables to which the user's line assigns the current result.
 
-    What a function returns at once is assigned by who calls it.
+    The caller assigns the value that a function returns directly.
     """
     frame = users_frame()
     names: tuple[str, ...] = (_RETURNED,)

@@ -24,7 +24,7 @@ from einsql.frontends.trace.steps import Graph, simple
 from einsql.frontends.trace.text import name_text, unused
 
 LONGEST = 24
-"""Function calls of an expression that is written where it is read."""
+"""The most function calls of an expression that is inlined into its reader."""
 
 
 @dataclass
@@ -280,7 +280,7 @@ def _does(expr: Expr) -> str:
 
 
 def _reachable(outputs: Sequence[Step], exprs: Mapping[Step, Expr] | None = None) -> set[Step]:
-    """Returns the outputs and what they read, by their own expressions or by others."""
+    """Returns the outputs and all steps that they read, directly or indirectly."""
     seen: set[Step] = set(outputs)
     waiting = list(outputs)
     while waiting:
@@ -297,7 +297,7 @@ def _keys(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _filled(keys: Sequence[str | None]) -> tuple[str, ...]:
-    """Names for every axis, those that nothing reads too."""
+    """Returns names for all axes, also for axes that no step reads."""
     taken = {k for k in keys if k is not None}
     names: list[str] = []
     for n, k in enumerate(keys):

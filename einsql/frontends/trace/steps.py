@@ -19,7 +19,7 @@ class Graph:
 
     Attributes:
         tensors: Names of tensors, each with its step and array, in their order.
-        checks: Steps that index others, and the extent of what they index.
+        checks: Steps that are indices, and the extents of the indexed axes.
         silent: Whether steps are not named after variables of the user's.
     """
 
@@ -46,7 +46,7 @@ class Graph:
         return step
 
     def constant(self, name: str, array: np.ndarray, dtype: DType) -> Step:
-        """An array that the program brings along, as it is now: it may change afterwards."""
+        """A snapshot of an array of the program, which may change afterwards."""
         known = self._constants.get(id(array))  # which is no other's, as the array is kept
         if known is None or not _same(known[1], array):
             copy = array.copy()

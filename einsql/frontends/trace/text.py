@@ -21,6 +21,7 @@ _BINARY = {
 _FLIPPED = {"lt": ">", "le": ">=", "eq": "=", "ne": "<>"}
 _NAMED = {"ln": "LN", "mod": "%", "greatest": "GREATEST", "least": "LEAST"}
 _ATOM, _NEGATED, _NOT, _MEMBER = 10, 8, 3, 9
+"""Binding strengths of expressions, on the scale of `_BINARY`; an atom needs no parentheses."""
 _ADAPTING = {*_BINARY, "greatest", "least", "pow", "atan2"}
 """Functions in whose calls a bare number takes the type of the other argument."""
 

@@ -40,7 +40,7 @@ class Viewer(Protocol):
 
     @property
     def step(self) -> Step:
-        """The array as it is now, with all that was written through other views."""
+        """The array's present state, with writes through other views."""
 
     def show(self, view: View, step: Step) -> None:
         """Makes the array show other elements."""
@@ -53,7 +53,7 @@ class Buffer:
     Attributes:
         step: Their present values.
         given: Whether they are an argument's, which the caller has.
-        shown: The arrays that show them, as long as somebody has them.
+        shown: Weak references to the arrays that are views of the elements.
     """
 
     step: Step
@@ -89,7 +89,7 @@ def whole(step: Step, given: bool = False) -> View:
 
 
 def write(target: Viewer, new: Step) -> None:
-    """Changes an array's elements, and thereby all views of them.
+    """Changes an array's elements, which also changes all views of them.
 
     Args:
         target: The array.

@@ -1,7 +1,7 @@
 """Statements that change tensors: CREATE, INSERT, UPDATE, DELETE and COPY.
 
-Each one computes everything first and stores it last, so that an error at any point leaves the
-database as it was.
+Each statement computes all changes first and stores them last, so that an error at any point leaves
+the database unchanged.
 """
 
 from einsql.session.statements.copy import copy

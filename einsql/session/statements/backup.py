@@ -1,7 +1,7 @@
-"""BACKUP, EXPORT DATABASE and IMPORT DATABASE: a whole database in other files, and back.
+"""BACKUP, EXPORT DATABASE and IMPORT DATABASE: copies of a whole database in other files.
 
-A backup is a database. An export is a directory: DuckDB's own export, which plain DuckDB imports,
-and beside it what einsql has in the database.
+A backup is a database. An export is a directory with DuckDB's own export, which plain DuckDB can
+import, and the export of einsql's objects.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _TABLES = 0.5
 
 
 def backup(ctx: Context, statement: Backup) -> None:
-    """BACKUP TO: the newest commit of the session's database, as a database of its own.
+    """BACKUP TO: copies the newest commit of the session's database to a new database.
 
     Raises:
-        OperationalError: A transaction is running, something has the target's name, a payload is
-            damaged, or the target cannot be written. Nothing of the backup is left then.
+        OperationalError: A transaction is running, the target exists, a payload is damaged, or the
+            target cannot be written. An incomplete backup is removed.
     """
     _refuse_off(ctx, "BACKUP")
     if ctx.store.in_transaction:
@@ -81,15 +81,15 @@ def _at(position: int) -> Iterator[None]:
 
 
 def export(ctx: Context, statement: Export) -> bool:
-    """EXPORT DATABASE: DuckDB's export with the tensors, views and macros of this session's state.
+    """EXPORT DATABASE: DuckDB's export and the tensors, views and macros that the session sees.
 
     Returns:
-        False if it is another database's, which is DuckDB's to export.
+        False if the statement exports an attached database, which DuckDB exports alone.
 
     Raises:
-        OperationalError: The directory holds files, a payload is damaged, or it cannot be written.
-            Nothing of the export is left then.
-        NotSupportedError: The directory is at another machine, or DuckDB cannot export a table.
+        OperationalError: The directory is not empty or cannot be written, or a payload is damaged.
+            An incomplete export is removed.
+        NotSupportedError: The directory is on another machine, or DuckDB cannot export a table.
     """
     _refuse_off(ctx, "EXPORT DATABASE")
     current = str(ctx.duck.execute("SELECT current_database()")[0][0])
@@ -138,7 +138,7 @@ def _export_tables(ctx: Context, part: str, target: str, options: str) -> None:
                 statement = statements[span.start : span.end]
                 tokens = tokenize(statement) if guard.CATALOG in statement else []
                 if not _makes_catalog(tokens):
-                    # DuckDB looks for the files beside load.sql, readers of it may not.
+                    # DuckDB resolves the paths relative to load.sql; other readers may not.
                     kept.append(statement.replace(literal(part)[:-1], literal(target)[:-1]))
                 elif tokens[0].text.upper() == "COPY":
                     words = [token.text.upper() for token in tokens]
@@ -171,7 +171,7 @@ def _export_objects(ctx: Context, part: str) -> None:
 
 
 def _publish(part: str, target: str) -> None:
-    """Synchronises an export to disk, then renames it to its final name."""
+    """Syncs an export, then renames it to its final name."""
     with writing(target):
         for name in os.listdir(part):
             path = os.path.join(part, name)
@@ -191,14 +191,14 @@ def _publish(part: str, target: str) -> None:
 
 
 def import_database(ctx: Context, statement: Import) -> None:
-    """IMPORT DATABASE: what an export holds, all of it or nothing.
+    """IMPORT DATABASE: imports all objects of an export, or none of them.
 
-    In a transaction that was begun before, a failure leaves nothing to do but ROLLBACK: DuckDB
-    cannot undo a part of one.
+    A failure within the caller's transaction aborts the transaction, because DuckDB cannot undo a
+    part of one.
 
     Raises:
         OperationalError: A file is missing or damaged.
-        ProgrammingError: The database has something of a name already.
+        ProgrammingError: The database already has an object of the same name.
     """
     _refuse_off(ctx, "IMPORT DATABASE")
     folder = os.path.realpath(os.path.expanduser(statement.path))
@@ -224,7 +224,7 @@ def import_database(ctx: Context, statement: Import) -> None:
 
 
 def _check_place(ctx: Context, objects: Sequence[Object]) -> None:
-    """Refuses objects whose names exist, or that would be in another database than their tables."""
+    """Refuses objects whose names exist, or whose database would differ from their tables'."""
     if not objects:
         return
     current = str(ctx.duck.execute("SELECT current_database()")[0][0])
@@ -250,7 +250,7 @@ def _taken(item: Object) -> Error:
 
 def _import_tables(ctx: Context, folder: str, objects: Sequence[Object]) -> None:
     """Has DuckDB import its tables, and refuses tables with names of einsql's objects."""
-    ctx.duck.names_changed = True  # a commit looks for names that others have given meanwhile
+    ctx.duck.names_changed = True  # a commit checks the names of concurrent commits
     before = ctx.duck.names()
     text = f"IMPORT DATABASE {literal(folder)}"
     ctx.duck.run(lambda: ctx.duck.execute(text), ctx.tick)

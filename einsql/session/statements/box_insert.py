@@ -59,7 +59,7 @@ class Boxed:
     flags: tuple[str, ...]
 
     def write(self, tensor: Tensor, fields: Fields, inputs: Mapping[str, Fields]) -> Write | None:
-        """Returns the cells to store, or None if rows have to be checked singly.
+        """Returns the cells to store, or None if rows have to be checked individually.
 
         Args:
             tensor: The tensor before the statement; it has this schema and a default.
@@ -100,7 +100,7 @@ def boxed(
     ends: Sequence[object],
     constants: Mapping[str, int | str],
 ) -> Boxed | None:
-    """Returns how every result of a SELECT becomes a box, or None if runs have to check.
+    """Returns the conversion of a SELECT's results to boxes, or None if each run has to check.
 
     Args:
         schema: The tensor's schema.

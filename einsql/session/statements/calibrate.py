@@ -1,8 +1,8 @@
 """CALIBRATE: measures the rates of a site, with the kernels and exchanges that plans use.
 
-Virtual sites share this process, so what one of them reaches while it runs alone is what
-a site is taken to reach. Ranks are measured while all of them work, as they do in plans:
-they may share cores, memory and the network.
+Virtual sites run one after another in this process, so a site's rate is the rate of the process.
+Ranks are measured while all of them work, as they do in plans, because they may share cores,
+memory and the network.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ if TYPE_CHECKING:
     from einsql.storage.fields import Fields
 
 BUDGET = 0.08
-"""Seconds for each measurement, which is repeated as long; the fastest counts."""
+"""Seconds of each measurement, in which it is repeated; the fastest repetition counts."""
 
 MATRIX = 768
-"""Extents of the measured contraction."""
+"""The extent of each label of the measured contraction."""
 
 TERMS = 8
-"""Of the continued fraction that is the measured map: its arithmetic outlasts its reading."""
+"""Terms of the measured map's continued fraction: enough that arithmetic dominates reading."""
 
 LARGE = 4096
-"""Extents of the arrays that maps and memory's bandwidth are measured with, which fit no cache."""
+"""The extents of the arrays that measure maps and memory bandwidth, which fit no cache."""
 
 VIRTUAL = 4
 """The number of sites for measuring exchanges in one process."""
 
 PIECES = 512
-"""Rows and columns that a process exchanges. They are few enough that readers do not stream
-them, because then the time of the exchange would be part of the reader's."""
+"""Rows and columns that a process exchanges. They are so few that readers do not stream them;
+the time of a streamed exchange would be part of the reader's time."""
 
 
 def calibrated(settings: Settings, tick: Tick, cluster: Cluster | None = None) -> Machine:
@@ -68,7 +68,7 @@ def calibrated(settings: Settings, tick: Tick, cluster: Cluster | None = None) -
 
     Args:
         settings: The settings that select kernels.
-        tick: Called with the fraction done; an exception from it ends the measurement.
+        tick: Callback with the completed fraction, 0 to 1; raises to cancel.
         cluster: The ranks of the session.
     """
     measures = _Measures(settings, tick, cluster)
@@ -92,12 +92,12 @@ def calibrated(settings: Settings, tick: Tick, cluster: Cluster | None = None) -
 
 
 def calibration_rows(machine: Machine) -> list[tuple[str, float, str]]:
-    """The machine as rows of name, value and unit."""
+    """Returns the machine's rates as rows of name, value and unit."""
     return [(name, getattr(machine, name), RATES[name].unit) for name in RATES]
 
 
 class _Measures:
-    """Single measurements, with progress over all of them.
+    """The individual measurements, with their common progress.
 
     Attributes:
         sites: The number of sites that exchange.
@@ -151,10 +151,10 @@ class _Measures:
         return self._bandwidth
 
     def exchange(self, extent: int) -> tuple[float, float, int]:
-        """A map by rows and a map by columns over sites, with an exchange between.
+        """Measures a map by rows and a map by columns over sites, with an exchange in between.
 
         Returns:
-            Seconds of the second map, seconds of the exchange and its bytes.
+            The seconds of the second map, the seconds of the exchange and its bytes.
         """
         extents = {"i": extent, "j": extent}
         (x,) = _tensors("a", ("ij",), extents, DType.FLOAT)
@@ -174,8 +174,8 @@ class _Measures:
     def _arithmetic(self, node: EinSum) -> float:
         """Returns a kernel's seconds minus the memory time of the cost model.
 
-        At least a quarter of the seconds, because the difference is inaccurate, and matters
-        little, if memory dominates.
+        The minimum is a quarter of the seconds, because the difference is inaccurate if memory
+        dominates, and then matters little.
         """
         seconds = self._kernel(node)
         tensors = [*(o.source for o in node.operands), node]
@@ -183,7 +183,7 @@ class _Measures:
         return max(seconds - values / self.processes / self._bandwidth, seconds / 4)
 
     def _kernel(self, node: EinSum) -> float:
-        """Seconds of the kernel that a node is compiled to, in every process at once."""
+        """Returns the seconds of a node's kernel, run in every process at the same time."""
         if self._cluster is not None:
             cut = {a.label: self.processes if a.label == "i" else 1 for a in node.axes}
             return float(self._program(self._placed(node, self.processes, cut), node)[-1])
@@ -195,12 +195,12 @@ class _Measures:
         return self._fastest(lambda: runner(fields, lambda _: None))
 
     def _placed(self, root: EinSum, sites: int, *parts: Mapping[str, int]) -> Program:
-        """Places a graph with a given cut for each node."""
+        """Places a graph with the cut of each node in `parts`."""
         cuts = tuple(Cut(f"r{n}", dict(p), 1, 0.0, 0.0, 0.0) for n, p in enumerate(parts))
         return place(root, Decomposition("calibration", sites, cuts, 0.0))
 
     def _program(self, placed: Program, root: EinSum) -> np.ndarray:
-        """Seconds of each step of a program."""
+        """Returns the seconds of each step of a program."""
         inputs: dict[str, Fields] = {}
         for step in placed.steps:
             if isinstance(step, Load):
@@ -243,6 +243,7 @@ class _Measures:
 
 
 MEASUREMENTS = 9
+"""The number of measurements of a calibration, by which the completed fraction is computed."""
 
 
 def _tensors(

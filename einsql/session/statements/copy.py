@@ -1,4 +1,4 @@
-"""COPY: tensors and results to files, and files into tensors."""
+"""COPY: writes tensors and results to files, and reads files into tensors."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def copy(ctx: Context, statement: Copy) -> int:
 
     Raises:
         OperationalError: The file is missing, damaged or of another format.
-        DataError: Its shape or dtype is not the tensor's.
-        IntegrityError: A row's key is out of bounds, there twice or there already.
+        DataError: The file's shape or dtype is not the tensor's.
+        IntegrityError: A row's key is out of bounds, occurs twice or exists already.
     """
     if not ctx.settings.enable_external_access:
         raise OperationalError("COPY is off: enable_external_access is false")
@@ -77,7 +77,7 @@ def _flag(options: Mapping[str, str], name: str, usual: bool) -> bool:
     return _BOOLEANS[text.upper()]
 
 
-# ---- out
+# ---- COPY TO
 
 
 def _copy_out(ctx: Context, statement: Copy, options: Mapping[str, str], form: files.Form) -> int:
@@ -135,8 +135,8 @@ def _arrays(ctx: Context, statement: Copy, result: Result, suffix: str, member: 
 
 
 def _matrix(ctx: Context, result: Result, path: str) -> int:
-    """Writes a Matrix Market file: an array if every key is present, else coordinates."""
-    from einsql.storage.files import matrix_market  # pyarrow takes 60 ms
+    """Writes a Matrix Market file, in array format if every key is present, else as coordinates."""
+    from einsql.storage.files import matrix_market  # importing pyarrow takes 60 ms
 
     values = [c for c in result.columns if c.field is not None]
     if len(values) != 1:
@@ -152,7 +152,7 @@ def _matrix(ctx: Context, result: Result, path: str) -> int:
     return matrix_market.write_rows(path, value.dtype, export.shape(result), listed, batches)
 
 
-# ---- in
+# ---- COPY FROM
 
 
 def _copy_in(ctx: Context, statement: Copy, member: str | None, form: files.Form) -> int:
@@ -204,7 +204,7 @@ def _refuse_shifted(schema: Schema) -> None:
 
 
 def _refuse_offset(starts: Mapping[str, int], hint: str) -> None:
-    """An array in a file counts its keys from 0."""
+    """Refuses keys with other lower bounds than 0, where arrays in files start."""
     for key, lo in starts.items():
         if lo != 0:
             raise DataError(

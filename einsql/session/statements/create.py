@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from einsql.planner.context import Context
 
 MAX_ELEMENTS = 2**40
-"""A declared tensor larger than this is a typing mistake; no machine holds it."""
+"""The most elements of a declared tensor. A larger one fits no machine, so it is a mistake."""
 
 
 def create_tensor(ctx: Context, statement: CreateTensor) -> int:
     """CREATE TENSOR, declared or AS SELECT; returns the number of rows stored.
 
     Raises:
-        ProgrammingError: The name is taken, or columns are wrong.
+        ProgrammingError: The name exists, or columns are wrong.
     """
     taken = taken_by(ctx, statement.name, statement.temporary)
     if taken is not None and not statement.replace:
@@ -97,7 +97,7 @@ def _parts(
     """Resolves PARTITION BY.
 
     Returns:
-        The number of parts of each key, 1 if it is not named, and the positions of the named
+        The number of parts of each key, 1 for unnamed keys, and the positions of the named
         keys in their order.
     """
     keys = {k.name.lower(): k for k in schema.keys}
@@ -143,7 +143,7 @@ def _declared(ctx: Context, statement: CreateTensor) -> Tensor:
             cell = query_binder(ctx).scalar(statement.default)
             value = constant(ctx, convert(cell, dtype), name)
             default, value = value.item(), stored(value, dtype)
-        # A stride-0 view holds the default everywhere without storing it anywhere.
+        # A stride-0 view has the default in every element, but stores it once.
         fields[name] = np.broadcast_to(value, schema.shape)
     if statement.default is None:
         schema = Schema(keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
@@ -153,12 +153,12 @@ def _declared(ctx: Context, statement: CreateTensor) -> Tensor:
 
 
 def _stored(name: str, result: Result, foreign: set[int]) -> Tensor:
-    """A result as a tensor of its own: no NULLs, no hidden keys, memory nobody shares.
+    """Returns a result as a tensor without NULLs, hidden keys or shared memory.
 
     Args:
         name: The tensor's name.
         result: The result to store.
-        foreign: Ids of the owners of memory that is copied, for others use it.
+        foreign: The ids of memory owners that have other users, whose memory is copied.
     """
     if result.hidden:
         raise ProgrammingError(

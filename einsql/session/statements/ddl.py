@@ -31,10 +31,10 @@ Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 
 
 def create_view(ctx: Context, statement: CreateView) -> None:
-    """CREATE [OR REPLACE] VIEW; a wrong query is refused now.
+    """CREATE [OR REPLACE] VIEW; rejects a wrong query at once.
 
     Raises:
-        ProgrammingError: The name is taken, or the query is wrong.
+        ProgrammingError: The name exists, or the query is wrong.
     """
     taken = taken_by(ctx, statement.name, statement.temporary)
     if taken is not None and not (statement.replace and kind_of(taken) == "view"):
@@ -153,7 +153,7 @@ def drop(ctx: Context, statement: Drop) -> None:
     """DROP TENSOR, VIEW or MACRO; each also removes damaged objects of unknown kind.
 
     Raises:
-        ProgrammingError: There is none of that name and kind.
+        ProgrammingError: No object of that kind has the name.
     """
     # Macros have a separate namespace; a damaged row may have the other form of the name.
     names = [statement.name, macro_key(statement.name)]
@@ -177,7 +177,7 @@ def drop(ctx: Context, statement: Drop) -> None:
 
 
 def show(ctx: Context, statement: Show) -> Table:
-    """The rows of SHOW SETTINGS, SHOW TENSORS and DESCRIBE."""
+    """Returns the column names and rows of SHOW SETTINGS, SHOW TENSORS and DESCRIBE."""
     if statement.what == "settings":
         settings = [(n, setting_text(ctx.settings, n)) for n in SETTINGS]
         ranks = "none" if ctx.cluster is None else str(ctx.cluster.ranks)
@@ -240,7 +240,7 @@ def _tile_columns(relation: TileRelation) -> list[tuple[Any, ...]]:
 
 
 def _partition_text(tensor: Tensor) -> str:
-    """The declared cut as `i 4, j 2`; `()` for a copy at every site, empty if there is none."""
+    """Formats the declared cut as `i 4, j 2`, `()` for a copy at every site, "" without one."""
     if tensor.partition is None:
         return ""
     keys = tensor.relation.schema.keys
@@ -261,7 +261,7 @@ def _placement_text(tensor: Tensor, sites: int) -> str:
     stored = Input(tensor.name, schema, tensor.partition, tensor.order, tiles)
     if sites == 1 or not stored.settled:
         return ""
-    from einsql.optimizer.placement.layouts import lying  # 20 ms, for several sites only
+    from einsql.optimizer.placement.layouts import lying  # takes 20 ms; only several sites need it
 
     extents = {k.name: k.extent for k in schema.keys}
     return described(lying(stored, sites), sites, extents)

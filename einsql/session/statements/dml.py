@@ -95,14 +95,14 @@ class Part(ABC):
 
 @dataclass(frozen=True, slots=True)
 class UpdateOrDelete(Part):
-    """A change of rows that exist."""
+    """A change of existing rows."""
 
     touch: Touch
     ends: Ends = ()
 
     @property
     def root(self) -> Node:
-        """The node of the rows that are touched."""
+        """The node of the touched rows."""
         return self.touch.node
 
     def within_ends(self, fields: Fields, inputs: Inputs) -> tuple[Touch, Fields]:
@@ -118,7 +118,7 @@ class UpdateOrDelete(Part):
             bounds = zip(box.tolist(), schema.keys, strict=True)
             keys = tuple(Key(k.name, lo, hi) for (lo, hi), k in bounds)
             schema = Schema(keys, schema.fields)
-        # `updated` and `deleted` read nothing of the node but its schema.
+        # `updated` and `deleted` read only the schema of the node.
         return replace(self.touch, node=Input("", schema)), fields
 
 
@@ -256,7 +256,7 @@ class PreparedDml:
         roots = run_plans(self.plans, inputs, ctx.tick)
         root_fields = [as_fields(arrays) for arrays, _ in roots]
         result = None
-        if self.shown is not None:  # before its memory can be overwritten
+        if self.shown is not None:  # before the changes overwrite its memory
             result = self.plans[0].wrap(*roots[0])
         changes: list[WriteSet] = []
         number, at = -1, 0 if self.shown is None else 1
@@ -289,10 +289,10 @@ def run(ctx: Context, tree: exp.Expr, text: str) -> tuple[Outcome, PreparedDml |
     """Runs a statement that changes tensors, within `store.statement`.
 
     Returns:
-        The outcome, and the prepared statement; None instead if DuckDB took part.
+        The outcome, and the prepared statement, or None if DuckDB ran a part.
 
     Raises:
-        IntegrityError: A key would occur twice, or several rows of FROM meet one row.
+        IntegrityError: A key would occur twice, or several rows of FROM match one row.
         DataError: A value is NULL or does not fit.
         Error: The statement is wrong, or outside the tensor fragment.
     """
@@ -383,7 +383,7 @@ def _parts(ctx: Context, tree: exp.Expr, binder: QueryBinder) -> tuple[list[Part
 def _part(
     ctx: Context, binder: QueryBinder, tree: exp.Expr, parts: Sequence[Part], several: bool
 ) -> Part:
-    """Binds a change. Changes in its own WITH are appended to `parts` meanwhile."""
+    """Binds a change, and appends the changes in its own WITH to `parts`."""
     if not isinstance(tree, exp.Insert | exp.Update | exp.Delete):
         raise unsupported("MERGE", tree, "It is for tables, and this statement changes tensors.")
     target = target_of(tree)

@@ -69,17 +69,17 @@ def loaded(ctx: Context, tensor: Tensor, file: files.FileTensor) -> Tensor:
 
 
 def written(ctx: Context, result: Result, path: str, name: str) -> bool:
-    """Lets ranks write the one value column of a result into a file, each its own tiles.
+    """Writes the only value column of a result to a file; each rank writes its own tiles.
 
     Args:
         ctx: The session.
         result: The result to write.
-        path: The file; it is replaced when all of them have written.
+        path: The file's path; the file is replaced after all ranks have written.
         name: The array's name in formats that have names.
 
     Returns:
-        True if they have written the file. False for a result that is not on ranks, or that
-        has no such file format.
+        True if the ranks have written the file. False for a result that is not on ranks or
+        that the format does not support.
 
     Raises:
         OperationalError: The file cannot be written; it is unchanged then.
@@ -122,7 +122,7 @@ def inserted(
         replaces: Whether existing rows may be overwritten.
 
     Returns:
-        None if rows have to be checked singly: they have other keys or types, or may exist
+        None if rows have to be checked individually: they have other keys or types, or may exist
         already.
 
     Raises:

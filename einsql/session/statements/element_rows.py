@@ -1,4 +1,4 @@
-"""Rows of files, written into tensors by their keys, a batch at a time."""
+"""Rows of files, which are written to tensors by their keys, in batches."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 def inserted(
     ctx: Context, tensor: Tensor, source: Rows, path: str, member: str | None
 ) -> tuple[Tensor, int]:
-    """The tensor with the rows of files, and how many these are.
+    """Returns the tensor with the rows of files, and the number of rows.
 
-    Rows are new, as those of INSERT: a key that has a value is an error, but for a tensor
-    with DEFAULT, whose values they replace. Beside the tensor a batch of rows is in memory,
-    and a byte for each key that tells which ones came.
+    As in INSERT, a row whose key exists is an error, unless the tensor has a DEFAULT; then
+    the row replaces the value. Memory use is the tensor, one batch of rows and one byte for
+    each key, which marks the read keys.
 
     Args:
         ctx: The session.
         tensor: The tensor before the statement.
         source: The rows.
         path: The path in the statement.
-        member: The file's name for a tensor's one value column, if it is another.
+        member: The file's name for the only value column; None for the column's own name.
 
     Raises:
-        DataError: Columns do not fit, a value is NULL or none of its column's type.
-        IntegrityError: A key is out of bounds, exists already or is there twice.
+        DataError: Columns do not fit, or a value is NULL or not of its column's type.
+        IntegrityError: A key is out of bounds, exists already or occurs twice.
     """
     schema = tensor.relation.schema
     names = _names(tensor, source, path, member)
@@ -92,7 +92,7 @@ def _names(tensor: Tensor, source: Rows, path: str, member: str | None) -> dict[
 
 
 def _cells(schema: Schema, batch: Batch, names: dict[str, str], path: str) -> np.ndarray:
-    """The flat index of each row; a tensor without keys has the one cell 0."""
+    """Returns the flat index of each row; a tensor without keys has only cell 0."""
     flat = np.zeros(len(next(iter(batch.values()))), np.int64)
     for key in schema.keys:
         at = batch[names[key.name]]
@@ -114,7 +114,7 @@ def _refuse_twice(
     path: str,
     name: str,
 ) -> None:
-    """Refuses a key that is there already, in the tensor or in an earlier row."""
+    """Refuses a key that exists in the tensor or in an earlier row."""
     wrong = came[at]
     if not wrong.any():
         if np.all(at[1:] > at[:-1]):

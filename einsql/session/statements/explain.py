@@ -1,4 +1,4 @@
-"""EXPLAIN: the plan of a statement, and with ANALYZE what running it took."""
+"""EXPLAIN: the plan of a statement, and with ANALYZE its measured costs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def explain(ctx: Context, statement: st.Explain) -> Explanation:
-    """The explanation of a statement, under the settings that EXPLAIN's options name.
+    """Returns the explanation of a statement under the settings of EXPLAIN's options.
 
     Raises:
-        Error: The statement is wrong, or has no explanation of the format.
+        Error: The statement is wrong, or cannot be explained in the format.
     """
     inner = statement.statement
     if isinstance(inner, st.DuckDBStatement):
@@ -58,7 +58,7 @@ def _query(statement: st.Explain) -> exp.Query:
     """Returns the query whose plan an EXPLAIN shows.
 
     Raises:
-        NotSupportedError: The statement has none.
+        NotSupportedError: The statement has no query.
     """
     inner = statement.statement
     query = inner.query if isinstance(inner, st.CreateTensor) else None

@@ -21,7 +21,7 @@ def explain_change(ctx: Context, asked: Explain, cluster: Topology | None) -> Ex
     """Explains a statement that changes tensors. ANALYZE computes, but stores nothing.
 
     Raises:
-        NotSupportedError: It computes nothing, or a drawing of several roots is asked for.
+        NotSupportedError: The statement computes nothing, or the drawing has several roots.
         Error: The statement is wrong.
     """
     assert isinstance(asked.statement, st.Change)

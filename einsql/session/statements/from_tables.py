@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from einsql.planner.context import Context
 
 MAX_ELEMENTS = 2**40
-"""The most elements of a tensor, as for a declared one."""
+"""The most elements of a tensor, as in `create.MAX_ELEMENTS`."""
 
 SPARSE = 16
-"""A table is sparse if its rows are fewer than one in this many elements."""
+"""Elements per row: a table with more elements for each row is sparse."""
 
 Columns = list[tuple[str, DType, np.ndarray]]
 
@@ -53,8 +53,8 @@ def tensor_of(ctx: Context, name: str, table: TableResult, empty: Tensor | None)
     Args:
         ctx: The session.
         name: The tensor's name.
-        table: Leading integer columns are keys, but for the last column and one named `val`;
-            the rest are values.
+        table: The rows. Leading integer columns are keys, except the last column and `val`;
+            the other columns are values.
         empty: The declared tensor, whose columns match the table's by position; None infers it.
 
     Raises:
@@ -121,7 +121,7 @@ def fitted(tensor: Tensor, order: list[str], columns: Columns) -> dict[str, np.n
     """Casts columns to the types of a tensor's columns. Returns them by name.
 
     Raises:
-        ProgrammingError: There are too many or too few, or a key is no integer.
+        ProgrammingError: The number of columns is wrong, or a key is no integer.
         DataError: A value does not fit.
     """
     if len(order) != len(columns):
@@ -137,8 +137,8 @@ def read(table: TableResult) -> Columns:
     """Returns names, types and values of a table's columns.
 
     Raises:
-        NotSupportedError: Tensors have no such type.
-        DataError: There are NULLs.
+        NotSupportedError: A column has a type that tensors do not have.
+        DataError: A column has NULLs.
     """
     arrow_table = table.arrow()
     columns: Columns = []
@@ -156,7 +156,7 @@ _WIDER = {"uint8": "int16", "uint16": "int32", "uint32": "int64"}
 
 
 def _typed(name: str, type_name: str, column: pa.ChunkedArray) -> tuple[DType, np.ndarray]:
-    import pyarrow as pa  # only boundaries need it
+    import pyarrow as pa  # only DuckDB's rows need it
 
     kind: Any = column.type
     if type_name in ("HUGEINT", "UHUGEINT", "UBIGINT"):
@@ -186,7 +186,7 @@ def _typed(name: str, type_name: str, column: pa.ChunkedArray) -> tuple[DType, n
 def inserted_rows(
     ctx: Context, tensor: Tensor, statement: Insertion, text: str, refusal: Error
 ) -> tuple[WriteSet, int]:
-    """Returns the cells that INSERT stores of a SELECT that DuckDB runs.
+    """Returns the cells that INSERT stores for a SELECT that DuckDB runs.
 
     Raises:
         Error: The refusal, if DuckDB may not run the SELECT; a row does not fit the tensor.
@@ -207,11 +207,11 @@ def changed_rows(ctx: Context, tensor: Tensor, text: str, alias: str, refusal: E
         tensor: The tensor to change.
         text: The statement.
         alias: The tensor's name in the statement.
-        refusal: The binder's error, why einsql alone cannot run the statement.
+        refusal: The binder's error, because einsql alone cannot run the statement.
 
     Raises:
         Error: The refusal, if DuckDB may not or cannot run the statement.
-        IntegrityError: Several rows of FROM meet one row of the tensor.
+        IntegrityError: Several rows of FROM match one row of the tensor.
         DataError: A new value is NULL, or does not fit.
     """
     schema = tensor.relation.schema

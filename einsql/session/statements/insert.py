@@ -1,4 +1,4 @@
-"""INSERT: rows of VALUES or of a SELECT, written into a tensor by their keys."""
+"""INSERT: writes rows of VALUES or of a SELECT into a tensor by their keys."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def inserted(
         order: The tensor's column for each column of the result.
         result: The result of the SELECT.
         replaces: Whether existing rows are overwritten.
-        constants: The number of each field that has one number in every row, as far as the
-            binder knows.
+        constants: The number of each field with the same number in every row, as far as the
+            binder has determined it.
 
     Raises:
         IntegrityError: A key exists already, occurs twice or is out of bounds.
@@ -88,7 +88,7 @@ def _box(
     replaces: bool,
     constants: Mapping[str, int],
 ) -> Write | None:
-    """Returns a dense result as a box of free cells, or None if rows have to be checked singly.
+    """Returns a dense result as a box of free cells; None if each row has to be checked.
 
     A key of the tensor is a key of the result, or one number for all rows.
 
@@ -97,7 +97,7 @@ def _box(
         source: The result's column for each column of the tensor.
         result: The result of the SELECT.
         replaces: Whether existing rows are overwritten.
-        constants: As for `inserted`.
+        constants: The constants of fields; see `inserted`.
     """
     schema, source_schema = tensor.relation.schema, result.schema
     if result.hidden or not source_schema.size or len(result) < source_schema.size:
@@ -141,7 +141,7 @@ def _box(
 
 
 def constant_fields(relation: Relation) -> dict[str, int | str]:
-    """Returns the fields of a SELECT with one number in every row.
+    """Returns the fields of a SELECT that have the same number in every row.
 
     The value is the number, or the name of the `ParameterInput` that has it. Absent rows may have
     other numbers.
@@ -357,7 +357,7 @@ def _own(array: np.ndarray | np.bool_, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def cells(tensor: Tensor, table: dict[str, np.ndarray], count: int) -> np.ndarray:
-    """The flat index of each of some rows; a tensor without keys has the one cell 0.
+    """Returns the flat index of each row; a tensor without keys has only cell 0.
 
     Raises:
         IntegrityError: A key is out of bounds.

@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from einsql.planner.context import Context
 
 Execute = Callable[[str], Outcome]
-"""Runs a statement; its plan is cached."""
+"""Callback that runs a statement and caches its plan."""
 
 
 def run_loop(ctx: Context, loop: st.For, execute: Execute) -> Outcome:
-    """Runs a loop; it gives a row for each step.
+    """Runs a loop and returns a row for each step.
 
-    Outside of a transaction the loop is one, which is committed where the loop ends or stops,
-    and after each step that has used DuckDB, where a failure would undo all of it. A step
-    that fails or is cancelled is undone; what steps before it did stays.
+    Outside of a transaction the loop runs its own, which is committed at the end of the loop.
+    It is also committed after each step that used DuckDB, because a failure in DuckDB undoes
+    the whole transaction. A failed or cancelled step is undone; earlier steps are kept.
 
     Args:
-        ctx: The session, whose parameters are those of the call.
+        ctx: The session, with the parameters of the call.
         loop: The loop.
-        execute: Runs the statements of the body.
+        execute: Callback that runs the statements of the body.
 
     Raises:
-        Error: A step fails or is cancelled; the hint says what is kept, and
-            `ctx.progress.partial` has the rows of the steps before it.
+        Error: A step fails or is cancelled. The hint names the kept steps, and
+            `ctx.progress.partial` has their rows.
     """
     own = not ctx.store.in_transaction
     if loop.commits and not own:
@@ -77,7 +77,7 @@ def run_loop(ctx: Context, loop: st.For, execute: Execute) -> Outcome:
 
 
 class _Run:
-    """A loop that runs.
+    """A running loop.
 
     Attributes:
         given: The parameters of the call.
@@ -112,8 +112,8 @@ class _Run:
 
         Args:
             loop: The loop.
-            around: The variables of the enclosing loops, with their values.
-            lo: The fraction of the statement done before the loop.
+            around: The variables of the enclosing loops and their values.
+            lo: The completed fraction of the statement before the loop, 0 to 1.
             width: The loop's fraction of the statement.
         """
         ctx = self.ctx
@@ -163,7 +163,9 @@ class _Run:
         return (*self.given, *(value for _, value in at))
 
     def _statement(self, part: st.Part, at: tuple[tuple[str, int], ...], speaks: bool) -> None:
-        numbered = enumerate(self._parameters(at), 1)  # a part is planned for those that it reads
+        numbered = enumerate(
+            self._parameters(at), 1
+        )  # the plan of a part depends on the parameters it reads
         self.ctx.parameters = tuple(v if n in part.numbers else None for n, v in numbered)
         try:
             outcome = self.execute(part.text.text)
@@ -177,7 +179,7 @@ class _Run:
         self.changes += max(0, outcome.count) if isinstance(outcome, Changed) else 0
 
     def _speak(self, outcome: Outcome, at: tuple[tuple[str, int], ...]) -> None:
-        """Adds the row of a step; a step without one adds none."""
+        """Adds the row of a step, if the step has one."""
         if isinstance(outcome, Changed):
             raise InterfaceError("There are no results to fetch", hint="Execute a SELECT first.")
         if isinstance(outcome, Listing):

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 def writable(ctx: Context, target: Target) -> Tensor:
-    """The tensor of a statement's target.
+    """Returns the tensor of a statement's target.
 
     Raises:
-        ProgrammingError: There is no such tensor, or it belongs to the caller.
+        ProgrammingError: The tensor does not exist, or is the caller's array.
     """
     try:
         if ctx.store.get(target.name) is None and ctx.in_scope(target.name) is not None:
@@ -138,10 +138,10 @@ def refuse_null(fields: Fields, field: str, column: str) -> None:
 
 
 def constant(ctx: Context, cell: Typed, column: str) -> np.ndarray:
-    """The value of a constant expression as a rank-0 array of its type's carrier.
+    """Returns the value of a constant expression as a rank-0 array of its type's carrier.
 
     Raises:
-        DataError: It is NULL.
+        DataError: The value is NULL.
     """
     if cell.valid != TRUE and not evaluate(ctx, cell.valid):
         raise DataError(f"NULL cannot be stored in {column}")

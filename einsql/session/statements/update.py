@@ -1,4 +1,4 @@
-"""UPDATE and DELETE: what one bound node says about the tensor's rows."""
+"""UPDATE and DELETE: the changed cells, from the result of one bound node."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple
     Args:
         ctx: The session.
         tensor: The tensor before the statement.
-        touch: The statement, bound.
+        touch: The bound statement.
         fields: The result of its node.
 
     Raises:
-        IntegrityError: Several rows of FROM meet one row of the tensor.
+        IntegrityError: Several rows of FROM match one row of the tensor.
         DataError: A new value is NULL.
     """
     several = fields.count(Term(COUNT, above=1)) if COUNT in fields else 0
@@ -66,7 +66,7 @@ def _overwritten(
     columns: Mapping[str, str],
     presence: bool | None,
 ) -> tuple[Tensor, int]:
-    """The tensor with the touched rows changed on the ranks, and their number."""
+    """Returns the tensor with the touched rows changed on the ranks, and their number."""
     # The module imports the transport to the ranks.
     from einsql.session.statements.dml_on_ranks import overwritten
 
@@ -78,7 +78,7 @@ def refuse_default(tensor: Tensor) -> None:
     """Refuses DELETE from a tensor with a DEFAULT.
 
     Raises:
-        IntegrityError: The tensor has a DEFAULT, so every key exists always.
+        IntegrityError: The tensor has a DEFAULT, so every key always exists.
     """
     if tensor.default is not None:
         raise IntegrityError(
@@ -137,7 +137,7 @@ def _touched(touch: Touch, fields: Fields, tensor: Tensor) -> _Cells:
     touch_schema, schema = touch.node.schema, tensor.relation.schema
     labels = tuple(k.name for k in touch_schema.keys)
     number = rows(fields, touch_schema)
-    if touch.labels == labels:  # else a diagonal
+    if touch.labels == labels:  # other labels are a diagonal
         if number == touch_schema.size:
             if touch_schema.shape == schema.shape:
                 return _Cells(None, lambda a: a, number)

@@ -1,4 +1,4 @@
-"""Computed changes of a statement, which are stored together after all checks."""
+"""The computed changes of a statement, which are stored together after all checks."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class _Storing:
             return buffer_pool.empty(shape, dtype)
 
     def finished(self) -> Tensor:
-        """Does the delayed writes. Returns the new tensor."""
+        """Performs the delayed writes and returns the new tensor."""
         for cells, values in self.waiting:
             self.ctx.store.overwrite(cells, self.write.at, values)
         return changed(self.write.tensor, self.fields, self.mask)

@@ -222,5 +222,5 @@ def _mse_loss(x: Array, y: Array, reduction: int = 1) -> Array:
 
 
 def reduced(loss: Array, reduction: int) -> Array:
-    """A loss as it is, its mean or its sum."""
+    """Returns a loss per element, its mean or its sum."""
     return (loss, np.mean(loss), np.sum(loss))[reduction]

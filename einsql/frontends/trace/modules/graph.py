@@ -33,7 +33,7 @@ def run_module(module: Any, args: Sequence[Any], traced: Sequence[Any], graph: G
     """Traces a module over traced arguments.
 
     Args:
-        module: A torch.nn.Module, which is traced in evaluation as it is.
+        module: A torch.nn.Module, which is traced in its current mode.
         args: The arguments, arrays or PyTorch's tensors.
         traced: The same, traced.
         graph: The program; the module's parameters become tensors of it.
@@ -58,7 +58,7 @@ def run_module(module: Any, args: Sequence[Any], traced: Sequence[Any], graph: G
                 exported = exported.run_decompositions({})
             if _unknown(exported.graph_module):
                 exported = exported.run_decompositions()
-    except Exception as error:  # whatever torch.export raises means that it cannot say it
+    except Exception as error:  # any exception means that torch.export cannot export it
         reason = str(error).strip().split("\n")[0][:200]
         hint = "Does module(…) run with these arguments? Their shapes and types have to fit it."
         if "data-dependent" in reason:
