@@ -158,8 +158,8 @@ class Cut:
         for part in product(*(self._bounds(k) for k in keys)):
             box = dict(zip(keys, part, strict=True))
             where = tuple(slice(lo - n, hi - n) for (lo, hi), n in zip(part, lows, strict=True))
-            others = product(*(self._bounds(x) for x in reduced))
-            yield where, [box | dict(zip(reduced, o, strict=True)) for o in others]
+            reduced_bounds = product(*(self._bounds(x) for x in reduced))
+            yield where, [box | dict(zip(reduced, b, strict=True)) for b in reduced_bounds]
 
     def narrowed(self, node: EinSum, box: Box) -> EinSum:
         """Returns a node with these labels over a box."""

@@ -18,19 +18,19 @@ SPARSE = 2**27
 """Extent from which a key needs a minimum density: an array stores all of its values."""
 
 
-def bounds_in(found: Arrays, points: int) -> tuple[int, int]:
+def bounds_in(extremes: Arrays, points: int) -> tuple[int, int]:
     """Returns the bounds `[lo, hi)` of a key.
 
     Args:
-        found: Its least value `lo`, its greatest `hi`, and whether there is any (`some`).
+        extremes: Its least value `lo`, its greatest `hi`, and whether there is any (`some`).
         points: The greatest possible number of values.
 
     Raises:
         NotSupportedError: The bounds are too far apart.
     """
-    if not bool(found["some"]):
+    if not bool(extremes["some"]):
         return 0, 0
-    lo, hi = int(found["lo"]), int(found["hi"])
+    lo, hi = int(extremes["lo"]), int(extremes["hi"])
     if hi - lo >= WIDEST or (hi - lo >= SPARSE and hi - lo > 64 * points):
         raise NotSupportedError(
             f"A grouping key ranges from {lo} to {hi}, too far for a tensor key",

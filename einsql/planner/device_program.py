@@ -43,13 +43,13 @@ def shared_memory() -> Memory:
         OperationalError: There is no device.
     """
     with _one_at_a_time:
-        found: Any = device()  # the protocol does not promise a hash
-        return _memory_of(found)
+        gpu: Any = device()  # the protocol does not promise a hash
+        return _memory_of(gpu)
 
 
 @lru_cache(maxsize=1)
-def _memory_of(found: Device) -> Memory:
-    return Memory(found)
+def _memory_of(gpu: Device) -> Memory:
+    return Memory(gpu)
 
 
 class DeviceProgram(Program):

@@ -40,17 +40,17 @@ class Placed:
         self,
         relation: ra.Node,
         arrays: Mapping[str, np.ndarray],
-        found: Implemented,
+        implemented: Implemented,
         cluster: Cluster | None,
     ) -> None:
-        self.table1: ia.Node = found.given
-        self.plan: ia.Node = found.root
-        self.cost: Cost = found.cost
-        self.table1_cost: Cost = found.first
-        self.trace: tuple[ImplementationStep, ...] = found.trace
+        self.table1: ia.Node = implemented.given
+        self.plan: ia.Node = implemented.root
+        self.cost: Cost = implemented.cost
+        self.table1_cost: Cost = implemented.first
+        self.trace: tuple[ImplementationStep, ...] = implemented.trace
         self._relation = relation
         self._inputs = {name: {VALUE: a} for name, a in arrays.items()}
-        self._executor = block_executor(relation, found, "auto", cluster, lambda *_: None)
+        self._executor = block_executor(relation, implemented, "auto", cluster, lambda *_: None)
 
     @property
     def bytes_sent(self) -> int:

@@ -392,22 +392,22 @@ def _reads(roots: Roots, catalog: BinderCatalog) -> tuple[tuple[str, np.ndarray]
     stored = {n for n, f in catalog.fields.items() if as_fields(f).layout is not None}
     if not stored or catalog.settings.device != "cpu":
         return ()  # a device stores complete tensors
-    found: dict[str, np.ndarray] = {}
+    boxes: dict[str, np.ndarray] = {}
     for node in walk(*roots):
         if isinstance(node, Input):
             if node in roots and node.name in stored:
-                found[node.name] = _box([(k.lo, k.hi) for k in node.schema.keys])
+                boxes[node.name] = _box([(k.lo, k.hi) for k in node.schema.keys])
             continue
         axes = {a.label: (a.lo, a.hi) for a in node.axes}
         for operand in node.operands:
             source = operand.source
             if isinstance(source, Input) and source.name in stored:
                 box = _box([axes[label] for label in operand.labels])
-                known = found.get(source.name, box)
-                found[source.name] = np.stack(
+                known = boxes.get(source.name, box)
+                boxes[source.name] = np.stack(
                     [np.minimum(known[:, 0], box[:, 0]), np.maximum(known[:, 1], box[:, 1])], 1
                 )
-    return tuple(found.items())
+    return tuple(boxes.items())
 
 
 def _box(bounds: Sequence[tuple[int, int]]) -> np.ndarray:

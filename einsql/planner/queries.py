@@ -81,20 +81,20 @@ def query_binder(
         more: Further attributes of the catalog.
     """
     fields: dict[str, Fields] = {}
-    given = BoundParameters(ctx.parameters, late, set(fixed), fields)
+    parameters = BoundParameters(ctx.parameters, late, set(fixed), fields)
     catalog = BinderCatalog(
         store=ctx.store,
         settings=ctx.settings,
         in_scope=ctx.array_named,
         tick=ctx.tick,
-        given=given,
+        given=parameters,
         cluster=ctx.cluster,
         memory=ctx.memory,
         has_table=ctx.duck.has,
         fields=fields,
         **more,
     )
-    return QueryBinder(catalog, given, ctx.notices, foreign=foreign)
+    return QueryBinder(catalog, parameters, ctx.notices, foreign=foreign)
 
 
 def bind_query(ctx: Context, tree: exp.Expr, foreign: frozenset[str] = frozenset()) -> Bound:

@@ -19,7 +19,9 @@ THREADS = (
 
 
 def limited(environment: MutableMapping[str, str], share: int) -> None:
-    """Sets OMP_NUM_THREADS to a rank's share of the cores, unless the user has set it.
+    """Sets the variables of all thread pools: to OMP_NUM_THREADS, else to a share of the cores.
+
+    Variables that the user has set stay unchanged.
 
     Args:
         environment: The environment, changed in place.
