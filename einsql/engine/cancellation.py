@@ -10,7 +10,7 @@ from typing import Any
 from einsql.errors import InterruptedError
 
 Check = Callable[[float], None]
-"""Asked whether to go on, with the fraction done; raises to stop."""
+"""Callback with the completed fraction, 0 to 1; raises to stop."""
 
 _watch: ContextVar[Check | None] = ContextVar("_watch", default=None)
 
@@ -22,11 +22,11 @@ class Interrupts:
         self._latest = object()
 
     def send(self) -> None:
-        """Cancels everything that has begun."""
+        """Cancels everything that is running."""
         self._latest = object()
 
     def begin(self) -> Check:
-        """Begins something that can be cancelled.
+        """Begins an operation that can be cancelled.
 
         Returns:
             A check that raises InterruptedError, once, after an interrupt.
@@ -43,16 +43,16 @@ class Interrupts:
 
 
 class Progress:
-    """The progress of the running statement, and whether it is cancelled.
+    """The progress of the running statement, and its cancellation.
 
     Attributes:
         interrupts: The token by which another thread cancels the statement.
-        report: Called with the fraction done, from the thread that runs the statement, or None.
-        report_step: Called with the description and the row of each step of a FOR that is
-            complete, from the same thread, or None.
-        stage: Where the running part of a script or loop begins, as a fraction of the whole,
-            and its share.
-        partial: What a loop that failed gave before; None if there is nothing.
+        report: Callback with the completed fraction, from the statement's thread, or None.
+        report_step: Callback with the description and the row of each completed step of a FOR,
+            from the same thread, or None.
+        stage: The start of the running part of a script or loop as a fraction of the total, and
+            its share.
+        partial: The rows of a loop before it failed, or None.
     """
 
     __slots__ = ("_check", "interrupts", "partial", "report", "report_step", "stage")
@@ -66,10 +66,10 @@ class Progress:
         self._check = self.interrupts.begin()
 
     def begin(self) -> Check:
-        """Begins a statement: from now on an interrupt cancels it.
+        """Begins a statement, which an interrupt cancels from now on.
 
         Returns:
-            The check for threads and ranks that bring data to it.
+            The check for threads and ranks that fetch data for the statement.
         """
         self.partial = None
         self._check = self.interrupts.begin()
@@ -93,9 +93,9 @@ class Progress:
 
 @contextmanager
 def watched(check: Check) -> Iterator[None]:
-    """Meanwhile, in this thread, whoever brings data here asks `check` whether to go on.
+    """Makes `check` available in this thread to the code that fetches data.
 
-    A field is asked for by its name alone, deep inside of what computes with it.
+    A field is read by name deep inside of the code that uses it, which has no `tick` argument.
     """
     token = _watch.set(check)
     try:
@@ -105,5 +105,5 @@ def watched(check: Check) -> Iterator[None]:
 
 
 def watch() -> Check | None:
-    """What to ask, if anything."""
+    """Returns the check of this thread, or None."""
     return _watch.get()

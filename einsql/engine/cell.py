@@ -1,4 +1,4 @@
-"""One cell of a node: the same operation over a part of the domain, reading tiles."""
+"""One cell of a node: the same operation over a part of the domain, on tiles."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def cell_node(
     boxes: Sequence[np.ndarray],
     shifted: bool | None = None,
 ) -> EinSum:
-    """The node over one cell, reading tiles instead of whole relations.
+    """Returns the node over one cell, on tiles instead of complete relations.
 
     Args:
         node: The operation over the whole domain.
         labels: The free labels.
         cell: int64 (labels, 2).
-        boxes: For each operand the keys its tile covers.
-        shifted: Whether keys are counted from the cell's first ones; where nothing reads
-            a key, they are by default.
+        boxes: For each operand the keys of its tile.
+        shifted: Whether keys are counted from the first ones of the cell. The default is True if no
+            expression reads a key.
     """
     bounds = {x: (int(lo), int(hi)) for x, (lo, hi) in zip(labels, cell, strict=True)}
     for o, box in zip(node.operands, boxes, strict=True):
@@ -50,5 +50,5 @@ def cell_node(
 
 
 def is_relative(node: EinSum) -> bool:
-    """True if the position of a cell does not matter: no expression reads a key."""
+    """Whether the position of a cell is irrelevant: no expression reads a key."""
     return not any(labels_of(e) for e in exprs(node)) and all(a.define is None for a in node.axes)

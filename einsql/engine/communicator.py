@@ -1,4 +1,4 @@
-"""A communicator with its groups of ranks, and agreement among all ranks."""
+"""A communicator with its groups of ranks, and agreement of all ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 GROUPS = 64
-"""Groups that are kept at most; MPI has some two thousand communicators."""
+"""Greatest number of cached groups; MPI has some two thousand communicators."""
 
 STATUS, GROUP = 1, 2
 """Tags; arrays have tag 0."""
@@ -25,12 +25,12 @@ class Fabric:
     """The ranks of a communicator.
 
     Attributes:
-        comm: All of them.
+        comm: A communicator of all ranks.
         nodes: int64 (ranks,), equal where ranks share their memory.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        """Learns which ranks are together; all of them call it at the same point."""
+        """Finds the ranks that share memory; the call is collective."""
         from mpi4py import MPI
 
         self.comm = comm
@@ -42,7 +42,7 @@ class Fabric:
 
     @classmethod
     def of(cls, comm: MPI.Intracomm) -> Fabric:
-        """The one of a communicator, which lasts as long as it does."""
+        """Returns the fabric of a communicator, cached as long as the communicator exists."""
         key = _key()
         fabric = comm.Get_attr(key)
         if fabric is None:
@@ -52,7 +52,7 @@ class Fabric:
         return fabric
 
     def worst(self, status: int) -> int:
-        """The greatest of the values of all ranks.
+        """Returns the greatest of the values of all ranks.
 
         In each of ⌈log₂ ranks⌉ rounds a rank receives the maximum of twice as many ranks.
         This is twice as fast as a reduction that does not block.
@@ -67,10 +67,10 @@ class Fabric:
         return int(mine[0])
 
     def group(self, members: Sequence[int]) -> MPI.Intracomm | None:
-        """A communicator of some ranks, or None at others.
+        """Returns a communicator of some ranks, or None at other ranks.
 
-        All ranks call this for all groups in the same order, members or not. So all of them free
-        the same group, the least recently used, at the same point. Operations under way in that
+        All ranks call this for all groups in the same order, members or not. All of them then free
+        the same group, the least recently used, at the same point. Running operations of a freed
         group still complete.
         """
         members = tuple(members)
@@ -104,7 +104,7 @@ _keys: list[int] = []
 
 
 def _key() -> int:
-    """The attribute of communicators that a fabric is."""
+    """Returns the attribute key under which communicators store a fabric."""
     from mpi4py import MPI
 
     if not _keys:

@@ -1,7 +1,7 @@
-"""Exchanges and completions of a placed program, at the sites that a transport owns.
+"""Exchanges and completions of a placed program at the owned sites of a transport.
 
-The transfers of a step follow from the program alone. They are computed when the step first
-runs and cached, because for small tensors computing them takes as long as the statement.
+The transfers of a step follow from the program alone. They are computed at the first run of the
+step and cached, because for small tensors computing them takes as long as the statement.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class _LocalCut:
     """A tile that is cut from another tile at its site.
 
     Attributes:
-        tile: The tile that is wanted.
-        step: The step that holds the other one.
-        number: The number of that.
-        at: The part of it; None for all of it.
+        tile: The new tile.
+        step: The step that has the source tile.
+        number: The number of the source tile.
+        at: The part of the source tile, or None for all of it.
     """
 
     tile: int
@@ -44,14 +44,14 @@ class _LocalCut:
     at: Index | None
 
     def fields(self, tiles_of: Mapping[int, Held]) -> dict[str, np.ndarray]:
-        """The wanted tile."""
+        """Returns the fields of the new tile."""
         fields = tiles_of[self.step][self.number]
         return fields if self.at is None else {k: a[self.at] for k, a in fields.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Exchanging:
-    """The work of an exchange at owned sites: tiles cut from others, and tiles put together."""
+    """The work of an exchange at owned sites: tiles from one tile, and from several pieces."""
 
     taken: tuple[_LocalCut, ...]
     gathered: tuple[int, ...]
@@ -59,12 +59,12 @@ class _Exchanging:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Where a piece that moves belongs.
+    """The target of a piece that moves.
 
     Attributes:
-        tile: The tile it becomes part of.
-        at: Where in it; None if it is the whole tile.
-        is_empty: Whether it has no elements.
+        tile: The target tile.
+        at: The position in it; None if the piece is the complete tile.
+        is_empty: Whether the piece has no elements.
     """
 
     tile: int
@@ -73,7 +73,7 @@ class _Piece:
 
 
 class Moving:
-    """The steps of a program in which arrays get from site to site.
+    """The steps of a program in which arrays move between sites.
 
     Attributes:
         stated: The nodes of partial steps by number, with the state that merging needs.
@@ -92,14 +92,14 @@ class Moving:
         self._members: dict[tuple[int, int, int], list[tuple[int, Index | None]]] = {}
 
     def begin(self, transport: Transport) -> None:
-        """Makes ready for a run at a transport's own sites."""
+        """Prepares a run at the owned sites of a transport."""
         if transport.owned != self._sites:
             self._sites = transport.owned
             self._owned.clear()
             self._exchanging.clear()
 
     def owned(self, number: int, tiles: Tiles, transport: Transport) -> list[int]:
-        """The numbers of a step's tiles at owned sites."""
+        """Returns the numbers of a step's tiles at owned sites."""
         numbers = self._owned.get(number)
         if numbers is None:
             here = np.zeros(len(transport.sent), bool)
@@ -123,7 +123,7 @@ class Moving:
         if len(moves.routes):
             self._gather(number, step, moves, wanted, tiles_of, transport)
         for n in does.gathered:
-            if not wanted[n]:  # a tile without elements meets no other
+            if not wanted[n]:  # an empty tile intersects no other
                 wanted[n].update(self.nothing(base, need.boxes[n]))
         return wanted
 
@@ -136,14 +136,14 @@ class Moving:
         tiles_of: Mapping[int, Held],
         transport: Transport,
     ) -> None:
-        """Puts tiles together of their shares of others."""
+        """Assembles tiles from their pieces."""
         places: dict[int, Arrays] = {}
         need, base = step.tiles, step.sources[0]
 
         def room(n: int) -> Arrays | None:
             piece = self._piece(number, need, moves, n)
             if piece.at is None:
-                return None  # it is taken as it is
+                return None  # the piece is the complete tile
             if not wanted[piece.tile]:
                 wanted[piece.tile].update(self.nothing(base, need.boxes[piece.tile]))
             places[n] = {k: a[piece.at] for k, a in wanted[piece.tile].items()}
@@ -157,7 +157,7 @@ class Moving:
             fields = wanted[piece.tile]
             if not fields and piece.at is None:
                 fields.update(arrays)
-            elif not (fields and piece.is_empty):  # a tile taken as it is may be read-only
+            elif not (fields and piece.is_empty):  # such a tile may be read-only
                 for name, part in arrays.items():
                     if name not in fields:
                         shape = tuple(extents(need.boxes[piece.tile]).tolist())
@@ -171,7 +171,7 @@ class Moving:
         return _Exchanging(tuple(taken), gathered)
 
     def _local_cut(self, step: Exchange, tile: int) -> _LocalCut | None:
-        """How a tile is cut from one at its site; None if it is put together."""
+        """Returns the cut of a tile from one at its site, or None if it has several pieces."""
         source, number = (int(k) for k in step.at_hand[tile])
         if source < 0:
             return None
@@ -182,12 +182,12 @@ class Moving:
     def at_hand(
         self, step: Exchange, tile: int, tiles_of: Mapping[int, Held]
     ) -> dict[str, np.ndarray]:
-        """A tile that is cut from one at its site; nothing if it is put together."""
+        """Returns a tile that is cut from one at its site; empty if it has several pieces."""
         taken = self._local_cut(step, tile)
         return {} if taken is None else taken.fields(tiles_of)
 
     def gathering(self, number: int, step: Exchange) -> Moves:
-        """The pieces of the tiles that are put together."""
+        """Returns the pieces of the tiles that are assembled."""
         if number not in self._moves:
             base = step.sources[0]
             gathered = np.flatnonzero(step.at_hand[:, 0] < 0)
@@ -197,7 +197,7 @@ class Moving:
         return self._moves[number]
 
     def share(self, number: int, moves: Moves, step: Exchange, tiles_of: Mapping[int, Held]) -> Cut:
-        """The function that cuts the piece of a route."""
+        """Returns the function that cuts the piece of a route."""
         base = step.sources[0]
         have = self._program.steps[base].tiles
 
@@ -223,7 +223,7 @@ class Moving:
         return piece
 
     def nothing(self, step: int, box: np.ndarray) -> dict[str, np.ndarray]:
-        """Room for a tile of the relation that a step holds."""
+        """Allocates a tile of the relation of a step."""
         fields = self._program.relation(step).schema.fields
         shape = tuple(extents(box).tolist())
         return {f.name: empty(shape, f.dtype.numpy) for f in fields}
@@ -231,12 +231,12 @@ class Moving:
     # ---- completions
 
     def complete(self, number: int, step: Complete, own: Held, transport: Transport) -> Held:
-        """Forwards a site's parts of a tile until all are merged at the site of the tile."""
+        """Forwards partial tiles of a site until all are merged at the site of the tile."""
         local = self._program.maker(step)
         node = self.stated[step.source]
         if number not in self._rounds:
             self._rounds[number] = completing(local, step, node.schema)
-        # Parts are merged when they leave a site, or at the end: sums are rounded once.
+        # Parts are merged before they leave a site, or at the end: sums are rounded once.
         parts: dict[tuple[int, int], list[Arrays]] = {}
 
         def at_site(tile: int, site: int) -> list[Arrays]:
@@ -265,7 +265,7 @@ class Moving:
                 return total
 
             arrived = sorted(transport.exchange(moves.routes, contribution), key=itemgetter(0))
-            for n, arrays in arrived:  # in this order, whichever came first
+            for n, arrays in arrived:  # in this order, independent of arrival
                 at_site(tiles[n], targets[n]).append(arrays)
         names = [o.name for o in local.node.outputs]
         totals = {
@@ -278,42 +278,42 @@ class Moving:
 def _members(
     step: Complete, partial: Tiles, tile: int, site: int
 ) -> list[tuple[int, Index | None]]:
-    """The partial tiles at a site that are merged into a tile, with the part of each to use."""
+    """Returns the partial tiles at a site that are merged into a tile, with the part of each."""
     members, box = step.parts[tile], step.tiles.boxes[tile]
     there = members[partial.sites[members] == site].tolist()
     return [(m, cut_of(box, partial.boxes[m])) for m in there]
 
 
 def cut_of(box: np.ndarray, of: np.ndarray) -> Index | None:
-    """The part of a tile within a box; None for all of it.
+    """Returns the part of a tile within a box, or None for all of it.
 
     Args:
         box: int64 (keys, 2).
-        of: int64 (keys, 2), the keys of the tile.
+        of: The keys of the tile, int64 (keys, 2).
     """
     return None if (box == of).all() else slices(box, of[:, 0])
 
 
 def slices(box: np.ndarray | Sequence[Sequence[int]], origin: np.ndarray | Sequence[int]) -> Index:
-    """Slices of a box; with the ellipsis, a single value stays an array."""
+    """Returns slices of a box; with the ellipsis, a single value stays an array."""
     along = (slice(int(lo - at), int(hi - at)) for (lo, hi), at in zip(box, origin, strict=True))
     return (*along, ...)
 
 
 def paste(fields: dict[str, np.ndarray], at: np.ndarray, arrays: Arrays, box: np.ndarray) -> None:
-    """Puts a piece into its tile; a piece that is the whole tile is taken as it is.
+    """Copies a piece into its tile; a piece that is the complete tile is not copied.
 
     Args:
-        fields: The tile so far.
-        at: int64 (keys, 2), the keys of the piece.
+        fields: The fields of the tile so far.
+        at: The keys of the piece, int64 (keys, 2).
         arrays: The piece.
-        box: int64 (keys, 2), the keys of the tile.
+        box: The keys of the tile, int64 (keys, 2).
     """
     if not fields and (at == box).all():
         fields.update(arrays)
         return
     if fields and (at[:, 0] >= at[:, 1]).any():
-        return  # beside a tile that was taken as it is and may be read-only
+        return  # a complete tile, which may be read-only
     for name, part in arrays.items():
         if name not in fields:
             fields[name] = empty(tuple(extents(box).tolist()), part.dtype)

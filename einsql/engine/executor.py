@@ -31,13 +31,13 @@ from einsql.storage.out_of_memory import require
 if TYPE_CHECKING:
     from einsql.engine import program_writer, spilling_executor
     from einsql.storage.memory import Memory
-else:  # loaded for programs that are repeated, and for large ones
+else:  # imported for repeated and large programs only
     program_writer, spilling_executor = lazy_modules(
         "einsql.engine", "program_writer", "spilling_executor"
     )
 
 REPEATED = 2
-"""The run at whose beginning a program is taken to be one that is repeated, and written out."""
+"""The run before which a program is converted to one generated function."""
 
 
 class Program(GraphExecutor):
@@ -45,9 +45,9 @@ class Program(GraphExecutor):
 
     Args:
         root: The graph.
-        compile_node: Makes the kernels.
+        compile_node: Compiles a node to a kernel.
         find_groups: Finds nodes that run together.
-        memory: Limits of memory; without them an error is raised when memory is short.
+        memory: The memory limits; without them short memory raises an error.
         more: Further roots, which are computed in the same run.
     """
 
@@ -136,7 +136,7 @@ class Program(GraphExecutor):
     def measured(
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Sequence[Arrays], Measure]:
-        """Runs every step one after another and measures each; see `Executor.measured`."""
+        """Runs the steps one after another and measures each; see `Executor.measured`."""
         if not self._sure and self._exceeds():
             return self._run_spilling(inputs, tick)
         measure = Measure()
@@ -153,7 +153,7 @@ class Program(GraphExecutor):
         return [slots[root] for root in self.roots], measure
 
     def _exceeds(self) -> bool:
-        """True if it has to run box by box, or with files; without a session it is refused."""
+        """Whether the program must run box by box, or with files; an error without a session."""
         if self._memory is not None:
             return not self._memory.allows(self._peak)
         require(self._peak)
@@ -162,7 +162,7 @@ class Program(GraphExecutor):
     def _run_spilling(
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Sequence[Arrays], Measure]:
-        assert self._memory is not None  # else nothing exceeds it
+        assert self._memory is not None  # without memory limits nothing exceeds them
         fields = {slot: inputs[name] for slot, name in self.inputs}
         return spilling_executor.run_within(
             self.steps, self.roots, self._memory, self._compile, fields, tick
@@ -173,7 +173,7 @@ class _StepProgress:
     """Progress of one step among several.
 
     Attributes:
-        number: The step's.
+        number: The step's number.
     """
 
     __slots__ = ("_count", "_tick", "number")
@@ -184,14 +184,14 @@ class _StepProgress:
         self._count = count
 
     def __call__(self, fraction: float) -> None:
-        """Tells how much of all steps is done, given how much of this one is."""
+        """Reports the completed fraction of all steps, given that of this step."""
         self._tick((self.number + fraction) / self._count)
 
 
 def _aliased_inputs(
     inputs: Sequence[tuple[int, str]], steps: Sequence[Step], roots: Sequence[int]
 ) -> tuple[str, ...]:
-    """The names of the inputs whose memory roots may share."""
+    """Returns the names of the inputs whose memory roots may share."""
     seen = {slot: {name} for slot, name in inputs}
     for step in steps:
         sources = step.sources if step.aliases_input else ()
@@ -201,7 +201,7 @@ def _aliased_inputs(
 
 
 def _in_order(nodes: Sequence[Node], groups: Sequence[Group]) -> list[EinSum | Group]:
-    """Nodes and groups in the order in which they run, producers first."""
+    """Returns nodes and groups in their execution order, producers first."""
     single: list[EinSum | Group] = [n for n in nodes if isinstance(n, EinSum)]
     if not groups:
         return single
@@ -271,13 +271,13 @@ def _fused_step(
 
 
 def _bound(nodes: Sequence[Node]) -> int:
-    """An upper bound of the bytes that a graph takes, which is fast to compute."""
+    """Returns an upper bound of the bytes that a graph takes, which is fast to compute."""
     computed = sum(n.schema.size * len(n.schema.fields) for n in nodes if isinstance(n, EinSum))
     read = sum(n.schema.size * len(n.schema.fields) for n in nodes if isinstance(n, Input))
     return 32 * read + 64 * (os.cpu_count() or 1) * computed
 
 
 def _nbytes(node: EinSum, views: AbstractSet[str] = frozenset()) -> int:
-    """Bytes of a node's result without the fields that are views."""
+    """Returns the bytes of a node's result without the fields that are views."""
     fields = (f for f in node.schema.fields if f.name not in views)
     return node.schema.size * sum(f.dtype.numpy.itemsize for f in fields)

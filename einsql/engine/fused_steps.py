@@ -12,8 +12,8 @@ from einsql.ir.einsum.graph import EinSum, Input, Node, Operand
 from einsql.ir.spmd.program import FusedSteps, Local, Program, with_state
 
 Join = Callable[[Sequence[EinSum], Sequence[bool]], Group | None]
-"""Joins nodes, producers first, to a group; the flags say whose results are visible outside.
-The session passes it in from the kernels. Returns None where the nodes cannot be joined."""
+"""Joins nodes, producers first, to a group. The flags mark results that are visible outside. The
+session passes the function in from the kernels. It returns None for nodes that do not join."""
 
 Place = tuple[int, int]
 """A step, and the number of one of its tiles."""
@@ -21,12 +21,12 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The steps of one cell that run together, ready to run.
+    """The compiled steps of one cell that run together.
 
     Attributes:
         group: Runs the steps.
-        sources: The steps and tiles that they read from outside.
-        flops: Scalar operations.
+        sources: The steps and tiles outside the group that the steps read.
+        flops: The number of scalar operations.
     """
 
     group: Group
@@ -38,9 +38,9 @@ class Fused:
     """Steps of a program that run together.
 
     Attributes:
-        plan: Which they are.
-        last: The number of the last one, in whose place they run.
-        visible: The numbers of those whose tiles something else reads.
+        plan: The plan of the fused steps.
+        last: The number of the last step; all steps run in its place.
+        visible: The numbers of the steps whose tiles other steps read.
     """
 
     def __init__(self, program: Program, plan: FusedSteps, join: Join) -> None:
@@ -59,7 +59,7 @@ class Fused:
     def run(
         self, cell: int, tiles_of: Mapping[int, Mapping[int, Arrays]], tick: Tick
     ) -> tuple[Sequence[Arrays], int] | None:
-        """The fields of each visible step's tile, and the flops; None if it runs step by step."""
+        """Returns the tiles of visible steps, and the flops; None if steps must run separately."""
         if cell not in self._cells:
             self._cells[cell] = self._ready(cell)
         joined = self._cells[cell]
@@ -103,7 +103,7 @@ class Fused:
         return Cell(group, sources, flops)
 
     def _group(self, nodes: tuple[EinSum, ...]) -> Group | None:
-        """The group of some nodes; cells that differ in position only share it."""
+        """Returns the group of some nodes; cells that differ only in position share it."""
         seen: dict[int, int] = {}
         key = tuple(
             (
@@ -126,5 +126,5 @@ class Fused:
 
 
 def postponed(plans: Sequence[FusedSteps]) -> dict[int, int]:
-    """For steps that do nothing in their place the one in whose place they run."""
+    """For each step that is skipped in its place, returns the step in whose place it runs."""
     return {n: plan.steps[-1] for plan in plans for n in (*plan.steps[:-1], *plan.links)}

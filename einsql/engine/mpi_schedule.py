@@ -1,22 +1,21 @@
-"""The communication of ranks in an exchange: messages between pairs, collectives where they pay.
+"""The communication of ranks in an exchange: messages between pairs, and faster collectives.
 
-All of it follows from the routes, so that every rank finds the same without a word. A
-piece goes to a rank once, for however many of its sites it is.
+The schedule follows from the routes, so every rank computes the same one without communication. A
+piece is sent to a rank once, also for several sites of the rank.
 
-Which collectives pay. Within a node they do not. On two cores, shared with other work, a
+Choice of collectives. Within a node pairs are faster. On two cores, shared with other work, a
 broadcast took (MPICH 5, the shortest of up to a hundred, in µs)
 
     ranks    1 kB: pairs, tree    1 MB: pairs, tree    64 MB: pairs, tree
       2            6,   61            177,  223            4657,  4666
       4            5,  235            426,  594           11474, 11569
 
-and gathering at all or from all to all were no faster than pairs by more than the noise.
-Between nodes, where nothing was measured, n − 1 messages leave the root over one link, and
-a tree is done after log₂ n. So a broadcast is one where at least
-`FAR` members are on other nodes than the root. Gathering at all by pairs loads every link
-alike already, but takes n − 1 messages where doubling takes log₂ n: it is one call for
-pieces of up to `SMALL` bytes. Scatter, gather and all-to-all of unequal pieces send as many
-bytes over the same links either way, and would have to be packed.
+and an all-gather or all-to-all was not faster than pairs beyond the noise. No measurement exists
+between nodes. There n − 1 messages leave the root over one link, and a tree takes log₂ n rounds.
+So a broadcast is used if at least `FAR` members are on other nodes than the root. An all-gather
+by pairs already loads every link equally, but takes n − 1 messages instead of log₂ n rounds: the
+collective is used for pieces of up to `SMALL` bytes. Scatter, gather and all-to-all of unequal
+pieces send as many bytes over the same links in both cases, and would need packing.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ import numpy as np
 from einsql.engine.transport import Routes
 
 FAR = 3
-"""Members on other nodes from which on a collective pays: three sends against two rounds."""
+"""Least number of members on other nodes for a collective: three sends against two rounds."""
 
 SMALL = 2**16
-"""Bytes of a piece up to which gathering at all ranks is one call."""
+"""Greatest size in bytes of a piece in an all-gather."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,8 @@ class Broadcast:
 
     Attributes:
         members: The ranks, in order.
-        root: Who has it.
-        route: One that carries it.
+        root: The rank that has the piece.
+        route: A route that carries the piece.
     """
 
     members: tuple[int, ...]
@@ -51,7 +50,7 @@ class Broadcast:
 
     @property
     def routes(self) -> tuple[int, ...]:
-        """The one route."""
+        """The route of the piece."""
         return (self.route,)
 
 
@@ -61,7 +60,7 @@ class AllGather:
 
     Attributes:
         members: The ranks, in order.
-        routes: One that carries the piece of each.
+        routes: For each member a route that carries its piece.
     """
 
     members: tuple[int, ...]
@@ -73,14 +72,14 @@ class Schedule:
     """The communication of one rank in an exchange.
 
     Attributes:
-        crosses: True if anything moves between ranks, here or elsewhere.
-        stays: Routes that end here and come from here, or carry nothing.
-        sends: A route that leaves here, and the rank it goes to.
-        receives: A route that arrives here, and the rank it comes from.
-        collectives: Those of all ranks, in the order in which their members meet.
-        serves: For each route above that arrives here, all routes with the same piece.
-        feeds: For each route that leaves here, alone or in a collective, how many sites of
-            other ranks receive it.
+        crosses: Whether any piece moves between ranks, here or elsewhere.
+        stays: Routes that end here and come from here, or carry no bytes.
+        sends: Each route that leaves this rank, and the rank of its target.
+        receives: Each route that arrives at this rank, and the rank of its source.
+        collectives: The collectives of all ranks, in the order in which their members call them.
+        serves: For each of these routes that arrives here, all routes with the same piece.
+        feeds: For each route that leaves this rank, alone or in a collective, the number of sites
+            of other ranks that receive it.
     """
 
     crosses: bool
@@ -93,13 +92,13 @@ class Schedule:
 
 
 def scheduled(routes: Routes, ranks: np.ndarray, nodes: np.ndarray, here: int) -> Schedule:
-    """The schedule of one rank.
+    """Computes the schedule of one rank.
 
     Args:
         routes: The transfers between sites.
         ranks: int64 (sites,), the rank of each site.
         nodes: int64 (ranks,), equal where ranks share their memory.
-        here: The rank.
+        here: The number of the rank.
     """
     out, into = ranks[routes.sources], ranks[routes.targets]
     crosses = (out != into) & (routes.nbytes > 0)
@@ -144,7 +143,7 @@ def scheduled(routes: Routes, ranks: np.ndarray, nodes: np.ndarray, here: int) -
 def _collectives(
     routes: Routes, carried: np.ndarray, out: np.ndarray, into: np.ndarray, nodes: np.ndarray
 ) -> tuple[list[Broadcast | AllGather], list[int]]:
-    """Those that pay, and the pieces they carry."""
+    """Returns the collectives that are faster than pairs, and the pieces they carry."""
     far = carried[nodes[out[carried]] != nodes[into[carried]]]
     pieces, counts = np.unique(routes.pieces[far], return_counts=True)
     shared = pieces[counts >= FAR]

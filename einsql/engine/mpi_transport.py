@@ -1,7 +1,7 @@
-"""Arrays between sites on MPI ranks.
+"""Transfer of arrays between sites on MPI ranks.
 
 Before an exchange all ranks agree that none has failed or is cancelled; otherwise all of them
-leave the program. So an exchange that has begun is always completed.
+leave the program. An exchange that has begun is therefore always completed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ READY, FAILED, CANCELLED = range(3)
 """Statuses of a rank before an exchange; the greatest one applies to all ranks."""
 
 LARGEST = 2**30
-"""Bytes of a message, at most: counts are 32 bits wide in MPI 3."""
+"""Greatest size of a message in bytes: counts are 32 bits wide in MPI 3."""
 
 
-class Abandoned(Exception):  # noqa: N818 - it ends a program without being its error
-    """Another rank failed or was cancelled, so this one stops too.
+class Abandoned(Exception):  # noqa: N818 - a stop after the error of another rank
+    """Another rank failed or was cancelled, so this rank stops too.
 
     Attributes:
         status: FAILED or CANCELLED.
@@ -42,30 +42,29 @@ class Abandoned(Exception):  # noqa: N818 - it ends a program without being its 
 
 
 class TornError(Exception):
-    """An exchange has not begun as a whole at this rank, so others wait for it in vain."""
+    """An exchange has only begun in part at this rank, so other ranks wait without end."""
 
 
 class RankTransport:
     """The sites of one rank of a communicator.
 
     Attributes:
-        owned: Sites are dealt to the ranks evenly, neighbours together.
-        sent: Bytes of the buffers that were given to MPI, by the owned site that they come
-            from, for each site that gets them: a broadcast counts once for each receiver
-            (the root's copy for none), a gathering at all its own part once for each
-            other member, and one message that several sites of a rank read once for each
-            of them. To these come the arrays that a site hands to another one of its rank.
-        received: Bytes of the buffers that MPI has filled, for each owned site that reads
-            them, and of the arrays from other sites of the rank.
+        owned: The sites of this rank; sites are distributed evenly, neighbours together.
+        sent: By owned site the bytes of the buffers passed to MPI, once for each receiving site. A
+            broadcast counts once for each receiver but the root. An all-gather counts a rank's own
+            piece once for each other member. A message for several sites of a rank counts once for
+            each of them. Arrays between two sites of this rank are included.
+        received: By owned site the bytes of the buffers that MPI has filled, and of the arrays from
+            other sites of the rank.
     """
 
     def __init__(self, comm: MPI.Intracomm, sites: int, cancelled: Callable[[], bool]) -> None:
-        """Speaks for the sites of this rank; all ranks do so at the same point.
+        """Creates the transport of this rank's sites; the call is collective.
 
         Args:
-            comm: Of all ranks.
-            sites: How many there are on all ranks together.
-            cancelled: Asked before each exchange whether to stop.
+            comm: A communicator of all ranks.
+            sites: The number of sites on all ranks together.
+            cancelled: Called before each exchange; returns whether to stop.
         """
         self._comm = comm
         self._fabric = Fabric.of(comm)
@@ -78,11 +77,11 @@ class RankTransport:
     def exchange(
         self, routes: Routes, cut: Cut, room: Room | None = None, window: int | None = None
     ) -> Iterator[tuple[int, Arrays]]:
-        """Sends the pieces that leave owned sites, and yields the arriving ones as they come.
+        """Sends the pieces that leave owned sites, and yields the arriving pieces.
 
         Raises:
             Abandoned: A rank has failed or was cancelled.
-            TornError: The exchange could not be begun.
+            TornError: The start of the exchange failed.
         """
         here = self._comm.rank
         schedule = self._schedule(routes)
@@ -112,21 +111,21 @@ class RankTransport:
                 for served in schedule.serves[n]:
                     self.received[routes.targets[served]] += nbytes
                     yield served, arrays
-        finally:  # the consumer may fail, but the exchange has to complete
+        finally:  # the exchange must complete even if the consumer fails
             flight.end()
 
     def agree(self, status: int) -> None:
-        """Tells all ranks how this one is; every rank calls it at the same point.
+        """Shares the status of this rank with all ranks; the call is collective.
 
         Raises:
-            Abandoned: One of them is not ready.
+            Abandoned: A rank is not ready.
         """
         worst = self._fabric.worst(status)
         if worst != READY:
             raise Abandoned(worst)
 
     def _schedule(self, routes: Routes) -> Schedule:
-        """The schedule of this rank, computed once for a step."""
+        """Returns the schedule of this rank, cached for each step."""
         key = type(self), self._comm.size, self._comm.rank
         if key not in routes.derived:
             nodes = self._fabric.nodes
@@ -136,11 +135,11 @@ class RankTransport:
 
 
 class _Flight:
-    """One exchange of one rank: arrays that leave, and room for those that come.
+    """One exchange of one rank: departing arrays, and buffers for arriving ones.
 
     Attributes:
-        given: Bytes of the buffers that MPI was given of each route that leaves.
-        taken: Bytes of the buffers that MPI fills of each route that arrives.
+        given: By departing route the bytes of the buffers that MPI sends.
+        taken: By arriving route the bytes of the buffers that MPI fills.
     """
 
     def __init__(
@@ -152,7 +151,7 @@ class _Flight:
         room: Room | None,
         window: int | None,
     ) -> None:
-        """Gets everything ready that may fail."""
+        """Does all preparations that may fail."""
         here = fabric.comm.rank
         self._fabric, self._schedule, self._routes = fabric, schedule, routes
         self._fields = tuple(routes.dtypes)
@@ -175,7 +174,7 @@ class _Flight:
             arrays = None if room is None else room(schedule.serves[n][0])
             fits = arrays is not None and all(a.flags.c_contiguous for a in arrays.values())
             self._incoming[n] = arrays if arrays is not None and fits else _nothing(routes, n)
-        # Memory for pieces that no consumer takes any more; unused as long as nothing fails.
+        # Memory for pieces after a failure of the consumer; otherwise unused.
         self._spare = np.empty(int(routes.nbytes[later].max(initial=0)), np.uint8)
         self._receiving: dict[int, list[MPI.Request]] = {}
         self._gathering: list[tuple[Sequence[int], list[MPI.Request]]] = []
@@ -184,7 +183,7 @@ class _Flight:
         self.taken: dict[int, int] = defaultdict(int)
 
     def begin(self) -> None:
-        """Starts everything; all ranks do so at the same point."""
+        """Starts all operations; the call is collective."""
         comm, schedule = self._fabric.comm, self._schedule
         for n, rank in schedule.receives[: self._window]:
             self._receive(n, rank)
@@ -209,7 +208,7 @@ class _Flight:
                 self._gathering.append(((c.route,), requests))
 
     def arrivals(self) -> Iterator[tuple[int, Arrays]]:
-        """Yields numbers of routes with their arrays: as they arrive, or in order."""
+        """Yields numbers of routes with their arrays, on arrival or in order."""
         if self._window is None:
             pairs = [([n], requests) for n, requests in self._receiving.items()]
             posted = [*pairs, *self._gathering]
@@ -230,7 +229,7 @@ class _Flight:
             yield from self._brought(numbers)
 
     def end(self) -> None:
-        """Waits for everything, wanted or not."""
+        """Waits for all operations, needed or not."""
         for n, rank in self._schedule.receives:
             if n not in self._receiving:
                 self._incoming[n] = self._thrown_away(n)
@@ -258,7 +257,7 @@ class _Flight:
         return arrays
 
     def _line_up(self, c: AllGather) -> dict[str, np.ndarray]:
-        """Room for the pieces of all members one after another, by field."""
+        """Allocates contiguous buffers for the pieces of all members, by field."""
         shapes = self._routes.shapes[list(c.routes)]
         ends = np.cumsum(shapes.prod(axis=1, dtype=np.int64)).tolist()
         lines = {k: np.empty(ends[-1], d) for k, d in self._routes.dtypes.items()}
@@ -281,7 +280,7 @@ class _Flight:
         return requests
 
     def _messages(self, n: int, arrays: Arrays, counts: dict[int, int]) -> Iterator[Any]:
-        """The bytes of all fields of a route, in pieces that MPI can count; we count them too."""
+        """Yields the bytes of a route's fields in pieces within MPI's count, and counts them."""
         from mpi4py import MPI
 
         for k in self._fields:
@@ -293,6 +292,6 @@ class _Flight:
 
 
 def _nothing(routes: Routes, n: int) -> Arrays:
-    """Uninitialised arrays for a route."""
+    """Returns uninitialised arrays for a route."""
     shape = tuple(routes.shapes[n].tolist())
     return {k: empty(shape, d) for k, d in routes.dtypes.items()}

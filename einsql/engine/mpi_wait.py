@@ -1,7 +1,7 @@
 """Waiting for MPI without occupying a core that other ranks need.
 
 MPI's own waits spin. These functions poll, yield the core, and poll again. The pauses grow with
-the time waited, so a waiting rank costs nothing and is late by at most a twentieth of its wait.
+the time waited, so a wait takes little time of the core and ends at most a twentieth late.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 EAGER = 3e-4
-"""Seconds of looking without a pause: a sleep of a twentieth of a millisecond lasts two."""
+"""Seconds of polling without a pause; a sleep of 0.05 ms takes 0.1 ms."""
 SHORTEST, LONGEST = 5e-5, 2e-3
-"""Seconds of a pause; the longest is short enough to keep a link with buffers busy."""
+"""Limits of a pause in seconds; the longest one keeps a link with buffers busy."""
 
 _let_others: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
 
 
 class Patience:
-    """The pauses between looks."""
+    """The pauses between polls."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
 
     def pause(self) -> None:
-        """Lets others run."""
+        """Yields the core, then sleeps."""
         waited = time.perf_counter() - self._start
         if waited > EAGER:
             time.sleep(min(max(SHORTEST, waited / 20), LONGEST))
@@ -37,12 +37,12 @@ class Patience:
             _let_others()
 
     def refresh(self) -> None:
-        """Something has come, so the rest will be there soon."""
+        """Resets the pauses after an arrival: the remaining messages will follow soon."""
         self._start = time.perf_counter()
 
 
 def finish(requests: Sequence[MPI.Request]) -> None:
-    """Waits until all of them are complete."""
+    """Waits until all requests are complete."""
     from mpi4py import MPI
 
     patience = Patience()
@@ -51,7 +51,7 @@ def finish(requests: Sequence[MPI.Request]) -> None:
 
 
 def arrivals(groups: Sequence[Sequence[MPI.Request]]) -> Iterator[int]:
-    """Numbers of groups of requests as they are complete; the others go on meanwhile."""
+    """Yields the number of each group of requests on its completion; the others continue."""
     from mpi4py import MPI
 
     flat = [r for requests in groups for r in requests]

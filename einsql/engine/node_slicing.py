@@ -1,4 +1,4 @@
-"""The memory that a node takes, and the boxes into which it is cut to take less.
+"""The memory of a node, and the boxes into which it is cut to need less.
 
 A box is the node over narrower bounds of some labels. Boxes along keys of the result compute
 parts of it. Boxes along a reduced label compute partial sums, which are merged.
@@ -21,15 +21,15 @@ from einsql.ir.einsum.graph import EinSum, Value, exprs, subexpressions
 from einsql.ir.spmd.program import with_state
 
 COPIES = 2
-"""Copies that a kernel makes of an operand: converted, and in another order."""
+"""Copies of an operand that a kernel makes: converted, and in another order."""
 STATE = 17
-"""Bytes of the running values of an element at most: a value, an extreme one, a flag."""
+"""Greatest size in bytes of an element's running values: a value, an extreme value, a flag."""
 PLACES = 24
 """Bytes that a gather takes for each element: the position and the value."""
 WIDE = 256
-"""Values of a label below which it is cut only when no other one is left.
+"""Number of values of a label below which it is cut only as the last resort.
 
-A matrix product reads its operands as often as the other's key is cut.
+A matrix product reads an operand as often as the key of the other one is cut.
 """
 
 Box = dict[str, tuple[int, int]]
@@ -41,9 +41,9 @@ class Read:
     """An operand that a node reads.
 
     Attributes:
-        labels: Its labels, but for those along which its elements repeat.
-        nbytes: Bytes of all fields of an element that are read, in a kernel's type.
-        far: Whether it is read at computed places, in place.
+        labels: The labels of the operand except those along which its elements repeat.
+        nbytes: Bytes of all fields of an element that are read, in a kernel's dtypes.
+        far: Whether it is read in place at computed positions.
     """
 
     labels: tuple[str, ...]
@@ -56,7 +56,7 @@ class Footprint:
 
     Args:
         node: The node.
-        operands: The fields of its operands; None before they are known.
+        operands: The fields of its operands; None if they are unknown.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Footprint:
         return prod(self.extents[k] for k in self.node.keys) * self._fields
 
     def nbytes(self, extents: Mapping[str, int] | None = None) -> int:
-        """Bytes that the node takes over so many values of each label, its result included."""
+        """Returns the bytes of the node for given extents of its labels, result included."""
         extents = self.extents if extents is None else extents
         points = prod(extents[x] for x in self.free)
         total = 0
@@ -130,10 +130,10 @@ _NARROW = frozenset({DType.FLOAT, DType.HALF, DType.BFLOAT16})
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A node in boxes.
+    """A division of a node into boxes.
 
     Attributes:
-        extents: Values that a box has of each label, but for the last one along it.
+        extents: The number of values of each label in a box, except the last box along the label.
         nbytes: Bytes that a box takes.
     """
 
@@ -143,26 +143,26 @@ class Cut:
 
     @property
     def reduces(self) -> bool:
-        """True if results of boxes have to be merged."""
+        """Whether the results of boxes must be merged."""
         return any(self._pieces(x) > 1 for x in self.node.reduced)
 
     @property
     def size(self) -> int:
-        """How many boxes there are."""
+        """The number of boxes."""
         return prod(self._pieces(a.label) for a in self.node.axes)
 
     def parts(self) -> Iterator[tuple[tuple[slice, ...], list[Box]]]:
-        """The parts of the result, each with the boxes that make it."""
+        """Yields the parts of the result, each with its boxes."""
         keys, reduced = self.node.keys, self.node.reduced
         lows = [self.node.axis(k).lo for k in keys]
         for part in product(*(self._bounds(k) for k in keys)):
             box = dict(zip(keys, part, strict=True))
             where = tuple(slice(lo - n, hi - n) for (lo, hi), n in zip(part, lows, strict=True))
-            others = product(*(self._bounds(x) for x in reduced))
-            yield where, [box | dict(zip(reduced, o, strict=True)) for o in others]
+            reduced_bounds = product(*(self._bounds(x) for x in reduced))
+            yield where, [box | dict(zip(reduced, b, strict=True)) for b in reduced_bounds]
 
     def narrowed(self, node: EinSum, box: Box) -> EinSum:
-        """A node with these labels over a box."""
+        """Returns a node with these labels over a box."""
         return replace(
             node,
             axes=tuple(replace(a, lo=box[a.label][0], hi=box[a.label][1]) for a in node.axes),
@@ -179,7 +179,7 @@ class Cut:
 
 
 def cut(footprint: Footprint, most: int) -> Cut:
-    """Cuts a node into boxes that take at most so many bytes, or as few as can be.
+    """Cuts a node into boxes within a number of bytes, or into the smallest boxes possible.
 
     Keys of the result are cut first, because their parts need no merging. Of labels with the same
     effect the slowest is cut, so that parts are contiguous.
@@ -209,5 +209,5 @@ def cut(footprint: Footprint, most: int) -> Cut:
 def _threads() -> int:
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
+    except AttributeError:  # missing on some systems
         return os.cpu_count() or 1

@@ -1,8 +1,7 @@
-"""Merging partial results: the states of parts become one, for each reduction.
+"""Merging of partial results: the states of all parts become one state, for each reduction.
 
-A state is one field, or several that belong together: an ARG_MIN has its argument, the extreme
-value, and a flag of whether there is any. A merged state is a state again, so parts can be merged
-in any grouping.
+A state is one field, or several related fields: ARG_MIN has its argument, the extreme value, and
+a flag for its existence. A merged state is a state again, so parts can be merged in any grouping.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from einsql.ir.spmd.program import best_of, some_of
 State = tuple[np.ndarray, ...]
 
 _EXACT = np.dtype(np.float64)
-"""The type in which float sums are merged."""
+"""The dtype in which float sums are merged."""
 _TOGETHER = 512
-"""Parts of a DOUBLE sum that are added one after another; their sums are added then."""
+"""Parts of a DOUBLE sum that are added sequentially, before their sums are added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +32,8 @@ class Joint:
     """A reduction whose state has several fields.
 
     Attributes:
-        names: Its fields, for an output; all of them are outputs of the node with state.
-        merge: Two states, the earlier one first, to one.
+        names: Returns the fields of an output's state; all are outputs of the node with state.
+        merge: Merges two states, the earlier one first.
     """
 
     names: Callable[[str], tuple[str, ...]]
@@ -42,14 +41,14 @@ class Joint:
 
 
 class Total:
-    """Parts of one tile that are merged one after another; float sums are rounded at the end.
+    """The sequential merge of one tile's parts; float sums are rounded at the end.
 
     Attributes:
-        parts: How many there are so far.
+        parts: The number of parts so far.
     """
 
     def __init__(self, node: EinSum) -> None:
-        """Nothing yet.
+        """Starts without parts.
 
         Args:
             node: The node of the parts, with the state that merging needs.
@@ -64,7 +63,7 @@ class Total:
         self._earlier: dict[str, np.ndarray] = {}
 
     def add(self, part: Mapping[str, np.ndarray]) -> None:
-        """Merges one more.
+        """Merges one more part.
 
         Raises:
             DataError: An integer sum overflows.
@@ -85,7 +84,7 @@ class Total:
                 self._earlier[o.name] = self._with_earlier(o.name, total)
 
     def _with_earlier(self, name: str, total: np.ndarray) -> np.ndarray:
-        """A sum of parts with those before."""
+        """Adds the earlier parts to a sum of parts."""
         with np.errstate(all="ignore"):  # infinities of both signs make NaN
             return total + self._earlier[name] if name in self._earlier else total
 
@@ -93,8 +92,8 @@ class Total:
         return tuple(loaded(part[k], self._types[k]) for k in names)
 
     def result(self) -> dict[str, np.ndarray]:
-        """All of them as one, which may be partial itself."""
-        assert self._first is not None  # there is a part
+        """Returns the merged parts as one part, which may be partial itself."""
+        assert self._first is not None  # there is at least one part
         if not self._states:
             return {o.name: self._first[o.name] for o in self._node.outputs}
         merged_fields = {
@@ -111,11 +110,11 @@ class Total:
 
 
 def merged(node: EinSum, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Partial results of one tile as one, which may be partial itself.
+    """Merges partial results of one tile into one, which may be partial itself.
 
     Args:
         node: The node of the parts, with the state that merging needs.
-        parts: Its fields, once for each part.
+        parts: The fields of each part.
 
     Raises:
         DataError: An integer sum overflows.
@@ -131,7 +130,7 @@ def _as(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _fields(o: Output) -> tuple[str, ...]:
-    """The fields that are merged together with an output, itself the first."""
+    """Returns the fields that are merged together with an output, its own first."""
     joint = JOINT.get(o.reduction or "")
     return (o.name,) if joint is None else joint.names(o.name)
 
@@ -150,7 +149,7 @@ def _merged(o: Output, old: State, new: State) -> State:
             total += new[0]
             return (total,)
         monoid = REDUCTIONS[o.reduction or "sum"].monoid  # a map of partial values is linear
-        assert monoid is not None  # else it is among JOINT
+        assert monoid is not None  # all others are in JOINT
         function = SCALARS[monoid]
         failure = function.fails.get(o.dtype)
         if failure is not None and np.any(failure.numpy(old[0], new[0])):
@@ -171,7 +170,7 @@ def _arg_max(a: State, b: State) -> State:
 
 
 def _better(a: State, b: State, ahead: np.ndarray, behind: np.ndarray) -> State:
-    """Of two pairs the better one, among equal ones that of the least argument."""
+    """Returns the better one of two pairs; of equal ones the one with the least argument."""
     (arg, best, some), (new_arg, new_best, new_some) = a, b
     wins = new_some & (~some | ahead | (~behind & less(new_arg, arg)))
     return np.where(wins, new_arg, arg), np.where(wins, new_best, best), some | new_some

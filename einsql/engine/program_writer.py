@@ -1,4 +1,4 @@
-"""A program that is repeated, as one generated function with the operations of all steps."""
+"""A repeated program as one generated function with the operations of all steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from einsql.engine.step import Run, Step, Tick
 LARGE = 2**16
 """Points of steps after which the program calls `tick`, which may cancel it."""
 TIMES = 8
-"""Least number of calls of `tick` while short steps run, if there are so many steps."""
+"""Least number of calls of `tick` during short steps, if there are as many steps."""
 
 
 def write_program(
@@ -20,15 +20,15 @@ def write_program(
     roots: Sequence[int],
     part: Callable[[Tick, int], Tick],
 ) -> Run | None:
-    """A function with the operations of all steps, or None where it would not be shorter.
+    """Writes a function with the operations of all steps; returns None if it would not be shorter.
 
     The caller ignores floating-point conditions.
 
     Args:
-        inputs: The slots of inputs with their names.
+        inputs: The names of the inputs by their slots.
         steps: The steps, in order.
-        roots: Slots of the results.
-        part: Makes the progress of a step, of which `number` is set.
+        roots: The slots of the results.
+        part: Creates the progress callback of a step, whose `number` is set later.
     """
     page = Page("part")
     writer = _Writer(page, len(steps))
@@ -46,12 +46,12 @@ def write_program(
 
 
 class _Writer:
-    """Writes steps.
+    """Generates the code of steps.
 
     Attributes:
-        page: Where.
+        page: The page of the code.
         laid: The fields in each slot.
-        written: How many steps have said their lines.
+        written: The number of steps whose runner provided lines.
     """
 
     def __init__(self, page: Page, count: int) -> None:
@@ -75,7 +75,7 @@ class _Writer:
         before = {s: len(_variables(self.laid[s])) for s in step.sources}
         if not self._lines(step):
             self._call(step)
-        for slot in before:  # fields that have been read now stay as long as the others
+        for slot in before:  # variables of earlier fields stay as long as the new ones
             self._shown.update(_variables(self.laid[slot])[before[slot] :])
         dead = [name for name in page.made[start:] if not self._shown[name]]
         for slot in step.free:
@@ -87,7 +87,7 @@ class _Writer:
         self._tell(number, step)
 
     def _lines(self, step: Step) -> bool:
-        """Writes the lines that a step's runner says."""
+        """Writes the lines that a step's runner provides."""
         write = write_of(step.runner)
         if write is None:
             return False
@@ -126,7 +126,7 @@ class _Writer:
 
 
 def _variables(fields: FieldSource) -> list[str]:
-    """The variables of fields in the generated function, in the order of their assignment."""
+    """Returns the variables of fields in the generated function, in the order of assignment."""
     if isinstance(fields, TakenField):
         return [fields.name, *fields.read.values()]
     assert isinstance(fields, ShownField)

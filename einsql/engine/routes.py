@@ -1,4 +1,4 @@
-"""Which pieces of tiles move in a step of a placed program, and between which sites."""
+"""The pieces of tiles that move in a step of a placed program, and their sites."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Moves:
     """The transfers of a step.
 
     Attributes:
-        routes: Between which sites, and how much.
-        have: int64 (routes,), the tile that each piece is cut from.
-        need: int64 (routes,), the tile that it becomes part of.
-        boxes: int64 (routes, keys, 2), the keys it covers.
+        routes: The sites and the sizes of the transfers.
+        have: int64 (routes,), the tile from which each piece is cut.
+        need: int64 (routes,), the tile of which it becomes a part.
+        boxes: int64 (routes, keys, 2), the keys of the piece.
     """
 
     routes: Routes
@@ -32,15 +32,15 @@ class Moves:
 
 
 def gathering(have: Tiles, need: Tiles, gathered: np.ndarray, sites: int, schema: Schema) -> Moves:
-    """The shares that tiles have of others which are put together from them.
+    """Computes the pieces from which tiles are assembled.
 
-    Each group of sites serves its own; a site with a copy asks no other site.
+    Each group of sites serves its own needs; a site with a copy asks no other site.
 
     Args:
-        have: Complete tiles, disjoint but for copies.
+        have: Complete tiles, disjoint except for copies.
         need: The tiles that are needed.
-        gathered: Numbers of those among them that are put together.
-        sites: How many sites there are.
+        gathered: The numbers of the needed tiles that are assembled.
+        sites: The number of sites.
         schema: Keys and fields of the relation.
     """
     wanted, targets = need.boxes[gathered], need.sites[gathered]
@@ -67,11 +67,11 @@ def gathering(have: Tiles, need: Tiles, gathered: np.ndarray, sites: int, schema
 
 
 def completing(local: Local, step: Complete, schema: Schema) -> list[Moves]:
-    """The transfers of partial tiles to be merged, one entry per round.
+    """Computes the transfers of partial tiles to be merged, one entry per round.
 
     Args:
         local: The step of the partial tiles.
-        step: Which of them belong together.
+        step: The partial tiles of each complete tile.
         schema: Keys and fields of partial tiles, with the state that merging needs.
     """
     moves = []

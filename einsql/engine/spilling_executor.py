@@ -1,7 +1,7 @@
 """Runs the steps of a program within the memory limit of a session.
 
 A step that takes more than its share runs box by box. Fields that later steps read move to
-mapped files where they do not fit beside the other results.
+mapped files if they do not fit beside the other results.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def run_within(
     inputs: Mapping[int, Arrays],
     tick: Tick,
 ) -> tuple[Sequence[Arrays], Measure]:
-    """Runs the steps of a program that takes more memory than a statement may.
+    """Runs the steps of a program that takes more memory than a statement may use.
 
     Args:
         steps: The steps, in order.
         roots: The slots of the results.
-        memory: The limits of memory.
-        compile_node: Makes the kernels of boxes.
-        inputs: The fields that are given, by their slots.
-        tick: Told the fraction done; raises to cancel.
+        memory: The memory limits.
+        compile_node: Compiles the kernels of boxes.
+        inputs: The input fields by their slots.
+        tick: Callback with the completed fraction, 0 to 1; raises to cancel.
 
     Returns:
         The fields of each root, and the measure of the run.
@@ -49,7 +49,7 @@ def run_within(
             there is no room for temporary files.
     """
     run = _SpillingRun(memory, compile_node, inputs, tick)
-    for step in steps:  # steps that cannot fit are refused before the others have run for hours
+    for step in steps:  # refuses steps that cannot fit before hours of work
         if step.nbytes > run.room // HELD:
             memory.space.require(step.nbytes)
     measure = Measure([run.step(s, n, len(steps)) for n, s in enumerate(steps)])
@@ -73,7 +73,7 @@ class _SpillingRun:
         self.boxes = 1
 
     def step(self, step: Step, number: int, of: int) -> StepMeasure:
-        """Runs a step; the number and how many there are tell the progress."""
+        """Runs step `number` of `of`."""
 
         def part(fraction: float) -> None:
             self.tick((number + fraction) / of)
@@ -82,7 +82,7 @@ class _SpillingRun:
         self.boxes = 1
         outputs = self._outputs(step, [self.held[s] for s in step.sources], part)
         self.held.update(zip(step.targets, outputs, strict=True))
-        del outputs  # so that fields moved to a file below leave memory
+        del outputs  # frees the memory of fields that move to a file below
         for slot in step.free:
             del self.held[slot]
         self._spill(step.targets)
@@ -118,7 +118,7 @@ class _SpillingRun:
         return [self._in_boxes(boxes, operands, tick)]
 
     def _in_boxes(self, plan: Cut, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
-        """A node's result, box by box."""
+        """Computes a node's result box by box."""
         node, done = plan.node, 0
         reduces = plan.reduces
         stated = with_state(node) if reduces else node
@@ -140,7 +140,7 @@ class _SpillingRun:
         return results
 
     def _allocated(self, node: EinSum) -> dict[str, np.ndarray]:
-        """Arrays for a result, in files if they do not fit beside the fields in memory."""
+        """Allocates a result's arrays, in files if they do not fit beside the fields in memory."""
         shape = node.schema.shape
         types = {f.name: f.dtype.numpy for f in node.schema.fields}
         nbytes = sum(t.itemsize for t in types.values()) * node.schema.size
@@ -161,7 +161,7 @@ class _SpillingRun:
 
 
 def peak(steps: Sequence[Step], inputs: Iterable[int]) -> int:
-    """Bytes that steps take when they run one after another, foreseen from their schemas."""
+    """Estimates the bytes that steps take in sequence, from their schemas."""
     inputs_set = set(inputs)
     sizes: dict[int, int] = {}
     most = 0
@@ -174,7 +174,7 @@ def peak(steps: Sequence[Step], inputs: Iterable[int]) -> int:
         most = max(most, sum(sizes.values()) + needed)
         share = step.nbytes
         for target in step.targets:
-            sizes[target], share = share, 0  # all results of a step go with the last of them
+            sizes[target], share = share, 0  # all results of a step with its last target
         for slot in step.free:
             if slot not in inputs_set:
                 sizes.pop(slot, None)

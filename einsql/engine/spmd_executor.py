@@ -1,7 +1,7 @@
-"""Runs a placed program: local steps on the tiles of each site, exchanges between them.
+"""Runs a placed program: local steps on the tiles of each site, exchanges between sites.
 
-The same code runs all sites of a process, one after another, so virtual sites and ranks differ in
-their transport only.
+The same code runs all sites of a process, one after another, so virtual sites and ranks differ
+only in their transport.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from einsql.ir.spmd.program import Exchange, Load, Local, Program, with_state
 from einsql.storage.fields import LocalFields
 
 ALONG = 2**15
-"""Bytes of a result, at most, that comes along with an answer: it costs less than asking."""
+"""Greatest size in bytes of a result that is sent with an answer, to save a request."""
 
 
 def combined_measure(measures: Sequence[Measure]) -> Measure:
-    """Sums up the measures of all ranks. A step takes as long as on its slowest rank."""
+    """Combines the measures of all ranks. The time of a step is that of its slowest rank."""
     every = zip(*(m.steps for m in measures), strict=True)
     steps = [
         StepMeasure(max(s.seconds for s in each), sent=sum(s.sent for s in each)) for each in every
@@ -62,13 +62,13 @@ def combined_measure(measures: Sequence[Measure]) -> Measure:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cell:
-    """A local step on one cell, ready to run.
+    """A compiled local step on one cell.
 
     Attributes:
         runner: Runs the cell.
-        site: Where it runs.
-        sources: The steps that hold its operands' tiles, and the numbers of these.
-        flops: Scalar operations.
+        site: The site of the cell.
+        sources: The step of each operand's tile, and the tile's number.
+        flops: The number of scalar operations.
     """
 
     runner: Runner
@@ -78,7 +78,7 @@ class _Cell:
 
 
 Loading = Callable[[int, Load, Sequence[int]], Held]
-"""Gives the tiles of a stored tensor: of which step, and the numbers of those wanted."""
+"""Returns tiles of a stored tensor, given the number of the step and the numbers of the tiles."""
 
 
 class SiteProgram(GraphExecutor):
@@ -131,12 +131,12 @@ class SiteProgram(GraphExecutor):
         return (self._assembled(tiles_made),), measure
 
     def execute(self, transport: Transport, load: Loading, tick: Tick) -> tuple[Held, Measure]:
-        """Runs every step at the transport's own sites.
+        """Runs every step at the transport's owned sites.
 
         Args:
             transport: Moves arrays between sites.
-            load: Gives the tiles of stored tensors.
-            tick: Told the fraction done; raises to cancel.
+            load: Returns the tiles of stored tensors.
+            tick: Callback with the completed fraction, 0 to 1; raises to cancel.
 
         Returns:
             The tiles of the result at these sites, and the measures of the run.
@@ -173,7 +173,7 @@ class SiteProgram(GraphExecutor):
             else:
                 tiles_of[n] = moving.complete(n, step, tiles_of[step.source], transport)
             for source in done:
-                tiles_of.pop(source, None)  # fused steps may leave no tiles
+                tiles_of.pop(source, None)  # fused steps may store no tiles
             took, sent = time.perf_counter() - start, sum(transport.sent) - before
             if n in streams:
                 measure.steps[streams[n].exchange].sent, sent = sent, 0
@@ -220,7 +220,7 @@ class SiteProgram(GraphExecutor):
         return fields
 
     def _cell(self, number: int, step: Local, n: int) -> _Cell:
-        """The compiled local step over one cell."""
+        """Returns the compiled local step over one cell."""
         compiled = self._cells.get((number, n))
         if compiled is None:
             node = self._stated.get(number, step.node)
@@ -268,7 +268,7 @@ class SiteProgram(GraphExecutor):
     def _run_unfused(
         self, fused: Fused, n: int, tiles_of: dict[int, Held], tick: Tick, measure: Measure
     ) -> None:
-        """Runs local steps one after another on a cell for which they do not join."""
+        """Runs local steps separately on a cell for which they do not join."""
         outputs: dict[int, dict[str, np.ndarray]] = {}
         for number, edges in zip(fused.plan.steps, fused.plan.edges, strict=True):
             step = self.program.steps[number]
@@ -284,7 +284,7 @@ class SiteProgram(GraphExecutor):
             tiles_of[number][n] = outputs[number]
 
     def _stream(self, number: int, step: Exchange) -> Stream | None:
-        """How the reader of an exchange takes its operand piece by piece, or None."""
+        """Returns the stream of an exchange's reader, or None if it needs the complete operand."""
         if number not in self._streaming:
             return None
         if number not in self._streams:
@@ -356,8 +356,8 @@ class SiteProgram(GraphExecutor):
     def _runner(
         self, number: int, node: EinSum, step: Local, cell: np.ndarray, boxes: Sequence[np.ndarray]
     ) -> tuple[Runner, int]:
-        """The compiled node over one cell, and its points; cells that differ in position only
-        share it.
+        """Returns the compiled node over one cell, and its number of points. Cells that differ
+        only in position share the kernel.
         """
         local = cell_node(node, step.labels, cell, boxes)
         key = (
@@ -370,7 +370,7 @@ class SiteProgram(GraphExecutor):
         return self._runners[key]
 
     def _assembled(self, parts: Held) -> LocalFields:
-        """The result from one copy of its tiles."""
+        """Assembles the result from one copy of its tiles."""
         tiles = self.program.steps[self.program.root].tiles
         bounds = _bounds(self.schema)
         fields = LocalFields()
@@ -381,17 +381,17 @@ class SiteProgram(GraphExecutor):
 
 
 def is_small(schema: Schema) -> bool:
-    """True if a result has so few bytes that ranks give it along with their answers."""
+    """Whether a result is small enough to be sent with the answers of ranks."""
     return schema.size * sum(f.dtype.numpy.itemsize for f in schema.fields) <= ALONG
 
 
 def sliced(step: Load, fields: Arrays, tiles: Sequence[int]) -> Held:
-    """Tiles of a stored tensor out of its whole arrays, as views.
+    """Cuts tiles of a stored tensor from its complete arrays, as views.
 
     Args:
-        step: Says which keys each tile covers.
+        step: The step with the keys of each tile.
         fields: The arrays, over all keys of the tensor.
-        tiles: The numbers of those wanted.
+        tiles: The numbers of the tiles.
     """
     origin = [k.lo for k in step.source.schema.keys]
     names = [f.name for f in step.source.schema.fields]
@@ -402,5 +402,5 @@ def sliced(step: Load, fields: Arrays, tiles: Sequence[int]) -> Held:
 
 
 def _bounds(schema: Schema) -> np.ndarray:
-    """The box of all keys, int64 (keys, 2)."""
+    """Returns the box of all keys, int64 (keys, 2)."""
     return np.array([(k.lo, k.hi) for k in schema.keys], np.int64).reshape(-1, 2)

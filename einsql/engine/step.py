@@ -21,26 +21,26 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Group(Protocol):
-    """Nodes that run together, so that their intermediate results never exist as a whole."""
+    """Nodes that run together, without complete intermediate results."""
 
     @property
     def nodes(self) -> tuple[EinSum, ...]:
-        """The nodes, producers first; no other node is between them."""
+        """The nodes, producers first; the group has no other nodes."""
 
     @property
     def sources(self) -> tuple[Node, ...]:
-        """Their operands from outside, each once."""
+        """The distinct operands from outside the group."""
 
     @property
     def results(self) -> tuple[EinSum, ...]:
-        """Those that something else reads."""
+        """The nodes whose results are visible outside the group."""
 
     @property
     def detail(self) -> str:
-        """How they run, for EXPLAIN."""
+        """The description of the execution, for EXPLAIN."""
 
     def run(self, operands: Sequence[Arrays], tick: Tick) -> Sequence[Arrays]:
-        """Runs the nodes on the fields of their sources; returns those of their results."""
+        """Runs the nodes on the fields of their sources; returns the fields of their results."""
 
 
 FindGroups = Callable[[Sequence[Node]], Sequence[Group]]
@@ -49,17 +49,17 @@ FindGroups = Callable[[Sequence[Node]], Sequence[Group]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One node, or several that run together.
+    """One node, or several nodes that run together.
 
     Attributes:
-        nodes: The nodes, with their numbers among all nodes that are no inputs.
+        nodes: The nodes, with their numbers among all nodes except inputs.
         kernel: The name of the kernel, for EXPLAIN.
-        run: Runs them; returns the fields of each result.
-        sources: Slots of their operands.
-        targets: Where their results go.
-        free: Slots that no later step reads.
+        run: Runs the nodes; returns the fields of each result.
+        sources: The slots of the operands.
+        targets: The slots of the results.
+        free: The slots that no later step reads.
         nbytes: Bytes of the results; a view takes none.
-        detail: How several run together.
+        detail: The description of a group's execution.
         runner: The runner of a single node; `run` calls it.
         aliases_input: Whether a result may share memory with an operand.
         calls_blas: Whether it may call a BLAS library.
@@ -90,9 +90,9 @@ class StepMeasure:
     Attributes:
         seconds: Wall time of the step; the slowest rank's time on several ranks.
         nbytes: Bytes of its results, on one site.
-        sent: Bytes that it sends between sites.
-        spilled: Bytes of its results that are in temporary files.
-        boxes: Number of boxes in which it ran.
+        sent: Bytes sent between sites.
+        spilled: Bytes of its results in temporary files.
+        boxes: The number of boxes of the step.
     """
 
     seconds: float = 0.0
@@ -128,10 +128,10 @@ class Measure:
 
 
 class Executor(Protocol[R_co]):
-    """A compiled plan, which may run any number of times over other inputs.
+    """A compiled plan for any number of runs on different inputs.
 
-    All programs inherit from it. Programs of graphs return the fields of each root, and programs
-    over tiles return arrays by key.
+    Programs of graphs return the fields of each root, and programs over tiles return arrays by
+    key.
     """
 
     def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> R_co:
@@ -143,7 +143,7 @@ class Executor(Protocol[R_co]):
 
         Raises:
             DataError: A selected element overflows, divides by zero or cannot be cast.
-            OperationalError: Memory, or room for temporary files, does not suffice; ranks ended.
+            OperationalError: Memory or space for temporary files is short, or ranks have ended.
         """
         return self.measured(inputs, tick)[0]
 

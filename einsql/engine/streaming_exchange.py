@@ -1,29 +1,29 @@
-"""Work on pieces of an operand as they arrive, so that it never has to exist whole.
+"""Work on pieces of an operand as they arrive, without the complete operand.
 
 A cell whose operand arrives in pieces is cut once more, along the pieces: each piece and the
 matching part of the other operands give a part of the result. Pieces that divide a key give
 disjoint parts. Pieces that divide a reduced label, as in a product of matrices by outer products,
-give partial sums, which are merged as those of cells are. So the guarantees of cuts hold here:
+give partial sums, which are merged like those of cells. The guarantees of cuts therefore hold:
 only the order of float sums changes.
 
-When it pays. It saves the memory of the operand and a copy of most of it, and on a
-network whose adapters move data by themselves it hides the transfer behind the work.
-4096² FLOAT products on two cores, shared with other work, took in seconds of each rank's
-processor, and in MB at most (the process with its tensors):
+Choice. Streaming saves the memory of the operand and a copy of most of it, and on a network whose
+adapters move data by themselves the transfer overlaps with the work. 4096² FLOAT products on two
+cores, shared with other work, took in seconds of each rank's processor, and in MB at most (the
+process with its tensors):
 
-                                        whole operands       piece by piece
+                                      complete operands    piece by piece
     pieces side by side, 4 ranks        0.43 s, 360 MB       0.36 s, 310 MB
     pieces side by side, 2 ranks        0.72 s, 418 MB       0.70 s, 370 MB
     outer products, 4 ranks             0.41 s, 358 MB       0.54 s, 390 MB
     outer products, 2 ranks             0.69 s, 418 MB       0.81 s, 518 MB
 
-So pieces side by side are taken as they arrive if they are large. Each part is copied into
-its tile once more, and small pieces are there soon: with pieces of 1.6 MB at 4 ranks, which
-shared two cores and lent memory from 256 kB on, a statement with two such steps took 772 ms,
-and 764 ms with whole operands (medians of 18 runs each). Where parts are merged,
-in DOUBLE for sums, each element of a part costs as much as some hundred multiplications,
-and the running result may be larger than the memory saved: there the operand has to be the
-larger one, and the work behind each element of a part at least `DEPTH`.
+So large disjoint pieces are streamed. Each part is copied into its tile once more, and small
+pieces arrive soon: with pieces of 1.6 MB at 4 ranks, which shared two cores and transferred by
+shared memory from 256 kB on, a statement with two such steps took 772 ms, and 764 ms with complete
+operands (medians of 18 runs each). Where parts are merged, in DOUBLE for sums, each element of a
+part costs as much as some hundred multiplications, and the running result may be larger than the
+memory saved: there the operand must be the larger one, and the work for each element of a part at
+least `DEPTH`.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from einsql.engine.routes import Moves
 from einsql.ir.spmd.program import Exchange, Local, Program, reads, with_state
 
 PIECE = 2**22
-"""Bytes of a piece of average size, at least."""
+"""Least average size of a piece in bytes."""
 PIECES = 32
-"""Pieces of a tile, at most."""
+"""Greatest number of pieces of a tile."""
 MARGIN = 1
-"""How many times the memory of merging has to fit into the memory saved."""
+"""Least ratio of the memory saved to the memory of merging."""
 WINDOW = 2
-"""Pieces that are under way to a process at once, beside the one it works on."""
+"""Pieces in transfer to a process at once, besides the current one."""
 DEPTH = 4096
-"""Values of reduced labels behind each element of a part that is merged, at least."""
+"""Least number of values of reduced labels for each element of a merged part."""
 
 
 Part = tuple[tuple[int, int], ...]
@@ -56,7 +56,7 @@ Part = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """The work for a cell on a piece of the operand, or on a tile at hand.
+    """The work of a cell on a piece of the operand, or on a local tile.
 
     Attributes:
         cell: The cell's number.
@@ -75,11 +75,11 @@ class Stream:
 
     Attributes:
         exchange: The number of the exchange.
-        operand: The operand it brings.
+        operand: The position of the streamed operand.
         at_hand: Cells whose tile is cut from one at its site, or has no elements.
         shares: The share of each route.
-        parts: By cell, how many shares make each part of its result.
-        released: Steps that are read last by the exchange.
+        parts: By cell, the number of shares of each part of its result.
+        released: Steps whose last reader is the exchange.
     """
 
     exchange: int
@@ -91,9 +91,9 @@ class Stream:
 
 
 def candidates(program: Program) -> dict[int, int]:
-    """Local steps that may take an operand piece by piece, by the exchange that brings it.
+    """Finds local steps that may stream an operand, by the exchange of the operand.
 
-    An exchange has one reader, and no step but other exchanges comes before it.
+    Such an exchange has one reader, and all steps between the two are exchanges.
     """
     readers: defaultdict[int, list[int]] = defaultdict(list)
     for n, step in enumerate(program.steps):
@@ -111,12 +111,12 @@ def candidates(program: Program) -> dict[int, int]:
 
 
 def streamed(program: Program, exchange: int, reader: int, moves: Moves) -> Stream | None:
-    """How a local step takes an operand piece by piece, or None if it should not.
+    """Returns the stream of a local step's operand, or None if the complete operand is faster.
 
     Args:
         program: The steps.
-        exchange: The number of the one that brings the operand.
-        reader: The number of the one that reads it.
+        exchange: The number of the exchange of the operand.
+        reader: The number of the local step that reads it.
         moves: The pieces.
     """
     brought, step = program.steps[exchange], program.steps[reader]
@@ -173,7 +173,7 @@ def streamed(program: Program, exchange: int, reader: int, moves: Moves) -> Stre
 def _shares(
     step: Local, cell: int, labels: tuple[str, ...], tile: np.ndarray, boxes: np.ndarray
 ) -> list[Share] | None:
-    """The share of each piece for a cell; None if they are cut along an axis that cannot be cut."""
+    """Returns the share of each piece for a cell; None if an axis of the pieces cannot be cut."""
     cut = {x for a, x in enumerate(labels) if (boxes[:, a] != tile[a]).any()}
     if not cut <= set(step.labels):
         return None  # read through an expression
@@ -199,22 +199,22 @@ def _part(box: np.ndarray) -> Part:
 
 
 def _width(step: Local) -> int:
-    """Bytes of an element of a part and of a running result."""
+    """Returns the bytes of an element of a part and of a running result."""
     return sum(8 + o.dtype.numpy.itemsize for o in with_state(step.node).outputs)
 
 
 def _depth(shares: list[Share]) -> float:
-    """Points behind each element of a part, on average."""
+    """Returns the average number of points for each element of a part."""
     points = [volumes(s.domain) / max(1, volumes(np.array(s.made).reshape(-1, 2))) for s in shares]
     return float(np.mean(points))
 
 
 def within(labels: tuple[str, ...], box: np.ndarray, step: Local, domain: np.ndarray) -> np.ndarray:
-    """The part of an operand's tile that a part of a cell reads.
+    """Returns the part of an operand's tile that a part of a cell reads.
 
     Args:
-        labels: The operand's.
-        box: int64 (keys, 2), its tile.
+        labels: The operand's labels.
+        box: int64 (keys, 2), the keys of its tile.
         step: The local step.
         domain: int64 (labels of the step, 2).
     """

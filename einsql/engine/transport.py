@@ -1,4 +1,4 @@
-"""Transfer of arrays between sites: one protocol for virtual sites and for ranks.
+"""Transfer of arrays between sites: one protocol for virtual sites and ranks.
 
 The transfers of a step follow from the plan alone, so every process knows them in advance:
 there are no requests, and no messages about sizes.
@@ -15,22 +15,22 @@ import numpy as np
 from einsql.kernels.kernel import Arrays as Arrays
 
 Cut = Callable[[int], Arrays]
-"""Cuts the arrays of a route, by its number; called at the site that the route leaves."""
+"""Cuts the arrays of a route, by its number; called at the source site."""
 Room = Callable[[int], Arrays | None]
-"""Arrays to receive the pieces of a route in, by its number; None where there are none."""
+"""Returns the target arrays of a route by its number, or None."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routes:
-    """Everything that moves in one step, in an order that is the same in all processes.
+    """All transfers of one step, in an order that is the same in all processes.
 
     Attributes:
-        sources: int64 (routes,), the site that each one leaves.
-        targets: int64 (routes,), the site that it is for, which may be the same.
+        sources: int64 (routes,), the source site of each route.
+        targets: int64 (routes,), the target site, which may be the same.
         shapes: int64 (routes, axes), extents of the arrays.
-        dtypes: Their dtype by field.
+        dtypes: The dtype of each field.
         pieces: int64 (routes,), routes with the same number carry the same arrays.
-        derived: A transport's own results about these routes, cached with them.
+        derived: A transport's derived data of these routes, cached with them.
     """
 
     sources: np.ndarray
@@ -45,13 +45,13 @@ class Routes:
 
     @property
     def nbytes(self) -> np.ndarray:
-        """int64 (routes,), bytes that each one carries."""
+        """int64 (routes,), the bytes of each route."""
         width = sum(d.itemsize for d in self.dtypes.values())
         return np.asarray(self.shapes.prod(axis=1, dtype=np.int64) * width)
 
 
 class Transport(Protocol):
-    """Moves arrays between sites; a process speaks for the sites it owns.
+    """Moves arrays between sites; a process sends and receives for the sites it owns.
 
     Attributes:
         sent: Bytes that left each owned site for another one.
@@ -68,25 +68,25 @@ class Transport(Protocol):
     def exchange(
         self, routes: Routes, cut: Cut, room: Room | None = None, window: int | None = None
     ) -> Iterator[tuple[int, Arrays]]:
-        """Sends the pieces that leave owned sites, and yields those that arrive at them.
+        """Sends the pieces that leave owned sites, and yields the pieces that arrive there.
 
         All processes call this in the same order.
 
         Args:
             routes: The transfers.
             cut: Cuts the arrays of each route.
-            room: Arrays to receive pieces in, which saves a copy.
-            window: Greatest number of messages under way to a process. With it they arrive in
-                the same order in every run.
+            room: Returns target arrays for pieces, which saves a copy.
+            window: Greatest number of messages in transfer to a process. With a window the messages
+                arrive in the same order in every run.
 
         Returns:
-            Numbers of routes that end at owned sites, in any order, and their arrays: those of
-            `room` if the piece was received there, else arrays that are read only.
+            The numbers of routes that end at owned sites, in any order, and their arrays: those of
+            `room` if the piece was received there, else read-only arrays.
         """
 
 
 class LocalTransport:
-    """Virtual sites in one process: nothing is copied, every byte that would be is counted.
+    """Virtual sites in one process: no array is copied; the bytes between sites are counted.
 
     Attributes:
         sent: Bytes that left each site for another one.
@@ -101,7 +101,7 @@ class LocalTransport:
     def exchange(
         self, routes: Routes, cut: Cut, room: Room | None = None, window: int | None = None
     ) -> Iterator[tuple[int, Arrays]]:
-        """Hands the arrays over."""
+        """Passes the arrays on without a copy."""
         ends = zip(routes.sources.tolist(), routes.targets.tolist(), strict=True)
         for n, (source, target) in enumerate(ends):
             arrays = cut(n)

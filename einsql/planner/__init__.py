@@ -1,1 +1,1 @@
-"""A bound query to a prepared statement, and what is kept of one between runs."""
+"""Planning: from a bound query to a prepared statement, and the cache of prepared statements."""

@@ -1,4 +1,4 @@
-"""Bounds of keys that are found in the data, and whether they still are what they were."""
+"""Bounds of keys that are computed from the data, and the test whether they still hold."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from einsql.storage.fields import Fields
 
 WIDEST = 2**31
-"""A range of values wider than this is no tensor key."""
+"""Greatest extent of a key that is computed from the data."""
 SPARSE = 2**27
-"""From this range on a key needs enough points, for an array holds all of its values."""
+"""Extent from which a key needs a minimum density: an array stores all of its values."""
 
 
-def bounds_in(found: Arrays, points: int) -> tuple[int, int]:
-    """`[lo, hi)` of a key.
+def bounds_in(extremes: Arrays, points: int) -> tuple[int, int]:
+    """Returns the bounds `[lo, hi)` of a key.
 
     Args:
-        found: Its least value `lo`, its greatest `hi`, and whether there is `some`.
-        points: How many values there may be.
+        extremes: Its least value `lo`, its greatest `hi`, and whether there is any (`some`).
+        points: The greatest possible number of values.
 
     Raises:
-        NotSupportedError: They are too far apart.
+        NotSupportedError: The bounds are too far apart.
     """
-    if not bool(found["some"]):
+    if not bool(extremes["some"]):
         return 0, 0
-    lo, hi = int(found["lo"]), int(found["hi"])
+    lo, hi = int(extremes["lo"]), int(extremes["hi"])
     if hi - lo >= WIDEST or (hi - lo >= SPARSE and hi - lo > 64 * points):
         raise NotSupportedError(
             f"A grouping key ranges from {lo} to {hi}, too far for a tensor key",
@@ -41,16 +41,16 @@ def bounds_in(found: Arrays, points: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Bounds that a plan was made for, and what finds them."""
+    """Bounds that a plan was made for, and the query that computes them."""
 
     program: GraphExecutor
     points: int
     bounds: tuple[int, int]
 
     def holds(self, inputs: Mapping[str, Fields], tick: Tick) -> bool:
-        """True if the data have the same bounds; they may not be found any more."""
+        """Whether the data still have the same bounds; False if the computation fails."""
         try:
             (extremes,) = self.program.run(inputs, tick)
             return bounds_in(extremes, self.points) == self.bounds
         except Error:
-            return False  # a new plan meets it too, and says where
+            return False  # a new plan reports the error

@@ -1,4 +1,4 @@
-"""From a graph to what runs it under a session's settings: kernels, groups, sites."""
+"""Compilation of a graph under a session's settings: kernels, groups, sites."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ if TYPE_CHECKING:
     from einsql.storage.memory import Memory
 
 MOST_POINTS = 2**62
-"""A domain larger than this is a mistake; no machine visits it."""
+"""Greatest number of points of a domain; a larger one is taken for a mistake."""
 
 
 def compiler(settings: Settings) -> Compile:
-    """What turns a node into a kernel's name and runner under the current settings."""
+    """Returns the function that compiles a node to a kernel under the current settings."""
     return lambda node: kernels.compile_node(node, settings.jit)
 
 
 def compiled(
     root: Node, settings: Settings, memory: Memory | None = None, more: Sequence[Node] = ()
 ) -> Program:
-    """The program of a graph under the current settings, within a session's memory.
+    """Compiles a graph to a program under the current settings, within a session's memory.
 
     Raises:
-        Error: As `check_domains`.
+        Error: See `check_domains`.
     """
     check_domains(root, *more)
     return Program(root, compiler(settings), grouping(settings), memory, more)
 
 
 def grouping(settings: Settings) -> FindGroups | None:
-    """What says which nodes run together; None where nothing is compiled, or it is off."""
+    """Returns the function that groups nodes; None without compilation, or if grouping is off."""
     if settings.jit == "never" or GROUP_NODES.name in settings.disabled_rules:
         return None
     return lambda roots: kernels.find_groups(roots, compiler(settings))
 
 
 def joining(settings: Settings) -> Join:
-    """What runs chosen nodes together at a site."""
+    """Returns the function that joins given nodes at a site."""
     return lambda nodes, visible: kernels.join(nodes, visible, compiler(settings))
 
 
 def check_domains(*roots: Node) -> None:
-    """Refuses graphs over keys that no array and no counter can hold.
+    """Rejects graphs with keys beyond the limits of arrays and counters.
 
     Raises:
         NotSupportedError: A node has more labels than an array can have axes.
-        DataError: A key leaves BIGINT.
-        OperationalError: A node has more points than can be counted.
+        DataError: A key exceeds the range of BIGINT.
+        OperationalError: A node has more points than the limit.
     """
     least, most = DType.BIGINT.range
     for node in walk(*roots):
@@ -70,7 +70,7 @@ def check_domains(*roots: Node) -> None:
                 hint="Aggregate keys away in a subquery first.",
             )
         for a in node.axes:
-            if a.lo < least or a.hi > most:  # an exclusive bound is a BIGINT itself
+            if a.lo < least or a.hi > most:  # exclusive bounds are BIGINTs too
                 raise DataError(f"Overflow: the key {a.label} ranges over [{a.lo}, {a.hi})")
         if node.points > MOST_POINTS:
             raise OperationalError(

@@ -1,4 +1,4 @@
-"""Context: the services that planning and running a statement use."""
+"""Context: the services for planning and running a statement."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ class CallerScope:
         """Makes the variables of a frame visible to FROM.
 
         Returns:
-            The frame before, which `leave` makes visible again: the callback of a loop's step
-            may run a statement while the loop runs.
+            The previous frame, for `leave`. The callback of a loop's step may run a statement
+            while the loop runs.
         """
         before, self._frame = self._frame, frame
         return before
 
     def leave(self, before: FrameType | None) -> None:
-        """Makes the variables of the frame before visible again."""
+        """Restores a previous frame."""
         self._frame = before
 
     @property
     def frame(self) -> FrameType | None:
-        """Whose variables FROM may name."""
+        """The frame whose variables FROM may name."""
         return self._frame
 
     def array(self, name: str, external: bool) -> object | None:
-        """The array that a variable holds, or None.
+        """Returns the array of a variable, or None.
 
         Args:
-            name: As written in FROM.
+            name: The variable's name in FROM.
             external: Whether external access is on.
         """
         return array_in_scope(self._frame, name) if external else None
@@ -62,21 +62,21 @@ class CallerScope:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Context:
-    """The services of one connection; every statement is planned and run with them.
+    """The services of one connection for planning and running its statements.
 
-    Built once per connection. EXPLAIN derives one with other settings.
+    A connection creates one. EXPLAIN derives another one with other settings.
 
     Attributes:
         settings: The session's settings. SET replaces them.
         store: The names of the session: tensors, views, macros, DuckDB's tables.
-        cluster: The MPI ranks that compute, or None.
+        cluster: The MPI ranks, or None.
         memory: The budget of the session and its spill files.
         parameters: Values of the running statement's parameters.
-        notices: Messages of statements that did not fail; the console prints and clears them.
+        notices: Messages of successful statements; the console prints and clears them.
         progress: Reports progress and checks for cancellation.
-        scope: Finds arrays among the caller's variables.
+        scope: The caller's variables.
         plans: Prepared statements that may run again.
-        lock: Held while a statement runs; a connection runs one at a time.
+        lock: The lock of the running statement; a connection runs one at a time.
     """
 
     settings: Settings
@@ -97,32 +97,32 @@ class Context:
 
     @property
     def target(self) -> ExecutionTarget:
-        """The hardware that plans are made for."""
+        """The hardware for which plans are made."""
         return target_of(self.settings, self.cluster)
 
     @property
     def tick(self) -> Tick:
-        """Reports the fraction done; raises InterruptedError after `interrupt`."""
+        """Callback with the completed fraction, 0 to 1; raises InterruptedError to cancel."""
         return self.progress.tick
 
     def derive(self, settings: Settings) -> Context:
-        """The same services under other settings."""
+        """Returns the same services with other settings."""
         return replace(self, settings=settings)
 
     def in_scope(self, name: str) -> object | None:
-        """An array among the caller's variables; None while external access is off."""
+        """Returns an array among the caller's variables; None while external access is off."""
         return self.scope.array(name, self.settings.enable_external_access)
 
     def array_named(self, name: str) -> object | None:
-        """An array among the caller's variables, unless DuckDB has a table of that name."""
+        """Returns an array among the caller's variables, unless DuckDB has a table of that name."""
         array = self.in_scope(name)
         return None if array is not None and self.duck.has(name) else array
 
     def change_settings(self, settings: Settings) -> None:
-        """Replaces the session's settings and drops the plans made under the old ones.
+        """Replaces the session's settings and drops the plans for the old settings.
 
         Raises:
-            Error: DuckDB refuses them; the old settings stay.
+            Error: DuckDB rejects the settings; the old ones stay.
         """
         before, self.settings = self.settings, settings
         try:
@@ -134,8 +134,8 @@ class Context:
         self.plans.clear()
 
     def regrouped(self, lost: RanksLost) -> None:
-        """Plans for the remaining ranks after some were lost."""
+        """Adapts settings and plans to the remaining ranks."""
         self.plans.clear()
         if self.settings.sites == lost.before:
             self.settings = replace(self.settings, sites=lost.left)
-        self.notices.append(f"{lost.reason}; {lost.left} ranks go on")
+        self.notices.append(f"{lost.reason}; {lost.left} ranks continue")

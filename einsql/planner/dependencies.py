@@ -1,4 +1,4 @@
-"""Dependencies of a plan: the inputs that it reads, and how they are read again."""
+"""Dependencies of a plan: its inputs, and how they are read again."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """An input that a plan was made for; the plan holds while its schema stays.
+    """An input of a plan; the plan is valid while the schema of the input stays.
 
     Attributes:
         name: The name of the `Input` in the plan's graph.
-        schema: Its schema.
+        schema: The schema of the input.
     """
 
     name: str
@@ -32,16 +32,16 @@ class Dependency:
 
     @property
     def source(self) -> object:
-        """The identity of the object that is read, among all kinds of inputs of a statement."""
+        """The identity of the input object, among all kinds of inputs of a statement."""
         raise NotImplementedError
 
     def read(self, ctx: Context) -> Fields | None:
-        """The current fields, or None if there are none of the schema."""
+        """Returns the current fields, or None if no input of the schema exists."""
         relation = self.relation(ctx)
         return None if relation is None or relation.schema != self.schema else relation.fields
 
     def relation(self, ctx: Context) -> Relation | None:
-        """What the input is now, or None if it is gone."""
+        """Returns the current relation of the input, or None if it no longer exists."""
         raise NotImplementedError
 
 
@@ -61,7 +61,7 @@ class TensorDependency(Dependency):
         return TensorDependency, self.tensor
 
     def read(self, ctx: Context) -> Fields | None:
-        """See `Dependency`; statements on tensors repeat this most often."""
+        """See `Dependency`; overridden because it is the most frequent call."""
         store = ctx.store
         tensor = store.objects.get(self.tensor)
         if not isinstance(tensor, Tensor):
@@ -96,8 +96,8 @@ class FileDependency(Dependency):
     """A tensor file, or one of the arrays in it.
 
     Attributes:
-        path: The file.
-        member: The name of the array; None if the file needs none.
+        path: The path of the file.
+        member: The name of the array; None if the file has only one.
     """
 
     path: str
@@ -121,7 +121,7 @@ class TableDependency(Dependency):
 
     Attributes:
         table: The name of the table.
-        tables: Reads tables.
+        tables: The reader of tables.
     """
 
     table: str
@@ -139,11 +139,11 @@ class TableDependency(Dependency):
 
 @dataclass(slots=True, eq=False)
 class SharedQueries:
-    """Subqueries that several plans of a statement read, computed once for all of them.
+    """Subqueries that several plans of a statement read, computed once for all plans.
 
     Attributes:
-        relations: Their relations, by names in small letters, while the plans are made.
-        fields: Their fields, while the statement runs.
+        relations: The relations by lower-case name, while the plans are made.
+        fields: The fields, while the statement runs.
     """
 
     relations: dict[str, Bound] = field(default_factory=dict)
@@ -152,10 +152,10 @@ class SharedQueries:
 
 @dataclass(frozen=True, slots=True)
 class SharedDependency(Dependency):
-    """One of `SharedQueries`.
+    """One subquery of `SharedQueries`.
 
     Attributes:
-        queries: All of them.
+        queries: The shared subqueries of the statement.
     """
 
     queries: SharedQueries

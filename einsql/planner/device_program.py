@@ -1,4 +1,4 @@
-"""Programs whose relations stay on a device: what goes there, and what is fetched from it."""
+"""Programs whose relations stay on a device: copies to the device, and fetches of results."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from einsql.storage.fields import RemoteFields
 from einsql.storage.relation import copied
 
 IsStored = Callable[[str, Arrays], bool]
-"""True for the name and fields of an input that is a stored tensor, which never change."""
+"""Whether an input is a stored tensor, which never changes; given its name and fields."""
 
-_one_at_a_time = threading.Lock()  # two threads that begin at once would each make one
+_one_at_a_time = threading.Lock()  # two threads must not create two memories
 
 
 def _unlock() -> None:
-    """In a child of a fork: the thread that may have held the lock is not there."""
+    """In a forked child: replaces the lock, whose owner may not exist there."""
     global _one_at_a_time
     _one_at_a_time = threading.Lock()
 
@@ -37,19 +37,19 @@ forks.at_fork(_unlock)
 
 
 def shared_memory() -> Memory:
-    """The memory of this process's device; sessions share it, whatever their limits.
+    """Returns the memory of this process's device; sessions with different limits share it.
 
     Raises:
         OperationalError: There is no device.
     """
     with _one_at_a_time:
-        found: Any = device()  # the protocol does not promise a hash
-        return _memory_of(found)
+        gpu: Any = device()  # the protocol does not promise a hash
+        return _memory_of(gpu)
 
 
 @lru_cache(maxsize=1)
-def _memory_of(found: Device) -> Memory:
-    return Memory(found)
+def _memory_of(gpu: Device) -> Memory:
+    return Memory(gpu)
 
 
 class DeviceProgram(Program):
@@ -57,8 +57,8 @@ class DeviceProgram(Program):
 
     Args:
         root: The graph.
-        settings: Which precision, and how much memory.
-        is_stored: Which inputs are stored tensors.
+        settings: The precision and the memory limit.
+        is_stored: Returns whether an input is a stored tensor.
 
     Raises:
         OperationalError: There is no device.
@@ -79,13 +79,13 @@ class DeviceProgram(Program):
         super().__init__(root, compile_node)
 
     def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[Arrays]:
-        """As `Program.run`; a field is copied from the device when it is read."""
+        """See `Program.run`; a field is copied from the device at its first read."""
         return [self._result(handles) for handles in super().run(self._given(inputs), tick)]
 
     def measured(
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Sequence[Arrays], Measure]:
-        """As `Program.measured`."""
+        """See `Program.measured`."""
         self.measuring = True
         try:
             roots, measure = super().measured(self._given(inputs), tick)
@@ -94,7 +94,7 @@ class DeviceProgram(Program):
         return [self._result(handles) for handles in roots], measure
 
     def _runner(self, runner: DeviceRunner) -> Runner:
-        """A runner as `Program` knows them; it only passes on what they take and give."""
+        """Adapts a device runner to the interface of `Program`."""
 
         def run(operands: Sequence[Any], tick: Tick) -> Any:
             handles = runner(operands, tick)
@@ -111,20 +111,20 @@ class DeviceProgram(Program):
         }
 
     def _result(self, handles: Mapping[str, Any]) -> Arrays:
-        """The root's fields: what computed nothing is the caller's own arrays."""
+        """Returns the root's fields; a field that no step computed is the caller's array."""
         if all(h.is_given for h in handles.values()):
             return {name: h.host() for name, h in handles.items()}
         return DeviceFields(handles)
 
 
 class DeviceFields(RemoteFields):
-    """Fields on a device; each is copied from it once, when it is read."""
+    """Fields on a device; each is copied from it once, at its first read."""
 
     is_detached = True
 
     def __init__(self, handles: Mapping[str, Handle]) -> None:
         self._handles = dict(handles)
-        # What a step did not compute may change from now on, or its file may go.
+        # Uncomputed fields may be changed by the caller, or belong to a file that is removed.
         self._local = {name: copied(h.host()) for name, h in handles.items() if h.is_given}
 
     def local(self) -> Mapping[str, np.ndarray]:
@@ -135,7 +135,7 @@ class DeviceFields(RemoteFields):
         if name not in self._local:
             handle = self._handles[name]
             array = handle.host()
-            # A view may be of what another field is too, and the caller may write into each.
+            # Fields may be views of the same memory, and the caller may write into each.
             self._local[name] = copied(array) if handle.views else array
         return self._local[name]
 
@@ -147,7 +147,7 @@ class DeviceFields(RemoteFields):
 
 
 class _Given(Mapping[str, Handle]):
-    """An input's fields as handles, each made when it is asked for."""
+    """An input's fields as handles, each created at its first read."""
 
     def __init__(self, fields: Arrays, memory: Memory, stored: bool) -> None:
         self._fields, self._memory, self._stored = fields, memory, stored

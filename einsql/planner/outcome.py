@@ -1,4 +1,4 @@
-"""What a statement gives: rows, a count of changed rows, or a listing."""
+"""Outcomes of a statement: rows, a count of changed rows, or a listing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from einsql.storage.results.tile_result import TileResult
 
     Results: TypeAlias = Result | TileResult | TableResult | RowsResult
-else:  # loaded for listings
+else:  # imported for listings only
     rows_result = LazyModule("einsql.storage.results.rows_result")
 
 Description = tuple[tuple[Any, ...], ...]
 """PEP 249's description: one 7-tuple for each column."""
 
 
-@dataclass(slots=True)  # not frozen: a frozen one takes three times as long to make
+@dataclass(slots=True)  # not frozen: a frozen one takes three times as long to create
 class Rows:
     """The result of a query."""
 
@@ -33,10 +33,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A statement without rows.
+    """The outcome of a statement without rows.
 
     Attributes:
-        count: How many rows it changed; -1 if the statement does not say.
+        count: The number of changed rows; -1 if it is unknown.
     """
 
     count: int = -1
@@ -44,11 +44,11 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Rows of plain values, as SHOW and EXPLAIN give them.
+    """Rows of plain values, the outcome of SHOW and EXPLAIN.
 
     Attributes:
-        types: SQL types of the columns; VARCHAR without them.
-        report: The explanation that the rows print, if the statement is EXPLAIN.
+        types: SQL types of the columns; without them all are VARCHAR.
+        report: The explanation that the rows print, for EXPLAIN.
     """
 
     names: Sequence[str]
@@ -57,7 +57,7 @@ class Listing:
     report: object = None
 
     def result(self) -> RowsResult:
-        """The rows as a result."""
+        """Returns the rows as a result."""
         types = tuple(self.types) or ("VARCHAR",) * len(self.names)
         return rows_result.RowsResult(tuple(self.names), types, self.rows)
 

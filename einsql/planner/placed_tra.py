@@ -1,4 +1,4 @@
-"""A tensor-relational plan on sites, for people: its plan, cost, trace and result."""
+"""The public form of a tensor-relational plan on sites: plan, cost, trace and result."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ if TYPE_CHECKING:
 
 
 class Placed:
-    """A relation placed on sites; `Relation.place` makes it.
+    """A relation placed on sites, created by `Relation.place`.
 
     Attributes:
         table1: The plan as Table 1 of the paper translates it.
-        plan: The plan that was chosen, in the language of `einsql.ir.ia.plan`.
-        cost: What that plan costs.
-        table1_cost: What the other one costs.
-        trace: The steps from one to the other: `step.rule.name`, `step.before`, `step.after`.
+        plan: The plan of least cost, in the language of `einsql.ir.ia.plan`.
+        cost: The cost of `plan`.
+        table1_cost: The cost of `table1`.
+        trace: The steps from `table1` to `plan`: `step.rule.name`, `step.before`, `step.after`.
     """
 
     def __init__(
         self,
         relation: ra.Node,
         arrays: Mapping[str, np.ndarray],
-        found: Implemented,
+        implemented: Implemented,
         cluster: Cluster | None,
     ) -> None:
-        self.table1: ia.Node = found.given
-        self.plan: ia.Node = found.root
-        self.cost: Cost = found.cost
-        self.table1_cost: Cost = found.first
-        self.trace: tuple[ImplementationStep, ...] = found.trace
+        self.table1: ia.Node = implemented.given
+        self.plan: ia.Node = implemented.root
+        self.cost: Cost = implemented.cost
+        self.table1_cost: Cost = implemented.first
+        self.trace: tuple[ImplementationStep, ...] = implemented.trace
         self._relation = relation
         self._inputs = {name: {VALUE: a} for name, a in arrays.items()}
-        self._executor = block_executor(relation, found, "auto", cluster, lambda *_: None)
+        self._executor = block_executor(relation, implemented, "auto", cluster, lambda *_: None)
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that cross sites when the plan runs, exactly."""
+        """The exact number of bytes that cross sites when the plan runs."""
         return self.cost.bytes_sent
 
     def run(self) -> SiteRun:
-        """Runs the plan: the result, and what every site sent, received and computed.
+        """Runs the plan; returns the result, and the bytes and operations of every site.
 
         Raises:
             DataError: An element overflows, divides by zero or cannot be cast.
@@ -66,12 +66,12 @@ class Placed:
         return SiteRun(*self._executor.measured(self._inputs, no_progress))
 
     def blocks(self) -> dict[KeyTuple, np.ndarray]:
-        """Runs the plan: every array of the result by its key; BFLOAT16 is float32 here."""
+        """Runs the plan; returns every array of the result by its key. BFLOAT16 becomes float32."""
         dtype = self._relation.schema.dtype
         return {key: loaded(array, dtype) for key, array in self.run().blocks.items()}
 
     def numpy(self) -> np.ndarray:
-        """Runs the plan and puts the arrays together, key i along axis i; a new array.
+        """Runs the plan and assembles the arrays, key i along axis i, to a new array.
 
         Raises:
             IntegrityError: Keys are missing.
@@ -96,8 +96,8 @@ def placed(
     """Translates a plan by Table 1 and searches for a cheaper one.
 
     Raises:
-        ProgrammingError: The number of sites, a tensor or a key is none that can be.
-        InterfaceError: There is no rule of a name in `disabled`.
+        ProgrammingError: The number of sites, a tensor or a key is invalid.
+        InterfaceError: A name in `disabled` is no rule.
     """
     if not 1 <= sites <= MOST_SITES:
         raise ProgrammingError(f"sites is a number from 1 to {MOST_SITES:,}, not {sites}")

@@ -1,4 +1,4 @@
-"""Plans: queries that are ready to run, and what they were made for."""
+"""Plans: queries that are ready to run, and their dependencies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from einsql.planner.bounds_probe import Probe
     from einsql.planner.context import Context
     from einsql.planner.tile_plan import Part, TilePlan
-else:  # loaded for statements with tiles
+else:  # imported for statements with tiles only
     tile_plan = LazyModule("einsql.planner.tile_plan")
 
 
@@ -40,11 +40,12 @@ class Plan:
     Attributes:
         relation: The bound relation before rewriting.
         optimized: The rewritten graph with its trace.
-        cut: How each operation is cut over several sites.
-        placed: What each of these sites does.
-        volatile: True if the plan is for once, for a bound found in the data is hard to find.
-        probes: The other bounds that were found in the data; the plan holds while they do.
-        parts: What has to be computed first, for the program reads it.
+        cut: The division of each operation over several sites.
+        placed: The program of these sites.
+        volatile: Whether the plan runs only once, as computing a bound from the data is costly.
+        probes: The other bounds that were computed from the data; the plan is valid while they
+            hold.
+        parts: The parts of the statement whose results the program reads.
     """
 
     relation: Relation
@@ -62,18 +63,18 @@ class Plan:
     parts: tuple[Part, ...] = ()
     probes: tuple[Probe, ...] = ()
     reads: tuple[tuple[str, np.ndarray], ...] = ()
-    """Tensors in payload files, and the box of keys that is read of each."""
+    """Tensors in payload files, and the box of keys that is read of each tensor."""
     memory: Memory | None = None
     use: ParameterUse = NOTHING
-    """What it makes of the statement's parameters."""
-    ends: tuple[Cut | Shift, ...] = ()  # where parameters begin and end the keys of the result
+    """The use of the statement's parameters."""
+    ends: tuple[Cut | Shift, ...] = ()  # bounds of the result's keys that depend on parameters
 
     def result(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
         """Runs the plan."""
         return self.finish(self.complete(inputs, tick), tick)
 
     def finish(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
-        """Runs the plan where its parts are computed already."""
+        """Runs the plan after its parts have been computed."""
         return self.wrap(self.program.run(inputs, tick)[0], inputs)
 
     def measure(self, inputs: Mapping[str, Fields], tick: Tick) -> Measure:
@@ -81,7 +82,7 @@ class Plan:
         return self.program.measured(self.complete(inputs, tick), tick)[1]
 
     def complete(self, inputs: Mapping[str, Fields], tick: Tick) -> Mapping[str, Fields]:
-        """The inputs with those that parts of the statement give."""
+        """Returns the inputs together with the results of the parts."""
         if self.reads:
             inputs = {**inputs, **{n: inputs[n].verified(box) for n, box in self.reads}}
         if not self.parts:
@@ -89,17 +90,17 @@ class Plan:
         return tile_plan.computed(self.parts, inputs, tick)
 
     def wrap(self, arrays: Arrays, inputs: Mapping[str, Fields]) -> Result:
-        """Dresses the root's fields as a result, without what lies beyond bounds of parameters.
+        """Wraps the root's fields as a result, cropped to the bounds that parameters set.
 
         Storage shared with a tensor becomes read-only. Memory of a mapped file is copied, because
         truncating a mapped file raises SIGBUS in its readers.
 
         Args:
-            arrays: What the program returned for the root.
-            inputs: The inputs of the run, with those that parts of the statement give.
+            arrays: The fields of the root.
+            inputs: The inputs of the run, with the results of the parts.
         """
         aliased = self.program.aliased_inputs
-        if type(arrays) is dict and not aliased and not self.ends:  # arrays of its own
+        if type(arrays) is dict and not aliased and not self.ends:  # no shared memory
             show(arrays.values())
             return Result(self._schema, LocalFields(arrays), self.columns, self._hidden)
         schema = shifted(self._schema, self.ends, inputs)
@@ -132,7 +133,7 @@ class Plan:
 
 
 def owners(inputs: Iterable[Arrays]) -> set[int]:
-    """Ids of the owners of memory in this process that inputs show."""
+    """Returns the ids of the owners of the local memory of inputs."""
     return {
         id(owner(a))
         for f in inputs
@@ -156,7 +157,7 @@ def run_plans(
 
 
 def rebind_inputs(plan: Plan | TilePlan, ctx: Context) -> dict[str, Fields] | None:
-    """Fields of every input of a plan, or None if one is not what the plan was made for.
+    """Returns the fields of every input of a plan, or None if the plan is no longer valid.
 
     Args:
         plan: The plan.
@@ -174,6 +175,6 @@ def rebind_inputs(plan: Plan | TilePlan, ctx: Context) -> dict[str, Fields] | No
         try:
             plan.use.feed(ctx.parameters, inputs)
         except (ArithmeticError, ValueError):
-            return None  # planned for these values, it says what is wrong, or never needs them
+            return None  # planning for these values reports the error, or does not need them
     holds = not plan.probes or all(p.holds(inputs, ctx.tick) for p in plan.probes)
     return inputs if holds else None

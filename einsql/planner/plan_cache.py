@@ -11,25 +11,25 @@ from einsql.sql.parameters.runtime_inputs import ParameterUse
 T = TypeVar("T")
 
 CACHED_PLANS = 512
-"""Texts whose prepared statements are cached; the oldest is evicted first."""
+"""Greatest number of texts with cached prepared statements; the oldest is evicted first."""
 VARIANTS = 512
-"""Variants of a statement that are cached for each way in which it uses parameters."""
+"""Greatest number of cached variants of a statement for each use of its parameters."""
 
 
 class Cacheable(Protocol):
-    """What the cache asks of a prepared statement."""
+    """The interface of a prepared statement for the cache."""
 
     @property
     def is_volatile(self) -> bool:
-        """True if it must not run a second time."""
+        """Whether it must not run a second time."""
 
     @property
     def version(self) -> int:
-        """The version of the session's names that it was prepared for."""
+        """The version of the session's names at its preparation."""
 
     @property
     def use(self) -> ParameterUse | None:
-        """How it uses parameters; None if it holds for their values alone."""
+        """Its use of parameters; None if it is valid for the present values only."""
 
     def run(self, ctx: Any, /) -> Any:
         """See `planner.prepared.PreparedStatement`, which the cache does not import."""
@@ -46,7 +46,7 @@ class Variants:
         self._by_use: dict[ParameterUse, dict[object, Cacheable]] = {}
 
     def find(self, values: Sequence[object]) -> Cacheable | None:
-        """The variant for some values, if there is one."""
+        """Returns the variant for some values, or None."""
         for use, variants in self._by_use.items():
             key = use.key(values)
             if key is not None and (prepared := variants.get(key)) is not None:
@@ -66,10 +66,10 @@ class PlanCache:
     """Prepared statements that may run again.
 
     A statement whose plan depends on some parameter values only is cached for the types of its
-    parameters, with one variant for each of these values; another one for all their values.
+    parameters, with one variant for each of these values. Others are cached for all values.
 
     Attributes:
-        planned: How many queries have been planned.
+        planned: The number of planned queries.
     """
 
     __slots__ = ("_by_types", "_by_values", "_others", "planned")
@@ -81,7 +81,7 @@ class PlanCache:
         self.planned = 0
 
     def find(self, text: str, parameters: Sequence[object]) -> Cacheable | None:
-        """The statement that is cached for a text and parameters."""
+        """Returns the cached statement for a text and parameters, or None."""
         cached = self._by_types.get(_by_types(text, parameters) if parameters else text)
         if isinstance(cached, Variants):
             cached = cached.find(parameters)
@@ -104,15 +104,15 @@ class PlanCache:
             variants.keep(prepared, prepared.use, parameters)
 
     def get(self, key: object) -> object:
-        """What `put` cached under a key that is no text, or None."""
+        """Returns the plan that `put` cached under a key other than a text, or None."""
         return self._others.get(key)
 
     def put(self, key: object, plan: object) -> None:
-        """Caches a plan that no text names, as that of `Connection.einsum`."""
+        """Caches a plan under a key other than a text, for example of `Connection.einsum`."""
         _insert(self._others, key, plan)
 
     def clear(self) -> None:
-        """Forgets everything, because names or settings changed."""
+        """Drops all plans, after a change of names or settings."""
         self._by_types.clear()
         self._by_values.clear()
         self._others.clear()
@@ -123,7 +123,7 @@ def _by_types(text: str, parameters: Sequence[object]) -> object:
 
 
 def _by_values(text: str, parameters: Sequence[object]) -> object:
-    """A key by the spelling of values, because 0.0 equals -0.0 and NaN differs from itself."""
+    """Returns a key with the spelling of values: 0.0 equals -0.0 and NaN differs from itself."""
     return (text, tuple((type(p), repr(p)) for p in parameters)) if parameters else text
 
 

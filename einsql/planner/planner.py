@@ -1,4 +1,4 @@
-"""From a bound query to a plan: the catalog the binder sees, and what is made of its graph."""
+"""Planning: the catalog of the binder, and the plan of a bound graph."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from einsql.planner.tile_plan import Part, TilePlan, TileProgram
     from einsql.storage.duckdb.operands import Tables
     from einsql.storage.files import tables as table_files
-else:  # loaded for computed keys, several sites, tiles, GPUs and files
+else:  # imported for computed keys, several sites, tiles, GPUs and files only
     tra = LazyModule("einsql.optimizer.tra")
     bounds_probe, device_program, sites, tile_plan = lazy_modules(
         "einsql.planner", "bounds_probe", "device_program", "sites", "tile_plan"
@@ -81,7 +81,7 @@ class BinderCatalog:
     cluster: Cluster | None = None
     memory: Memory | None = None
     has_table: Callable[[str], bool] = lambda name: False
-    """Whether DuckDB has a table of a name."""
+    """Returns whether DuckDB has a table of a name."""
     inputs: dict[str, Input] = field(default_factory=dict)
     fields: dict[str, Fields] = field(default_factory=dict)
     dependencies: list[Dependency] = field(default_factory=list)
@@ -90,25 +90,25 @@ class BinderCatalog:
     computed: dict[str, tuple[PartInput, Relation | TileRelation]] = field(default_factory=dict)
     """The relations that parts of the statement compute, by the names of their inputs."""
     tables: Tables | None = None
-    """Reads the tables of DuckDB that may be operands."""
+    """The reader of DuckDB tables that may be operands."""
     depths: dict[str, int] = field(default_factory=dict)
-    """How deep the views and macros nest that have been read, by their names."""
+    """The nesting depth of each view and macro that has been read, by name."""
     shared: SharedQueries = field(default_factory=SharedQueries)
-    """Subqueries that are computed already for several queries of the statement."""
+    """Subqueries that were computed once for several queries of the statement."""
     _sources: dict[str, object] = field(default_factory=dict)
-    """What each input reads, by the name of the input."""
+    """The object that each input reads, by the name of the input."""
 
     float_stays: bool = field(init=False)
     """Whether FLOAT arithmetic stays FLOAT."""
     sites: int = field(init=False)
-    """Over how many sites the statement is to be cut."""
+    """The number of sites of the statement."""
 
     def __post_init__(self) -> None:
         self.float_stays = self.settings.float_math == "float"
         self.sites = self.settings.sites
 
     def relation(self, name: str) -> Relation | None:
-        """A stored tensor, a registered array or an array in the caller's scope."""
+        """Returns a stored tensor, a registered array or an array in the caller's scope."""
         low = name.lower()
         if low in self.shared.relations:
             self.fields[low] = self.shared.fields[low]
@@ -140,9 +140,9 @@ class BinderCatalog:
         return self._relation(rows, by_table, table.fields, columns)
 
     def is_table_file(self, path: str) -> bool:
-        """True if FROM reads a file as a table, as `tables.is_table`, or a table has the name.
+        """Whether FROM reads a file as a table, as `tables.is_table`, or a table has this name.
 
-        While external access is off only DuckDB may read one, if its settings allow the path.
+        Without external access only DuckDB may read a file, if its settings allow the path.
         """
         if self.has_table(path):
             return True
@@ -151,7 +151,7 @@ class BinderCatalog:
         return table_files.is_table(path)
 
     def file(self, path: str, member: str | None = None) -> Relation:
-        """A tensor file, or one of the arrays in it."""
+        """Returns a tensor file, or one of the arrays in it."""
         if not self.settings.enable_external_access:
             raise OperationalError(
                 f"'{path}' is not opened: enable_external_access is off",
@@ -162,7 +162,7 @@ class BinderCatalog:
         return self._read_array(known, FileDependency(name, known.schema, path, member))
 
     def _read_array(self, known: Stored, dependency: FileDependency | ScopeDependency) -> Relation:
-        """The relation of a file or of an array in the caller's scope."""
+        """Returns the relation of a file or of an array in the caller's scope."""
         sites, sparse = known.fields.tiles_over(self.sites), known.fields.is_sparse
         node = Input(dependency.name, known.schema, lies=sites, sparse=sparse)
         schema = known.schema
@@ -172,10 +172,10 @@ class BinderCatalog:
     def _relation(
         self, node: Input, dependency: Dependency, fields: Fields, columns: tuple[str, ...]
     ) -> Relation:
-        """The relation of an input; references to the same object share one node.
+        """Returns the relation of an input; references to the same object share one node.
 
         The name of a tensor may equal that of a file, of a table's input or of a parameter. It is
-        quoted until no other input has the name. Names of parameters contain a question mark.
+        quoted until it is unique. Names of parameters contain a question mark.
         """
         source = dependency.source
         name = f'"{node.name}"' if "?" in node.name else node.name
@@ -196,14 +196,14 @@ class BinderCatalog:
         return Relation(node, shown)
 
     def view(self, name: str) -> Any:
-        """A view's query."""
+        """Returns a view's query."""
         view = None if name.lower() in self.shared.relations else self.store.get(name)
         if not isinstance(view, Definition) or view.kind != "view":
             return None
         return self._read(view).tree
 
     def macro(self, name: str) -> Macro | None:
-        """A macro; it lives under `name()` beside tensors of the same name."""
+        """Returns a macro, stored as `name()` beside tensors of the same name."""
         definition = self.store.get(macro_key(name))
         if isinstance(definition, Damaged):
             raise damage_error(definition)
@@ -215,11 +215,11 @@ class BinderCatalog:
         return macro
 
     def _read(self, definition: Definition) -> Body:
-        """What a definition means.
+        """Returns the parsed body of a definition.
 
         Raises:
-            NeedsRoom: It nests deeply, with the others that the statement reads.
-            OperationalError: It is damaged.
+            NeedsRoom: The definitions that the statement reads nest too deeply.
+            OperationalError: The definition is damaged.
         """
         body = definition.body
         self.depths[definition.name] = 1 + body.depth
@@ -233,27 +233,27 @@ class BinderCatalog:
 
     @property
     def operand_tables(self) -> str:
-        """The tables of DuckDB that are operands, as messages list them."""
+        """The DuckDB tables that are operands, as messages list them."""
         tables = {d.table.lower() for d in self.dependencies if isinstance(d, TableDependency)}
         return ", ".join(sorted(tables))
 
     def names(self) -> list[str]:
-        """Names of tensors and views."""
+        """Returns the names of tensors and views."""
         return [o.name for o in self.store.objects.values() if o.name == bare_name(o)]
 
     def part(self, relation: Relation | TileRelation, schema: Schema) -> PartInput:
-        """An input of one algebra that a part of the statement in the other one computes."""
+        """Returns an input of one algebra that a part of the other algebra computes."""
         if isinstance(relation, Relation):
             relation = known_bounds(relation)
         for part, known in self.computed.values():
             if known == relation:  # a WITH name that is read twice is computed once
                 return part
-        part = PartInput(f"Q{len(self.computed)}", schema)  # names of tensors are small letters
+        part = PartInput(f"Q{len(self.computed)}", schema)  # tensor names are lower-case
         self.computed[part.name] = part, relation
         return part
 
     def parts(self, roots: Iterable[Input]) -> tuple[Part, ...]:
-        """What has to be computed before the given inputs are there, in order."""
+        """Returns the parts that compute the given inputs, in the order of computation."""
         parts: dict[str, Part] = {}
         for root in roots:
             if root.name in self.computed and root.name not in parts:
@@ -277,11 +277,11 @@ class BinderCatalog:
         return (*plan.parts, own)
 
     def compiled(self, root: Node, *more: Node) -> GraphExecutor:
-        """The program of a graph for one site, on the device that is set; a GPU has one root.
+        """Compiles a graph for one site, on the device of the settings; a GPU has one root.
 
         Raises:
-            OperationalError: There is no such device.
-            Error: As `check_domains`.
+            OperationalError: The device does not exist.
+            Error: See `check_domains`.
         """
         if self.settings.device == "cpu":
             return compiled(root, self.settings, self.memory, more)
@@ -289,15 +289,15 @@ class BinderCatalog:
         return device_program.DeviceProgram(root, self.settings, self.store.lasts)
 
     def on_sites(self, root: Node) -> OnSites:
-        """A graph cut over the sites that are set, and what runs it.
+        """Cuts a graph over the sites of the settings, and compiles it.
 
         Raises:
-            Error: As `check_domains`.
+            Error: See `check_domains`.
         """
         return sites.on_sites(root, self.settings, self.cluster, self.store.placed)
 
     def probe(self, node: EinSum) -> tuple[int, int]:
-        """Bounds of an expression found in the data."""
+        """Computes the bounds of an expression from the data."""
         root = optimize(node, disabled=self.settings.disabled_rules).root
         fields: Mapping[str, Fields] = self.fields
         parts = self.parts(inputs_of(root))
@@ -315,17 +315,17 @@ class BinderCatalog:
 
 
 def key_column(name: str) -> Column:
-    """The column of a key."""
+    """Returns the column of a key."""
     return Column(name, DType.BIGINT, key=name)
 
 
 def inputs_of(*roots: Node) -> list[Input]:
-    """What a graph reads."""
+    """Returns the inputs of a graph."""
     return [n for n in walk(*roots) if isinstance(n, Input)]
 
 
 def result_columns(relation: Relation) -> tuple[ResultColumn, ...]:
-    """The columns of a relation's result."""
+    """Returns the columns of a relation's result."""
     return tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
 
 
@@ -335,9 +335,9 @@ def make_plan(
     """Optimises and compiles a bound relation.
 
     Args:
-        relation: What is computed.
-        catalog: The catalog it was bound over.
-        notices: What the statement wants to say; the plan adds to it.
+        relation: The bound relation.
+        catalog: The catalog of its binder.
+        notices: The notices of the statement; the plan appends to it.
         more: Further roots of the same graph, for a single site; see `einsum.apart`.
     """
     settings = catalog.settings
@@ -388,26 +388,26 @@ def make_plan(
 
 
 def _reads(roots: Roots, catalog: BinderCatalog) -> tuple[tuple[str, np.ndarray], ...]:
-    """What of the tensors in payload files a graph reads: int64 (keys, 2)."""
+    """Returns the boxes of tensors in payload files that a graph reads: int64 (keys, 2)."""
     stored = {n for n, f in catalog.fields.items() if as_fields(f).layout is not None}
     if not stored or catalog.settings.device != "cpu":
-        return ()  # a device keeps the whole of a tensor
-    found: dict[str, np.ndarray] = {}
+        return ()  # a device stores complete tensors
+    boxes: dict[str, np.ndarray] = {}
     for node in walk(*roots):
         if isinstance(node, Input):
             if node in roots and node.name in stored:
-                found[node.name] = _box([(k.lo, k.hi) for k in node.schema.keys])
+                boxes[node.name] = _box([(k.lo, k.hi) for k in node.schema.keys])
             continue
         axes = {a.label: (a.lo, a.hi) for a in node.axes}
         for operand in node.operands:
             source = operand.source
             if isinstance(source, Input) and source.name in stored:
                 box = _box([axes[label] for label in operand.labels])
-                known = found.get(source.name, box)
-                found[source.name] = np.stack(
+                known = boxes.get(source.name, box)
+                boxes[source.name] = np.stack(
                     [np.minimum(known[:, 0], box[:, 0]), np.maximum(known[:, 1], box[:, 1])], 1
                 )
-    return tuple(found.items())
+    return tuple(boxes.items())
 
 
 def _box(bounds: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -417,10 +417,10 @@ def _box(bounds: Sequence[tuple[int, int]]) -> np.ndarray:
 def make_tile_plan(
     relation: TileRelation, catalog: BinderCatalog, notices: Sequence[str]
 ) -> TilePlan:
-    """The plan of a bound relation over tiles.
+    """Plans a bound relation over tiles.
 
     Raises:
-        InterfaceError: There is no rule of a name among those that are disabled.
+        InterfaceError: A name among the disabled rules is no rule.
     """
     return tile_plan.TilePlan(
         tile_program(relation.node, catalog),
@@ -438,10 +438,10 @@ def make_tile_plan(
 
 
 def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
-    """What runs a plan over blocks: one site, or as many as are set by their own algebra.
+    """Compiles a block plan for one site, or in the implementation algebra for several.
 
     Raises:
-        InterfaceError: There is no rule of a name among those that are disabled.
+        InterfaceError: A name among the disabled rules is no rule.
     """
     settings, sited = catalog.settings, None
     if target_of(settings, catalog.cluster) is ExecutionTarget.SITES:

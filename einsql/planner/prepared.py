@@ -1,4 +1,4 @@
-"""Prepared statements: what runs a statement, once or again."""
+"""Prepared statements: statements that are ready to run, once or again."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from einsql.planner.plan_cache import Cacheable
 class PreparedStatement(Cacheable, Protocol):
     """A statement that is ready to run.
 
-    Queries over elements and tiles, queries that DuckDB runs in part, changes of tensors, loops
-    and commands have one each.
+    Each kind has a class: queries over elements and tiles, queries that DuckDB runs in part,
+    changes of tensors, loops and commands.
     """
 
     def run(self, ctx: Context) -> Outcome | None:
-        """Runs it with the parameters of the context.
+        """Runs the statement with the parameters of the context.
 
         Returns:
-            What it gives; None if names mean something else since it was prepared, so that
-            it has to be prepared again.
+            The outcome; None if a name changed its meaning after the preparation, so that the
+                statement must be prepared again.
 
         Raises:
-            Error: It fails.
+            Error: The statement fails.
         """

@@ -1,4 +1,4 @@
-"""Queries: bound, planned, and run once or again."""
+"""Queries: binding, planning, and running them once or again."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Bound:
     """A bound query.
 
     Attributes:
-        relation: Its graph over elements or tiles, with its columns.
-        binder: The binder that bound it.
+        relation: The graph over elements or tiles, with its columns.
+        binder: The binder that bound the query.
     """
 
     relation: Relation | TileRelation
@@ -49,17 +49,17 @@ class Bound:
 
     @property
     def catalog(self) -> BinderCatalog:
-        """The names that the query read, and what they meant."""
+        """The names that the query read, and their meaning."""
         return catalog_of(self.binder)
 
     @property
     def inputs(self) -> Mapping[str, Fields]:
-        """Fields of every input that the query reads."""
+        """The fields of every input that the query reads."""
         return self.catalog.fields
 
 
 def catalog_of(binder: QueryBinder) -> BinderCatalog:
-    """The catalog of a binder that `query_binder` made."""
+    """Returns the catalog of a binder that `query_binder` created."""
     assert isinstance(binder.catalog, BinderCatalog)
     return binder.catalog
 
@@ -71,30 +71,30 @@ def query_binder(
     foreign: frozenset[str] = frozenset(),
     **more: Any,
 ) -> QueryBinder:
-    """A binder over the session's names and the statement's parameters.
+    """Returns a binder over the session's names and the statement's parameters.
 
     Args:
         ctx: The services.
         late: Whether parameters may be read at run time.
-        fixed: Numbers of parameters whose values the plan is for in any case.
-        foreign: Names, in small letters, that are no tensors in what is bound.
+        fixed: The numbers of parameters whose values the plan depends on in any case.
+        foreign: Lower-case names that are not tensors in the query.
         more: Further attributes of the catalog.
     """
     fields: dict[str, Fields] = {}
-    given = BoundParameters(ctx.parameters, late, set(fixed), fields)
+    parameters = BoundParameters(ctx.parameters, late, set(fixed), fields)
     catalog = BinderCatalog(
         store=ctx.store,
         settings=ctx.settings,
         in_scope=ctx.array_named,
         tick=ctx.tick,
-        given=given,
+        given=parameters,
         cluster=ctx.cluster,
         memory=ctx.memory,
         has_table=ctx.duck.has,
         fields=fields,
         **more,
     )
-    return QueryBinder(catalog, given, ctx.notices, foreign=foreign)
+    return QueryBinder(catalog, parameters, ctx.notices, foreign=foreign)
 
 
 def bind_query(ctx: Context, tree: exp.Expr, foreign: frozenset[str] = frozenset()) -> Bound:
@@ -103,10 +103,10 @@ def bind_query(ctx: Context, tree: exp.Expr, foreign: frozenset[str] = frozenset
     Args:
         ctx: The services.
         tree: The query.
-        foreign: Names, in small letters, that are no tensors in it.
+        foreign: Lower-case names that are not tensors in the query.
 
     Raises:
-        Error: It is wrong, or outside the tensor fragment.
+        Error: The query is invalid, or outside the tensor fragment.
     """
 
     def bind(binder: QueryBinder) -> Relation | TileRelation:
@@ -123,19 +123,19 @@ def bind_late(
     bind: Callable[[QueryBinder], T],
     notices: list[str],
 ) -> tuple[T, QueryBinder]:
-    """Binds with parameters that are read at run time, wherever that is possible.
+    """Binds with parameters that are read at run time, where this is possible.
 
     Args:
-        make: Makes a binder. Its arguments are whether it may read parameters at run time, and
-            the numbers of those whose values are fixed.
+        make: Creates a binder. Its arguments are whether it may read parameters at run time, and
+            the numbers of the parameters with fixed values.
         bind: Binds a query or a statement.
         notices: Messages of the binders.
 
     Returns:
-        What `bind` returns, and its binder.
+        The result of `bind`, and its binder.
 
     Raises:
-        Error: The statement is wrong, or outside the tensor fragment.
+        Error: The statement is invalid, or outside the tensor fragment.
     """
     late, fixed, noticed = True, frozenset[int](), len(notices)
     while True:
@@ -148,7 +148,7 @@ def bind_late(
         except Error:
             if not binder.parameters.read:
                 raise
-            late = False  # the error may be about the values
+            late = False  # the error may depend on the values
 
 
 def plan_query(ctx: Context, bound: Bound) -> QueryPlan:
@@ -182,11 +182,12 @@ def plan_relation(ctx: Context, relation: Relation, binder: QueryBinder) -> Plan
 
 @dataclass(slots=True)
 class PreparedQuery:
-    """A planned query, as `planner.prepared.PreparedStatement`.
+    """A planned query, an implementation of `planner.prepared.PreparedStatement`.
 
     Attributes:
         plan: The plan.
-        inputs: What binding read, for the first run; None later, so that arrays are freed.
+        inputs: The fields that binding read, for the first run; None later, so that arrays are
+            freed.
     """
 
     plan: QueryPlan
@@ -194,21 +195,21 @@ class PreparedQuery:
 
     @property
     def is_volatile(self) -> bool:
-        """True if the plan is for one run."""
+        """Whether the plan is valid for one run only."""
         return self.plan.volatile
 
     @property
     def version(self) -> int:
-        """The version of the session's names that it was planned for."""
+        """The version of the session's names at the time of planning."""
         return self.plan.version
 
     @property
     def use(self) -> ParameterUse | None:
-        """How the plan uses parameters."""
+        """The plan's use of parameters."""
         return self.plan.use
 
     def run(self, ctx: Context) -> Rows | None:
-        """Runs the plan; None if its dependencies have changed."""
+        """Runs the plan; returns None if its dependencies have changed."""
         inputs, self.inputs = self.inputs, None
         tick = ctx.progress.tick
         if inputs is None:
@@ -225,10 +226,10 @@ def select(ctx: Context, tree: exp.Query) -> tuple[Result, Mapping[str, Fields]]
     """Runs a query inside another statement.
 
     Returns:
-        The result, tiles assembled to a tensor, and the inputs that it was computed from.
+        The result, with tiles assembled to a tensor, and the inputs of the query.
 
     Raises:
-        Error: It is wrong, outside the tensor fragment, or fails.
+        Error: The query is invalid, outside the tensor fragment, or fails.
     """
     bound = bind_query(ctx, tree)
     result = plan_query(ctx, bound).result(bound.inputs, ctx.tick)
@@ -236,14 +237,14 @@ def select(ctx: Context, tree: exp.Query) -> tuple[Result, Mapping[str, Fields]]
 
 
 def run_node(ctx: Context, node: EinSum, binder: QueryBinder) -> Fields:
-    """Runs a node that a binder bound; its own fields, flags included."""
+    """Runs a node that a binder bound; returns its own fields, flags included."""
     plan = plan_relation(ctx, Relation(node, ()), binder)
     inputs = plan.complete(catalog_of(binder).fields, ctx.tick)
     return as_fields(plan.program.run(inputs, ctx.tick)[0])
 
 
 def evaluate(ctx: Context, expr: Expr) -> Any:
-    """The value of an expression without columns."""
+    """Evaluates an expression without columns."""
     node = EinSum((), (), TRUE, (), (Output("c", (expr,), expr.dtype),))
     cell = compiled(node, ctx.settings).run({}, ctx.tick)[0]["c"]
     return loaded(cell, expr.dtype).item()

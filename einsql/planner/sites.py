@@ -1,6 +1,6 @@
-"""Graphs cut over sites: the choice of cuts, and what runs them.
+"""Graphs on sites: the choice of their cuts, and their programs.
 
-Only statements over several sites load this module; it imports the optimizer's decomposition.
+Only statements over several sites import this module; it imports the optimizer's decomposition.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from einsql.storage.fields import PlacedFields
 if TYPE_CHECKING:
     from einsql.engine.ranks import program as rank_program
     from einsql.engine.ranks.driver import Cluster
-else:  # loaded for plans on ranks
+else:  # imported for plans on ranks only
     rank_program = LazyModule("einsql.engine.ranks.program")
 
 
 def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
-    """How a graph is cut over the sites, and what each of them does.
+    """Returns the division of a graph over the sites, and the program of the sites.
 
     Raises:
-        Error: As `check_domains`.
+        Error: See `check_domains`.
     """
     check_domains(root)
     cut = decompose(root, settings.sites, settings.strategy, objective_of(settings))
@@ -42,9 +42,9 @@ def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
 
 
 def objective_of(settings: Settings) -> Objective:
-    """What cuts are chosen by: SET cost, the machine, and SET site_memory.
+    """Returns the objective of the cuts: SET cost, the machine, and SET site_memory.
 
-    A single site holds everything, whatever its memory is.
+    A single site stores all data; its memory is not limited.
     """
     memory = settings.site_memory if settings.sites > 1 else None
     if settings.cost == "seconds":
@@ -57,9 +57,9 @@ class OnSites:
     """A graph over several sites.
 
     Attributes:
-        cut: How each operation is cut.
-        placed: What each site does.
-        program: What runs it: MPI ranks, or virtual sites in this process.
+        cut: The division of each operation.
+        placed: The program of the sites.
+        program: The executor: MPI ranks, or virtual sites in this process.
     """
 
     cut: Decomposition
@@ -79,10 +79,10 @@ def on_sites(
         root: The graph.
         settings: The session's settings.
         cluster: The MPI ranks, or None for virtual sites.
-        note: Called with tensors that ranks keep from now on; `Store.placed`.
+        note: Callback for tensors that ranks cache; `Store.placed`.
 
     Raises:
-        Error: As `check_domains`.
+        Error: See `check_domains`.
     """
     cut, placed = sited(root, settings)
     return OnSites(cut, placed, _program(placed, root.schema, settings, cluster, note))

@@ -1,4 +1,4 @@
-"""Where queries over elements run: on one CPU, on a device, or on several sites."""
+"""The hardware for queries over elements: one CPU, a device, or several sites."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ExecutionTarget(Enum):
 
 
 def target_of(settings: Settings, cluster: Cluster | None) -> ExecutionTarget:
-    """The target under a session's settings; sites take precedence over a device.
+    """Returns the target under a session's settings; sites take precedence over a device.
 
     Args:
         settings: The number of sites, and the device.

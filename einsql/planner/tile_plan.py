@@ -1,7 +1,7 @@
 """Statements that mix both algebras: parts that run first, and queries over tiles.
 
-A part is what `TILES` cuts or `ELEMENTS` reads where that has to be computed; its result
-is an input of what comes after it.
+A part is the operand of `TILES` or `ELEMENTS` if that must be computed. Its result is an input of
+the following parts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Inputs = Mapping[str, Fields]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a statement that gives an input of what comes after it."""
+    """A part of a statement, which computes an input of the following parts."""
 
     name: str
     text: str
@@ -55,7 +55,7 @@ class Part:
 
 
 def computed(parts: Sequence[Part], inputs: Inputs, tick: Tick) -> Inputs:
-    """The inputs with what the parts give.
+    """Returns the inputs together with the results of the parts.
 
     Raises:
         Error: A part fails.
@@ -67,7 +67,7 @@ def computed(parts: Sequence[Part], inputs: Inputs, tick: Tick) -> Inputs:
 
 
 def tensor_of(result: Result) -> Fields:
-    """A result over elements as the tensor that TILES cuts, axes in SELECT's order of keys.
+    """Returns a result over elements as the tensor for TILES, axes in SELECT's order of keys.
 
     Raises:
         IntegrityError: Keys are absent.
@@ -101,7 +101,7 @@ class TileProgram:
 
     Attributes:
         node: The plan.
-        executor: Runs the plan, on one site or as `sited` says.
+        executor: The executor of the plan, on one site or for `sited`.
         sited: The plan of the implementation algebra; None on one site.
     """
 
@@ -110,13 +110,13 @@ class TileProgram:
     sited: Implemented | None = None
 
     def lines(self) -> list[str]:
-        """The plan that runs, for people."""
+        """Returns the lines that describe the running plan."""
         if self.sited is None:
             return format_plan(self.node).split("\n")
         return format_implementation(self.sited.root).split("\n")
 
     def priced(self) -> list[str]:
-        """The plan that runs, on several sites with what it costs."""
+        """Returns the lines that describe the running plan, on several sites with its cost."""
         if self.sited is None:
             return self.lines()
         return [*self.lines(), f"-- {self.sited.cost.sites} sites: {self.sited.cost}"]
@@ -129,14 +129,14 @@ def block_executor(
     cluster: Cluster | None,
     keep: Keep,
 ) -> BlockExecutor:
-    """The executor of a plan over blocks.
+    """Returns the executor of a block plan.
 
     Args:
-        node: The plan.
+        node: The block plan.
         sited: The plan of the implementation algebra; None on one site.
-        jit: When kernels are compiled.
+        jit: The compilation mode of the kernels.
         cluster: The MPI ranks, or None for virtual sites.
-        keep: Called with tensors that ranks keep from now on; `Store.placed`.
+        keep: Callback for tensors that ranks cache; `Store.placed`.
     """
     if sited is None:
         return LocalBlockProgram(node, jit)
@@ -146,7 +146,7 @@ def block_executor(
 
 
 def description_of(relation: TileRelation) -> tuple[tuple[Any, ...], ...]:
-    """PEP 249's description of a query over tiles."""
+    """Returns PEP 249's description of a query over tiles."""
     tile = type_text(relation.node.schema)
     types = (tile if c.key is None else DType.BIGINT.value for c in relation.columns)
     pairs = zip(relation.columns, types, strict=True)
@@ -154,13 +154,13 @@ def description_of(relation: TileRelation) -> tuple[tuple[Any, ...], ...]:
 
 
 def scanned(root: ra.Node) -> list[Input]:
-    """The tensors a plan reads."""
+    """Returns the tensors that a plan reads."""
     tensors = {n.tensor.name: n.tensor for n in ra.walk(root) if isinstance(n, ra.Scan)}
     return list(tensors.values())
 
 
 def tile_part(name: str, program: TileProgram) -> Part:
-    """The part that computes what ELEMENTS reads."""
+    """Returns the part that computes the operand of ELEMENTS."""
 
     def run(inputs: Inputs, tick: Tick) -> Fields:
         cuts = assembled(program.node.schema, "ELEMENTS")
@@ -173,7 +173,7 @@ def tile_part(name: str, program: TileProgram) -> Part:
 
 @dataclass(frozen=True, slots=True)
 class TilePlan:
-    """A query over tiles that is ready to run; it has what a Plan has for a session."""
+    """A query over tiles that is ready to run, with the interface of `Plan` for a session."""
 
     program: TileProgram
     columns: tuple[tuple[str, int | None], ...]
@@ -189,7 +189,7 @@ class TilePlan:
 
     @property
     def node(self) -> ra.Node:
-        """The plan over blocks."""
+        """The block plan."""
         return self.program.node
 
     def result(self, inputs: Inputs, tick: Tick) -> TileResult:
@@ -198,15 +198,15 @@ class TilePlan:
         return self.wrap(self.program.executor.run(known, tick), known)
 
     def complete(self, inputs: Inputs, tick: Tick) -> Inputs:
-        """The inputs with those that parts of the statement give."""
+        """Returns the inputs together with the results of the parts."""
         return computed(self.parts, inputs, tick) if self.parts else inputs
 
     def wrap(self, blocks: Mapping[KeyTuple, np.ndarray], inputs: Inputs) -> TileResult:
-        """Dresses the blocks as a result."""
+        """Wraps the blocks as a result."""
         mapped = {id(owner(a)) for path in self.files for a in inputs[path].values()}
         if mapped and not isinstance(
             blocks, PlacedBlocks
-        ):  # who cuts a mapped file short kills who reads it
+        ):  # truncating a mapped file kills its readers
             blocks = {k: copied(a) if id(owner(a)) in mapped else a for k, a in blocks.items()}
         if not isinstance(blocks, PlacedBlocks):
             show(blocks.values())

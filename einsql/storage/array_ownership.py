@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 
 _LINE = 64
+"""Alignment of arrays in bytes: a cache line of common processors."""
 
 
 class Private(np.ndarray):

@@ -17,12 +17,12 @@ from einsql.storage.database.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A condition on keys that are counted.
+    """A condition on the keys that `Fields.count` counts.
 
     Attributes:
         name: A flag, or a field without negative values.
-        holds: Whether it is to exceed `above`, or not to.
-        above: A whole number; a flag exceeds 0 where it is true.
+        holds: Whether the field must exceed `above`, or must not exceed it.
+        above: An integer; a flag exceeds 0 where it is true.
     """
 
     name: str
@@ -31,17 +31,17 @@ class Term:
 
 
 class Fields(Mapping[str, np.ndarray]):
-    """The arrays of a relation by name; reading one brings it into this process's memory.
+    """The arrays of a relation by name; reading one loads it into this process's memory.
 
-    Callers ask these attributes and methods, never the class. Positions count from 0 along
-    each axis, whatever the bounds of the keys.
+    Callers use these attributes and methods instead of tests of the class. Positions are counted
+    from 0 along each axis, independently of the bounds of the keys.
 
     Attributes:
         is_local: Whether all arrays are in this process's memory.
-        is_sparse: Whether the fields are a `core.sparse_matrix.Sparse`, too.
+        is_sparse: Whether the fields are also a `core.sparse_matrix.Sparse`.
         is_detached: Whether they stay unchanged when the inputs of their statement change.
-        sites: The number of sites that the tiles are on; None if they are on no sites.
-        layout: The description of the payload file that has the fields; None without a file.
+        sites: The number of sites with the tiles; None for fields that are not placed.
+        layout: The layout of the fields' payload file; None without a file.
     """
 
     __slots__ = ()
@@ -53,11 +53,11 @@ class Fields(Mapping[str, np.ndarray]):
     layout: Layout | None = None
 
     def local(self) -> Mapping[str, np.ndarray]:
-        """The arrays that are in this process's memory already."""
+        """Returns the arrays that are already in this process's memory."""
         return {}
 
     def nbytes(self, schema: Schema) -> int:
-        """Bytes of all elements; of local arrays those that are stored.
+        """Returns the bytes of all elements; for local arrays the bytes of the stored ones.
 
         Args:
             schema: Keys and fields.
@@ -65,22 +65,22 @@ class Fields(Mapping[str, np.ndarray]):
         return schema.size * sum(f.dtype.numpy.itemsize for f in schema.fields)
 
     def tiles_over(self, sites: int) -> Tiles | None:
-        """The placement of the tiles over so many sites; None if they are placed otherwise."""
+        """Returns the placement of the tiles over a number of sites; None if placed otherwise."""
         return None
 
     def placed_like(self, other: Fields) -> bool:
-        """True if plans over these fields are plans over the others.
+        """Whether plans for these fields are valid for the other fields.
 
-        Both are in equal tiles over as many sites, or both on no sites and both sparse or not.
+        Both are in equal tiles over as many sites, or both are not placed and equally sparse.
         """
         return other.sites is None and self.is_sparse == other.is_sparse
 
     def count(self, *terms: Term) -> int:
-        """How many keys meet all terms, at least one; placed fields are not fetched."""
+        """Counts the keys that satisfy all terms, at least one; placed fields are not fetched."""
         return count_keys(self, terms)
 
     def part(self, names: Sequence[str], box: np.ndarray) -> LocalFields:
-        """Some fields over a box of positions; of placed fields nothing else is fetched.
+        """Returns some fields over a box of positions; for placed fields only the box is fetched.
 
         Args:
             names: The fields.
@@ -90,7 +90,7 @@ class Fields(Mapping[str, np.ndarray]):
         return LocalFields({name: self[name][at] for name in names})
 
     def crop(self, box: np.ndarray) -> Fields:
-        """All fields over a box of positions; placed fields are not fetched.
+        """Returns all fields over a box of positions; placed fields are not fetched.
 
         Args:
             box: int64 (keys, 2).
@@ -98,28 +98,28 @@ class Fields(Mapping[str, np.ndarray]):
         return self.part(tuple(self), box)
 
     def window(self, at: Sequence[slice], axes: Sequence[int]) -> Fields:
-        """A part whose position is known when a statement runs, without a copy.
+        """Returns a part, without a copy; its position is known when a statement runs.
 
         Args:
-            at: Positions along each axis, each with a start and a stop.
-            axes: The axes that the part is cut along; the others are whole.
+            at: The slice of positions along each axis, each with a start and a stop.
+            axes: The axes along which the part is cut; it is complete along the others.
         """
         index = tuple(at)
         return LocalFields({name: array[index] for name, array in self.items()})
 
     def verified(self, box: np.ndarray) -> Fields:
-        """The fields, of which only a box may be read; a payload file verifies no more of it.
+        """Returns the fields after a verification of a box; only this box may be read.
 
         Args:
-            box: Keys, int64 (keys, 2).
+            box: The keys, int64 (keys, 2). A payload file verifies only their chunks.
 
         Raises:
-            OperationalError: The file is missing, truncated or damaged there.
+            OperationalError: The file is missing or truncated, or damaged in the box.
         """
         return self
 
     def renamed(self, schema: Schema, names: Mapping[str, str], title: str) -> Fields:
-        """The same arrays as fields of a stored tensor.
+        """Returns the same arrays as fields of a stored tensor.
 
         Args:
             schema: Keys and fields of that tensor.
@@ -129,16 +129,16 @@ class Fields(Mapping[str, np.ndarray]):
         return LocalFields({new: self[old] for new, old in names.items()})
 
     def rekeyed(self, schema: Schema) -> Fields:
-        """The same fields by other values of their keys.
+        """Returns the same fields with other values of their keys.
 
         Args:
-            schema: The present one with other lower bounds of the keys.
+            schema: The present schema with other lower bounds of the keys.
         """
         return self
 
 
 class LocalFields(dict[str, np.ndarray], Fields):
-    """Arrays in this process's memory; most fields are."""
+    """Fields with arrays in this process's memory, the most common case."""
 
     __slots__ = ()
 
@@ -149,15 +149,15 @@ class LocalFields(dict[str, np.ndarray], Fields):
         return self
 
     def nbytes(self, schema: Schema) -> int:
-        """Bytes of the elements that are stored, shared storage counted once per field."""
+        """Returns the bytes of the stored elements; shared storage counts once per field."""
         return sum(a.nbytes for a in self.values())
 
 
 class RemoteFields(Fields):
-    """Fields that are not in this process's memory."""
+    """Fields that are outside this process's memory."""
 
     def __contains__(self, name: object) -> bool:
-        return any(name == known for known in self)  # Mapping's reads the array
+        return any(name == known for known in self)  # Mapping's method would read the array
 
 
 class PlacedFields(RemoteFields):
@@ -183,10 +183,10 @@ class PlacedFields(RemoteFields):
 
     @abstractmethod
     def moved(self, tiles: Tiles, tick: Callable[[float], None]) -> Self:
-        """The same fields in other tiles over as many sites.
+        """Returns the same fields in other tiles over as many sites.
 
         Args:
-            tiles: The wanted placement.
+            tiles: The new placement.
             tick: Callback with the completed fraction, 0 to 1; raises to cancel.
         """
 
@@ -197,7 +197,7 @@ class WindowFields(RemoteFields):
     Attributes:
         whole: The other fields.
         at: The positions of the part along each axis.
-        axes: The axes that it is cut along.
+        axes: The axes along which it is cut.
     """
 
     def __init__(self, whole: Fields, at: Sequence[slice], axes: Sequence[int]) -> None:
@@ -206,7 +206,7 @@ class WindowFields(RemoteFields):
         self.axes = tuple(axes)
 
     def local(self) -> Mapping[str, np.ndarray]:
-        """The arrays that the part is cut from, as far as they are in memory."""
+        """The local arrays from which the part is cut."""
         return self.whole.local()
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -221,9 +221,9 @@ class WindowFields(RemoteFields):
 
 
 def as_fields(arrays: Mapping[str, np.ndarray]) -> Fields:
-    """Arrays as fields: LocalFields of a plain dictionary, fields as they are.
+    """Returns arrays as fields: LocalFields of a plain dictionary, fields unchanged.
 
-    Kernels return plain dictionaries, and parameters are plain dictionaries, too.
+    Kernels return plain dictionaries, and parameters are plain dictionaries.
     """
     if type(arrays) is not dict and isinstance(arrays, Fields):
         return arrays
@@ -231,7 +231,7 @@ def as_fields(arrays: Mapping[str, np.ndarray]) -> Fields:
 
 
 def count_keys(fields: Mapping[str, np.ndarray], terms: Sequence[Term]) -> int:
-    """How many keys of arrays in memory meet all terms, at least one."""
+    """Counts the keys of arrays in memory that satisfy all terms, at least one."""
     if len(terms) == 1:
         (term,) = terms
         stored = distinct(fields[term.name])

@@ -1,8 +1,8 @@
 """Tensor relations in memory: one tile of strided NumPy arrays per field.
 
-At one site a relation is a single tile and costs nothing over NumPy. As Arrow it is a
-record batch of int64 keys (the tile's key) and fixed-shape-tensor columns; both ways
-without a copy when an array is contiguous.
+On one site a relation is a single tile and costs nothing over NumPy. In Arrow it is a record
+batch of int64 keys (the tile's key) and fixed-shape-tensor columns. The conversion copies only
+arrays that are not contiguous.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.errors import InterfaceError
-from einsql.storage.array_ownership import distinct as distinct  # statements import it from here
+from einsql.storage.array_ownership import distinct as distinct  # re-exported for the statements
 from einsql.storage.fields import Fields, LocalFields
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_AXES = 63
-"""NumPy has 64, and reads by one index array fewer."""
+"""Greatest number of axes: NumPy has 64, and an index array takes one."""
 
 _STAND_IN = (DType.BOOLEAN, DType.BFLOAT16)
 
 
 def arrow_metadata(dtype: DType) -> dict[bytes, bytes] | None:
-    """Metadata of an Arrow column of integers that encode a type; None for other types.
+    """Returns metadata of an Arrow column of integers that encode a type; None for other types.
 
-    Bytes are truth values, for Arrow's own are bits; uint16 are the bits of BFLOAT16, for
-    Arrow has no such type.
+    Booleans are stored as bytes, because Arrow packs them as bits. BFLOAT16 is stored as the bits
+    in uint16, because Arrow has no such type.
     """
     return {b"einsql": dtype.value.encode()} if dtype in _STAND_IN else None
 
@@ -62,35 +62,35 @@ class Relation:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements that are stored, shared storage counted once per field."""
+        """Bytes of all stored elements; shared storage counts once per field."""
         return self.fields.nbytes(self.schema)
 
 
 def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> Relation:
-    """A dense relation over an array, without a copy.
+    """Returns a dense relation over an array, without a copy.
 
     Args:
-        array: Of any rank and a dtype that DType stores.
+        array: An array of any rank and a dtype that DType stores.
         dims: One key name per axis.
-        value: Name of the value column.
+        value: The name of the value column.
 
     Raises:
-        InterfaceError: The dtype is no tensor type, there are too many axes, a name is no
-            text, or names and axes differ in number.
+        InterfaceError: The dtype is no tensor type, there are too many axes, a name is not a
+            string, or names and axes differ in number.
     """
     schema = schema_of(array.dtype, array.shape, dims, value)
     stored = schema.dtype(value)
     if not array.dtype.isnative:
         array = array.astype(stored.numpy)
     if stored is DType.BFLOAT16:
-        array = array.view(stored.numpy)  # what is ml_dtypes' elsewhere is bits here
+        array = array.view(stored.numpy)  # BFLOAT16 of ml_dtypes is stored as bits
     return Relation(schema, LocalFields({value: array}))
 
 
 def schema_of(
     dtype: np.dtype, shape: tuple[int, ...], dims: tuple[str, ...], value: str = "val"
 ) -> Schema:
-    """The schema of a dense relation over an array of a dtype and shape; as `from_array`."""
+    """Returns the schema of a dense relation for a dtype and shape; see `from_array`."""
     stored = DType.of(dtype)
     if stored is None:
         known = ", ".join(t.numpy_name for t in DType)
@@ -110,7 +110,7 @@ def schema_of(
 
 
 def frozen(array: np.ndarray) -> np.ndarray:
-    """A read-only view, so that shared storage cannot be changed through a result."""
+    """Returns a read-only view, so that shared storage cannot be changed through a result."""
     if array.flags.writeable:
         array = array.view()
         array.flags.writeable = False
@@ -118,13 +118,13 @@ def frozen(array: np.ndarray) -> np.ndarray:
 
 
 def copied(array: np.ndarray) -> np.ndarray:
-    """The array in memory of its own, repeated along the same axes."""
+    """Returns a copy of the array, repeated along the same axes."""
     stored = np.array(distinct(array))
     return stored if stored.shape == array.shape else np.broadcast_to(stored, array.shape)
 
 
 def count_true(flag: np.ndarray) -> int:
-    """How many elements of a flag are true, repeated ones included."""
+    """Counts the elements of a flag that are true, repeated ones included."""
     stored = distinct(flag)
     count = int(np.count_nonzero(stored))
     return count * (flag.size // stored.size) if count else 0
@@ -138,17 +138,17 @@ def cuts(extent: int, parts: int) -> list[tuple[int, int]]:
 
 
 def to_batches(relation: Relation, parts: Mapping[str, int] | None = None) -> list[pa.RecordBatch]:
-    """The relation as Arrow tiles: int64 tile keys and fixed-shape-tensor columns.
+    """Returns the relation as Arrow tiles: int64 tile keys and fixed-shape-tensor columns.
 
     Args:
         relation: A dense or masked relation; flags become tensor columns of bytes.
-        parts: Number of parts per key; keys that are missing stay whole.
+        parts: Number of parts per key; other keys are not divided.
 
     Returns:
-        One batch per tile shape; uneven splits give a few shapes. With a single tile the
+        One batch per tile shape; uneven divisions give a few shapes. With a single tile the
         columns share the arrays' memory if they are C-contiguous.
     """
-    import pyarrow as pa  # 60 ms, and only boundaries need it
+    import pyarrow as pa  # 60 ms, for conversions only
 
     parts = parts or {}
     keys = relation.schema.keys
@@ -179,7 +179,7 @@ def to_batches(relation: Relation, parts: Mapping[str, int] | None = None) -> li
 
 
 def _tensor_column(stacked: np.ndarray, shape: tuple[int, ...]) -> pa.Array:
-    """Tiles of one shape as a fixed-shape-tensor column; booleans become bytes."""
+    """Returns tiles of one shape as a fixed-shape-tensor column; booleans become bytes."""
     import pyarrow as pa  # as above
 
     if stacked.dtype == np.bool_:
@@ -195,11 +195,11 @@ def _tensor_column(stacked: np.ndarray, shape: tuple[int, ...]) -> pa.Array:
 
 
 def from_batches(schema: Schema, batches: list[pa.RecordBatch]) -> Relation:
-    """Puts Arrow tiles together again; a single tile is used in place.
+    """Assembles Arrow tiles; a single tile is used without a copy.
 
     Args:
-        schema: Bounds and types of the whole relation.
-        batches: Tiles as `to_batches` makes them, in any order.
+        schema: Bounds and types of the complete relation.
+        batches: Tiles in the format of `to_batches`, in any order.
 
     Raises:
         InterfaceError: Tiles are missing or overlap.

@@ -21,24 +21,24 @@ _COMPRESSED = ("csr", "csc")
 def sparse_relation(
     array: Any, dims: tuple[str, ...] | None = None, fill: int | None = None, name: str = "val"
 ) -> Stored:
-    """A relation over a SciPy sparse array of any rank and format.
+    """Returns a relation over a SciPy sparse array of any rank and format.
 
     Args:
-        array: The array. CSR and CSC in order are used where they are, everything else is
-            converted to CSR.
-        dims: One key name per axis; `d0`, `d1`, … without.
-        fill: 0 if every key exists, with value 0 where nothing is stored; None if the keys
-            of elements that are not stored are absent.
-        name: Of the value column.
+        array: The array. CSR and CSC with sorted indices are used without a copy; all other
+            formats are converted to CSR.
+        dims: One key name per axis; the default is `d0`, `d1`, ….
+        fill: 0 if every key exists, with value 0 for elements that are not stored; None if the
+            keys of these elements are absent.
+        name: The name of the value column.
 
     Returns:
         The relation; a matrix stays sparse, an array of another rank becomes dense.
 
     Raises:
-        InterfaceError: Its dtype is no tensor type, it stores an element twice, its numbers
-            contradict each other, names do not fit, or `fill` is neither 0 nor None.
-        OperationalError: An array of another rank, or what a matrix is converted to, does not
-            fit into memory.
+        InterfaceError: The dtype is no tensor type, an element is stored twice, the index arrays
+            are inconsistent, names do not fit, or `fill` is neither 0 nor None.
+        OperationalError: An array of another rank, or the conversion of a matrix, does not fit
+            into memory.
     """
     if fill is not None and fill != 0:
         raise InterfaceError(
@@ -58,8 +58,8 @@ def sparse_relation(
 
 
 def _compressed(array: Any) -> tuple[Compressed, bool, Owner | None]:
-    """A matrix by its rows, or by its columns and turned; and the caller's, if it is that."""
-    from scipy import sparse  # loaded already: the caller has such an array
+    """Returns a matrix in CSR or, transposed, CSC, and the caller's object if it is used."""
+    from scipy import sparse  # already imported by the caller
 
     kept = array.format if array.format in _COMPRESSED else "csr"
     make = sparse.csc_array if kept == "csc" else sparse.csr_array
@@ -72,9 +72,9 @@ def _compressed(array: Any) -> tuple[Compressed, bool, Owner | None]:
             hint="CSR needs memory for every row, CSC for every column.",
         ) from error
     if array.format in ("coo", "bsr") and converted.nnz < array.nnz:
-        raise _twice(array)  # the conversion has added them up
+        raise _twice(array)  # the conversion has summed duplicates
     try:
-        # An object of our own: what the caller's remembers of its order may be out of date.
+        # A new object: the caller's flag of sorted indices may be out of date.
         own = make((converted.data, converted.indices, converted.indptr), shape=converted.shape)
         own.check_format()
     except ValueError as error:
@@ -84,7 +84,7 @@ def _compressed(array: Any) -> tuple[Compressed, bool, Owner | None]:
         (converted.indices, own.indices),
         (converted.indptr, own.indptr),
     ]
-    # The arrays are the caller's, who may change them together, or all are copies.
+    # Either all arrays belong to the caller, who may change them together, or all are copies.
     if own.has_canonical_format and all(a.dtype == b.dtype for a, b in arrays):
         own = converted
     else:
@@ -99,7 +99,7 @@ def _compressed(array: Any) -> tuple[Compressed, bool, Owner | None]:
 
 
 def _scattered(array: Any, schema: Schema, name: str) -> dict[str, np.ndarray]:
-    """The dense fields of a sparse array of any rank."""
+    """Returns the dense fields of a sparse array of any rank."""
     elements = array.tocoo()
     require(schema.size * sum(f.dtype.numpy.itemsize for f in schema.fields))
     values, present = np.zeros(schema.shape, elements.dtype), np.zeros(schema.shape, np.bool_)

@@ -1,4 +1,4 @@
-"""Fields of a relation over a sparse matrix, made dense only where an array is asked for."""
+"""Fields of a relation over a sparse matrix, converted to a dense array only on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from einsql.storage.out_of_memory import NOTICED, available
 
 
 class Owner(Protocol):
-    """A SciPy matrix of the caller's, CSR or CSC; its arrays may be others at any time."""
+    """The caller's SciPy matrix, CSR or CSC; the caller may replace its arrays at any time."""
 
     shape: tuple[int, ...]
     indptr: np.ndarray
@@ -24,16 +24,16 @@ class Owner(Protocol):
 
 
 class SparseFields(RemoteFields, Sparse):
-    """The value of a sparse matrix, and which of its keys exist.
+    """The value field of a sparse matrix, and the flag of its existing keys.
 
-    Nothing that is made dense is kept: the matrix stays its owner's, who may change it.
+    Dense arrays are not cached: the matrix belongs to the caller, who may change it.
 
     Args:
         matrix: The stored elements.
         turned: Whether the matrix's rows are the relation's second key.
-        filled: Whether every key exists, with value 0 where nothing is stored.
-        name: Of the value.
-        owner: What the matrix is read from at each statement; without, it stays as given.
+        filled: Whether every key exists, with value 0 for elements that are not stored.
+        name: The name of the value.
+        owner: The source that each statement reads again; None for a constant matrix.
     """
 
     is_sparse = True
@@ -50,7 +50,7 @@ class SparseFields(RemoteFields, Sparse):
 
     @property
     def matrix(self) -> Compressed:
-        """The stored elements, unchecked."""
+        """The stored elements, without checks."""
         if self._given is not None:
             return self._given
         assert self.owner is not None
@@ -61,7 +61,7 @@ class SparseFields(RemoteFields, Sparse):
         return self.matrix.nbytes
 
     def taken(self) -> Compressed:
-        """The stored elements as they are now."""
+        """Returns the present stored elements."""
         matrix = self.matrix
         if self.owner is not None:
             shape = self.owner.shape[::-1] if self.turned else self.owner.shape
@@ -78,7 +78,7 @@ class SparseFields(RemoteFields, Sparse):
         if name == PRESENT:
             matrix = matrix.of(np.ones(matrix.stored, np.bool_))
         rows, columns = matrix.shape
-        # Whoever asks for one of the fields is about to ask for the other.
+        # A reader of one field will read the other one next.
         widths = [self.dtype.itemsize, *([] if self.filled else [1])]
         _require(rows * columns * sum(widths), matrix)
         array = np.zeros((columns, rows) if self.turned else matrix.shape, matrix.values.dtype)
@@ -86,7 +86,7 @@ class SparseFields(RemoteFields, Sparse):
         return array
 
     def narrowed(self, spans: tuple[slice, slice]) -> SparseFields:
-        """The fields over a part of the keys."""
+        """Returns the fields over a part of the keys."""
         return SparseFields(self.submatrix(spans), self.turned, self.filled, self.name)
 
     def __iter__(self) -> Iterator[str]:
@@ -99,7 +99,7 @@ class SparseFields(RemoteFields, Sparse):
 
 
 def _require(nbytes: int, matrix: Compressed) -> None:
-    """Refuses an array that does not fit into memory; the system would kill the process."""
+    """Raises an error if an array does not fit into memory, before the system kills the process."""
     free = available() if nbytes >= NOTICED else None
     if free is not None and nbytes > free:
         rows, columns = matrix.shape

@@ -1,4 +1,4 @@
-"""A plan over blocks that runs on ranks; the blocks it gives stay there until asked for."""
+"""A block plan that runs on ranks; its result blocks stay on the ranks until they are read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from einsql.storage.fields import Fields
 
 
 class RankBlocks(PlacedBlocks):
-    """Blocks of a relation on ranks; the first read fetches them all, once."""
+    """Blocks of a relation on ranks. The first read fetches all blocks."""
 
     def __init__(
         self, cluster: Cluster, lease: Lease, schema: PhysicalSchema, run: RunKernel
@@ -37,9 +37,9 @@ class RankBlocks(PlacedBlocks):
 
         Args:
             cluster: The ranks.
-            lease: Keeps them from forgetting the blocks.
-            schema: Which blocks there are, and at which sites.
-            run: Runs the kernel that merges parts.
+            lease: The lease that keeps the blocks on the ranks.
+            schema: The keys of the blocks and their sites.
+            run: Runs the kernel that merges partial blocks.
         """
         self._cluster = cluster
         self._lease = lease
@@ -59,7 +59,7 @@ class RankBlocks(PlacedBlocks):
         return len(self._schema.held)
 
     def tensor(self, schema: Schema, cuts: Cuts) -> Fields | None:
-        """The blocks as one tensor on the ranks; None if parts have to be merged first."""
+        """Returns the blocks as one tensor on the ranks; None if partial blocks must be merged."""
         placements = self._schema.held.values()
         if any(len(parts) > 1 for parts in placements) or len({len(c) for (c,) in placements}) != 1:
             return None
@@ -68,10 +68,10 @@ class RankBlocks(PlacedBlocks):
         return RankFields(self._cluster, self._lease, schema, tiles, self._schema.sites, names)
 
     def _fetched(self) -> Blocks:
-        """One copy of every array from its rank; parts under one key merged by ⊕.
+        """Fetches one copy of every array; merges partial blocks under one key by ⊕.
 
         Raises:
-            OperationalError: A rank that held some of them has ended.
+            OperationalError: A rank with some of the blocks has ended.
         """
         cluster, schema = self._cluster, self._schema
         now = np.array(self._lease.group.now)
@@ -101,7 +101,7 @@ class RankBlocks(PlacedBlocks):
 
 
 def _once(schema: PhysicalSchema) -> dict[int, tuple[KeyTuple, int]]:
-    """The number of one copy of each array, with its key and site."""
+    """Returns the number of one copy of each array, with its key and site."""
     copies: dict[tuple[KeyTuple, int], tuple[int, int]] = {}
     for n, (key, part, site) in enumerate(numbered(schema)):
         copies.setdefault((key, part), (n, site))
@@ -109,7 +109,7 @@ def _once(schema: PhysicalSchema) -> dict[int, tuple[KeyTuple, int]]:
 
 
 class RankBlockProgram(RankExecutable, BlockExecutor):
-    """A plan over blocks with the ranks that run it; the result stays there."""
+    """A block plan and the ranks that run it; the result stays on the ranks."""
 
     def __init__(
         self,
@@ -119,14 +119,14 @@ class RankBlockProgram(RankExecutable, BlockExecutor):
         jit: str,
         keep: Keep,
     ) -> None:
-        """Makes it ready; the ranks hear of it when it runs.
+        """Prepares the plan; the first run ships it to the ranks.
 
         Args:
             cluster: The ranks.
-            root: The relation that is wanted.
-            generated: Arrays of scanned tensors that nobody stores.
-            jit: When kernels are compiled.
-            keep: Called with each input that the ranks keep from now on.
+            root: The root relation of the plan.
+            generated: Arrays of scanned tensors that are generated, not stored.
+            jit: The compilation mode of the kernels.
+            keep: Callback for each input whose tiles the ranks cache.
         """
         super().__init__(cluster, Program(root.schema.sites, loads_of(root), 0), jit, keep)
         self._root = root

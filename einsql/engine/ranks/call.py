@@ -1,4 +1,4 @@
-"""One command to some ranks, and their answers; cancelled or not, all of them answer."""
+"""One command to some ranks, and their answers. Each rank answers, also after a cancellation."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from einsql.storage.out_of_memory import enough_memory
 Tick = Callable[[float], None]
 
 STUBBORN = 10.0
-"""Seconds in which ranks have to answer after a request to stop."""
+"""Seconds within which ranks must answer after a cancellation."""
 
 APART = 3.0
-"""Seconds the others have to answer once MPI has failed at a rank, for they may never."""
+"""Seconds for the answers of the other ranks after MPI failed at a rank; they may never answer."""
 
 GLANCE = 0.05
-"""Seconds between two looks whether the statement was cancelled."""
+"""Seconds between two checks for a cancellation."""
 
 
 class Gone(Exception):  # noqa: N818 - an expected event, handled by the caller
@@ -44,10 +44,10 @@ class Gone(Exception):  # noqa: N818 - an expected event, handled by the caller
 
 
 class Stubborn(Exception):  # noqa: N818 - as above
-    """Some ranks do not answer a request to stop.
+    """Some ranks do not answer a cancellation.
 
     Attributes:
-        ranks: Their numbers; some of them may do no more than wait for the others.
+        ranks: Their numbers; some of them may only be waiting for the other ranks.
     """
 
     def __init__(self, ranks: Sequence[int]) -> None:
@@ -59,8 +59,8 @@ class Call:
     """One command.
 
     Attributes:
-        stopped: The exception that cancelled the call, if one did.
-        complete: Whether all have answered, so that the lines are free for another one.
+        stopped: The exception that cancelled the call, or None.
+        complete: Whether all ranks have answered, so that the connections are free for a new call.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class Call:
         interrupted: Callable[[], None] = lambda: None,
         into: Mapping[int, Sequence[np.ndarray]] | None = None,
     ) -> None:
-        """Prepares it.
+        """Prepares a call.
 
         Args:
             job: The ranks.
-            number: Of the command.
-            commands: By rank.
-            tick: Told how far they are; raises to cancel.
-            interrupted: Raises if Ctrl-C came.
-            into: By rank where the arrays of its answer belong, as for `framing.receive`.
+            number: The command's number.
+            commands: The command of each rank.
+            tick: Callback with the completed fraction, 0 to 1; raises to cancel.
+            interrupted: Raises an exception after Ctrl-C.
+            into: By rank the target arrays of its answer, see `framing.receive`.
         """
         self.stopped: BaseException | None = None
         self.complete = False
@@ -97,15 +97,15 @@ class Call:
 
     @property
     def apart(self) -> bool:
-        """True if MPI failed at a rank."""
+        """Whether MPI failed at a rank."""
         return any(isinstance(a, Failed) and a.apart for a in self._answers.values())
 
     def tell(self, released: tuple[Handle, ...], forgotten: tuple[int, ...]) -> None:
-        """Sends the command; once it is cancelled, the rest hear that it was.
+        """Sends the command. After a cancellation the remaining ranks get `Decline` instead.
 
         Args:
-            released: Tiles that the driver needs no more.
-            forgotten: Programs likewise.
+            released: Tiles that the driver no longer needs.
+            forgotten: Programs that the driver no longer needs.
 
         Raises:
             Gone: A rank has ended.
@@ -118,7 +118,7 @@ class Call:
             self._told.append(rank)
 
     def regroup(self) -> None:
-        """Sends everybody `Regroup` instead.
+        """Sends `Regroup` to all ranks instead of the command.
 
         Raises:
             Gone: A rank has ended.
@@ -132,16 +132,16 @@ class Call:
         """Waits for all ranks, and returns their answers.
 
         Raises:
-            Error: It failed; the first rank's error, if several failed.
-            InterruptedError: It was cancelled.
-            BaseException: As `tick` or Ctrl-C raised it.
+            Error: The command failed; if several ranks failed, the error of the first rank.
+            InterruptedError: The command was cancelled.
+            BaseException: An exception of `tick` or of Ctrl-C.
             Gone: A rank has ended.
             Stubborn: Some ranks do not answer.
         """
         while waiting := [r for r in self._told if r not in self._answers]:
             lines = {self._job.ranks[r].line: r for r in waiting}
             for line in wait(list(lines), GLANCE):
-                self._take(lines[line])  # type: ignore[index]  # only connections were given
+                self._take(lines[line])  # type: ignore[index]  # the list contains connections only
             self._look()
             if not self._commands.keys().isdisjoint(self._job.ended()):
                 raise Gone
@@ -171,7 +171,7 @@ class Call:
             return send(line, message)
         except OSError:
             raise Gone from None
-        except Exception as error:  # it could not be pickled, so nothing of it was sent
+        except Exception as error:  # pickling failed, so no byte was sent
             if self.stopped is not None:
                 raise
             self._stop(error)
@@ -203,12 +203,12 @@ class Call:
         return self.stopped is None
 
     def _look(self) -> None:
-        """Asks whether to stop, and passes it on to the ranks."""
+        """Checks for a cancellation, and passes it on to the ranks."""
         try:
             self._interrupted()
             if self._tick is not None and self.stopped is None:
                 self._tick(self._fraction)
-        except BaseException as error:  # after any error the lines must stay in order
+        except BaseException as error:  # after any error the order of messages must hold
             if self.stopped is None:
                 self._stop(error)
             else:
@@ -218,7 +218,7 @@ class Call:
         self.stopped = reason
         self._until = time.monotonic() + STUBBORN
         for rank in self._told:
-            with contextlib.suppress(OSError):  # the end of a rank is noticed elsewhere
+            with contextlib.suppress(OSError):  # the end of a rank is detected elsewhere
                 send(self._job.ranks[rank].line, Cancel(self._number))
 
 

@@ -22,27 +22,28 @@ from einsql.engine.ranks.processes import Processes
 from einsql.errors import Error, InterfaceError, OperationalError, RanksLost
 
 _AGAIN = (
-    "The next statement starts ranks again and sends them what this process holds; "
-    "tensors that lay at the ranks alone are lost."
+    "The next statement starts new ranks and sends them the tensors of this process; "
+    "tensors that were stored on the ranks only are lost."
 )
 
 
 class Cluster:
-    """The ranks of a session; after they have ended, the next call starts new ones.
+    """The ranks of a session. After all ranks have ended, the next call starts new ones.
 
     Attributes:
-        ranks: How many there are.
+        ranks: The number of ranks.
     """
 
     def __init__(self, start: Callable[[Callable[[], None]], Processes]) -> None:
         """Starts the ranks.
 
         Args:
-            start: Starts their processes, and again when all have ended. It calls its argument
+            start: Starts the processes, at first and after all have ended. It calls its argument
+                while it waits; the argument raises to stop.
                 while it waits, which raises to stop.
 
         Raises:
-            OperationalError: There is no MPI, or they do not start.
+            OperationalError: MPI is missing, or the ranks do not start.
         """
         self.ranks = 0
         self._start = start
@@ -59,20 +60,20 @@ class Cluster:
         self._running()
 
     def forked(self, refusal: forks.Refusal) -> None:
-        """In a child of its process: sends ranks nothing, when it ends as before."""
+        """Prepares a forked child, which must not send to the ranks when it exits."""
         self._refusal = refusal
         self._busy = threading.RLock()
         if self._job is not None:
             self._end.detach()
 
     def join(self, hear: Callable[[RanksLost], None] | None = None) -> Self:
-        """Counts one more connection that uses the ranks.
+        """Registers one more connection that uses the ranks.
 
         Args:
-            hear: Its method that is called when some ranks have ended and the others go on.
+            hear: Callback after some ranks have ended while the others continue.
 
         Raises:
-            InterfaceError: The ranks have left.
+            InterfaceError: The ranks have shut down.
         """
         self._open()
         self._users += 1
@@ -81,49 +82,49 @@ class Cluster:
         return self
 
     def part(self) -> None:
-        """Counts one connection less; the ranks leave with the last one."""
+        """Removes one connection; after the last one the ranks shut down."""
         self._users -= 1
         if self._users == 0:
             self.close()
 
     def kill(self) -> None:
-        """Ends the ranks at once, whether they are busy or not."""
+        """Ends the ranks at once, also during a call."""
         self._end.detach()
         if self._job is not None:
             self._job.end()
 
     def tiles(self) -> Lease:
-        """A handle for tiles that ranks are about to make."""
+        """Returns a new handle for tiles that ranks will create."""
         return self._lease(self._released)
 
     def plan(self) -> Lease:
-        """A handle for a program."""
+        """Returns a new handle for a program."""
         return self._lease(self._forgotten)
 
     def _lease(self, unused: list[int]) -> Lease:
         if self._job is None:
             with self._busy:
                 self._running()
-        self._running()  # another connection's call needs not be over for it
+        self._running()  # need not wait for the call of another connection
         lease = Lease(next(self._numbers), self._group)
         weakref.finalize(lease, unused.append, lease.number)
         return lease
 
     def knows(self, lease: Lease) -> bool:
-        """True if the ranks are those for which a handle was made."""
+        """Whether the handle was created for the present ranks."""
         return self._job is not None and lease.group is self._group
 
     def close(self) -> None:
-        """Ends the ranks, once the call of another thread is over."""
+        """Ends the ranks after the running call of another thread has completed."""
         with self._busy:
             self._refusal = self._refusal or _left
             self._end()
 
     def all(self, command: Command, tick: Tick | None = None) -> list[Any]:
-        """Tells every rank the same and gives their answers in order.
+        """Sends one command to every rank, and returns their answers in the order of the ranks.
 
         Raises:
-            Error: As `call`.
+            Error: See `call`.
         """
         return self.call(dict.fromkeys(range(self.ranks), command), tick)
 
@@ -133,20 +134,21 @@ class Cluster:
         tick: Tick | None = None,
         into: Mapping[int, Sequence[np.ndarray]] | None = None,
     ) -> list[Any]:
-        """Sends commands to some ranks and waits for all of their answers.
+        """Sends commands to some ranks and waits for all answers.
 
         Args:
-            commands: By rank.
-            tick: Called with the progress; raises to cancel. By default the check of this thread.
-            into: By rank where the arrays of its answer belong, as for `framing.receive`.
+            commands: The command of each rank.
+            tick: Callback with the completed fraction, 0 to 1; raises to cancel. The default is the
+                check of this thread.
+            into: By rank the target arrays of its answer, see `framing.receive`.
 
         Returns:
             The answer of each rank, in the order of `commands`.
 
         Raises:
-            InterruptedError: The work was cancelled.
-            Error: It failed; the first rank's error, if several failed.
-            RanksLost: A rank has ended; the others are a smaller cluster now.
+            InterruptedError: The call was cancelled.
+            Error: The call failed; if several ranks failed, the error of the first rank.
+            RanksLost: A rank has ended; the others form a smaller cluster.
             OperationalError: A rank has ended, and all others with it.
         """
         tick = tick or watch()
@@ -170,14 +172,14 @@ class Cluster:
                 ) from call.stopped
             except BaseException:
                 if call.apart and job.ended():
-                    raise self._lost(job) from None  # MPI failed for want of it
+                    raise self._lost(job) from None  # the MPI failure follows from its end
                 if call.apart or not call.complete:
                     self._abandon("the ranks")  # the state of the running commands is unknown
                 raise
 
     @contextmanager
     def _alone(self, tick: Tick | None) -> Iterator[None]:
-        """Waits until no other connection uses the ranks; `tick` may give up."""
+        """Waits until no other connection uses the ranks; `tick` may raise to stop the wait."""
         while not self._busy.acquire(timeout=GLANCE):
             if tick is not None:
                 tick(0.0)
@@ -187,14 +189,14 @@ class Cluster:
             self._busy.release()
 
     def _unused(self, everybody: bool) -> tuple[tuple[Handle, ...], tuple[int, ...]]:
-        """Handles that ranks may forget; none unless all ranks get a message."""
+        """Returns handles that the ranks may release; none unless all ranks get a message."""
         if not everybody:
             return (), ()
         released, forgotten = tuple(self._released), tuple(self._forgotten)
         del self._released[: len(released)], self._forgotten[: len(forgotten)]
         return released, forgotten
 
-    # ---- the ranks begin and end
+    # ---- start and end of the ranks
 
     def _open(self) -> None:
         if self._refusal is not None:
@@ -220,7 +222,7 @@ class Cluster:
         self._groups.add(self._group)
 
     def _abandon(self, reason: str) -> None:
-        """Ends the ranks; the next call starts others."""
+        """Ends the ranks; the next call starts new ones."""
         job, self._job = self._job, None
         if job is not None:
             self._end.detach()
@@ -229,7 +231,7 @@ class Cluster:
             group.renumber({}, reason)
 
     def _lost(self, job: Processes) -> OperationalError:
-        """A rank has ended: goes on with the others if MPI can, else ends them too."""
+        """Handles the end of a rank: continues with the others if MPI can, else ends them."""
         loss, before = job.loss(), self.ranks
         if job.tolerant and self._regrouped(job, loss.who):
             lost = RanksLost(str(loss), before, self.ranks)
@@ -245,7 +247,7 @@ class Cluster:
         return error
 
     def _regrouped(self, job: Processes, who: str) -> bool:
-        """Forms a communicator of the ranks that are left; False if that fails."""
+        """Forms a communicator of the remaining ranks. Returns False if that fails."""
         while len(job.ended()) < self.ranks:
             ended = job.ended()
             left = [n for n in range(self.ranks) if n not in ended]
@@ -254,7 +256,7 @@ class Cluster:
                 call.regroup()
                 hellos: list[Hello] = call.values()
             except Gone:
-                continue  # another one has ended meanwhile
+                continue  # another rank has ended during the attempt
             except Stubborn:
                 return False
             if {h.ranks for h in hellos} != {len(left)}:
@@ -270,8 +272,8 @@ class Cluster:
 
 def _left() -> Error:
     return InterfaceError(
-        "The MPI ranks have left with the last connection that used them",
-        hint='Give "mpi" a number of ranks to start others.',
+        "The MPI ranks have shut down with the last connection that used them",
+        hint='Set "mpi" to a number of ranks to start new ones.',
     )
 
 

@@ -1,18 +1,18 @@
 """Which rank ended first, and how, from reports of the kernel, the ranks and their launcher.
 
-When one rank ends, its launcher kills the others, so soon all of them have ended. The first
-one is known from, in this order:
+When one rank ends, its launcher kills the others, so all ranks end within a short time. The
+evidence for the first one, in order of precedence:
 
-- its own last message;
-- a launcher that has been killed itself, which takes all of them with it;
-- an MPI that says which rank asked it to end all of them;
-- the order in which the kernel closed the lines, if all are sockets of this machine (a rank
-  holds its line so that the kernel closes it before anything that a launcher may notice:
-  see `rendezvous.reach`; lines over a network have no such order);
-- the launcher's report, if it names a rank that it cannot have killed itself;
-- the others, if they go on.
+- the last message of the rank;
+- the death of the launcher, which ends all ranks;
+- a report of MPI about the rank that asked it to abort all ranks;
+- the order in which the kernel closed the connections, if all are local sockets (a rank's
+  connection is closed before any file that the launcher may notice: see `rendezvous.reach`;
+  network connections have no such order);
+- a report of the launcher about a rank that it cannot have killed itself;
+- the fact that the other ranks continue.
 
-Else all that have ended are named.
+Without evidence the diagnosis names all ranks that have ended.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Report:
     """A message of a launcher or MPI about a rank.
 
     Attributes:
-        rank: Its number, or None.
-        pid: Its process, if the message has no number of a rank.
-        how: How it ended.
-        culprit: Whether it is one that the launcher has not ended itself.
-        aborted: Whether it asked MPI to end all ranks.
+        rank: The rank's number, or None.
+        pid: The process ID, if the message has no rank number.
+        how: The cause of its end.
+        culprit: Whether the launcher did not end this rank itself.
+        aborted: Whether the rank asked MPI to abort all ranks.
     """
 
     rank: int | None
@@ -46,12 +46,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A rank that has ended, or may have.
+    """A rank that has ended, or may have ended.
 
     Attributes:
-        number: Its number, if it is known.
-        started: Its process.
-        words: The reason that it sent.
+        number: The rank's number, if known.
+        started: The rank's process.
+        words: The reason that the rank sent.
     """
 
     number: int | None
@@ -64,13 +64,13 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why ranks have ended.
+    """The cause of an end of ranks.
 
     Attributes:
-        who: The rank that ended first, or all candidates, in words.
-        how: How it ended, as a clause.
-        one: Whether it is certain which one it was.
-        words: The reason that it sent.
+        who: Text that names the rank that ended first, or all candidates.
+        how: The cause of its end, as a clause.
+        one: Whether the rank is certain.
+        words: The reason that the rank sent.
     """
 
     who: str
@@ -89,14 +89,14 @@ def loss(
     reports: Sequence[Report] = (),
     launcher: Loss | None = None,
 ) -> Loss:
-    """Says which rank ended first, or all that may have been it.
+    """Determines which rank ended first, or all candidates.
 
     Args:
         ended: The ranks that have ended, at least one.
-        left: The others, which may be ending.
-        ordered: Whether that is the order in which they ended.
-        reports: Messages about them.
-        launcher: How the launcher ended, if it was killed.
+        left: The other ranks, which may be ending.
+        ordered: Whether `ended` is in the order of the ends.
+        reports: Messages about the ranks.
+        launcher: The cause of the launcher's end, if it was killed.
     """
     if spoken := [e for e in ended if e.words is not None]:
         return Loss(str(spoken[0]), f"has failed: {_brief(spoken[0].words)}", True, spoken[0].words)
@@ -104,7 +104,7 @@ def loss(
         return launcher
     for report in reports:
         if report.aborted and (rank := _meant(report, [*ended, *left])) is not None:
-            return Loss(str(rank), report.how)  # which may be the last to end
+            return Loss(str(rank), report.how)  # it may have been the last to end
     certain = [(r, e) for r in reports if (e := _meant(r, ended)) is not None]
     first = ended[0] if ordered or len(ended) == 1 else None
     if first is None:
@@ -116,20 +116,20 @@ def loss(
 
 
 def each(ended: Sequence[Ended]) -> Loss:
-    """The loss of ranks that ended each for itself."""
+    """Returns the loss of ranks that ended independently of each other."""
     if len(ended) == 1:
         return loss(ended, (), True)
     return Loss(listed(ended), "have ended", False)
 
 
 def listed(ranks: Sequence[Ended]) -> str:
-    """Ranks in words, in the order of their numbers."""
+    """Returns text that lists ranks in the order of their numbers."""
     named = [str(e) for e in sorted(ranks, key=lambda e: -1 if e.number is None else e.number)]
     return " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
 
 
 def reports(text: str) -> list[Report]:
-    """Messages of launchers, the most reliable first: those about ranks that ended all others."""
+    """Parses messages of launchers. Reports of ranks that aborted all others come first."""
     aborts = (m for pattern in _ABORTS for m in pattern.finditer(text))
     matches = [
         Report(
@@ -152,7 +152,7 @@ def reports(text: str) -> list[Report]:
         pid, status, by_signal = int(match["pid"]), int(match["status"]), match["string"]
         number = status & 127
         if by_signal and number in _SIGNALS:
-            # Others are killed with SIGKILL, and their status may be printed for the first.
+            # The launcher kills the others by SIGKILL, and may print their status for the first.
             matches.append(
                 Report(rank=None, pid=pid, how=_by(number), culprit=number != signal.SIGKILL)
             )
@@ -175,7 +175,7 @@ _MPICH = re.compile(
     r"PID (?P<pid>\d+) RUNNING AT.*?EXIT CODE: (?P<status>\d+)(?P<string>.*?EXIT STRING: )?", re.S
 )
 _SIGNALS = {s.value for s in signal.Signals if s > signal.SIGQUIT}
-"""Statuses that are no signals end here: 1, 2 and 3 are what programs end with."""
+"""Signals above SIGQUIT: the statuses 1, 2 and 3 are common exit codes of programs."""
 
 
 def _by(number: int) -> str:
@@ -186,7 +186,7 @@ def _by(number: int) -> str:
 
 
 def _meant(report: Report, ended: Sequence[Ended]) -> Ended | None:
-    """The rank that a report is about, if that is certain."""
+    """Returns the rank that a report is about, or None if that is uncertain."""
     if report.rank is not None:
         candidates = [e for e in ended if e.number == report.rank]
     else:
@@ -195,5 +195,5 @@ def _meant(report: Report, ended: Sequence[Ended]) -> Ended | None:
 
 
 def _brief(error: BaseException | None) -> str:
-    """The last line of an error's text, which says most."""
+    """Returns the last line of an error's text, the most specific one."""
     return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__

@@ -1,8 +1,8 @@
-"""Messages over a socket: a pickle, and its arrays behind it without a copy.
+"""Messages over a socket: a pickle, followed by its arrays without a copy.
 
-Arrays go in pieces, so that a long message can be withdrawn between two of them, and one
-that does not fit into memory leaves the socket where the next message starts. Small arrays
-are copied into the pickle instead: a message of nothing else is written and read at once.
+Arrays are sent in pieces. A sender can withdraw a long message between two pieces, and after a
+message that does not fit into memory the receiver reads up to the next message. Small arrays
+are copied into the pickle: a message without large arrays takes one write and one read.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Any
 import numpy as np
 
 PIECE = 2**23
-"""Bytes that are sent without asking whether the message is still wanted."""
+"""Bytes that are sent between two checks whether the message is still wanted."""
 
 PACKED = 2**13
-"""Bytes of an array, at most, that is copied: to write and read it by itself takes longer."""
+"""Greatest size in bytes of an array that is copied; separate reads and writes take longer."""
 
 _MORE, _NO_MORE = b"\1", b"\0"
 
 
-class Withdrawn(Exception):  # noqa: N818 - the sender's change of mind is no error
-    """The sender did not finish this message; nothing of it counts."""
+class Withdrawn(Exception):  # noqa: N818 - a withdrawal by the sender is no error
+    """The sender withdrew this message; the receiver ignores its content."""
 
 
 class Unread(Exception):  # noqa: N818 - it carries an error to the caller that waits for an answer
-    """A message arrived that cannot be read; the next one can.
+    """A message could not be read; the connection is ready for the next message.
 
     Attributes:
-        number: Of the message.
-        together: True if others do the same at the same time.
-        reason: Why.
+        number: The message's number.
+        together: Whether all ranks run this command together.
+        reason: The error.
     """
 
     def __init__(self, number: int, together: bool, reason: BaseException) -> None:
@@ -51,14 +51,14 @@ def send(
 
     Args:
         connection: The connection to the receiver.
-        message: Anything that can be pickled.
-        wanted: Asked between pieces of its arrays; when it says no, the message is withdrawn.
+        message: An object that can be pickled.
+        wanted: Checked between pieces of arrays; False withdraws the message.
 
     Returns:
-        Whether all of it was sent.
+        Whether the complete message was sent.
 
     Raises:
-        OSError: Nobody listens any more.
+        OSError: The receiver has closed the connection.
     """
     buffers: list[pickle.PickleBuffer] = []
     body = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
@@ -81,19 +81,19 @@ def receive(
     glance: Callable[[], None] = lambda: None,
     into: Sequence[np.ndarray] = (),
 ) -> Any:
-    """Waits for a message; its arrays are writable and their own.
+    """Waits for a message. Its arrays are writable and own their memory.
 
     Args:
         connection: The connection to the sender.
-        glance: Called between pieces of arrays; must not raise.
-        into: Where the arrays belong if there are as many; those that are contiguous and
-            as large are received in place.
+        glance: Callback between pieces of arrays; must not raise.
+        into: Target arrays, used if the message has as many arrays; contiguous targets of the
+            same size are received in place.
 
     Raises:
-        Withdrawn: The sender took it back.
-        Unread: It cannot be read here, for want of memory perhaps.
-        EOFError: The other side has gone.
-        OSError: Likewise.
+        Withdrawn: The sender withdrew the message.
+        Unread: The message cannot be read, for example because memory is short.
+        EOFError: The sender has closed the connection.
+        OSError: The connection is broken.
     """
     number, together, body, packed = pickle.loads(connection.recv_bytes())
     source, buffers = connection.fileno(), list[np.ndarray | bytearray]()
@@ -132,14 +132,14 @@ def receive(
 
 
 def _memory(target: np.ndarray | None, size: int) -> np.ndarray:
-    """Bytes to receive into: the target's own if they are as many and in one piece."""
+    """Returns bytes to receive into: the target's memory if it is contiguous and of this size."""
     if target is None or target.nbytes != size or not target.flags.c_contiguous:
         return np.empty(size, np.uint8)
     return target.reshape(-1).view(np.uint8)
 
 
 def _copied(packed: bytearray, target: np.ndarray) -> np.ndarray:
-    """The packed bytes as an array, in the target if they fit there."""
+    """Returns the packed bytes as an array, in the target if they fit there."""
     array = _memory(target, len(packed))
     array[:] = np.frombuffer(packed, np.uint8)
     return array

@@ -1,4 +1,4 @@
-"""Which ranks there were when tiles were made, and which of them are still there."""
+"""Groups of ranks: the ranks at the creation of tiles, and the present number of each."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ class Group:
     """The ranks of a cluster at one time.
 
     Attributes:
-        now: The present number of each of them, -1 if it has ended.
-        reason: The rank that ended first, in words; empty if all are alive.
+        now: The present number of each rank, -1 if it has ended.
+        reason: Text that names the rank that ended first; empty if all are alive.
     """
 
     __slots__ = ("__weakref__", "now", "reason")
@@ -20,22 +20,22 @@ class Group:
         self.reason = ""
 
     def renumber(self, numbers: Mapping[int, int], reason: str) -> None:
-        """Notes that some ranks have ended and others have new numbers.
+        """Records that some ranks have ended and the others have new numbers.
 
         Args:
-            numbers: The new number of each that is left, by its present one.
-            reason: The ranks that ended, in words.
+            numbers: The new number of each remaining rank, by its present number.
+            reason: Text that names the ranks that ended.
         """
         self.now = [numbers.get(n, -1) for n in self.now]
         self.reason = self.reason or reason
 
 
 class Lease:
-    """Tiles or a program at the ranks; they may forget them once this is collected.
+    """A reference to tiles or a program on ranks, which may release them after its collection.
 
     Attributes:
-        number: Its handle.
-        group: The ranks that have it.
+        number: The handle on the ranks.
+        group: The ranks that have the tiles or the program.
     """
 
     __slots__ = ("__weakref__", "group", "number")

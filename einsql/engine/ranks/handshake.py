@@ -2,10 +2,10 @@
 
     driver: challenge
     rank:   challenge, proof, size, its Started as a pickle
-    driver: proof
+    driver: proof, or a refusal
 
-A proof is an HMAC over both challenges and the Started by the shared key, so neither side
-reveals the key, and neither can use the other's proof as its own.
+A proof is an HMAC with the shared key over both challenges and the Started. The key is never
+sent, and neither side can reuse the other's proof.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ import struct
 from einsql.engine.ranks.messages import Started
 
 _CHALLENGE = 32
+"""Size of a challenge in bytes: 256 random bits, so that no challenge repeats."""
 _PROOF = 32
+"""Size of a proof in bytes: the digest of SHA-256."""
 _SIZE = struct.Struct("!I")
 _HEAD = _CHALLENGE + _PROOF + _SIZE.size
 _LONGEST = 4096
-"""Bytes of a Started, at most; a host's name has no more than 255."""
+"""Greatest size of a pickled Started in bytes; a host name has at most 255 bytes."""
 _REFUSAL = bytes(_PROOF)
-"""The answer to a wrong proof; a rank that gets none may have been dropped for want of room."""
+"""The answer to a wrong proof. A rank without an answer may have been dropped by a busy driver."""
 
 
-class Refused(ConnectionError):  # noqa: N818 - ConnectionRefusedError says that nobody listens
+class Refused(ConnectionError):  # noqa: N818 - ConnectionRefusedError means that no process listens
     """The other side does not know the key."""
 
 
 class Answering:
-    """The driver's part, as far as it has come with one caller; it never waits."""
+    """The driver's side of the handshake with one caller; it never blocks."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -42,14 +44,14 @@ class Answering:
 
     @property
     def missing(self) -> int:
-        """Bytes that the caller still has to send, as far as that is known; 0 at the end."""
+        """The bytes that the caller still has to send, as far as known; 0 at the end."""
         size = _HEAD
         if len(self._heard) >= _HEAD:
             size += _SIZE.unpack_from(self._heard, _HEAD - _SIZE.size)[0]
         return size - len(self._heard)
 
     def hear(self, text: bytes) -> None:
-        """Takes bytes of the caller, no more than are missing.
+        """Processes bytes of the caller, at most `missing`.
 
         Raises:
             Refused: The caller is no rank.
@@ -59,9 +61,9 @@ class Answering:
             raise Refused("The message is too long")
 
     def answer(self) -> tuple[bytes, Started | None]:
-        """The answer to the caller once nothing is missing, and its description of itself.
+        """Returns the answer to the caller once `missing` is 0, and the caller's Started.
 
-        Without the key the caller gets a refusal, and its description is not read.
+        A caller without the key gets a refusal, and its Started is not unpickled.
         """
         heard = bytes(self._heard)
         theirs, proof, said = heard[:_CHALLENGE], heard[_CHALLENGE:][:_PROOF], heard[_HEAD:]
@@ -74,11 +76,11 @@ class Answering:
 
 
 def introduce(line: socket.socket, key: bytes, started: Started) -> None:
-    """The rank's part; it waits as long as the socket's own limit says.
+    """The rank's side of the handshake; it waits up to the timeout of the socket.
 
     Raises:
-        Refused: One of the two does not know the key.
-        OSError: The driver has gone, or does not answer in time.
+        Refused: One of the two sides does not know the key.
+        OSError: The driver has closed the connection, or does not answer in time.
     """
     own, text = secrets.token_bytes(_CHALLENGE), pickle.dumps(started)
     both = _read(line, _CHALLENGE) + own
@@ -97,6 +99,6 @@ def _read(line: socket.socket, size: int) -> bytes:
     while len(text) < size:
         part = line.recv(size - len(text))
         if not part:
-            raise ConnectionResetError("the driver has closed the line")
+            raise ConnectionResetError("the driver has closed the connection")
         text += part
     return bytes(text)

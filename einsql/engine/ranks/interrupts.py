@@ -11,9 +11,9 @@ from typing import Any
 
 @contextmanager
 def deferred() -> Iterator[Callable[[], None]]:
-    """Delays SIGINT. The function returned raises the handler's exception if a signal came.
+    """Delays SIGINT. The function it yields raises the handler's exception after a signal.
 
-    Only the main thread is ever interrupted, and a handler in C or none is left alone.
+    Only the main thread receives signals. A handler in C, or none, stays installed.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):

@@ -1,4 +1,4 @@
-"""Starts ranks beside this process with mpiexec, and sees to it that they go."""
+"""Starts ranks on this machine or others with mpiexec, and makes sure that they end."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from einsql.errors import OperationalError, ProgrammingError
 from einsql.kernels.runtime import compile_cache
 
 LEAVE = 5.0
-"""Seconds they have to leave before they are killed."""
+"""Seconds for the ranks to exit before they are killed."""
 LAST_WORDS = 1.0
-"""Seconds the launcher has to say how a rank ended."""
+"""Seconds for the launcher to report how a rank ended."""
 
 _NO_TOPOLOGY = "/proc/self/einsql-no-topology"
 """A path at which no file can be created."""
 
 MARK = "EINSQL_CLUSTER_JOB"
-"""The variable by which the ranks of a job are found."""
+"""The environment variable that identifies the ranks of a job."""
 
 
 class Job(Processes):
@@ -53,15 +53,15 @@ class Job(Processes):
         """Starts the ranks and waits until all have reported.
 
         Args:
-            ranks: How many.
-            launcher: The command that takes `-n`, or has `{n}` where their number goes; by
-                default the mpiexec of this environment, else that of the path.
-            host: The name under which ranks on other machines reach this one; by default
-                its own name where the launcher may start any.
-            check: Called meanwhile; raises to stop.
+            ranks: The number of ranks.
+            launcher: A command that accepts `-n`, or contains `{n}` for the number of ranks. The
+                default is the mpiexec of this environment, else of PATH.
+            host: The name of this machine for ranks on other machines. The default is its host
+                name where the launcher may use several machines.
+            check: Called during the wait; raises to stop.
 
         Raises:
-            OperationalError: There is no MPI, or the ranks do not start.
+            OperationalError: MPI is missing, or the ranks do not start.
         """
         command = launcher_of(launcher, ranks)
         here = host is None and launcher is None and not _scattered()
@@ -73,7 +73,7 @@ class Job(Processes):
             self._since = time.time()
             token = secrets.token_hex(8)
             self._mark = f"{MARK}={token}"
-            self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - kept
+            self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open until the end
             environment = _environment(ranks if here else None)
             environment |= {KEY: meeting.key.hex(), MARK: token}
             program = [sys.executable, "-m", "mpi4py", "-m", "einsql.engine.ranks", meeting.address]
@@ -84,9 +84,9 @@ class Job(Processes):
                 stdout=self._log,
                 stderr=self._log,
                 env=environment,
-                start_new_session=True,  # Ctrl-C is for this process alone
+                start_new_session=True,  # Ctrl-C goes to this process only
             )
-            # Whoever waits for it reaps it, however idle the session is when it ends.
+            # A waiting thread reaps the process, also while the session is idle.
             threading.Thread(target=self._process.wait, name="einsql mpiexec", daemon=True).start()
             try:
                 self._gather(meeting, ranks, check)
@@ -114,12 +114,12 @@ class Job(Processes):
             self._process.wait(LAST_WORDS)
 
     def last_words(self) -> str:
-        """The end of the output of the launcher and the ranks."""
+        """Returns the end of the output of the launcher and the ranks."""
         lines = [s for s in self._text().splitlines() if s.strip(" =")]
         return "They said: " + " / ".join(lines[-6:]) if lines else "They said nothing."
 
     def _text(self) -> str:
-        size = os.fstat(self._log.fileno()).st_size  # its offset is where others append
+        size = os.fstat(self._log.fileno()).st_size  # keep the offset of the appenders
         start = max(0, size - 2**16)
         return os.pread(self._log.fileno(), size - start, start).decode(errors="replace")
 
@@ -131,11 +131,11 @@ class Job(Processes):
         return loss(ended, self._left(), self.ordered, reports(self._text()), killed)
 
     def loss(self) -> Loss:
-        """Which of the ranks that have ended was the first, as far as is known."""
+        """Determines which rank ended first, as far as known."""
         if not self.tolerant:
             self._hush()
             deadline = time.monotonic() + LAST_WORDS
-            # A launcher that was killed takes all ranks with it, but not at once.
+            # The death of the launcher ends all ranks, but with a delay.
             while (self._process.poll() or 0) < 0 and time.monotonic() < deadline:
                 if not self._left():
                     break
@@ -143,7 +143,7 @@ class Job(Processes):
         return super().loss()
 
     def close(self) -> None:
-        """Waits for the ranks to leave, and kills the others."""
+        """Waits for the ranks to exit, and kills the remaining ones."""
         if self._over:
             return
         for process in self.ranks:
@@ -166,7 +166,7 @@ class Job(Processes):
                     os.killpg(self._process.pid, number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(1.0)
-        leftovers.end(self._mark)  # the ranks are in sessions of their own
+        leftovers.end(self._mark)  # the ranks have sessions of their own
         leftovers.unlink(shared)
         if not self.ranks:
             leftovers.unlink(leftovers.forsaken(self._since))
@@ -179,18 +179,18 @@ class Job(Processes):
         self._log.close()
 
     def forked(self, refusal: forks.Refusal) -> None:
-        """In a child of its process: ends nothing; the launcher is no child of this one."""
+        """Prepares a forked child, which must not end the ranks: the launcher is not its child."""
         self._over = True
         forks.never_destroy(self._process)
         super().forked(refusal)
 
 
 def launcher_of(command: str | None, ranks: int) -> list[str]:
-    """The words that start ranks, up to the program.
+    """Returns the command that starts ranks, up to the program.
 
     Raises:
-        OperationalError: There is no launcher, or mpi4py is not installed.
-        ProgrammingError: The given text is no command.
+        OperationalError: The launcher is missing, or mpi4py is not installed.
+        ProgrammingError: The option is no valid command.
     """
     if importlib.util.find_spec("mpi4py") is None:
         raise OperationalError(
@@ -208,7 +208,7 @@ def launcher_of(command: str | None, ranks: int) -> list[str]:
 
 
 def _found(command: str) -> str:
-    """Where a command is: beside this Python, whose environment may not be active, or elsewhere.
+    """Returns the path of a command: beside this Python, which may be inactive, or in PATH.
 
     Raises:
         OperationalError: The command does not exist.
@@ -217,22 +217,22 @@ def _found(command: str) -> str:
     path = str(own) if own.is_file() else shutil.which(command)
     if path is None:
         raise OperationalError(
-            f"There is no {command} that could start MPI ranks",
-            hint="pip install 'einsql[mpi]' brings an mpiexec; config 'mpiexec' names another.",
+            f"The command {command}, which starts MPI ranks, does not exist",
+            hint="pip install 'einsql[mpi]' installs mpiexec; config 'mpiexec' sets another.",
         )
     return path
 
 
 def _scattered() -> bool:
-    """True in a job of several machines, over which a launcher deals its ranks by itself."""
+    """Whether this is a batch job on several machines; a launcher uses all of them."""
     return os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1" or "PBS_NODEFILE" in os.environ
 
 
 def _environment(ranks: int | None) -> dict[str, str]:
-    """This process's environment for ranks.
+    """Returns the environment for ranks.
 
     Args:
-        ranks: How many share its cores, or None if that is not known.
+        ranks: The number of ranks that share the cores, or None if it is unknown.
     """
     environment = dict(os.environ)
     if ranks is not None:
@@ -240,9 +240,9 @@ def _environment(ranks: int | None) -> dict[str, str]:
     here = str(Path(__file__).parents[3])
     paths = [here, *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(paths)
-    environment["PYTHONSAFEPATH"] = "1"  # nothing in the current folder passes for einsql
-    # MPICH's launcher writes the topology to /tmp for its ranks, and leaves it there if it is
-    # killed. Where this variable names a file it writes none; without the file all discover it.
+    environment["PYTHONSAFEPATH"] = "1"  # no module in the current folder shadows einsql
+    # MPICH's launcher writes the topology to a file in /tmp, which remains if it is killed. With
+    # this variable it writes none; as the named file is missing, each rank discovers the topology.
     environment.setdefault("HWLOC_XMLFILE", _NO_TOPOLOGY)
     if environment.get("EINSQL_CACHE_DIR"):
         environment["EINSQL_CACHE_DIR"] = str(

@@ -1,7 +1,7 @@
-"""Ranks that mpiexec or srun has started already: one of them has the connection.
+"""Ranks that mpiexec or srun has started already; rank 0 has the connection.
 
-Rank 0 has two threads: the main thread goes on as the driver, and another one does the work of a
-rank, all MPI calls included. The other ranks are ranks only.
+Rank 0 has two threads. The main thread is the driver; the other thread does the work of a
+rank, all MPI calls included. The other processes only serve as ranks.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 LEAVE = 5.0
-"""Seconds the thread of rank 0 has to finish."""
+"""Seconds for the rank thread of rank 0 to finish."""
 
 _met: list[MPI.Intracomm] = []
-"""All ranks once this process has met them, for messages of their own."""
+"""The communicator of all ranks, once this process has created it."""
 
 _clusters: list[ReferenceType[Cluster]] = []
-"""The result of joining, at rank 0."""
+"""The cluster of the job, at rank 0."""
 
 _lines: list[Connection] = []
-"""At rank 0 those to the others."""
+"""At rank 0 the connections to the other ranks."""
 
 
 def joined(host: str | None = None) -> Cluster:
-    """The ranks of this job; rank 0 returns, the others serve it and then leave.
+    """Joins the ranks of this job; rank 0 returns, the others serve it and then exit.
 
     Args:
-        host: The name under which they reach rank 0's machine; by default its own name, or
-            no name where all of them are on one machine.
+        host: The name of rank 0's machine for the other ranks. The default is its host name,
+            or no name if all ranks are on one machine.
 
     Raises:
-        OperationalError: mpi4py is not installed, or its MPI is not for threads.
-        InterfaceError: The ranks have been used up.
-        SystemExit: At the other ranks, once rank 0 has closed its connection.
+        OperationalError: mpi4py is not installed, or its MPI does not support threads.
+        InterfaceError: The ranks have already shut down.
+        SystemExit: At the other ranks, after rank 0 has closed its connection.
     """
     try:
         from mpi4py import MPI
@@ -63,13 +63,13 @@ def joined(host: str | None = None) -> Cluster:
         ) from None
     if _met:
         raise InterfaceError(
-            "The ranks of this job serve a connection already, or have left with it",
-            hint="Another one shares them with config={'mpi': con.cluster}.",
+            "The ranks of this job already serve a connection, or have shut down with it",
+            hint="Another connection shares them with config={'mpi': con.cluster}.",
         )
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise OperationalError(
             "MPI was initialised for one thread only, but rank 0 needs a second one",
-            hint="Leave mpi4py.rc.thread_level as it is, or set it to 'serialized'.",
+            hint="Keep the default of mpi4py.rc.thread_level, or set it to 'serialized'.",
         )
     if MPI.COMM_WORLD.rank:
         follow(MPI.COMM_WORLD)
@@ -82,7 +82,7 @@ def joined(host: str | None = None) -> Cluster:
 
 
 def _once(start: Callable[[Callable[[], None]], Processes]) -> Callable[..., Processes]:
-    """Starts the ranks of an MPI job, which cannot be started again."""
+    """Wraps the start of the ranks of an MPI job, which cannot be started twice."""
     starts = iter([start])
 
     def started(check: Callable[[], None]) -> Processes:
@@ -96,7 +96,7 @@ def _once(start: Callable[[Callable[[], None]], Processes]) -> Callable[..., Pro
 
 
 def follow(world: MPI.Intracomm) -> None:
-    """The main function of all ranks but 0: they serve rank 0 until its program has ended."""
+    """The main function of all ranks but 0: serves rank 0 until its program has ended."""
     comm, _ = _meet(world)
     letter: tuple[str, bytes] | None = comm.bcast(None)
     if letter is not None:
@@ -106,23 +106,23 @@ def follow(world: MPI.Intracomm) -> None:
             line = reach(*letter)
         except (OSError, EOFError) as error:
             sys.exit(f"Rank {comm.rank} cannot reach rank 0 at {letter[0]}: {error}")
-        os.dup(line.fileno())  # open for as long as this process is there; `end` waits for that
+        os.dup(line.fileno())  # stays open until this process exits; `end` waits for that
         serve(line, comm)
     _wait(comm.Ibarrier())
 
 
 def end() -> None:
-    """Ends MPI where the program is einsql's own, so that rank 0's exit status is the job's.
+    """Ends MPI where einsql is the program, so that rank 0's exit status is the job's.
 
-    A launcher kills all ranks once one has ended with a status other than 0, so this one
-    goes last; to end by an abort instead leaves shared memory behind.
+    A launcher kills all ranks once one has exited with a status other than 0, so rank 0 exits
+    last. An abort instead would leave shared memory behind.
     """
     from mpi4py import MPI
 
     if MPI.COMM_WORLD.rank:
         MPI.Finalize()
         return
-    if not _met:  # wrong options, or --help: the others have to hear of it
+    if not _met:  # wrong options, or --help: the other ranks must be notified
         joined()
     _farewell()
     MPI.Finalize()
@@ -134,21 +134,21 @@ def end() -> None:
 
 
 class Joined(Processes):
-    """The ranks of the job that this process is rank 0 of."""
+    """The ranks of the MPI job whose rank 0 is this process."""
 
     def __init__(
         self, comm: MPI.Intracomm, host: str | None, near: bool, check: Callable[[], None]
     ) -> None:
-        """Tells all ranks where to report, and waits for them.
+        """Sends the address to all ranks, and waits for their connections.
 
         Args:
-            comm: Of all ranks.
-            host: The name under which they reach this machine.
-            near: Whether all of them are on this machine.
-            check: Called meanwhile; raises to stop.
+            comm: A communicator of all ranks.
+            host: The name of this machine for the other ranks.
+            near: Whether all ranks are on this machine.
+            check: Called during the wait; raises to stop.
 
         Raises:
-            OperationalError: They do not reach it.
+            OperationalError: The ranks do not connect.
         """
         try:
             meeting = Meeting(None if near and host is None else host or "")
@@ -181,11 +181,11 @@ class Joined(Processes):
     def _failed(self, reason: str) -> OperationalError:
         return OperationalError(
             f"The ranks do not reach rank 0 at {self._address}: {reason}",
-            hint="config 'mpi_host' is the name under which they reach rank 0's machine.",
+            hint="Set config 'mpi_host' to a name of rank 0's machine that the others can reach.",
         )
 
     def close(self) -> None:
-        """Waits until MPI is the main thread's again; ends the job if it never will be."""
+        """Waits until the main thread may call MPI again; ends the job if the rank thread hangs."""
         if self._abandoned:
             return
         self._thread.join(LEAVE)
@@ -195,12 +195,12 @@ class Joined(Processes):
             MPI.COMM_WORLD.Abort(1)
 
     def forked(self, refusal: forks.Refusal) -> None:
-        """In a child of rank 0: MPI is not its own."""
+        """Prepares a forked child of rank 0, which must not call MPI."""
         self._abandoned = True
         super().forked(refusal)
 
     def end(self) -> None:
-        """Lets go of the ranks, which end, and the job with them, unless they have left."""
+        """Ends the ranks, and with them the job, unless they have exited."""
         self._close_lines()
 
 
@@ -208,7 +208,7 @@ def _work(comm: MPI.Intracomm, address: str, key: bytes) -> None:
     """The main function of the thread of rank 0."""
     share_cores(comm)
     nameless(comm)
-    with suppress(OSError, EOFError):  # the main thread reports the ranks that have not come
+    with suppress(OSError, EOFError):  # the main thread reports missing ranks
         serve(reach(address, key), comm)
 
 
@@ -216,7 +216,7 @@ def _meet(world: MPI.Intracomm) -> tuple[MPI.Intracomm, bool]:
     """Waits for all ranks.
 
     Returns:
-        Them, for messages of their own, and whether all are on one machine.
+        Their communicator, and whether all are on one machine.
     """
     from mpi4py import MPI
 
@@ -230,7 +230,7 @@ def _meet(world: MPI.Intracomm) -> tuple[MPI.Intracomm, bool]:
 
 
 def _farewell() -> None:
-    """At the end of rank 0's program: lets the ranks that wait for it end as well."""
+    """At the exit of rank 0's program: lets the waiting ranks exit as well."""
     from mpi4py import MPI
 
     for remembered in _clusters:
@@ -242,7 +242,7 @@ def _farewell() -> None:
 
 
 def _forget() -> None:
-    """A child of rank 0 takes part in nothing, its parent's end included."""
+    """In a forked child of rank 0: drops the communicator and the connections."""
     atexit.unregister(_farewell)
     _clusters.clear()
     _lines.clear()
@@ -252,6 +252,6 @@ forks.at_fork(_forget)
 
 
 def _wait(request: MPI.Request) -> None:
-    """Waits asleep: MPI's own way to wait keeps a core busy."""
+    """Waits with sleeps; MPI's own wait occupies a core."""
     while not request.Test():
         time.sleep(0.005)

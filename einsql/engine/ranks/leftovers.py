@@ -12,11 +12,11 @@ from pathlib import Path
 
 _SHARED = Path("/dev/shm")
 _NAMES = re.compile(r"(mpich_shm|sm_segment|ucx_shm|vader_segment)")
-"""Shared memory of MPIs that is in the file system."""
+"""The names of the shared-memory files of MPI implementations."""
 
 
 def segments(pid: int | str = "self") -> set[str]:
-    """Files of shared memory that a process has mapped and that still have a name."""
+    """Returns the shared-memory files that a process has mapped and that still have a name."""
     paths = set()
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
         for line in maps:
@@ -27,14 +27,14 @@ def segments(pid: int | str = "self") -> set[str]:
 
 
 def unlink(paths: Iterable[str]) -> None:
-    """Removes the names of shared memory; processes that have mapped it keep it until they end."""
+    """Unlinks files of shared memory; processes keep what they have mapped until they end."""
     for path in paths:
         with contextlib.suppress(OSError):
             os.unlink(path)
 
 
 def marked(mark: str) -> list[int]:
-    """Processes of this user that were started with an environment that contains a text."""
+    """Returns the processes of this user whose environment contains a text."""
     pids, wanted = [], mark.encode()
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -48,8 +48,8 @@ def end(mark: str, within: float = 5.0) -> None:
     """Kills marked processes until none is left.
 
     Args:
-        mark: Part of their environment.
-        within: Seconds after which it is given up.
+        mark: A text in their environment.
+        within: The timeout in seconds.
     """
     deadline = time.monotonic() + within
     while (pids := marked(mark)) and time.monotonic() < deadline:
@@ -60,10 +60,10 @@ def end(mark: str, within: float = 5.0) -> None:
 
 
 def forsaken(since: float) -> list[str]:
-    """Shared memory of this user that was created after a time and that no process has mapped.
+    """Finds shared memory of this user that was created after a time and is mapped by none.
 
-    A rank that is killed while MPI starts has not reported its segments. A segment that another
-    process is just creating is mapped a moment later, so the search runs twice.
+    A rank that is killed during the start of MPI has not reported its segments. A segment that
+    another process has just created is mapped a moment later, so the search runs twice.
 
     Args:
         since: Seconds since the epoch.

@@ -1,7 +1,7 @@
 """The commands of the driver to ranks, and their answers.
 
-None of these classes has slots: Python pickles frozen classes with slots field by field, and a
-small statement takes no longer than its messages.
+None of these classes has slots: Python pickles frozen classes with slots field by field, and the
+messages determine the duration of a small statement.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from einsql.storage.fields import Term
 from einsql.storage.files import Description, Draft
 
 Handle = int
-"""Names the tiles of one relation at all ranks."""
+"""The number of a relation's tiles on all ranks."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """The first thing a process says, before it starts MPI.
+    """The first message of a process, before it starts MPI.
 
     Attributes:
-        rank: The number that its launcher gave it, if that can be known.
-        pid: Its process on `host`.
+        rank: The number that its launcher assigned, or None if it is unknown.
+        pid: The process ID on `host`.
     """
 
     rank: int | None
@@ -46,8 +46,8 @@ class Hello:
     """The first message of a rank, once MPI has started.
 
     Attributes:
-        rank: Its number.
-        ranks: How many there are.
+        rank: The rank's number.
+        ranks: The number of ranks.
     """
 
     rank: int
@@ -56,7 +56,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Ship:
-    """A program that will be run, perhaps several times."""
+    """Sends a program for any number of runs."""
 
     plan: int
     program: Program
@@ -66,11 +66,11 @@ class Ship:
 
 @dataclass(frozen=True)
 class ShipBlocks:
-    """A plan over blocks that will be run, perhaps several times.
+    """Sends a block plan for any number of runs.
 
     Attributes:
-        nodes: All of it, producers first, so that no node is pickled within its reader:
-            a deep plan would need a deep stack.
+        nodes: All nodes, producers first. No node is pickled inside its reader, which in a deep
+            plan would need a deep stack.
     """
 
     plan: int
@@ -83,7 +83,7 @@ class Kept:
     """A stored tensor whose tiles are on the ranks in the placement that the program needs.
 
     Attributes:
-        names: The tensor's fields by the names under which they were made.
+        names: The names of the tensor's fields on the ranks.
     """
 
     handle: Handle
@@ -92,11 +92,11 @@ class Kept:
 
 @dataclass(frozen=True)
 class Sent:
-    """A stored tensor whose tiles come with the message.
+    """A stored tensor whose tiles are part of the message.
 
     Attributes:
-        tiles: Those of this rank.
-        keep: The handle under which it keeps them, if at all.
+        tiles: The tiles of this rank.
+        keep: The handle under which the rank stores them, or None.
     """
 
     tiles: Held
@@ -109,7 +109,7 @@ class Read:
 
     Attributes:
         name: The field.
-        boxes: The keys of each of this rank's tiles, int64 (keys, 2), by the tile's number.
+        boxes: By tile number the keys of each tile of this rank, int64 (keys, 2).
     """
 
     file: Description
@@ -122,7 +122,7 @@ class Slice:
     """The same part of every tile of another source.
 
     Attributes:
-        at: The part along each axis; None for all of it.
+        at: The part along each axis, or None for complete tiles.
     """
 
     source: Kept | Sent
@@ -134,10 +134,10 @@ Source = Kept | Sent | Read | Slice
 
 @dataclass(frozen=True)
 class Run:
-    """Runs a program over the given tensors; the result stays where it is made.
+    """Runs a program over given tensors; the result stays on the ranks.
 
     Attributes:
-        loads: Where the tiles of each Load come from, by the number of the step.
+        loads: The source of the tiles of each Load, by step number.
         result: The handle of the result.
         measured: Whether the driver needs the measures of each step.
     """
@@ -150,7 +150,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Fill:
-    """Reads tiles of a file and keeps them; the answer is how many bytes were read."""
+    """Reads tiles of a file and stores them; the answer is the number of bytes read."""
 
     handle: Handle
     source: Read
@@ -158,12 +158,12 @@ class Fill:
 
 @dataclass(frozen=True)
 class Paste:
-    """Makes tiles of kept ones, with new values in some cells.
+    """Creates tiles as copies of stored ones, with new values in some cells.
 
     Attributes:
         handle: The tiles that are copied; they do not change.
-        made: The handle of the new ones.
-        pieces: By the tile's number the part that changes, and the new values by field.
+        made: The handle of the new tiles.
+        pieces: By tile number the part that changes, and the new values by field.
     """
 
     handle: Handle
@@ -173,12 +173,12 @@ class Paste:
 
 @dataclass(frozen=True)
 class Write:
-    """Writes tiles into a file that is being made.
+    """Writes tiles into a file that is being created.
 
     Attributes:
         name: The field.
-        axes: For each axis of the file the tensor's.
-        boxes: The keys of each tile as the file counts them, from 0, by the tile's number.
+        axes: For each axis of the file the axis of the tensor.
+        boxes: By tile number the keys of each tile, counted from 0 as in the file.
     """
 
     handle: Handle
@@ -190,7 +190,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Count:
-    """Asks how many keys of some tiles meet all terms."""
+    """Asks for the number of keys that satisfy all terms."""
 
     handle: Handle
     tiles: Sequence[int]
@@ -199,11 +199,11 @@ class Count:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Asks for parts of tiles, every field of one before the next.
+    """Asks for parts of tiles, grouped by field.
 
     Attributes:
         names: The fields.
-        parts: A tile's number, and the part of it to send.
+        parts: The number of a tile, and the part of it to send.
     """
 
     handle: Handle
@@ -218,11 +218,11 @@ class Shutdown:
 
 @dataclass(frozen=True)
 class Decline:
-    """Instead of a command that this rank cannot have.
+    """Replaces a command that this rank cannot get.
 
     Attributes:
-        reason: Why; None if it was cancelled.
-        together: Whether the others wait for this one.
+        reason: The error, or None after a cancellation.
+        together: Whether the other ranks wait for this one.
     """
 
     reason: BaseException | None
@@ -236,8 +236,8 @@ Command = Ship | ShipBlocks | Run | Fill | Paste | Write | Count | Fetch | Shutd
 class Order:
     """A command with its number.
 
-    Attributes:
-        release: Handles that the driver needs no more.
+    release: Handles that the driver no longer needs.
+        forget: Plans that the driver no longer needs.
         forget: Plans likewise.
     """
 
@@ -248,22 +248,22 @@ class Order:
 
     @property
     def together(self) -> bool:
-        """True if all ranks get such a command and wait for each other."""
+        """Whether all ranks get such a command and wait for each other."""
         return isinstance(self.command, Run)
 
 
 @dataclass(frozen=True)
 class Cancel:
-    """Stops the command of this number."""
+    """Cancels the command of this number."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Regroup:
-    """Leave the communicator, for a rank has gone, and form one without it.
+    """Leaves the communicator after the end of a rank, and forms one without that rank.
 
-    Answered with `Done` and a `Hello`.
+    The answers are a `Done` and a `Hello`.
     """
 
     number: int
@@ -271,14 +271,14 @@ class Regroup:
 
 @dataclass(frozen=True)
 class Fallen:
-    """The last message of a rank: why it ends."""
+    """The last message of a rank: the reason of its end."""
 
     reason: BaseException
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a rank is."""
+    """The progress of a rank."""
 
     number: int
     fraction: float
@@ -297,9 +297,9 @@ class Failed:
     """A command failed.
 
     Attributes:
-        error: Why, or None if another rank failed or it was cancelled.
-        cancelled: True if the driver has cancelled it.
-        apart: True if MPI failed, so that the ranks do not know any more where the others are.
+        error: The error, or None after a failure of another rank or a cancellation.
+        cancelled: Whether the driver has cancelled the command.
+        apart: Whether MPI failed, so that the states of the ranks may differ.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""The processes behind a session's ranks, however they were started, and the lines to them."""
+"""The processes of a session's ranks, for each way to start them, and the connections to them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from einsql.engine.ranks.rendezvous import Meeting, patience
 from einsql.errors import OperationalError
 
 START = 60.0
-"""Seconds the ranks have to report."""
+"""Seconds for the ranks to report."""
 
 
 _NAMED = 8
-"""Ranks that an error lists; it counts the others."""
+"""Greatest number of ranks that an error lists; it counts the remaining ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Process:
-    """A rank's process and the line to it."""
+    """A rank's process and the connection to it."""
 
     line: Connection
     started: Started
@@ -37,12 +37,12 @@ class Process:
 
 
 class Processes(ABC):
-    """Ranks and the lines to them.
+    """Ranks and the connections to them.
 
     Attributes:
-        ranks: The process of each, by its number.
-        tolerant: Whether the others go on when one ends (Open MPI with ULFM).
-        ordered: Whether the lines close in the order in which ranks end.
+        ranks: The process of each rank, by its number.
+        tolerant: Whether the others continue after the end of a rank (Open MPI with ULFM).
+        ordered: Whether the connections close in the order in which the ranks end.
     """
 
     tolerant = False
@@ -56,18 +56,18 @@ class Processes(ABC):
         self._ends = select.epoll()
         forks.register(self)
 
-    # ---- they report
+    # ---- start
 
     def _gather(self, meeting: Meeting, ranks: int, check: Callable[[], None]) -> None:
         """Waits for every rank's Hello.
 
         Args:
-            meeting: Where they call.
-            ranks: How many there will be.
-            check: Called meanwhile; raises to stop.
+            meeting: The listener for their connections.
+            ranks: The expected number of ranks.
+            check: Called during the wait; raises to stop.
 
         Raises:
-            OperationalError: They do not come.
+            OperationalError: Some ranks do not connect.
         """
         reported: dict[int, Process] = {}
         deadline = time.monotonic() + START
@@ -76,7 +76,7 @@ class Processes(ABC):
                 check()
                 ready = {p.line: p for p in self._connected if p not in reported.values()}
                 for line in wait(list(ready), 0.02):
-                    process = ready[line]  # type: ignore[index]  # only connections were given
+                    process = ready[line]  # type: ignore[index]  # connections only
                     try:
                         patience(process.line, max(0.1, deadline - time.monotonic()))
                         hello = receive(process.line)
@@ -89,8 +89,8 @@ class Processes(ABC):
                     assert isinstance(hello, Hello)
                     if hello.ranks != ranks:
                         raise self._failed(
-                            f"the launcher and mpi4py are of different MPIs: of {ranks} "
-                            f"processes one says that it is rank {hello.rank} of {hello.ranks}"
+                            f"the launcher and mpi4py use different MPIs: of {ranks} "
+                            f"processes one reports rank {hello.rank} of {hello.ranks}"
                         )
                     reported[hello.rank] = process
                 if len(reported) < ranks and (time.monotonic() > deadline or not self._coming()):
@@ -98,7 +98,7 @@ class Processes(ABC):
         self.ranks = [reported[n] for n in range(ranks)]
 
     def _reported(self, reported: Mapping[int, Process], ranks: int) -> str:
-        """How many ranks have reported, and which have not."""
+        """Describes how many ranks have reported, and which have not."""
         called = [p for p in self._connected if p not in reported.values()]
         numbers = {p.started.rank for p in called}
         text = f"{len(reported)} of {ranks} have reported"
@@ -106,7 +106,7 @@ class Processes(ABC):
             names = [self._known(p) for p in called[:_NAMED]]
             text += f"; {listed(names)}{_and_more(called)} called, but MPI has not started there"
         absent = [n for n in range(ranks) if n not in reported and n not in numbers]
-        if None in numbers:  # the launcher tells no numbers
+        if None in numbers:  # the launcher assigns no numbers
             absent = absent[len(called) :]
             text += f"; {len(absent)} ranks have not called" if absent else ""
         elif absent:
@@ -119,25 +119,25 @@ class Processes(ABC):
 
     def _note(self, line: Connection, started: Started) -> None:
         self._connected.append(Process(line, started))
-        # Level-triggered, lines already reported would be reported again, in another order.
+        # Level-triggered events would report a closed connection again, in another order.
         self._ends.register(line.fileno(), select.EPOLLRDHUP | select.EPOLLET)
 
     @abstractmethod
     def _coming(self) -> bool:
-        """True as long as those that are missing may still report."""
+        """Whether the missing ranks may still report."""
 
     @abstractmethod
     def _failed(self, reason: str) -> OperationalError:
-        """Why they have not started, with all that is known."""
+        """Describes why the ranks have not started, with all known causes."""
 
-    # ---- they end
+    # ---- end
 
     def ended(self) -> list[int]:
-        """The ranks that have ended, or said that they will, in the order in which they did."""
+        """Returns the ranks that have ended or announced their end, in the order of their ends."""
         return [self.ranks.index(p) for p in self._gone() if p in self.ranks]
 
     def _gone(self) -> list[Process]:
-        # The kernel lists lines in the order in which they were closed.
+        # The kernel lists connections in the order in which they were closed.
         closed = [number for number, _ in self._ends.poll(0)]
         known = {p.line.fileno(): p for p in self._connected if not p.line.closed}
         ended = [known[number] for number in closed if number in known]
@@ -145,11 +145,11 @@ class Processes(ABC):
         return [*(p for p in self._words if p not in self._closed), *self._closed]
 
     def note(self, process: Process, last: Fallen) -> None:
-        """Remembers why a rank ends."""
+        """Records the reason of a rank's end."""
         self._words[process] = last.reason
 
     def loss(self) -> Loss:
-        """Which of the ranks that have ended was the first, and how, as far as that is known."""
+        """Determines which rank ended first, and how, as far as known."""
         ended = [self._known(p) for p in self._gone()]
         if self.tolerant and not any(e.words for e in ended):
             return each(ended)
@@ -159,12 +159,11 @@ class Processes(ABC):
         return loss(ended, self._left(), self.ordered)
 
     def _left(self) -> list[Ended]:
-        """The ranks that have not ended."""
         gone = self._gone()
         return [self._known(p) for p in list(self._connected) if p not in gone]
 
     def _known(self, process: Process) -> Ended:
-        """The state of a rank; of one that has ended, with its last message."""
+        """Returns the state of a rank, with the last message if it has ended."""
         with contextlib.suppress(EOFError, OSError):
             while process in self._closed and process not in self._words and process.line.poll():
                 with contextlib.suppress(Withdrawn, Unread):
@@ -175,11 +174,11 @@ class Processes(ABC):
         return Ended(number, process.started, self._words.get(process))
 
     def named(self, ranks: Sequence[int]) -> str:
-        """Ranks in words."""
+        """Returns text that lists ranks."""
         return listed([self._known(self.ranks[n]) for n in ranks])
 
     def keep(self, ranks: Sequence[int]) -> None:
-        """Goes on with some of the ranks, numbered anew in the given order."""
+        """Continues with some of the ranks, renumbered in the given order."""
         kept = [self.ranks[n] for n in ranks]
         for process in self.ranks:
             if process not in kept:
@@ -196,14 +195,14 @@ class Processes(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Waits for the ranks, which have the command to leave, and kills the others."""
+        """Waits for the ranks to exit after `Shutdown`, and kills the remaining ones."""
 
     @abstractmethod
     def end(self) -> None:
         """Ends the ranks at once."""
 
     def forked(self, _: forks.Refusal) -> None:
-        """In a child of their process: closes its copies of the lines."""
+        """In a forked child: closes its copies of the connections."""
         self._close_lines()
 
     def _close_lines(self) -> None:

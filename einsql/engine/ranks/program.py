@@ -1,4 +1,4 @@
-"""A placed program that runs on ranks, with its result left there."""
+"""A placed program that runs on ranks and leaves its result there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from einsql.storage.fields import LocalFields, PlacedFields, Term, WindowFields,
 from einsql.storage.files import FileFields
 
 Keep = Callable[[str, Arrays, "RankFields"], None]
-"""Called when ranks keep an input: with its name, its fields, and its fields on the ranks."""
+"""Callback for an input that ranks cache: its name, its fields, and its fields on the ranks."""
 
 
 class RankFields(PlacedFields):
@@ -53,13 +53,13 @@ class RankFields(PlacedFields):
 
         Args:
             cluster: The ranks.
-            lease: Keeps them from forgetting the tiles.
-            schema: Keys and fields.
-            tiles: Their sites and boxes.
-            sites: How many sites there are.
-            names: The fields' names at the ranks, if they have been renamed.
-            origin: Where the driver has the same arrays, if it has.
-            title: The name of the tensor, for messages.
+            lease: The lease that keeps the tiles on the ranks.
+            schema: The keys and fields.
+            tiles: The sites and boxes of the tiles.
+            sites: The number of sites.
+            names: The names of the fields on the ranks, if they have been renamed.
+            origin: The same arrays in this process, or None.
+            title: The tensor's name, for messages.
         """
         self.cluster = cluster
         self.lease = lease
@@ -84,10 +84,10 @@ class RankFields(PlacedFields):
         return array
 
     def learn(self, tiles: Held) -> None:
-        """Remembers small tiles that came with the answer.
+        """Caches small tiles that came with the answer.
 
         Args:
-            tiles: One copy, by the fields' names here.
+            tiles: One copy, by the names of the fields in this process.
         """
         bounds = self._whole()
         arrays: dict[str, np.ndarray] = {}
@@ -102,12 +102,12 @@ class RankFields(PlacedFields):
         return len(self.names)
 
     def renamed(self, schema: Schema, names: Mapping[str, str], title: str) -> RankFields:
-        """The same tiles as fields of a stored tensor.
+        """Returns the same tiles as fields of a stored tensor.
 
         Args:
-            schema: Keys and fields of that tensor.
+            schema: The keys and fields of that tensor.
             names: The old name of each field by its new name.
-            title: Its name, for messages.
+            title: The tensor's name, for messages.
         """
         renamed = {new: self.names[old] for new, old in names.items()}
         return RankFields(
@@ -115,14 +115,14 @@ class RankFields(PlacedFields):
         )
 
     def moved(self, tiles: Tiles, tick: Tick) -> RankFields:
-        """The same fields in other tiles over as many sites, sent from rank to rank.
+        """Returns the same fields in other tiles over as many sites, sent from rank to rank.
 
         Args:
-            tiles: Where they are wanted.
+            tiles: The new placement.
             tick: Raises to cancel.
 
         Raises:
-            Error: As `Cluster.call`.
+            Error: See `Cluster.call`.
         """
         if self.tiles.equals(replace(tiles, layout=self.tiles.layout)):
             return self
@@ -175,11 +175,14 @@ class RankFields(PlacedFields):
         )
 
     def pasted(self, box: np.ndarray, values: Mapping[str, np.ndarray]) -> RankFields | None:
-        """The same tiles with new values in a box of keys; None if ranks do not keep them all.
+        """Returns copies of the tiles with new values in a box of keys.
 
         Args:
             box: int64 (keys, 2), within the bounds of the keys.
             values: By field, in the shape of the box.
+
+        Returns:
+            The copies, or None if some tiles are not on the ranks.
         """
         cluster = self.cluster
         if not cluster.knows(self.lease):
@@ -192,16 +195,16 @@ class RankFields(PlacedFields):
         )
 
     def window(self, at: Sequence[slice], axes: Sequence[int]) -> WindowFields:
-        """A part, of which nothing is moved yet; see `Fields.window`."""
+        """Returns a part of the relation without moving data; see `Fields.window`."""
         return WindowFields(self, at, axes)
 
     def version(self, tiles: Tiles, sites: int) -> Kept | None:
-        """The handle of exactly these tiles, if the present ranks keep them.
+        """Returns the handle of exactly these tiles, or None if the present ranks do not have them.
 
         Args:
-            tiles: The wanted sites and boxes.
-            sites: How many sites there are; they are dealt to the ranks, so among others
-                the same site is at another rank.
+            tiles: The sites and boxes.
+            sites: The number of sites; sites are distributed over the ranks, so it sets the
+                rank of each site.
         """
         for known, of, lease, names in self._versions:
             same = of == sites and known.equals(replace(tiles, layout=known.layout))
@@ -210,11 +213,11 @@ class RankFields(PlacedFields):
         return None
 
     def add(self, tiles: Tiles, sites: int, lease: Lease) -> None:
-        """Remembers that ranks keep it in other tiles as well, under its own names."""
+        """Registers that ranks also have the relation in other tiles, under its own field names."""
         self._versions.append((tiles, sites, lease, {name: name for name in self.names}))
 
     def holders(self) -> Holders:
-        """Who has the tiles of one copy, put together from several where ranks have ended.
+        """Returns the holders of one copy, combined from several copies after ranks ended.
 
         Raises:
             OperationalError: Some tiles are lost.
@@ -235,25 +238,25 @@ class RankFields(PlacedFields):
         what = f'The tensor "{self.title}"' if self.title else "The result"
         raise OperationalError(
             f"{what} was lost with {self.lease.group.reason}",
-            hint=f"CREATE OR REPLACE TENSOR {self.title} AS … makes it again."
+            hint=f"CREATE OR REPLACE TENSOR {self.title} AS … creates it again."
             if self.title
             else "Run its statement again.",
         )
 
     def count(self, *terms: Term) -> int:
-        """How many keys meet all terms, counted on the ranks."""
+        """Counts the keys that satisfy all terms, on the ranks."""
         if self.small:
             return count_keys(self.small, terms)
         while True:
             holders = self.holders()
-            with suppress(RanksLost):  # others may have copies
+            with suppress(RanksLost):  # other ranks may have copies
                 return count(self.cluster, holders, renamed_terms(terms, holders.names))
 
     def part(self, names: Sequence[str], box: np.ndarray) -> LocalFields:
-        """Some fields over a box of positions, from the ranks that have it; see `Fields.part`.
+        """Fetches fields over a box of positions from the ranks; see `Fields.part`.
 
         Raises:
-            Error: As `Cluster.call`.
+            Error: See `Cluster.call`.
         """
         if self.small:
             at = slices(box, [0] * len(box))
@@ -262,27 +265,27 @@ class RankFields(PlacedFields):
         while names:
             holders = self.holders()
             dtypes = {holders.names[name]: self.schema.dtype(name).numpy for name in names}
-            with suppress(RanksLost):  # others may have copies
+            with suppress(RanksLost):  # other ranks may have copies
                 arrays = fetch(self.cluster, holders, dtypes, box)
                 return LocalFields({name: arrays[holders.names[name]] for name in names})
         return LocalFields()
 
     @property
     def _lows(self) -> np.ndarray:
-        """The least value of each key, int64 (keys, 1)."""
+        """Returns the least value of each key, int64 (keys, 1)."""
         return self._whole()[:, :1]
 
     def _whole(self) -> np.ndarray:
-        """The box of all keys."""
+        """Returns the box of all keys."""
         return np.array([(k.lo, k.hi) for k in self.schema.keys], np.int64).reshape(-1, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class _Distribution:
-    """Tiles of a stored tensor that ranks are sent.
+    """The distribution of a stored tensor's tiles over the ranks.
 
     Attributes:
-        numbers: For each rank those of its tiles.
+        numbers: For each rank the numbers of its tiles.
         covers: Whether one copy of all tiles is the tensor, each key once.
     """
 
@@ -291,16 +294,16 @@ class _Distribution:
 
 
 class RankExecutable(ABC):
-    """A program that is shipped to the ranks once, and run there any number of times."""
+    """A program that is shipped to the ranks once, for any number of runs."""
 
     def __init__(self, cluster: Cluster, program: Program, jit: str, keep: Keep) -> None:
-        """Makes it ready; the ranks hear of it when it runs.
+        """Prepares the program; the first run ships it to the ranks.
 
         Args:
             cluster: The ranks.
-            program: Its number of sites, and its loads.
-            jit: When kernels are compiled.
-            keep: Called with each input that the ranks keep from now on.
+            program: The source of the number of sites and of the loads.
+            jit: The compilation mode of the kernels.
+            keep: Callback for each input whose tiles the ranks cache.
         """
         self.program = program
         self._cluster = cluster
@@ -312,20 +315,20 @@ class RankExecutable(ABC):
 
     @abstractmethod
     def _ship(self, plan: int) -> Command:
-        """The command that ships it to the ranks, under the number of a plan."""
+        """Returns the command that ships the program to the ranks under a plan number."""
 
     def _ran(
         self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
     ) -> tuple[Lease, Measure]:
-        """Runs it. Returns the handle of the result and the measures of every step and site.
+        """Runs the program. Returns the handle of the result and the measures.
 
         Args:
-            inputs: Its inputs by name.
+            inputs: The inputs by name.
             tick: Raises to cancel.
-            measured: Whether that is of interest; if not, ranks tell of small results only.
+            measured: Whether measures are needed; if not, they come with small results only.
 
         Raises:
-            Error: As `Cluster.call`.
+            Error: See `Cluster.call`.
         """
         cluster = self._cluster
         if self._plan is None or not cluster.knows(self._plan):
@@ -351,7 +354,7 @@ class RankExecutable(ABC):
     def _sources(
         self, step: Load, fields: Arrays, kept: list[Callable[[], None]], tick: Tick
     ) -> Sequence[Source]:
-        """The source of each rank's tiles of an input."""
+        """Returns the source of each rank's tiles of an input."""
         part = fields if isinstance(fields, WindowFields) else None
         whole = fields if part is None else part.whole
         if isinstance(whole, FileFields):
@@ -372,7 +375,7 @@ class RankExecutable(ABC):
     def _placed(
         self, step: Load, fields: Arrays, kept: list[Callable[[], None]], tick: Tick
     ) -> Sequence[Kept | Sent]:
-        """The source of each rank's tiles of an input on ranks or in this process."""
+        """Returns the source of each rank's tiles of an input on ranks or in this process."""
         cluster, tiles = self._cluster, step.tiles
         on_ranks = fields if isinstance(fields, RankFields) and fields.cluster is cluster else None
         if on_ranks is not None:
@@ -397,7 +400,7 @@ class RankExecutable(ABC):
         ]
 
     def _distribution(self, step: Load) -> _Distribution:
-        """Which rank gets which tiles; found out once for a step of the program."""
+        """Returns the distribution of tiles over ranks, cached for each step of the program."""
         ranks, tiles = self._cluster.ranks, step.tiles
         distribution = self._distributions.get((id(step), ranks))
         if distribution is None:
@@ -416,7 +419,7 @@ class RankExecutable(ABC):
         kept: list[Callable[[], None]],
         tick: Tick,
     ) -> Sequence[Source]:
-        """The source of each rank's tiles of a part of an input on ranks."""
+        """Returns the source of each rank's tiles of a part of an input on ranks."""
         cluster, sites = self._cluster, tensor.sites
         there = tensor.cluster is cluster and sites == self.program.sites
 
@@ -428,42 +431,42 @@ class RankExecutable(ABC):
             return [Slice(s, cut.at) for s in self._placed(load, tensor, kept, tick)]
         if there and tensor.origin is None and cluster.knows(tensor.lease):
             moved = tensor.moved(tiles_of_whole(part, tensor.schema, step.tiles), tick)
-            kept.append(partial(_forget, moved.lease))  # ranks have it until they have run
+            kept.append(partial(_forget, moved.lease))  # the ranks have it until the end of the run
             return [Kept(moved.lease.number, moved.names)] * cluster.ranks
         arrays = {name: part[name] for name in part}
         return [Sent(sliced(step, arrays, n), None) for n in self._distribution(step).numbers]
 
 
 class RankProgram(RankExecutable, GraphExecutor):
-    """A placed program with the ranks that run it; the result stays there."""
+    """A placed program and the ranks that run it; the result stays on the ranks."""
 
     def __init__(
         self, cluster: Cluster, program: Program, schema: Schema, jit: str, keep: Keep
     ) -> None:
-        """Makes it ready; the ranks hear of it when it runs.
+        """Prepares the program; the first run ships it to the ranks.
 
         Args:
             cluster: The ranks.
             program: The program.
-            schema: Of the result.
-            jit: When kernels are compiled.
-            keep: Called with each input that the ranks keep from now on.
+            schema: The schema of the result.
+            jit: The compilation mode of the kernels.
+            keep: Callback for each input whose tiles the ranks cache.
         """
         super().__init__(cluster, program, jit, keep)
         self.schema = schema
 
     def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[RankFields]:
-        """Runs every step; the result stays at the ranks.
+        """Runs every step; the result stays on the ranks.
 
         Raises:
-            Error: As `Cluster.call`.
+            Error: See `Cluster.call`.
         """
         return self._run(inputs, tick, measured=False)[0]
 
     def measured(
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Sequence[RankFields], Measure]:
-        """Runs every step as `run` does, and measures every step and site."""
+        """Runs every step like `run`, and measures every step and site."""
         return self._run(inputs, tick, measured=True)
 
     def _run(
@@ -481,4 +484,4 @@ class RankProgram(RankExecutable, GraphExecutor):
 
 
 def _forget(lease: Lease) -> None:
-    """Lets ranks forget tiles that one run has read."""
+    """Releases a lease: the ranks may remove tiles that only one run reads."""

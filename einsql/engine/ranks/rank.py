@@ -1,4 +1,4 @@
-"""The main loop of a rank: it obeys commands, runs programs with the others, and keeps tiles."""
+"""The main loop of a rank: it executes commands, runs programs, and stores tiles."""
 
 from __future__ import annotations
 
@@ -65,21 +65,21 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 PATIENCE = 5.0
-"""Seconds in which a rank has to stop after its driver has ended."""
+"""Seconds for a rank to stop after its driver has ended."""
 
 SHARE = 16
-"""The part of free memory that all ranks together may keep for results to come."""
+"""Divisor of the free memory: all ranks together may use one such part for future results."""
 
 _REPORTS = 0.2
 """Seconds between two reports of progress."""
 
 
 def serve(connection: Connection, comm: MPI.Intracomm) -> None:
-    """Obeys commands until the driver ends or closes the connection; call `nameless` before it.
+    """Executes commands until the driver ends or closes the connection; call `nameless` before it.
 
     Args:
-        connection: To the driver.
-        comm: Of all ranks.
+        connection: The connection to the driver.
+        comm: A communicator of all ranks.
     """
     buffer_pool.keep(max(buffer_pool.KEPT, (available() or 0) // (SHARE * comm.size)))
     rank = Rank(connection, comm)
@@ -91,7 +91,7 @@ def serve(connection: Connection, comm: MPI.Intracomm) -> None:
 
 
 class Rank:
-    """One rank: its tiles, the programs it knows, and its line to the driver."""
+    """A rank: its tiles, its programs, and its connection to the driver."""
 
     def __init__(self, connection: Connection, comm: MPI.Intracomm) -> None:
         self._connection = connection
@@ -104,7 +104,7 @@ class Rank:
         self._reported = 0.0
 
     def serve(self) -> None:
-        """Runs orders one after another until there are no more."""
+        """Executes orders one after another until `Shutdown`."""
         self._answer(Hello(self._comm.rank, self._comm.size))
         threading.Thread(target=self._listen, name="einsql orders", daemon=True).start()
         while (order := self._orders.get()) is not None:
@@ -127,19 +127,19 @@ class Rank:
             self._gone = True
             self._orders.put(None)
             time.sleep(PATIENCE)
-            os._exit(1)  # the driver has gone and this rank is stuck
-        except BaseException as error:  # no thread would hear of cancelling any more
+            os._exit(1)  # the driver has ended and this rank hangs
+        except BaseException as error:  # after it no thread would receive a cancellation
             self.fall(error)
             traceback.print_exc()
             os._exit(1)
 
     def fall(self, error: BaseException) -> None:
-        """Tells the driver why this rank ends."""
+        """Reports the reason of this rank's end to the driver."""
         reason = _failed(0, error, self._comm.rank).error
         self._answer(Fallen(reason or InternalError(f"Rank {self._comm.rank} failed")))
 
     def _heard(self) -> bool:
-        """Takes a message; False if it was the last one."""
+        """Receives a message; returns False after the last one."""
         try:
             message = receive(self._connection)
         except Withdrawn:
@@ -156,11 +156,11 @@ class Rank:
         return not (isinstance(message, Order) and isinstance(message.command, Shutdown))
 
     def _answer(self, message: object) -> None:
-        with contextlib.suppress(OSError):  # the other thread hears of it
+        with contextlib.suppress(OSError):  # the other thread detects the closed connection
             send(self._connection, message)
 
     def _reply(self, number: int, answer: Done | Failed) -> None:
-        """Answers an order, unless it is cancelled meanwhile or memory does not suffice."""
+        """Answers an order; answers with a failure if it was cancelled or memory is short."""
         stops = self._stops(number)
         try:
             if not send(self._connection, answer, lambda: not stops()):
@@ -205,7 +205,7 @@ class Rank:
             return self._failed(order.number, error)
 
     def _run_with_all(self, number: int, command: Command) -> Done | Failed:
-        """Runs a program with all other ranks; all of them fail or none."""
+        """Runs a program with all other ranks; either all ranks fail or none."""
         stops = self._stops(number)
         transport = RankTransport(self._comm, self._comm.size, stops)
         try:
@@ -221,7 +221,7 @@ class Rank:
             return Failed(number, None, stop.status == CANCELLED)
         except InterruptedError:
             return self._withdraw(transport, Failed(number, None, True))
-        except BaseException as error:  # the other ranks must hear of any error
+        except BaseException as error:  # the other ranks must learn of any error
             return self._withdraw(transport, self._failed(number, error))
         self._held[command.result] = compact(tiles)
         if not command.measured:
@@ -229,7 +229,7 @@ class Rank:
         return Done(number, measure)
 
     def _withdraw(self, transport: RankTransport, answer: Failed) -> Failed:
-        """Tells the others why this rank leaves a program before its end."""
+        """Reports to the other ranks why this rank leaves a program early."""
         if answer.apart:
             return answer
         try:
@@ -268,7 +268,7 @@ class Rank:
         return tiles_made, measure
 
     def _tiles(self, source: Kept | Sent, tiles: Sequence[int]) -> Held:
-        """Tiles that are kept here, or have come with the message."""
+        """Returns tiles that are stored here, or came with the message."""
         if isinstance(source, Kept):
             stored = self._held[source.handle]
             return {n: {new: stored[n][old] for new, old in source.names.items()} for n in tiles}
@@ -315,44 +315,47 @@ def _failed(number: int, error: BaseException, rank: int) -> Failed:
         error = known
     except BaseException:
         error = InternalError(f"{fault}: {trace.strip()}")
-    error.__cause__ = error.__context__ = None  # the driver needs the reason alone
+    error.__cause__ = error.__context__ = None  # the driver needs the reason only
     error.with_traceback(None)
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # an error with arguments of its own
+    except Exception:  # an error whose constructor takes other arguments
         error = InternalError(f"{fault}: {trace.strip()}")
     return Failed(number, error, apart=apart)
 
 
 def nameless(comm: MPI.Intracomm) -> None:
-    """Takes the names away from shared memory that all ranks have mapped.
+    """Unlinks the shared memory that all ranks have mapped.
 
-    So nothing is left of it, however they end.
+    The kernel then frees it however the ranks end.
     """
     comm.Barrier()
     leftovers.unlink(leftovers.segments())
 
 
 def main(arguments: Sequence[str]) -> None:
-    """A rank that a driver started: `python -m mpi4py -m einsql.engine.ranks ADDRESS`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver says when to stop
+    """The main function of a rank that a driver started.
+
+    Its command is `python -m mpi4py -m einsql.engine.ranks ADDRESS`.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver sends cancellations
     faulthandler.enable()
     (address,) = arguments
     key = os.environ.pop(KEY, None)
     if key is None:
-        sys.exit(f"{KEY} has not come along: the launcher has to hand on the environment")
+        sys.exit(f"{KEY} is not set: the launcher must pass on the environment")
     connection = None
     with contextlib.suppress(OSError, EOFError):
         connection = reach(address, bytes.fromhex(key))
-    # Without a driver too: a rank that leaves while others start MPI makes them leak memory.
+    # Also without a driver: a rank that exits while others start MPI makes them leak memory.
     from mpi4py import MPI
 
     share_cores(MPI.COMM_WORLD)
-    nameless(MPI.COMM_WORLD)  # all take part, for those that reached a driver wait for the others
+    nameless(MPI.COMM_WORLD)  # collective: ranks with a driver wait for the others
     if connection is not None:
         try:
             serve(connection, MPI.COMM_WORLD)
         except BaseException:
             traceback.print_exc()
-            os._exit(1)  # an abort would end all ranks, where MPI can do with the others
-    MPI.Finalize()  # while the other thread can still end a process that is stuck
+            os._exit(1)  # an abort would end all ranks, even if MPI can continue
+    MPI.Finalize()  # while the other thread can still end a process that hangs

@@ -1,4 +1,4 @@
-"""The socket at which ranks call the driver: local, or reachable from other machines."""
+"""The socket at which ranks connect to the driver: local, or reachable from other machines."""
 
 from __future__ import annotations
 
@@ -21,58 +21,58 @@ from einsql.engine.ranks.messages import Started
 from einsql.errors import OperationalError
 
 KEY = "EINSQL_CLUSTER_KEY"
-"""The variable that hands a rank the key, readable by this user alone."""
+"""The environment variable with a rank's key; only this user can read it."""
 
 UPPERMOST = 1000
-"""Files have lower numbers in a rank, whose libraries may know no number beyond 1023."""
+"""Upper bound of the descriptors that a rank's libraries handle: `select` ends at 1023."""
 
 HANDSHAKE = 10.0
-"""Seconds that both sides of a line have to make sure of each other; it takes a millisecond."""
+"""Seconds for both sides to authenticate; the handshake normally takes a millisecond."""
 
 REACH = 60.0
-"""Seconds that a rank tries to reach the driver; the driver waits no longer for its ranks."""
+"""Seconds for a rank to reach the driver, which waits as long for its ranks."""
 
 _PENDING = 256
-"""Handshakes at a time, beyond which the oldest is given up: callers may be no ranks."""
+"""Greatest number of concurrent handshakes; more drop the oldest, which may not be a rank."""
 _AGAIN = 0.1
-"""Seconds after which a rank that was given up calls again."""
+"""Seconds until a dropped rank connects again."""
 
 _NUMBERS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
-"""Where launchers say which rank a process will be."""
+"""Variables in which launchers store the rank of a process."""
 
 
 class Meeting:
-    """Listens for the ranks' calls.
+    """A listener for the connections of ranks.
 
     Attributes:
-        address: `@name` of a socket of this machine, or `host:port`.
+        address: `@name` of a local socket, or `host:port`.
         key: The secret that the driver and its ranks share.
     """
 
     def __init__(self, host: str | None = None) -> None:
-        """Begins to listen.
+        """Opens the listening socket.
 
         Args:
-            host: The name or address under which ranks elsewhere reach this machine; an
-                empty text is the machine's own name. None if all ranks are here.
+            host: The name or address of this machine for ranks on other machines; an empty text is
+                the machine's own name. None if all ranks are on this machine.
 
         Raises:
-            OperationalError: The address is none of this machine.
+            OperationalError: The address does not belong to this machine.
         """
         self.key = secrets.token_bytes(32)
         if host is None:
-            # A name that is in no file system has not to be removed from one.
+            # The name is outside the file system, so no file has to be removed.
             self.address = f"@einsql-{secrets.token_hex(8)}"
             self._listener = socket.socket(socket.AF_UNIX)
             self._listener.bind(self.address.replace("@", "\0"))
         else:
             try:
-                # A machine's name may resolve to its loopback, which other machines cannot reach.
+                # A host name may resolve to the loopback, which other machines cannot reach.
                 self._listener = socket.create_server((host or "0.0.0.0", 0))
             except OSError as error:
                 raise OperationalError(
                     f"Ranks cannot reach this process at {host}: {error.strerror}",
-                    hint="mpi_host is a name or an address of the machine that holds the "
+                    hint="Set mpi_host to a name or an address of the machine that has the "
                     "connection.",
                 ) from error
             port = self._listener.getsockname()[1]
@@ -88,11 +88,11 @@ class Meeting:
 
     @contextlib.contextmanager
     def accepting(self, ranks: int, note: Callable[[Connection, Started], None]) -> Iterator[None]:
-        """Meanwhile processes that call are noted.
+        """Accepts connections of ranks while the context is active.
 
         Args:
-            ranks: How many may call.
-            note: Called in another thread with each connection and the rank's self-description.
+            ranks: The greatest number of ranks.
+            note: Callback in another thread with each connection and the rank's Started.
         """
         bell, ring = socket.socketpair()
         desk = _Desk(self._listener, self.key, bell)
@@ -109,7 +109,7 @@ class Meeting:
 
 
 class _Caller:
-    """A process that has called and may be a rank."""
+    """A process that has connected and may be a rank."""
 
     def __init__(self, line: socket.socket, key: bytes) -> None:
         self.line = line
@@ -118,12 +118,12 @@ class _Caller:
 
 
 class _Desk:
-    """Takes calls side by side in one thread, so that a silent caller delays no other.
+    """Runs concurrent handshakes in one thread, so that a silent caller delays no other.
 
     Args:
-        listener: Where they call.
-        key: The secret that ranks know.
-        bell: Becomes readable when no more calls are to be taken.
+        listener: The listening socket.
+        key: The secret of the driver and its ranks.
+        bell: A socket that becomes readable to stop.
     """
 
     def __init__(self, listener: socket.socket, key: bytes, bell: socket.socket) -> None:
@@ -133,7 +133,7 @@ class _Desk:
         self._callers: dict[int, _Caller] = {}
 
     def serve(self, ranks: int, note: Callable[[Connection, Started], None]) -> None:
-        """Takes calls until so many ranks are noted, or the bell rings."""
+        """Accepts connections until all ranks have authenticated, or `bell` becomes readable."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._bell, selectors.EVENT_READ)
             selector.register(self._listener, selectors.EVENT_READ)
@@ -144,7 +144,7 @@ class _Desk:
                         return
                     for number in ready & self._callers.keys():
                         ranks -= ranks > 0 and self._listen(selector, number, note)
-                    # After those who have spoken: for want of room they might be given up.
+                    # New callers come last: they may drop the oldest handshakes.
                     if self._listener.fileno() in ready:
                         self._take(selector)
                     for number, caller in list(self._callers.items()):
@@ -155,16 +155,16 @@ class _Desk:
                     self._drop(selector, number)
 
     def _left(self) -> float | None:
-        """Seconds until the first caller's time is over."""
-        first = next(iter(self._callers.values()), None)  # they are in the order of their calls
+        """Returns the seconds until the first caller's timeout."""
+        first = next(iter(self._callers.values()), None)  # in the order of their connections
         return None if first is None else max(0.0, first.deadline - time.monotonic())
 
     def _take(self, selector: selectors.BaseSelector) -> None:
-        """Takes a call, if it is of this user."""
+        """Accepts a connection if it comes from a process of this user."""
         try:
             line, _ = self._listener.accept()
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):  # the call waits, and nothing else
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # the connection stays in the queue
                 time.sleep(_AGAIN)
                 for number in list(self._callers)[:1]:
                     self._drop(selector, number)
@@ -178,7 +178,7 @@ class _Desk:
         selector.register(line, selectors.EVENT_READ)
         try:
             line.send(caller.talk.challenge)
-        except OSError:  # it has gone
+        except OSError:  # the caller has closed the connection
             self._drop(selector, line.fileno())
         if len(self._callers) > _PENDING:
             self._drop(selector, next(iter(self._callers)))
@@ -189,7 +189,7 @@ class _Desk:
         number: int,
         note: Callable[[Connection, Started], None],
     ) -> bool:
-        """Hears a caller; true if it is a rank, which has been noted."""
+        """Reads from a caller. Returns whether it is a rank; `note` has been called for it then."""
         caller = self._callers[number]
         talk = caller.talk
         try:
@@ -221,7 +221,7 @@ class _Desk:
 
 
 def _is_own(line: socket.socket) -> bool:
-    """True unless a socket of this machine leads to another user's process."""
+    """Returns False if a local socket leads to another user's process."""
     if line.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
         return True
     facts = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -230,15 +230,15 @@ def _is_own(line: socket.socket) -> bool:
 
 
 _CREDENTIALS = struct.Struct("iII")
-"""Process, user and group, as the kernel says."""
+"""Process, user and group, as the kernel reports them."""
 
 
 def reach(address: str, key: bytes) -> Connection:
-    """A rank's connection to the driver, which learns of this process.
+    """Connects a rank to the driver, and sends the description of this process.
 
     Args:
-        address: As a Meeting gives it.
-        key: Likewise.
+        address: The `address` of a Meeting.
+        key: The `key` of the Meeting.
 
     Raises:
         OSError: No driver answers in time, or it does not know the key.
@@ -252,7 +252,7 @@ def reach(address: str, key: bytes) -> Connection:
         except (Refused, ConnectionRefusedError):
             raise
         except (ConnectionError, TimeoutError, BlockingIOError):
-            # A driver with more callers than it can hear gives up the oldest.
+            # A driver with too many callers drops the oldest.
             if time.monotonic() > deadline:
                 raise
             time.sleep(_AGAIN)
@@ -262,7 +262,7 @@ def reach(address: str, key: bytes) -> Connection:
 
 
 def _introduced(address: str, key: bytes, started: Started) -> Connection:
-    """A line on which either side has made sure of the other."""
+    """Returns a connection on which both sides have authenticated."""
     with _uppermost(_dialled(address)) as line:
         if not _is_own(line):
             raise Refused(f"{address} belongs to another user")
@@ -273,7 +273,7 @@ def _introduced(address: str, key: bytes, started: Started) -> Connection:
 
 
 def _dialled(address: str) -> socket.socket:
-    """A connection to an address on which either side has so long to answer."""
+    """Opens a connection to an address, with a timeout for each side's answer."""
     if not address.startswith("@"):
         host, _, port = address.rpartition(":")
         return socket.create_connection((host, int(port)), HANDSHAKE)
@@ -288,11 +288,11 @@ def _dialled(address: str) -> socket.socket:
 
 
 def _uppermost(line: socket.socket) -> socket.socket:
-    """The same line under a number above all others of this process.
+    """Moves a socket to a descriptor above all others of this process.
 
-    When a process ends Linux closes its files from the last number to the first. A launcher
-    kills the other ranks as soon as the socket closes that this one has to it; the driver
-    must see this line close before, or it takes one of the others for the first to end.
+    Linux closes the files of a process in descending order of their descriptors. A launcher kills
+    the other ranks as soon as its socket to this rank closes. The driver must see this connection
+    close before, or it reports one of the other ranks as the first to end.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     least = UPPERMOST if limit == resource.RLIM_INFINITY else min(UPPERMOST, limit - 8)
@@ -301,7 +301,7 @@ def _uppermost(line: socket.socket) -> socket.socket:
 
 
 def patience(line: Connection, seconds: float) -> None:
-    """Limits how long reading from a line may wait; 0 seconds for ever."""
+    """Sets the timeout of reads from a connection; 0 seconds means none."""
     whole_seconds = int(seconds)
     with socket.socket(fileno=os.dup(line.fileno())) as end:
         limit = struct.pack("ll", whole_seconds, int((seconds - whole_seconds) * 1e6))
@@ -309,9 +309,9 @@ def patience(line: Connection, seconds: float) -> None:
 
 
 def prompt(line: Connection) -> None:
-    """Sends small messages at once: by default TCP waits for the answer to the former one."""
+    """Sends small messages at once; by default TCP waits for an acknowledgement."""
     with (
-        contextlib.suppress(OSError),  # a socket of this machine never waits
+        contextlib.suppress(OSError),  # a local socket never waits
         socket.socket(fileno=os.dup(line.fileno())) as end,
     ):
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

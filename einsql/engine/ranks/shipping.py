@@ -1,4 +1,4 @@
-"""Preparation of data shipped to ranks: programs without their graphs, and sets of tiles."""
+"""Preparation of data for ranks: programs without their graphs, and sets of tiles."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Local, Program, Step
 
 MOST_TILES = 4096
-"""Tensors in more tiles than this are brought to the ranks again by every statement."""
+"""Greatest number of tiles for which ranks cache a tensor; others are sent by every statement."""
 
 
 def detached(program: Program) -> Program:
-    """A program whose nodes know of each other no more than their schemas."""
+    """Returns a program whose nodes keep only the schemas of their operands."""
 
     def alone(step: Step) -> Step:
         if not isinstance(step, Local):
@@ -30,7 +30,7 @@ def detached(program: Program) -> Program:
 
 
 def covers(tiles: Tiles, schema: Schema) -> bool:
-    """True if one copy of the tiles is all of a relation, each key once."""
+    """Whether one copy of the tiles covers a relation, each key once."""
     boxes = tiles.boxes[: tiles.once]
     if len(boxes) > MOST_TILES or int(volumes(boxes).sum()) != schema.size:
         return False

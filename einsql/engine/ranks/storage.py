@@ -1,4 +1,4 @@
-"""Requests of the driver about tiles on ranks, and the files that ranks read and write."""
+"""The driver's requests for tiles on ranks, and for files that ranks read and write."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Holders:
     """One copy of a relation: its tiles and their ranks.
 
     Attributes:
-        handle: The handle of its tiles on the ranks.
-        names: Its fields' names at the ranks.
+        handle: The handle of the tiles on the ranks.
+        names: The names of the fields on the ranks.
         numbers: int64 (tiles,), the number of each tile under that handle.
         ranks: int64 (tiles,), the rank of each tile.
-        boxes: int64 (tiles, keys, 2), its keys.
+        boxes: int64 (tiles, keys, 2), the keys of each tile.
     """
 
     handle: Handle
@@ -43,18 +43,18 @@ class Holders:
 def fetch(
     cluster: Cluster, holders: Holders, dtypes: Mapping[str, np.dtype], box: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Brings fields over a box of keys here, from every rank that has some of it.
+    """Fetches fields over a box of keys from all ranks that have part of it.
 
     Parts that are contiguous in the result are received in place.
 
     Args:
         cluster: The ranks.
-        holders: The ranks that keep each tile.
-        dtypes: The wanted fields by the names that ranks know.
+        holders: The rank of each tile.
+        dtypes: The dtype of each field, by its name on the ranks.
         box: int64 (keys, 2).
 
     Raises:
-        Error: As `Cluster.call`.
+        Error: See `Cluster.call`.
     """
     shape = tuple(extents(box))
     fields = {name: np.empty(shape, dtype) for name, dtype in dtypes.items()}
@@ -80,10 +80,10 @@ def fetch(
 
 
 def count(cluster: Cluster, holders: Holders, terms: Sequence[Term]) -> int:
-    """How many keys meet all terms.
+    """Counts the keys that satisfy all terms.
 
     Raises:
-        Error: As `Cluster.call`.
+        Error: See `Cluster.call`.
     """
     commands: dict[int, Command] = {
         rank: Count(holders.handle, holders.numbers[tiles].tolist(), tuple(terms))
@@ -95,14 +95,14 @@ def count(cluster: Cluster, holders: Holders, terms: Sequence[Term]) -> int:
 def reads(
     cluster: Cluster, file: files.Description, name: str, tiles: Tiles, sites: int
 ) -> list[Read]:
-    """The reads of a file by every rank.
+    """Returns the part of a file that each rank reads.
 
     Args:
         cluster: The ranks.
         file: The file.
         name: The field.
-        tiles: Of all ranks.
-        sites: How many sites there are.
+        tiles: The tiles of all ranks.
+        sites: The number of sites.
     """
     ranks = tiles.sites * cluster.ranks // sites
     return [
@@ -112,11 +112,11 @@ def reads(
 
 
 def load(cluster: Cluster, handle: Handle, sources: Sequence[Read], tick: Tick) -> None:
-    """Lets every rank read its tiles of a file.
+    """Makes every rank read its tiles of a file.
 
     Raises:
         OperationalError: The file has changed, or a rank cannot read it.
-        Error: As `Cluster.call`.
+        Error: See `Cluster.call`.
     """
     fills: dict[int, Command] = {r: Fill(handle, s) for r, s in enumerate(sources)}
     cluster.call(fills, tick)
@@ -132,20 +132,20 @@ def paste(
     box: np.ndarray,
     values: Mapping[str, np.ndarray],
 ) -> None:
-    """Lets ranks make tiles of kept ones, with new values in a box of keys.
+    """Makes ranks copy stored tiles with new values in a box of keys.
 
     Args:
         cluster: The ranks.
         handle: The tiles that are copied.
         target: The handle of the new tiles.
-        names: The fields' names at the ranks.
-        tiles: Their sites and boxes.
-        sites: How many sites there are.
+        names: The names of the fields on the ranks.
+        tiles: The sites and boxes of the tiles.
+        sites: The number of sites.
         box: int64 (keys, 2).
         values: By field, in the shape of the box.
 
     Raises:
-        Error: As `Cluster.call`.
+        Error: See `Cluster.call`.
     """
     rank = ranks_of(tiles.sites, sites, cluster.ranks)
     shared = common(tiles.boxes, box)
@@ -172,20 +172,20 @@ def write(
     origin: np.ndarray,
     tick: Tick,
 ) -> None:
-    """Lets every rank write its tiles into a draft.
+    """Makes every rank write its tiles into a draft.
 
     Args:
         cluster: The ranks.
-        holders: The ranks that keep each tile.
-        name: The field, as ranks know it.
-        draft: The file, still to be committed.
-        axes: For each axis of the file the tensor's.
-        origin: int64 (keys,), the key at the beginning of each of the tensor's axes.
-        tick: As for `Cluster.call`.
+        holders: The rank of each tile.
+        name: The name of the field on the ranks.
+        draft: The file, not yet committed.
+        axes: For each axis of the file the axis of the tensor.
+        origin: int64 (keys,), the first key of each axis of the tensor.
+        tick: Callback with the completed fraction, 0 to 1; raises to cancel.
 
     Raises:
         OperationalError: A rank cannot write.
-        Error: As `Cluster.call`.
+        Error: See `Cluster.call`.
     """
     boxes = (holders.boxes - origin[:, None])[:, list(axes)]
     commands: dict[int, Command] = {}
@@ -196,5 +196,5 @@ def write(
 
 
 def renamed_terms(terms: Sequence[Term], names: Mapping[str, str]) -> list[Term]:
-    """Terms in the names that ranks know."""
+    """Returns terms with the names of the fields on the ranks."""
     return [replace(t, name=names[t.name]) for t in terms]

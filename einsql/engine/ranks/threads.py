@@ -1,4 +1,4 @@
-"""How many threads a rank's kernels use: ranks of a machine share its cores."""
+"""The number of threads of a rank's kernels: the ranks of a machine share its cores."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ THREADS = (
 
 
 def limited(environment: MutableMapping[str, str], share: int) -> None:
-    """Says how many threads kernels use, where the user has not: OMP_NUM_THREADS, or a share.
+    """Sets the variables of all thread pools: to OMP_NUM_THREADS, else to a share of the cores.
+
+    Variables that the user has set stay unchanged.
 
     Args:
-        environment: Changed in place.
-        share: Cores that a rank has to itself.
+        environment: The environment, changed in place.
+        share: The cores of one rank.
     """
     threads = environment.get("OMP_NUM_THREADS") or str(max(1, share))
     for name in THREADS:
@@ -31,12 +33,12 @@ def limited(environment: MutableMapping[str, str], share: int) -> None:
 
 
 def share_cores(comm: MPI.Intracomm) -> None:
-    """Deals the cores of each machine to its ranks, unless the user has said how many threads.
+    """Distributes the cores of each machine over its ranks, unless the user has set the threads.
 
-    For ranks that were started without it: BLAS may be loaded, so its pool is limited as well.
+    For ranks of an MPI job: BLAS may already be loaded, so its pool is limited as well.
 
     Args:
-        comm: Of all ranks, which all call this.
+        comm: A communicator of all ranks; the call is collective.
     """
     from mpi4py import MPI
 
@@ -51,5 +53,5 @@ def share_cores(comm: MPI.Intracomm) -> None:
     try:
         from threadpoolctl import threadpool_limits
     except ImportError:
-        return  # BLAS keeps its threads, which costs nothing but time
+        return  # BLAS keeps its threads: only slower
     threadpool_limits(max(1, share))

@@ -1,4 +1,4 @@
-"""The tiles of one rank: reading, writing, counting and sending them."""
+"""The tiles of one rank: reading, writing, counting and sending."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from einsql.storage.fields import count_keys
 from einsql.storage.out_of_memory import enough_memory
 
 Alone = Fill | Paste | Write | Count | Fetch
-"""Commands that need no other rank."""
+"""Commands that involve no other rank."""
 
 
 def obey(command: Alone, known: dict[Handle, Held], proceed: Callable[[], None]) -> object:
-    """Obeys a command that needs no other rank.
+    """Executes a command that involves no other rank.
 
     Args:
         command: The command.
-        known: Every tile this rank holds.
+        known: All tiles of this rank.
         proceed: Called between tiles; raises to cancel.
 
     Returns:
         The answer to the driver.
 
     Raises:
-        OperationalError: A file has changed, cannot be written, or memory is short.
+        OperationalError: A file has changed or cannot be written, or memory is short.
     """
     with enough_memory:
         if isinstance(command, Fill):
@@ -48,10 +48,10 @@ def obey(command: Alone, known: dict[Handle, Held], proceed: Callable[[], None])
 
 
 def read(source: Read, proceed: Callable[[], None]) -> Held:
-    """Reads tiles of a file; of equal ones, which several sites of a rank have, one.
+    """Reads tiles of a file; sites of one rank with equal tiles share one array.
 
     Raises:
-        OperationalError: The file is not the one that was described.
+        OperationalError: The file has changed since it was described.
     """
     by_content: dict[bytes, dict[str, np.ndarray]] = {}
     tiles: Held = {}
@@ -68,12 +68,12 @@ def read(source: Read, proceed: Callable[[], None]) -> Held:
 
 
 def nbytes(tiles: Held) -> int:
-    """Bytes of tiles, shared ones once."""
+    """Returns the bytes of tiles; shared arrays count once."""
     return sum({id(a): a.nbytes for fields in tiles.values() for a in fields.values()}.values())
 
 
 def _pasted(command: Paste, tiles: Held) -> Held:
-    """The tiles with new values; unchanged fields are shared."""
+    """Returns the tiles with new values; unchanged fields are shared."""
     pasted = dict(tiles)
     for n, (at, values) in command.pieces.items():
         pasted[n] = dict(tiles[n])
@@ -84,7 +84,7 @@ def _pasted(command: Paste, tiles: Held) -> Held:
 
 
 def _write(command: Write, tiles: Held, proceed: Callable[[], None]) -> int:
-    """Writes tiles; the answer is how many bytes."""
+    """Writes tiles, and returns the number of bytes."""
     written = 0
     for n, box in command.boxes.items():
         proceed()
@@ -95,7 +95,7 @@ def _write(command: Write, tiles: Held, proceed: Callable[[], None]) -> int:
 
 
 def _parts(command: Fetch, tiles: Held) -> Sequence[np.ndarray]:
-    """Parts of tiles, contiguous so that they are sent as they are."""
+    """Returns contiguous parts of tiles, which are sent without a copy."""
     return [
         np.asarray(tiles[n][name][where], order="C")
         for n, where in command.parts
@@ -104,12 +104,12 @@ def _parts(command: Fetch, tiles: Held) -> Sequence[np.ndarray]:
 
 
 def compact(tiles: Held) -> Held:
-    """The tiles, copied where they keep much unused memory alive."""
+    """Returns the tiles; arrays that keep much unused memory alive are copied."""
     return {n: {k: _own(a) for k, a in fields.items()} for n, fields in tiles.items()}
 
 
 def _own(array: np.ndarray) -> np.ndarray:
-    """The array, copied if it shows less than half of the memory it keeps alive."""
+    """Returns the array, copied if it is less than half of the memory that it keeps alive."""
     base = owner(array)
     total = base.nbytes if isinstance(base, np.ndarray | memoryview) else 0
     return array if total <= 2 * distinct(array).nbytes else array.copy()

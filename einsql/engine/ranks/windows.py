@@ -1,9 +1,8 @@
 """Parts of relations on ranks: windows whose offsets are known when a statement runs.
 
-A part may be whole along the keys of its windows, in tiles with about as many elements as the
-relation. Then each rank cuts it from tiles that are whole along these keys too, so a stored
-tensor is not moved, whatever the offsets. The tiles of any other part are sent from rank to rank
-by each statement.
+A part may contain all keys of its windows, in tiles with about as many elements as the relation.
+Each rank then cuts the part from tiles that contain all these keys, so no stored tensor moves,
+for any offsets. For other parts each statement sends tiles from rank to rank.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from einsql.storage.fields import Fields, LocalFields, WindowFields
 from einsql.storage.objects import Tensor
 
 SMALL = 2**22
-"""Keys of a relation of which every rank may have all."""
+"""Greatest number of keys of a relation that may be replicated on every rank."""
 
 
 class CacheableFields(LocalFields):
-    """Fields of a stored tensor in this process that ranks may keep.
+    """Fields of a stored tensor in this process that ranks may cache.
 
     Attributes:
-        stored: The fields, as the tensor has them.
-        name: The tensor, in small letters.
-        schema: Its keys and fields.
+        stored: The fields of the tensor.
+        name: The tensor's lower-case name.
+        schema: The tensor's keys and fields.
     """
 
     def __init__(self, stored: Fields, name: str, schema: Schema) -> None:
@@ -37,12 +36,12 @@ class CacheableFields(LocalFields):
         self.schema = schema
 
     def window(self, at: Sequence[slice], axes: Sequence[int]) -> WindowFields:
-        """A part, which is sent when it is read; see `Fields.window`."""
+        """Returns a part, which is sent when it is read; see `Fields.window`."""
         return WindowFields(self, at, axes)
 
 
 def lent(tensor: Tensor) -> Fields:
-    """The fields of a tensor as plans for ranks read them."""
+    """Returns the fields of a tensor for plans on ranks."""
     fields = tensor.relation.fields
     if tensor.borrowed or not fields.is_local:
         return fields
@@ -51,11 +50,11 @@ def lent(tensor: Tensor) -> Fields:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowTiles:
-    """How tiles of a part are cut from tiles of the whole.
+    """The cut of a part's tiles from tiles of the relation.
 
     Attributes:
-        tiles: Those of the whole, at the same sites.
-        at: The part of each of them along its axes; None for all of it.
+        tiles: The tiles of the relation, at the same sites.
+        at: The part of each tile along its axes, or None for complete tiles.
     """
 
     tiles: Tiles
@@ -65,13 +64,13 @@ class WindowTiles:
 def cacheable_tiles(
     part: WindowFields, schema: Schema, tiles: Tiles, is_kept: Callable[[Tiles], bool]
 ) -> WindowTiles | None:
-    """Tiles of the whole that contain the tiles of any such part, if ranks may keep them.
+    """Returns tiles of the relation that contain the tiles of any such part, if cacheable.
 
     Args:
-        part: A part.
-        schema: Keys and fields of the whole.
-        tiles: The wanted tiles of the part.
-        is_kept: True for tiles of the whole that the ranks have already.
+        part: The part.
+        schema: The keys and fields of the relation.
+        tiles: The tiles of the part.
+        is_kept: Returns whether the ranks already have given tiles of the relation.
     """
     boxes = tiles.boxes.copy()
     at = list[slice | None]([None] * len(part.at))
@@ -89,12 +88,12 @@ def cacheable_tiles(
 
 
 def tiles_of_whole(part: WindowFields, schema: Schema | None, tiles: Tiles) -> Tiles:
-    """The wanted tiles of a part by the keys of the whole.
+    """Returns the tiles of a part with the keys of the relation.
 
     Args:
         part: The part.
-        schema: Keys of the whole; None for a file, whose keys begin at 0.
-        tiles: The wanted tiles.
+        schema: The keys of the relation; None for a file, whose keys begin at 0.
+        tiles: The tiles of the part.
     """
     boxes = tiles.boxes.copy()
     for n in part.axes:

@@ -1,4 +1,4 @@
-"""Kernels of plans over tiles: compiled once for the shapes of the tiles that they read."""
+"""Kernels of block plans, compiled once for each combination of block shapes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from einsql.storage.block_relation import RunKernel
 def compiled_kernel(
     template: EinSum, shapes: tuple[tuple[int, ...], ...], jit: str = "auto"
 ) -> Runner:
-    """A kernel for arrays of given shapes."""
+    """Returns a kernel for arrays of given shapes."""
     return compile_node(instantiate(template, shapes), jit).run
 
 
 def kernel_runner(jit: str = "auto", tick: Tick = no_progress) -> RunKernel:
-    """A function that runs a template on arrays of any shapes.
+    """Returns a function that runs a template on arrays of any shapes.
 
     Args:
-        jit: As in `compile_node`.
-        tick: Called with 0, because a plan does not know how many kernels it runs; raises to
-            cancel.
+        jit: See `compile_node`.
+        tick: Callback; raises to cancel. Its argument is 0, because a plan does not know its number
+            of kernels.
     """
 
     def run(template: EinSum, arrays: Sequence[np.ndarray]) -> np.ndarray:

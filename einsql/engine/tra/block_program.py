@@ -1,7 +1,7 @@
-"""Programs of plans over tiles: on one site, on virtual sites, and at the sites of an MPI rank.
+"""Programs of block plans: on one site, on virtual sites, and at the sites of an MPI rank.
 
-At a rank blocks are numbered as tiles are. The inputs of scans are loaded as the stored tensors of
-a placed program are, and the results are kept under numbers and can be fetched.
+A rank numbers blocks like tiles. It loads the inputs of scans like the stored tensors of a placed
+program, and stores the results under numbers, from which the driver fetches them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from einsql.ir.tra.kernels import VALUE
 from einsql.storage.block_relation import run_blocks
 
 BlockExecutor = Executor[Mapping[KeyTuple, np.ndarray]]
-"""An executor of a plan over tiles, whose result is one array for each key."""
+"""An executor of a block plan, whose result is one array for each key."""
 
 
 class LocalBlockProgram(BlockExecutor):
-    """A tensor-relational plan for one site."""
+    """A tensor-relational plan on one site."""
 
     def __init__(self, root: ra.Node, jit: str) -> None:
         self._root = root
@@ -69,9 +69,9 @@ class BlockProgram(BlockExecutor):
         """Prepares a plan.
 
         Args:
-            root: The relation that is wanted.
-            jit: When kernels are compiled.
-            generated: Arrays of scanned tensors that nobody stores, for `run` and `measured`.
+            root: The root relation of the plan.
+            jit: The compilation mode of the kernels.
+            generated: Arrays of scanned tensors that are generated, for `run` and `measured`.
         """
         self.sites = root.schema.sites
         self.loads = loads_of(root)
@@ -92,12 +92,12 @@ class BlockProgram(BlockExecutor):
         return gathered(self._root, by_site, run), measure
 
     def execute(self, transport: Transport, load: Loading, tick: Tick) -> tuple[Held, Measure]:
-        """Runs the plan at the transport's own sites.
+        """Runs the plan at the transport's owned sites.
 
         Args:
             transport: Moves arrays between sites.
-            load: Gives the blocks of scans.
-            tick: Told that it goes on; raises to cancel.
+            load: Returns the blocks of scans.
+            tick: Callback; raises to cancel.
 
         Returns:
             The blocks of the result at these sites by number, and the measures of the run.
@@ -127,7 +127,7 @@ class BlockProgram(BlockExecutor):
 
 
 def _arrays(tensors: Iterable[Input], inputs: Mapping[str, Arrays]) -> dict[str, np.ndarray]:
-    """The array of each scanned tensor by its name."""
+    """Returns the array of each scanned tensor by its name."""
     arrays: dict[str, np.ndarray] = {}
     for tensor in tensors:
         (field,) = tensor.schema.fields
@@ -137,17 +137,17 @@ def _arrays(tensors: Iterable[Input], inputs: Mapping[str, Arrays]) -> dict[str,
 
 
 def scans_of(root: Node) -> list[Scan]:
-    """The scans of a plan, in its order."""
+    """Returns the scans of a plan in its order."""
     return [n for n in walk(root) if isinstance(n, Scan)]
 
 
 def loads_of(root: Node) -> tuple[Load, ...]:
-    """The inputs of a plan's scans, as the tiles of stored tensors."""
+    """Returns the inputs of a plan's scans as tiles of stored tensors."""
     return tuple(Load(s.tensor, tiles_of(s.schema, s.cuts)) for s in scans_of(root))
 
 
 def numbered(schema: PhysicalSchema) -> list[tuple[KeyTuple, int, int]]:
-    """Every copy of every array: its key, part and site; first one copy of all of them."""
+    """Lists every copy of every array with its key, part and site, a complete copy first."""
     most = max((len(copies) for copies in chain.from_iterable(schema.held.values())), default=0)
     return [
         (key, n, copies[copy])
@@ -159,12 +159,12 @@ def numbered(schema: PhysicalSchema) -> list[tuple[KeyTuple, int, int]]:
 
 
 def tiles_of(schema: PhysicalSchema, cuts: Sequence[Sequence[int]]) -> Tiles:
-    """The blocks of a relation as tiles of a tensor, in the order of `numbered`.
+    """Returns the blocks of a relation as tiles of a tensor, in the order of `numbered`.
 
     Args:
-        schema: A relation of which every array is there as often as any other, without
-            parts that are yet to be merged; its key i cuts axis i.
-        cuts: Where the blocks begin along each axis.
+        schema: A relation with equally many copies of each array, without partial blocks; its key
+            i cuts axis i.
+        cuts: The start positions of the blocks along each axis.
     """
     at = numbered(schema)
     boxes = [[(c[k], c[k + 1]) for k, c in zip(key, cuts, strict=True)] for key, _, _ in at]

@@ -1,8 +1,8 @@
 """Runs a plan of the implementation algebra: the same program at every site.
 
-A site reads its own arrays alone, and gets those of others through the transport. Every site
-knows the transfers from the plan, so there are no requests and no agreements. Returning the
-result is no part of the plan and is not counted.
+A site reads only its own arrays, and receives those of others through the transport. Every site
+derives the transfers from the plan, so there are no requests and no agreements. The return of the
+result is not part of the plan and is not counted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from einsql.storage.block_relation import Blocks, RunKernel, merged
 
 @dataclass(frozen=True, slots=True)
 class SiteRun:
-    """A run on sites.
+    """The result of a run on sites.
 
     Attributes:
         blocks: The result by key, in the order of keys.
@@ -79,14 +79,14 @@ def run_sites(
 ) -> tuple[dict[int, AtSite], Measure]:
     """Runs a plan at the sites of this process.
 
-    Args:
-        root: The relation that is wanted.
+    root: The root relation of the plan.
+        read: Returns blocks of scanned tensors.
         read: Gives blocks of scanned tensors.
-        run: Runs kernels.
+        run: Runs a kernel.
         transport: Moves arrays between sites.
 
     Returns:
-        The blocks of the result at each site, and the measures of all.
+        The blocks of the result at each site, and the measures of all sites.
 
     Raises:
         DataError: An element overflows, divides by zero or cannot be cast.
@@ -131,10 +131,10 @@ def run_sites(
 
 
 def _fused(nodes: Sequence[Node], readers: Mapping[int, int]) -> set[int]:
-    """Nodes that are made within their only reader, a local aggregation or filter.
+    """Finds the nodes that run inside of their only reader, a local aggregation or filter.
 
-    Their pairs are merged or passed on as they are made, never held; those that a filter
-    drops are not made at all, and so cannot fail, as on one site.
+    Their pairs are merged or passed on one by one, without storage. Pairs that a filter drops are
+    not computed, so they cannot fail, as on one site.
     """
     inlined: set[int] = set()
     for node in nodes:
@@ -147,7 +147,7 @@ def _fused(nodes: Sequence[Node], readers: Mapping[int, int]) -> set[int]:
 
 
 def gathered(root: Node, by_site: Mapping[int, AtSite], run: RunKernel) -> Blocks:
-    """One array for every key of a result: any of its copies, parts merged by ⊕."""
+    """Returns one array for each key of a result: any copy, with parts merged by ⊕."""
     blocks: Blocks = {}
     for key, parts in root.schema.held.items():
         arrays = (by_site[copies[0]][key, n] for n, copies in enumerate(parts))
@@ -183,7 +183,7 @@ def _exchange(
 def _recut(
     node: Repartition, by_site: dict[int, AtSite], transport: Transport
 ) -> dict[int, AtSite]:
-    """Sends every piece of a block to where its new block is put together."""
+    """Sends every piece of a block to the site of its new block, and assembles the new blocks."""
     source, target = node.source.schema, node.schema
     old = assembled(source.blocks, "Repartition")
     moved = list(piece_transfers(source, target, old, node.cuts))
@@ -216,7 +216,7 @@ def _routes(
     schema: PhysicalSchema,
     pieces: Iterable[Hashable],
 ) -> Routes:
-    """The routes in the order in which the transfers are listed; equal pieces have one number."""
+    """Returns the routes in the order of the transfers; equal pieces have the same number."""
     sites = np.array(ends, np.int64).reshape(-1, 2)
     rank = len(shapes[0]) if shapes else 0
     extents = np.array(shapes, np.int64).reshape(len(shapes), rank)

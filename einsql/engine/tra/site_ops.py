@@ -26,20 +26,20 @@ from einsql.ir.tra.typing import without
 from einsql.storage.block_relation import RunKernel, merged, place_of, tiled
 
 Part = tuple[KeyTuple, int]
-"""An array of a physical relation: its key, and its number among the parts under it."""
+"""An array of a physical relation: its key, and its number among the parts of the key."""
 AtSite = dict[Part, np.ndarray]
 """The blocks of a relation at one site."""
 Pairs = Iterable[tuple[Part, np.ndarray]]
 
 
 Read = Callable[[Scan, KeyTuple], np.ndarray]
-"""Gives a block of a scanned tensor; asked for at the sites that hold it only."""
+"""Returns a block of a scanned tensor; called only at the sites of the block."""
 
 
 def local_pairs(
     node: Node, wanted: Held, site: int, operands: Sequence[AtSite], read: Read, run: RunKernel
 ) -> Iterator[tuple[Part, np.ndarray]]:
-    """Yields an operation's results on a site's arrays; of a join or map only the wanted keys."""
+    """Yields an operation's results on a site's arrays; a join or map yields only selected keys."""
     if isinstance(node, Scan):
         for key, n in node.schema.at(site):
             yield (key, n), read(node, key)
@@ -98,11 +98,11 @@ def _join(
 def aggregated(
     node: LocalAggregate, site: int, pairs: Pairs, run: RunKernel
 ) -> Iterator[tuple[Part, np.ndarray]]:
-    """Merges pairs group by group as they come.
+    """Merges pairs group by group on arrival.
 
     Args:
-        node: How they are merged.
-        site: Where.
+        node: The aggregation.
+        site: The number of the site.
         pairs: The blocks of the site, stored or computed.
         run: Runs kernels.
     """
@@ -110,7 +110,7 @@ def aggregated(
     for (key, _), array in pairs:
         group = tuple(key[g] for g in node.group_by)
         if group not in node.schema.held:
-            continue  # not among those that are wanted
+            continue  # not among the selected keys
         new = _chain(node.inner, [array], run)
         known = groups.get(group)
         groups[group] = new if known is None else merged(node.reduce, known, new, run)
@@ -125,7 +125,7 @@ def _stack(node: LocalStack, site: int, blocks: AtSite) -> Iterator[tuple[Part, 
     for (key, _), array in sorted(blocks.items(), key=lambda pair: pair[0]):
         groups.setdefault(without(key, node.key), []).append(array)
     for group, arrays in groups.items():
-        if site in node.schema.held[group][0]:  # other sites hold some of the group only
+        if site in node.schema.held[group][0]:  # other sites have some of the group only
             yield (group, 0), np.concatenate(arrays, axis=node.dim)
 
 
@@ -136,7 +136,7 @@ def _chain(kernels: Sequence[EinSum], arrays: Sequence[np.ndarray], run: RunKern
 
 
 def counting(run: RunKernel, operations: list[int], site: int) -> RunKernel:
-    """Runs kernels, and adds the scalar operations of each to those of a site."""
+    """Wraps a function that runs kernels, and adds the scalar operations to those of a site."""
 
     def counted(kernel: EinSum, arrays: Sequence[np.ndarray]) -> np.ndarray:
         operations[site] += _operations(kernel, tuple(a.shape for a in arrays))
@@ -151,7 +151,7 @@ def _operations(kernel: EinSum, shapes: tuple[tuple[int, ...], ...]) -> int:
 
 
 def reading(inputs: Mapping[str, np.ndarray]) -> Read:
-    """Blocks as read-only views of whole arrays, by the name of the tensor."""
+    """Returns a function that reads blocks as read-only views of complete arrays."""
 
     def read(scan: Scan, key: KeyTuple) -> np.ndarray:
         block = np.asarray(inputs[scan.tensor.name])[place_of(key, scan.cuts)]

@@ -1,4 +1,4 @@
-"""Fields in a payload file: mapped when they are read, their checksums verified before."""
+"""Fields in a payload file, mapped at their first read after a verification of their checksums."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _FRAME = "the checksum of its frame is wrong"
 class StoredFields(RemoteFields):
     """The fields of a tensor in a payload file.
 
-    Reading a field verifies all of it; `verified` and `window` verify a box only.
+    Reading a field verifies all of it; `verified` and `window` verify only a box.
 
     Attributes:
-        layout: The places of the fields in the file.
+        layout: The offsets of the fields in the file.
         path: The payload's path.
     """
 
@@ -41,8 +41,8 @@ class StoredFields(RemoteFields):
 
         Args:
             path: The payload's path.
-            layout: What the catalog says of it.
-            schema: Keys and fields.
+            layout: The catalog's layout of the payload.
+            schema: The keys and fields.
             title: The tensor's name, for messages.
         """
         self.path = path
@@ -76,13 +76,13 @@ class StoredFields(RemoteFields):
         return len(self._parts)
 
     def window(self, at: Sequence[slice], axes: Sequence[int]) -> Fields:
-        """See `Fields.window`; what is read is verified."""
+        """See `Fields.window`; reads of the part are verified."""
         lows = np.array([k.lo for k in self._schema.keys], np.int64)
         box = np.array([(s.start, s.stop) for s in at], np.int64).reshape(-1, 2)
         return self.verified(box + lows[:, None]).window(at, axes)
 
     def verified(self, box: np.ndarray) -> LocalFields:
-        """Arrays of all keys, of which only a box may be read; see `Fields.verified`."""
+        """Returns arrays of all keys, of which only a box may be read; see `Fields.verified`."""
         arrays = self._mapped()
         if not self._verified:
             lows = np.array([k.lo for k in self._schema.keys], np.int64).reshape(-1, 1)
@@ -93,17 +93,17 @@ class StoredFields(RemoteFields):
     def _mapped(self) -> LocalFields:
         if self._arrays:
             return self._arrays
-        with self._mapping:  # once one session has mapped it, its name may go
+        with self._mapping:  # after one session has mapped it, the file may be unlinked
             return self._arrays or self._opened()
 
     def copy(self, target: int, tick: Progress) -> None:
-        """Copies the payload into another file; every byte is compared with its checksum first.
+        """Copies the payload into another file; each piece is verified before its copy.
 
-        A payload that is not mapped is read without mapping it: a mapping would stay open.
+        An unmapped payload is read without mapping it, because a mapping would stay open.
 
         Args:
-            target: An empty file, open for writing.
-            tick: Called with the number of bytes after each piece.
+            target: The descriptor of an empty file, open for writing.
+            tick: Callback with the number of bytes after each piece.
 
         Raises:
             OperationalError: The payload is missing, truncated or damaged.
@@ -127,7 +127,7 @@ class StoredFields(RemoteFields):
                     tick(len(slab))
 
     def _copy_frame(self, read: Callable[[int, int], bytes], target: int) -> None:
-        """Copies everything that is no field's elements."""
+        """Copies all bytes outside of the fields' elements."""
 
         def copied(lo: int, hi: int) -> bytes:
             between = read(lo, hi - lo)
@@ -139,11 +139,11 @@ class StoredFields(RemoteFields):
 
     @contextmanager
     def _reading(self) -> Iterator[Callable[[int, int], bytes]]:
-        """Gives what reads so many bytes from an offset on."""
+        """Yields a function that reads a number of bytes at an offset."""
         try:
             file = None if self._arrays else self._file()
         except OperationalError:
-            if not self._arrays:  # another session has mapped it, and its name is gone since
+            if not self._arrays:  # another session has mapped and unlinked it
                 raise
             file = None
         if file is None:
@@ -168,10 +168,10 @@ class StoredFields(RemoteFields):
             yield read
 
     def _file(self) -> IO[bytes]:
-        """The payload, open for reading.
+        """Opens the payload for reading.
 
         Raises:
-            OperationalError: It is missing, or has another size.
+            OperationalError: The payload is missing, or has another size.
         """
         try:
             file = open_regular(self.path)
@@ -213,7 +213,7 @@ class StoredFields(RemoteFields):
         return arrays
 
     def _verify(self, part: Part, box: np.ndarray | None) -> None:
-        """Verifies the chunks of a box of positions, or all, that have not been yet."""
+        """Verifies the unverified chunks of a box of positions, or all chunks."""
         known = self._known[part.name]
         dtype = self._schema.dtype(part.name).numpy
         if box is None:

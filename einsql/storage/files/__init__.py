@@ -1,9 +1,9 @@
-"""Files of tensors and of element rows, checked before anything is believed.
+"""Files of tensors and of element rows. Every file is validated before its content is used.
 
-Reading: `open_data` finds out what files hold, `FileTensor.read` copies a box of a tensor and
-touches no other page, `Rows.batches` gives rows a batch at a time. `FileTensor.description`
-travels to another process, where `reopen` gives the same tensor or refuses. Writing by several
-processes: one `create`s a draft, each does `write_box`, one does `commit` or `abandon`.
+Reading: `open_data` detects the content of files, `FileTensor.read` copies a box of a tensor and
+touches only its pages, `Rows.batches` yields rows in batches. `FileTensor.description` can be sent
+to another process, where `reopen` returns the same tensor or raises an error. Writing by several
+processes: one calls `create`, each calls `write_box`, one calls `commit` or `abandon`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from einsql.storage.files import parquet as _parquet
     from einsql.storage.files import safetensors as _safetensors
     from einsql.storage.files import zarr as _zarr
-else:  # loaded with the first file of a format
+else:  # imported with the first file of a format
     _arrow, _delimited, _gguf, _globs, _matrix_market = lazy_modules(
         __name__, "arrow", "delimited", "gguf", "globs", "matrix_market"
     )
@@ -77,9 +77,9 @@ class Form:
     """The options of a file in a statement.
 
     Attributes:
-        suffix: Of the format, if the file's own does not tell it.
-        delimiter: Between columns of CSV; the suffix tells it otherwise.
-        header: Whether the first line of CSV has names.
+        suffix: The suffix of the format; by default that of the file.
+        delimiter: The delimiter of CSV columns; the default depends on the suffix.
+        header: Whether the first line of CSV contains names.
     """
 
     suffix: str | None = None
@@ -91,7 +91,7 @@ class _MappedFormat(Protocol):
     """A module of a format whose files are mapped."""
 
     def find(self, file: Mapped, member: str | None, /) -> Content:
-        """Finds an array in a file."""
+        """Returns an array in a file."""
 
 
 class _RawFormat(Protocol):
@@ -99,7 +99,7 @@ class _RawFormat(Protocol):
 
     @property
     def begin(self) -> Begin:
-        """Writes everything but the elements."""
+        """Writes all bytes except the elements."""
 
 
 _MAPPED: dict[str, _MappedFormat] = {
@@ -115,27 +115,27 @@ _TEXTS = {".csv": ",", ".tsv": "\t"}
 _ROWS = (*_TEXTS, ".mtx", ".parquet", ".arrow")
 """Formats of element rows; the last two may hold tensors instead."""
 READABLE = (*_ARRAYS, *_TEXTS, ".mtx")
-"""Ends of the names of files that can be read as tensors."""
+"""Suffixes of the files that can be read as tensors."""
 
 
 def open_tensor(
     path: str, member: str | None = None, suffix: str | None = None, memory: Room | None = None
 ) -> FileTensor:
-    """Opens a tensor in a file; no element is read where the format allows to map them.
+    """Opens a tensor in a file; no element is read from formats that can be mapped.
 
-    What is mapped: .npy, .safetensors, members of an .npz that are not compressed, columns of
-    an .arrow file that are not compressed, and tensors of .gguf that are not quantised. Of
-    .zarr and quantised .gguf the parts are read that are asked for, the rest as a whole.
+    Mapped content: .npy, .safetensors, uncompressed members of .npz, uncompressed columns of
+    .arrow, and unquantised tensors of .gguf. Of .zarr and quantised .gguf only the requested
+    parts are read; all other content is read completely.
 
     Args:
         path: A file of arrays.
-        member: Which array or column; may be omitted if the file holds one.
-        suffix: Of the format, if the file's own does not tell it.
-        memory: What may be taken for elements that are decompressed; None for all there is.
+        member: The name of the array or column; optional if the file has only one.
+        suffix: The suffix of the format; by default that of the file.
+        memory: The memory budget of decompressed elements; None for all free memory.
 
     Raises:
-        OperationalError: The file is missing, truncated, damaged, pickled, of another
-            format, has no such member, does not fit in memory, or its dtype is no tensor type.
+        OperationalError: The file is missing, truncated, damaged, pickled or of another format,
+            has no such member, does not fit into memory, or its dtype is no tensor type.
     """
     kind = _known(path, suffix, "reads", _ARRAYS)
     with refusing(path):
@@ -145,7 +145,7 @@ def open_tensor(
 def _content(
     path: str, member: str | None, kind: str, memory: Room | None
 ) -> tuple[RegularFile, Content]:
-    """The file of an array, and the array in it."""
+    """Opens the file of an array, and returns both."""
     if kind == ".zarr":
         return _zarr.find(path, member, memory)
     if kind == ".parquet":
@@ -158,16 +158,16 @@ def _content(
 def open_data(
     path: str, member: str | None = None, form: Form | None = None, memory: Room | None = None
 ) -> FileTensor | Rows:
-    """Opens what a file holds, or the rows of all files that a pattern matches.
+    """Opens a tensor in a file, or the rows of all files that match a pattern.
 
     Args:
-        path: A file or, of element rows, a pattern; as `globs.matching`.
-        member: Which array or column, in files of arrays.
-        form: What the statement says of it.
-        memory: As for `open_tensor`.
+        path: A file or, for element rows, a pattern; see `globs.matching`.
+        member: The name of the array or column, for files of arrays.
+        form: The options of the statement.
+        memory: See `open_tensor`.
 
     Raises:
-        OperationalError: As `open_tensor`.
+        OperationalError: See `open_tensor`.
     """
     form = form or Form()
     kind = _known(path, form.suffix, "reads", READABLE)
@@ -186,7 +186,7 @@ def open_data(
 
 
 def _rows(path: str, kind: str, form: Form, memory: Room | None) -> Rows | None:
-    """The rows of a file that holds rows."""
+    """Returns the rows of a file, or None if it has tensors."""
     if kind not in _ROWS:
         return None
     if kind in _TEXTS:
@@ -200,7 +200,7 @@ def reopen(description: Description) -> FileTensor:
     """Opens a described tensor again, in any process.
 
     Raises:
-        OperationalError: As `open_tensor`, or the file is not the one that was described.
+        OperationalError: See `open_tensor`; also if the file has changed since its description.
     """
     tensor = open_tensor(description.path, description.member, description.suffix)
     if tensor.description != description:
@@ -212,20 +212,20 @@ def reopen(description: Description) -> FileTensor:
 
 
 def read(path: str, member: str | None = None) -> np.ndarray:
-    """A tensor file's array, mapped where possible: what `open_tensor` finds, as a whole.
+    """Returns the complete array of a tensor file, mapped where possible; see `open_tensor`.
 
     Raises:
-        OperationalError: As `open_tensor`.
+        OperationalError: See `open_tensor`.
     """
     return open_tensor(path, member).array
 
 
 def write(path: str, array: np.ndarray, name: str) -> None:
-    """Writes a tensor file, whole or not at all; as `write_arrays`.
+    """Writes a tensor file atomically; see `write_arrays`.
 
     Args:
-        path: Target file; an existing one is replaced.
-        array: What to write, of a dtype that DType stores.
+        path: The target file; an existing one is replaced.
+        array: The array, of a dtype that DType stores.
         name: The array's name in formats that have names.
     """
     dtype = DType.of(array.dtype)
@@ -261,28 +261,28 @@ _WRITERS: dict[str, _Write] = {
 def write_arrays(
     path: str, shape: tuple[int, ...], columns: Sequence[Column], suffix: str | None = None
 ) -> None:
-    """Writes arrays of one shape into a file, which is written whole or not at all.
+    """Writes arrays of one shape into a file, atomically.
 
     Args:
-        path: Target; an existing one is replaced.
-        shape: Of every array.
-        columns: At least one, their names distinct.
-        suffix: Of the format, if the file's own does not tell it.
+        path: The target file; an existing one is replaced.
+        shape: The shape of every array.
+        columns: At least one column, with distinct names.
+        suffix: The suffix of the format; by default that of the file.
 
     Raises:
         OperationalError: The suffix is unknown or the file cannot be written.
-        NotSupportedError: The format has no such type.
-        DataError: The format holds a single array.
-        ProgrammingError: The format has no such name.
+        NotSupportedError: The format does not support the type.
+        DataError: The format supports a single array only.
+        ProgrammingError: The format does not support the name.
     """
     _WRITERS[_known(path, suffix, "writes", _WRITERS)](path, shape, columns)
 
 
 def write_rows(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], form: Form) -> int:
-    """Writes element rows into a .csv, .tsv, .parquet or .arrow file, whole or not at all.
+    """Writes element rows into a .csv, .tsv, .parquet or .arrow file, atomically.
 
     Returns:
-        How many.
+        The number of rows.
 
     Raises:
         OperationalError: The file cannot be written.
@@ -296,16 +296,16 @@ def write_rows(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], 
 
 
 def create(path: str, dtype: DType, shape: tuple[int, ...], name: str = "val") -> Draft:
-    """Begins a file that several processes fill: its part file, at full size.
+    """Begins a file that several processes write: creates its part file, at full size.
 
     Args:
-        path: A .npy, .safetensors or .arrow file; an existing one is replaced by `commit`.
+        path: A .npy, .safetensors or .arrow file; `commit` replaces an existing one.
         dtype: Type of the elements.
-        shape: Extents of the whole tensor.
+        shape: Extents of the complete tensor.
         name: The tensor's name in formats that have names.
 
     Raises:
-        OperationalError: The format cannot be written in parts, or the file not at all.
+        OperationalError: The format cannot be written in parts, or the file cannot be created.
     """
     suffix = _known(path, None, "writes", _WRITERS)
     if suffix not in _RAW:
@@ -318,17 +318,17 @@ def create(path: str, dtype: DType, shape: tuple[int, ...], name: str = "val") -
 
 
 def may_hold_rows(suffix: str) -> bool:
-    """Whether files of a format may hold element rows."""
+    """Whether files of a format may contain element rows."""
     return suffix in _ROWS
 
 
 def in_parts(suffix: str) -> bool:
-    """Whether several processes can fill a file of a format."""
+    """Whether several processes can write a file of a format."""
     return suffix in _RAW
 
 
 def suffix_of(path: str) -> str:
-    """The end of a file's name that tells its format, in small letters."""
+    """Returns the lower-case suffix of a file's name, which determines its format."""
     return Path(path.rstrip("/")).suffix.lower()
 
 

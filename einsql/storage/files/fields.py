@@ -1,4 +1,4 @@
-"""A tensor file's array as the field of a relation, read on first use."""
+"""A tensor file's array as the field of a relation, loaded at its first read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from einsql.storage.files.tensor import FileTensor, Tick, no_tick
 
 
 class FileFields(RemoteFields):
-    """The one field of a tensor in a file.
+    """The single field of a tensor in a file.
 
     Attributes:
         file: The tensor.
@@ -36,7 +36,7 @@ class FileFields(RemoteFields):
         return self._local[name]
 
     def window(self, at: Sequence[slice], axes: Sequence[int]) -> WindowFields:
-        """A part, of which nothing is read yet; see `Fields.window`."""
+        """Returns a part without reading it; see `Fields.window`."""
         return WindowFields(self, at, axes)
 
     def __iter__(self) -> Iterator[str]:

@@ -26,13 +26,17 @@ MAGIC = b"GGUF"
 MOST_VALUES = 2**21
 """Greatest number of strings in the metadata; vocabularies have a quarter of a million."""
 MOST_TENSORS = 2**16
+"""Greatest number of tensors, it limits the time for a damaged header."""
 LONGEST = 2**16
 """Greatest size of a name in bytes."""
 _SLOW = 32
 """Weight, in strings, of a value that is skipped by itself."""
 _AXES = 4
+"""Greatest number of axes of a tensor, as in ggml."""
 _NESTED = 4
+"""Greatest nesting of arrays in the metadata; it limits the recursion."""
 _STRING, _ARRAY = 8, 9
+"""The type numbers of strings and arrays in the metadata."""
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Size of a metadata value in bytes by its type."""
 _TYPES = {

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyarrow import parquet as pq
 
 ROWS_AT_ONCE = 2**16
+"""Rows of a batch; it limits the memory of a read."""
 MOST_TILES = 2**20
 """Greatest number of rows of a file of tensors, whose tile numbers are in memory."""
 _GROUP = 2**20
@@ -31,6 +32,7 @@ _GROUP = 2**20
 _STREAM = 2**20
 """Bytes per read of a column."""
 _STRINGS, _CONTAINERS = 10**7, 10**6
+"""Greatest size of a string in bytes and of a list in elements, in metadata read by pyarrow."""
 """Longest string and list in a footer, as the library allocates the declared sizes."""
 
 _holding_tensors: dict[tuple[str, int, int], bool] = {}

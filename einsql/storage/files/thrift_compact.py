@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _DEEPEST = 16
+"""Greatest nesting of structures; it limits the recursion, and Parquet needs less."""
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 
 Wanted = Mapping[int, Any]

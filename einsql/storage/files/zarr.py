@@ -32,9 +32,11 @@ NODE = "zarr.json"
 LONGEST = 2**24
 """Greatest size of metadata in bytes."""
 MOST_CHUNKS = 2**22
+"""Greatest number of chunks of an array; it limits the memory of their list."""
 AT_A_TIME = 2**12
 """Chunks that are read together. If an array has more, its existing chunks are listed first."""
 MOST_CODECS = 8
+"""Greatest number of codecs of a chunk; it limits the time of their checks."""
 MOST_IN_SHARD = 2**15
 """Greatest number of chunks in a shard."""
 LEAST_CHUNK = 2**26
@@ -42,6 +44,7 @@ LEAST_CHUNK = 2**26
 _DEPTH = 8
 """Greatest nesting of groups."""
 _MOST_NODES = 2**16
+"""Greatest number of arrays in a group; it limits the time of a search."""
 _TYPES = {d.numpy_name: d for d in DType if d is not DType.BFLOAT16}
 _CODECS = {"bytes", "endian", "transpose", "gzip", "zstd", "blosc", "crc32c", "sharding_indexed"}
 _NUMBER = re.compile(r"[0-9]+")

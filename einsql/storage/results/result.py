@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_AT_ONCE = 65536
+"""Rows that are converted to Python values together; it limits their memory."""
 
 PIECE = 2**22
 """Bytes per fetch of a remote result."""

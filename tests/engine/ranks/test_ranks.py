@@ -117,5 +117,5 @@ def test_closing_stops_the_statement_of_another_thread_and_closed_ranks_say_so()
     con.close()
     thread.join()
     assert [type(error) for error in met] == [einsql.InterruptedError]
-    with pytest.raises(einsql.InterfaceError, match="have left"):
+    with pytest.raises(einsql.InterfaceError, match="have shut down"):
         einsql.connect(config={"mpi": cluster})

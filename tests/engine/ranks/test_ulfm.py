@@ -99,4 +99,4 @@ def test_the_ranks_that_are_left_repeat_the_statement(moment: float) -> None:
         capture_output=True, text=True, cwd=here, env=environment, timeout=120,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-    assert "; 3 ranks go on" in done.stdout
+    assert "; 3 ranks continue" in done.stdout

@@ -66,7 +66,7 @@ def test_what_does_not_start_is_one_clear_error(
         "for p in [subprocess.Popen(sys.argv[2:]) for _ in range(int(sys.argv[1]))]: p.wait()\n"
     )
     for config, reason in (
-        ({"mpi": 2, "mpiexec": "/no/such/launcher"}, "no /no/such/launcher"),
+        ({"mpi": 2, "mpiexec": "/no/such/launcher"}, "command /no/such/launcher"),
         ({"mpi": 2, "mpiexec": "sh -c 'echo broken; exit 3' {n}"}, "0 of 2 .* broken"),
         ({"mpi": 2, "mpiexec": f"{sys.executable} {alone} {{n}}"}, "rank 0 of 1"),
         ({"mpi": 2, "mpi_host": "192.0.2.1"}, "cannot reach this process at 192.0.2.1"),
