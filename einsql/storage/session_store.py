@@ -56,15 +56,15 @@ class Store:
     ) -> None:
         self.database = database or Database()
         self.duck = Duck(
-            self.database.connection,
-            settings,
-            self.database.path is None,
-            lambda limit: self.database.least(self, limit),
-            self.database.scratch,
-            self.database.root,
-            self.database.access,
-            self.database.persist,
-            self.database.invalidate,
+            open_=self.database.connection,
+            settings=settings,
+            empty=self.database.path is None,
+            least=lambda limit: self.database.least(self, limit),
+            scratch=self.database.scratch,
+            root=self.database.root,
+            access=self.database.access,
+            persist=self.database.persist,
+            on_invalidated=self.database.invalidate,
         )
         self.version = 0
         self.seen = self.database.state
@@ -143,7 +143,7 @@ class Store:
             self._written[low] = item
         self._bind(low, item)
 
-        self._bind(low, item)
+    # ---- changes in place
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An uninitialised array of a tensor, which later changes may overwrite."""

@@ -30,8 +30,6 @@ KINDS_IN_SQL = {
     "einsql.storage.objects",
 }
 """Modules that compare the kinds of objects that DROP and the catalog of a file name."""
-ROOMS_WITH_EXPLAINED_NUMBERS = {"core", "sql"}
-"""Rooms in which every numeric constant of a module has a docstring or a comment."""
 
 
 @cache
@@ -231,7 +229,6 @@ def test_numeric_constants_have_a_unit_and_a_reason() -> None:
     missing = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in sorted(PACKAGE.rglob("*.py"))
-        if path.relative_to(PACKAGE).parts[0] in ROOMS_WITH_EXPLAINED_NUMBERS
         for line, name in _unexplained_numbers(path.read_text(encoding="utf-8"))
     ]
     assert missing == [], "\n".join(["", *missing])

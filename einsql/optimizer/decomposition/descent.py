@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from einsql.optimizer.decomposition.messages import propagated
+from einsql.optimizer.decomposition.belief_propagation import propagated
 from einsql.optimizer.decomposition.model import Choice, Edge, Model
 
 ROUNDS = 8

@@ -178,9 +178,9 @@ class Directory:
         Foreign files, and files that cannot be removed, stay.
 
         Args:
-            kept: Gives their names, or None if all stay. It is asked once the directory has been
-                listed: what others begin to write meanwhile is not in the list then, or among
             kept: Returns the names in use, or None to keep all files. It is called after the
+                directory has been listed, so that a file begun meanwhile is missing from the
+                list or among the names.
         """
         with suppress(OSError):
             present = [n for n in self._names() if _OURS.fullmatch(n)]

@@ -73,7 +73,7 @@ def write_box(draft: Draft, box: Box, array: np.ndarray) -> None:
     complete rows are one run.
 
     Args:
-        draft: A draft from `create`, in any process.
+        draft: A draft from `drafted`, in any process.
         box: int64 (axes, 2), or a slice without a step for each axis.
         array: The elements, with the box's shape and the draft's type.
 
