@@ -185,7 +185,7 @@ def test_cells_that_differ_in_position_share_a_kernel() -> None:
         ("SET sites = 0", "from 1 to"),
         ("SET sites = many", "from 1 to"),
         ("SET strategy = 'best'", "no strategy"),
-        ("SET strategy = 'data'", "not complete"),
+        ("SET strategy = 'data'", "incomplete"),
         ("SET cost = 'hours'", "cannot be"),
         ("EXPLAIN (SITES 0) SELECT 1", "at least 1"),
         ("EXPLAIN (FORMAT yaml) SELECT 1", "FORMAT text or json or svg or html"),
