@@ -111,7 +111,8 @@ class Connection(Lifetime):
             array: A NumPy, DLPack, SciPy sparse or Arrow array. A DataFrame without dims becomes a
                 table.
             dims: The key names, one for each axis; by default `d0`, `d1`, …. The value is `val`.
-            fill: 0 if the unstored elements of a sparse array are zeros; None if they are absent.
+            fill: 0 to read the unstored elements of a SciPy sparse array as zeros; None to read
+                them as absent keys.
 
         Raises:
             InterfaceError: The array is no tensor or stores an element twice, or dims do not fit.

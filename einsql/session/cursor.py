@@ -67,7 +67,14 @@ def given_values(sql: object, parameters: object) -> tuple[object, ...]:
 
 
 def _given_value(value: object) -> object:
-    """Converts a parameter to a type of plans; subclasses of int and float become int and float."""
+    """Converts a parameter to a type that plans or DuckDB accept.
+
+    An array without axes becomes a scalar, and a subclass of int or float becomes int or float.
+
+    Raises:
+        DataError: An integer has more than 128 bits.
+        ProgrammingError: The type cannot be a parameter.
+    """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, np.generic):
@@ -91,7 +98,11 @@ def _given_value(value: object) -> object:
 
 
 def _given_scalar(value: np.generic) -> object:
-    """Checks a NumPy scalar; an integer of a type without a tensor type becomes a Python int."""
+    """Returns a NumPy scalar unchanged, or as an int if it is an integer without a tensor type.
+
+    Raises:
+        ProgrammingError: No tensor has the floating type, or the type is complex or a structure.
+    """
     kind = value.dtype.kind
     if kind not in "iufcVO" or DType.of(value.dtype) is not None:
         return value

@@ -203,7 +203,12 @@ def _run_in_loop(ctx: Context, text: str) -> Outcome:
 
 
 def _refusal(ctx: Context, statement: st.Statement, doubt: Error, text: str) -> Error:
-    """Returns the error for a text that DuckDB's grammar refuses: the more specific one."""
+    """Returns the grammar's error for a text that DuckDB refuses.
+
+    Raises:
+        Error: The statement itself has an error, when bound, planned or run. An unsupported
+            construct counts only if the grammar does not stop at an earlier construct.
+    """
     try:
         _try(ctx, statement, text)
     except NotSupportedError as error:

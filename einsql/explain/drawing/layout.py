@@ -22,7 +22,7 @@ DROP = 52.0
 MARGIN = 16.0
 """The space around the drawing, in pixels."""
 _SWEEPS = 12
-"""Passes over the layers that sort them; the number bounds the time of large graphs."""
+"""The most passes that reorder layers, and half the number of passes that straighten edges."""
 _STRAIGHT = 6.0
 """The weight of a bend relative to a box, for straight edges."""
 

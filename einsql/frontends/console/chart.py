@@ -11,7 +11,7 @@ from einsql.frontends.console.picture import Picture
 from einsql.frontends.console.values import short
 
 _HIGHEST, _LOWEST = 16, 4
-"""The most and the least lines of a plot: few enough to see it whole, enough to see its shape."""
+"""The most and the least lines of a plot."""
 _AROUND = 5
 """Lines above and below: the command, title, frame, keys, and the prompt."""
 _DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])

@@ -17,7 +17,7 @@ _AROUND = 5
 """Lines above and below a map: the command, title, last key, colours, and the prompt."""
 _RAMP = ".:-=+*#%@"
 _BAR = 24
-"""The width of the colour scale in characters, so that it fits narrow terminals."""
+"""The width of the colour scale, in characters."""
 
 
 def draw_heat(picture: Picture, columns: int, lines: int, bits: int) -> Iterator[str]:

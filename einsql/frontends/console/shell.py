@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BATCH = 4096
-"""Rows of a fetch: large enough for speed, small enough to print the first rows early."""
+"""The number of rows of a fetch."""
 _LOOP = re.compile(r"for\b", re.IGNORECASE)
 """The first word of a loop, which runs step by step."""
 

@@ -18,7 +18,7 @@ _PATIENCE = 2.0
 """Seconds a statement runs before its progress is shown."""
 
 _BAR = 40
-"""The width of the progress bar in characters; with percentage and time it fits 80 columns."""
+"""The width of the progress bar, in characters."""
 
 
 class Worker:

@@ -86,7 +86,7 @@ class Step:
         how: The reduction over the labels behind the axes', as SQL's aggregate; None of a map.
         name: The name of the user's variable.
         dims: Names of the axes of a tensor, as far as the user has given them.
-        drops: Whether points outside of the operands are ignored.
+        drops: Whether the reduction leaves out points outside of the operands, as padding.
     """
 
     number: int

@@ -243,7 +243,7 @@ class _Measures:
 
 
 MEASUREMENTS = 9
-"""The number of measurements of a calibration, by which the completed fraction is computed."""
+"""The number of measurements of a calibration, for the completed fraction."""
 
 
 def _tensors(

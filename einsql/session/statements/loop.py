@@ -35,9 +35,10 @@ Execute = Callable[[str], Outcome]
 def run_loop(ctx: Context, loop: st.For, execute: Execute) -> Outcome:
     """Runs a loop and returns a row for each step.
 
-    Outside of a transaction the loop runs its own, which is committed at the end of the loop.
-    It is also committed after each step that used DuckDB, because a failure in DuckDB undoes
-    the whole transaction. A failed or cancelled step is undone; earlier steps are kept.
+    Outside of a transaction the loop begins its own, which is committed at the end of the loop,
+    at each COMMIT of the body, and after each step that used DuckDB. A failed or cancelled step
+    is undone, and earlier steps are kept. A failure in DuckDB or of a commit undoes the whole
+    transaction: the steps since the last commit.
 
     Args:
         ctx: The session, with the parameters of the call.
