@@ -1,4 +1,4 @@
-"""Reports of plans, and their renderers: text, JSON, SVG, HTML."""
+"""Reports of plans and their renderers: text, JSON, SVG and HTML."""
 
 from __future__ import annotations
 

@@ -34,19 +34,19 @@ from einsql.optimizer.simulation.prediction import Prediction
 from einsql.optimizer.simulation.tra_cost import tra_costs
 
 MOST_CELLS = 64
-"""The sites of cells are reported of operations with at most this many."""
+"""The most cells of an operation whose sites are reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """The steps of a placed program that belong to one operation.
+    """The steps of one operation in a placed program.
 
     Attributes:
         cut: The cut of the operation.
-        local: The step that runs it.
-        number: The number of this step.
-        before: The steps that bring operands here first, or load them.
-        after: The merge of its parts and their all-reduce, if there are any.
+        local: The step that runs the operation.
+        number: The number of the step `local`.
+        before: The steps that load operands, or send them for this operation first.
+        after: The merge of partial results and their all-reduce, if any.
     """
 
     cut: Cut
@@ -93,9 +93,9 @@ def operation_reports(
     Args:
         operations: The operations of the plan.
         placed: The steps of every site.
-        predicted: Seconds and bytes of these steps.
+        predicted: The predicted seconds and bytes of the steps.
         names: The name of each node of the graph, by id.
-        measure: A measured run, for EXPLAIN ANALYZE.
+        measure: The measure of a run, for EXPLAIN ANALYZE.
     """
     costs = tra_costs(placed)
     reports = []
@@ -148,7 +148,7 @@ def _moving(steps: Sequence[int], placed: Program) -> list[Exchange | Complete]:
 
 
 def _collectives(operation: Operation, placed: Program) -> list[Collective]:
-    """Returns the collectives; a merge and the exchange behind it are one all-reduce."""
+    """Returns the collectives; a merge with the exchange that follows it is one all-reduce."""
     before, after = (_moving(steps, placed) for steps in (operation.before, operation.after))
     collectives = [c for s in before for c in s.collectives]
     if len(after) == 2:
@@ -186,7 +186,8 @@ def _reads(operation: Operation, placed: Program, names: Sequence[str]) -> list[
 def _placements(local: Local) -> Placements:
     """Returns the placements along the axes of the site grid.
 
-    Repeated cells read and make the same, or the terms of a sum that a map keeps.
+    Repeated cells read the same tiles. They compute the same result, or the terms of a sum that
+    a map preserves.
     """
     node = local.node
     copied = "Partial(SUM)" if local.partial and node.is_elementwise else "Replicate"
@@ -218,7 +219,7 @@ def site_reports(
     predicted: Prediction,
     measure: Measure | None,
 ) -> list[SiteReport]:
-    """Returns the work of each site; with a measure everything but `memory` is measured."""
+    """Returns the work of each site; with a measure every field except `memory` is measured."""
     memory = predicted.memory.tolist()
     if measure is not None:
         ran = zip(

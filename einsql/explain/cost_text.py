@@ -1,4 +1,4 @@
-"""EXPLAIN's text of a plan over sites: totals, and a table of what every operation does."""
+"""EXPLAIN's text of a plan over sites: totals and a table of the operations."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from einsql.explain.operations import OperationReport
 from einsql.explain.report import GraphReport
 
 _WIDEST = 32
-"""Columns on the left are not widened for longer cells, which shift the rest of their row."""
+"""The greatest width of a left column; a longer cell shifts the rest of its row."""
 
 _MOST_SITES = 32
-"""The work of each site is shown of at most this many sites."""
+"""The most sites whose work is shown."""
 
 _MERGES = ("reduce", "reduce-scatter", "all-reduce")
 
@@ -21,10 +21,10 @@ def cost_lines(report: GraphReport) -> list[str]:
     """Formats a plan over sites as lines of about 100 columns.
 
     Returns:
-        Totals with their units; for each operation a row of its cut and costs, under it a
-        line for every tensor that it reads and one for its result: placements along the
-        axes of the cut, in its order, and the collectives that brought or merge it; then
-        the work of each site, if it was measured.
+        Totals with their units, then a row for each operation with its cut and costs. Under the
+        row is a line for each operand and one for the result. The line has the placements along
+        the axes of the cut, in the order of the cut, and the collectives that move or merge the
+        tensor. The last lines are the work of each site, if it was measured.
     """
     header, *rows = _operations(report.nodes)
     tensors = [_tensors(n) for n in report.nodes]
@@ -40,7 +40,7 @@ def table(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
     """Formats rows as lines; the first columns are aligned left, the others right.
 
     Args:
-        rows: The cells; the first row is the header.
+        rows: The cells of each row; the first row is the header.
         left: The number of columns that are aligned left.
     """
     columns = zip(*rows, strict=True)
@@ -97,7 +97,7 @@ def _row(node: OperationReport) -> list[str]:
 
 
 def _tensors(node: OperationReport) -> list[tuple[str, str]]:
-    """Returns the operands and the result with placements and collectives, and the group."""
+    """Returns the operands and the result with their placements and collectives, and the group."""
     placements, rows = node.placements, []
     group = node.group.nodes if node.group else []
     if group[-1:] == [node.id]:

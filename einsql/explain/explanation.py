@@ -41,14 +41,14 @@ _NO_DRAWING: dict[type[PlanReport], tuple[str, str]] = {
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """A plan that renders as text, as a value, as a drawing or as a page.
+    """A plan that renders as text, JSON, a drawing or an HTML page.
 
     `print` shows the text, and a notebook shows the page.
 
     Attributes:
-        report: Everything that EXPLAIN shows of the plan.
+        report: The report of the plan, for all formats.
         form: The format of the EXPLAIN statement: "text", "json", "svg" or "html".
-        plan: The plan; None if there are several.
+        plan: The plan; None for a statement with several plans.
     """
 
     report: PlanReport
@@ -61,19 +61,19 @@ class Explanation:
     __repr__ = __str__
 
     def lines(self) -> list[str]:
-        """The lines of the text."""
+        """Returns the lines of the text."""
         return lines(self.report)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as nested dicts and lists of plain values (docs/explain.md)."""
+        """Returns the plan as nested dicts and lists of plain values (docs/explain.md)."""
         return to_dict(self.report)
 
     def to_json(self) -> str:
-        """The plan as JSON text of `to_dict`."""
+        """Returns the JSON text of `to_dict`."""
         return json.dumps(self.to_dict())
 
     def svg(self) -> str:
-        """The plan's graph as an SVG document; repeated operations are drawn once.
+        """Returns the plan's graph as an SVG document; repeated operations are drawn once.
 
         Raises:
             NotSupportedError: The plan has no drawing.
@@ -83,7 +83,7 @@ class Explanation:
         return standalone(drawable(self.report, "svg"))
 
     def html(self) -> str:
-        """The plan as one self-contained HTML page.
+        """Returns the plan as one self-contained HTML page.
 
         Raises:
             NotSupportedError: The plan has no page.
@@ -93,7 +93,7 @@ class Explanation:
         return page(drawable(self.report, "html"))
 
     def _repr_html_(self) -> str:
-        """The page in a frame, for notebooks; the text if there is none."""
+        """Returns the page in a frame, for notebooks; the text if the plan has no page."""
         from html import escape  # a table of entities, and only notebooks need it
 
         if not isinstance(self.report, GraphReport):
@@ -104,7 +104,7 @@ class Explanation:
         )
 
     def rows(self) -> list[tuple[str]]:
-        """The rows of EXPLAIN: the lines of the text, or one document."""
+        """Returns the rows of EXPLAIN: the lines of the text, or one document."""
         documents = {"json": self.to_json, "svg": self.svg, "html": self.html}
         if self.form in documents:
             return [(documents[self.form](),)]
@@ -115,7 +115,7 @@ def drawable(report: PlanReport, form: str) -> GraphReport:
     """Returns a report that has a drawing.
 
     Raises:
-        NotSupportedError: It has none.
+        NotSupportedError: The report has no drawing.
     """
     refuse_drawing(type(report), form)
     assert isinstance(report, GraphReport)
@@ -126,7 +126,7 @@ def refuse_drawing(kind: type[PlanReport], form: str) -> None:
     """Checks that reports of a kind have a format.
 
     Raises:
-        NotSupportedError: They have no drawing or no page.
+        NotSupportedError: Reports of the kind have no drawing or no page.
     """
     if form in ("svg", "html") and kind in _NO_DRAWING:
         message, hint = _NO_DRAWING[kind]

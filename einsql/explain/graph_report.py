@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from einsql.sql.parser.syntax import Explain
 
 MOST_LINES = 400
-"""Longer changes of a graph are shown in full, before and after, instead of compared."""
+"""The most lines of a comparison; longer changes show the graph before and after in full."""
 
 
 def graph_report(
@@ -48,7 +48,7 @@ def graph_report(
     measure: Measure | None,
     cluster: Topology | None = None,
 ) -> GraphReport:
-    """Returns the report of a plan.
+    """Returns the report of a plan over elements.
 
     Args:
         asked: The EXPLAIN statement; VERBOSE adds the changes of each rewrite rule.
@@ -136,7 +136,7 @@ def part_reports(parts: Sequence[Part]) -> list[PartReport]:
 
 
 def names_of(roots: Roots) -> dict[int, str]:
-    """The name of each node, by id, as the printer gives it."""
+    """Returns the printer's name of each node, by id."""
     names: dict[int, str] = {}
     count = 0
     for node in walk(*roots):
@@ -178,7 +178,7 @@ def _steps(steps: Sequence[Step], measures: Sequence[StepMeasure] | None) -> lis
 
 
 def _other_blas(steps: Sequence[Step]) -> str | None:
-    """Returns the name of the BLAS library if steps may call it and it is not NumPy's."""
+    """Returns the name of the BLAS library if a step may call one other than NumPy's."""
     if not any(step.calls_blas for step in steps):
         return None
     library = blas.library()
@@ -188,7 +188,7 @@ def _other_blas(steps: Sequence[Step]) -> str | None:
 def _with_groups(
     nodes: list[OperationReport], operations: Sequence[Operation], placed: Program
 ) -> list[OperationReport]:
-    """Returns the operations with the groups that run together on sites."""
+    """Returns the operations with the groups of operations that run together on sites."""
     nodes = nodes.copy()
     position = {operation.number: n for n, operation in enumerate(operations)}
     for fused in placed.together:
@@ -230,9 +230,9 @@ def _with_kernels(
 
 
 def changes(old: Roots, new: Roots) -> list[str]:
-    """The nodes in which two graphs differ, those of the old one first.
+    """Returns the lines of the nodes in which two graphs differ, the old graph's nodes first.
 
-    Nodes are compared without their numbers, which shift whenever one is added or goes.
+    Nodes are compared without their numbers, which shift when a node is added or removed.
     """
     before, after = _blocks(old), _blocks(new)
     lines: list[str] = []
@@ -251,7 +251,7 @@ def changes(old: Roots, new: Roots) -> list[str]:
 
 
 def _blocks(roots: Roots) -> list[tuple[tuple[str, ...], list[str]]]:
-    """The lines of each operation, without names to compare and as printed."""
+    """Returns the lines of each operation: without names, for comparison, and as printed."""
     names = names_of(roots)
     blocks = []
     for node in walk(*roots):

@@ -27,7 +27,7 @@ def hybrid_report(ctx: Context, asked: Explain, refusal: Error) -> HybridReport:
     """Returns the report of a statement that einsql alone cannot run.
 
     Raises:
-        Error: The refusal, if DuckDB may not run it; what DuckDB's binder finds wrong.
+        Error: The refusal, if DuckDB may not run the statement, or an error of DuckDB's binder.
     """
     inner = asked.statement
     if not hybrid_plan.is_outside(refusal):

@@ -18,11 +18,11 @@ class Measured:
     """The measure of an operation or a step.
 
     Attributes:
-        bytes: Bytes of the results, on one site.
-        bytes_sent: Bytes sent between sites, on several.
-        spilled: Bytes of the results that went to files.
-        boxes: The number of boxes in which a step ran.
-        blocks: The number of tiles of the result, of a plan over tiles.
+        bytes: The bytes of the results, on one site.
+        bytes_sent: The bytes sent between sites, on several sites.
+        spilled: The bytes of the results that were written to temporary files.
+        boxes: The number of boxes of the step.
+        blocks: The number of tiles of the result, for a plan over tiles.
     """
 
     seconds: float
@@ -55,9 +55,9 @@ class ReadReport:
 
     Attributes:
         stored: Whether it is a stored tensor.
-        labels: The labels it is read by.
-        collective: The collectives that bring it to the sites of the operation; "shared" if
-            another operation did.
+        labels: The labels of the operand's keys.
+        collective: The collectives that move the operand to the sites of the operation; "shared"
+            if another operation's collectives moved it.
         bytes_sent: The bytes that these collectives send.
     """
 
@@ -111,7 +111,7 @@ class GroupReport:
     """Operations that run together, block by block.
 
     Attributes:
-        nodes: Their ids; the last one has the measure of all.
+        nodes: The ids of the operations; the last operation has the measure of the group.
         detail: The size of a block, on one site.
     """
 
@@ -121,7 +121,7 @@ class GroupReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedReport:
-    """Seconds at which the first site begins an operation and the last one ends it."""
+    """The times in seconds at which the first site begins an operation and the last ends it."""
 
     begins: float
     ends: float
@@ -133,20 +133,20 @@ class OperationReport:
 
     Attributes:
         labels: The extent of each label.
-        viable: The number of cuts from which its cut was chosen.
+        viable: The number of cuts among which the search chose.
         partition: The number of parts of each label.
-        hint: The parts that a PARTITION hint fixes.
+        hint: The number of parts of each label that a PARTITION hint fixes.
         copies: The number of groups of sites that compute the same.
         collective: The names of the collectives that send bytes.
-        bytes_sent: The bytes that all its collectives send.
-        tra_cost: Floats moved, by the count of the tensor-relational algebra.
-        seconds: Predicted seconds, with the collectives.
-        memory: Bytes of the largest cell.
-        measured: The measure; of a group only the last operation has one that is not 0.
-        text: Its lines in the text of the graph.
+        bytes_sent: The bytes that all collectives of the operation send.
+        tra_cost: The floats moved, by the count of the tensor-relational algebra.
+        seconds: The predicted seconds, with the collectives.
+        memory: The bytes of the largest cell.
+        measured: The measure; in a group only the last operation's measure is not 0.
+        text: The operation's lines in the text of the graph.
         keys: The labels that are keys of the result.
-        bytes: Bytes of the result.
-        cells: The site of each cell of the grid, the last axis fastest; None if there are many.
+        bytes: The bytes of the result.
+        cells: The site of each cell of the grid, the last axis fastest; None for many cells.
         kernel: The kernel, on one site.
         points: The number of points that the kernel visits, on one site.
     """
@@ -181,7 +181,7 @@ class OperationReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedNode:
-    """The simulated work of a cluster node: mean seconds of its sites, and sums of the rest."""
+    """The simulated work of a cluster node: mean seconds of its sites, sums of other fields."""
 
     sites: int
     computing: float
@@ -211,9 +211,9 @@ class CourseReport:
     """The activity of cluster nodes over time.
 
     Attributes:
-        nodes: The numbers of the nodes; of very many a sample.
-        computing: For each of them the computing part of every time interval, 0 to 1.
-        communicating: The same for communication.
+        nodes: The numbers of the nodes; a sample of a large cluster.
+        computing: For each node the computing fraction of each time interval, 0 to 1.
+        communicating: For each node the communicating fraction of each time interval, 0 to 1.
     """
 
     nodes: Sequence[int]
@@ -226,8 +226,8 @@ class SimulationReport:
     """A simulated run.
 
     Attributes:
-        seconds: Seconds until the last site is done.
-        notice: The nodes whose memory is too small, or None.
+        seconds: The seconds until the last site ends.
+        notice: A notice of the nodes whose memory is too small, or None.
     """
 
     seconds: float

@@ -15,8 +15,8 @@ from einsql.sql.parser.syntax import Explain
 def assumed(settings: Settings, asked: Explain) -> tuple[Settings, Topology | None]:
     """Returns the settings to plan under, and the cluster to simulate, if any.
 
-    Links that the options leave out are as in the settings, inside a node as between nodes.
-    The search for cuts gives every site an equal share of its node's links.
+    A link rate that the options omit is the rate of the settings, inside a node and between
+    nodes. The search for cuts assigns each site an equal share of its node's links.
     """
     machine = settings.machine
     if asked.flops is not None:
@@ -39,7 +39,7 @@ def options_text(options: Mapping[str, int | str | None]) -> str:
     """Formats EXPLAIN's options as SQL, except options that are False or None.
 
     Raises:
-        InterfaceError: One of them is the format, which is for SQL.
+        InterfaceError: The format is among the options; only SQL has this option.
     """
     if "format" in map(str.lower, options):
         raise InterfaceError(

@@ -20,7 +20,7 @@ def to_dict(report: PlanReport) -> dict[str, Any]:
 
 
 def plain_attributes(part: DataclassInstance) -> dict[str, Any]:
-    """Returns a part of a report as a dict; attributes that are None are left out."""
+    """Returns a part of a report as a dict, without attributes that are None."""
     shown = (f for f in fields(part) if not f.metadata.get("text_only"))
     attributes = ((f.name, getattr(part, f.name)) for f in shown)
     plain = {name: _plain(attribute) for name, attribute in attributes if attribute is not None}

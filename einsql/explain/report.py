@@ -1,7 +1,7 @@
-"""The report of a plan: everything that EXPLAIN shows, in all its formats.
+"""The report of a plan: the content of EXPLAIN in all its formats.
 
-A report has plain values only: no plan, no program and no connection. Its JSON has the names of
-the fields as keys (docs/explain.md); fields with the metadata `TEXT_ONLY` are not part of it.
+A report has plain values only: no plan, no program and no connection. The keys of its JSON are
+the names of the fields (docs/explain.md). The JSON omits fields with the metadata `TEXT_ONLY`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from einsql.explain.operations import InputReport, Measured, OperationReport, Si
 Lines = Sequence[str]
 
 TEXT_ONLY = {"text_only": True}
-"""Metadata of a field that the JSON leaves out."""
+"""The metadata of a field that the JSON omits."""
 
 
 # ---- parts that several reports have
@@ -22,11 +22,11 @@ TEXT_ONLY = {"text_only": True}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SiteReport:
-    """The work of one site; measured if there is a measure, otherwise predicted.
+    """The work of one site: measured with a measure, otherwise predicted.
 
     Attributes:
-        memory: The most bytes at once, predicted; None for a plan over tiles.
-        seconds: Seconds in kernels; None without a measure.
+        memory: The predicted peak memory in bytes; None for a plan over tiles.
+        seconds: The seconds in kernels; None without a measure.
     """
 
     flops: int
@@ -41,10 +41,10 @@ class Costs:
     """Sums over a plan.
 
     Attributes:
-        floats_moved: Floats moved, by EinDecomp's count.
-        bytes_sent: Bytes sent between different sites.
-        tra_cost: Floats moved, by the count of the tensor-relational algebra.
-        flops: Scalar operations.
+        floats_moved: The floats moved, by EinDecomp's count.
+        bytes_sent: The bytes sent between different sites.
+        tra_cost: The floats moved, by the count of the tensor-relational algebra.
+        flops: The number of scalar operations.
     """
 
     floats_moved: float
@@ -58,8 +58,8 @@ class PartReport:
     """A part of a statement that runs before the rest.
 
     Attributes:
-        id: Its name.
-        plan: The lines of its plan.
+        id: The name of the part.
+        plan: The lines of the part's plan.
     """
 
     id: str
@@ -75,7 +75,7 @@ class RewriteReport:
 
     Attributes:
         fired: The number of places where the rule applied.
-        changes: The changed lines; they begin with "-", "+" or a blank.
+        changes: The lines of the difference, which begin with "-", "+" or a blank.
         after: The lines of the graph after the rule.
     """
 
@@ -92,9 +92,9 @@ class StepReport:
     """A step of a program for one site.
 
     Attributes:
-        nodes: The numbers of its operations.
+        nodes: The numbers of the step's operations.
         points: The number of points that the kernel visits.
-        detail: The size of blocks of several operations, or "".
+        detail: The size of the blocks of a group, or "".
     """
 
     nodes: Sequence[int]
@@ -114,7 +114,7 @@ class ProgramReport:
         rewrites: The rewrite rules that applied; None without VERBOSE.
         graph: The lines of the optimized graph.
         steps: The steps of a program for one site; None on several sites.
-        blas: The BLAS library that ran steps under ANALYZE, if it is not NumPy's.
+        blas: The BLAS library of steps under ANALYZE; None for NumPy's.
     """
 
     parts: Sequence[PartReport]
@@ -127,7 +127,7 @@ class ProgramReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TotalReport(Costs):
-    """Sums over a plan; `memory` is the most bytes that one site has at once."""
+    """Sums over a plan; `memory` is the greatest peak memory of a site, in bytes."""
 
     seconds: float
     memory: int
@@ -144,7 +144,7 @@ class GraphReport:
         notice: A remark of the search, or None.
         cost: The setting `cost`.
         nodes: The operations, producers first.
-        ranks: The processes that shared the work, under ANALYZE on several sites.
+        ranks: The number of processes that ran the plan, under ANALYZE on several sites.
         inputs: The stored tensors.
         result: The id of the operation or tensor that is the result.
     """
@@ -174,9 +174,9 @@ class ChangePart:
     """A change of a statement with several changes.
 
     Attributes:
-        part: Its title, such as `INSERT t`.
-        root: The name of its root in the plan of all changes; None if it has its own plan.
-        plan: Its own plan, on several sites or a GPU.
+        part: The title of the change, such as `INSERT t`.
+        root: The name of its root in the plan of all changes; None for a separate plan.
+        plan: The separate plan of the change, on several sites or a GPU.
     """
 
     part: str
@@ -189,7 +189,7 @@ class ChangesReport:
     """The plans of a statement with several changes.
 
     Attributes:
-        program: The program of all changes on one site; None if each has its own plan.
+        program: The program of all changes on one site; None for separate plans.
     """
 
     parts: Sequence[ChangePart]
@@ -201,7 +201,7 @@ class ChangesReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TileTotal(Costs):
-    """Costs of a plan over tiles; on one site nothing moves.
+    """Costs of a plan over tiles; a plan on one site moves no tiles.
 
     Attributes:
         summary: The costs as one line.
@@ -221,7 +221,7 @@ class TileRewrite:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table1Report:
-    """The plan that Table 1 of the TRA paper gives."""
+    """The plan by the rules of Table 1 of the TRA paper."""
 
     total: TileTotal
     plan: Lines
@@ -236,7 +236,7 @@ class TileReport:
         plan: The lines of the plan.
         considered: The number of plans among which the search chose; None on one site.
         table1: The first plan of the search, under VERBOSE on several sites.
-        rewrites: The rules that led from it to the plan; None without VERBOSE.
+        rewrites: The rules that changed this first plan to the plan; None without VERBOSE.
         per_site: The work of each site, under ANALYZE.
     """
 
@@ -277,7 +277,7 @@ class HybridReport:
     """A statement that is split between DuckDB and einsql.
 
     Attributes:
-        why: The reasons why parts run in DuckDB, in text order.
+        why: The reasons for running parts in DuckDB, in text order.
         once: Subqueries that are computed once for several fragments.
         reads: Tensors that DuckDB reads.
     """

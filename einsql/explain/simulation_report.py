@@ -41,8 +41,8 @@ def simulated(
     """Simulates a plan.
 
     Args:
-        nodes: The reports of the operations.
-        operations: The operations.
+        nodes: The operations' reports.
+        operations: The operations of the plan.
         placed: The steps of every site.
         machine: The machine of a site.
         cluster: The nodes and their network.
@@ -88,7 +88,7 @@ def _report(simulation: Simulation) -> SimulationReport:
 
 
 def _course(simulation: Simulation) -> CourseReport:
-    """Returns the activity of nodes in each interval; of very many nodes a sample."""
+    """Returns the activity of nodes in each interval; a sample of a large cluster's nodes."""
     nodes = np.unique(np.linspace(0, simulation.nodes - 1, MOST_COURSES).astype(np.int64))
     computing, communicating = (
         np.round(simulation.course(spans, BINS)[nodes], 3).tolist()
@@ -103,7 +103,7 @@ def _rows(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
 
 
 def _notice(memory: np.ndarray, most: float | None) -> str | None:
-    """Returns the nodes whose memory is too small."""
+    """Returns a notice of the nodes whose memory is too small, or None."""
     over = 0 if most is None else int((memory > most).sum())
     if most is None or not over:
         return None

@@ -10,7 +10,7 @@ from einsql.explain.cost_text import table
 from einsql.explain.operations import SimulatedNode, SimulationReport
 
 MOST_NODES = 8
-"""Beyond this many nodes the text shows minimum, median, maximum and the busiest node."""
+"""The most nodes with a row each; otherwise statistics and the busiest node are shown."""
 
 _SECONDS = ("computing", "communicating", "waiting")
 
@@ -19,8 +19,8 @@ def simulation_lines(simulation: SimulationReport) -> list[str]:
     """Formats a simulation as lines.
 
     Returns:
-        The end of the run and the shares of the sites' time; then a row for each node, or if
-        there are many, minimum, median and maximum of each column, and the busiest node.
+        The end of the run and the fractions of the sites' time, then a row for each node. A large
+        cluster has rows for minimum, median and maximum of each column, and the busiest node.
     """
     rows = [[name, *_cells(node)] for name, node in _shown(simulation.per_node)]
     head = ["node", *_SECONDS, "utilised", "links", "memory", "sent", "received"]

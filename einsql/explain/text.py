@@ -56,7 +56,7 @@ def program_lines(program: ProgramReport) -> list[str]:
 
 
 def _part_lines(parts: Sequence[PartReport], rest: str) -> Iterator[str]:
-    """Yields the parts that run first, and the title of the rest if there are any."""
+    """Yields the parts that run first, followed by the title of the rest, if there are parts."""
     for part in parts:
         yield f"-- {part.id}"
         yield from part.plan

@@ -20,11 +20,11 @@ from einsql.sql.parser.syntax import Explain
 
 @dataclass(frozen=True, slots=True)
 class TileMeasure:
-    """A measured run.
+    """A measured run of a plan over tiles.
 
     Attributes:
-        run: The blocks, and the bytes that every site sent and received.
-        seconds: Its seconds, without the parts of the statement that run first.
+        run: The blocks, and the bytes that each site sent and received.
+        seconds: The seconds of the run, without the parts of the statement that run first.
     """
 
     run: SiteRun
@@ -35,7 +35,7 @@ def measured(plan: TilePlan, inputs: Inputs, tick: Tick) -> TileMeasure:
     """Runs a plan and measures.
 
     Raises:
-        Error: A part of the statement fails, or a kernel does.
+        Error: A part of the statement or a kernel fails.
     """
     known = plan.complete(inputs, tick)
     start = time.perf_counter()
@@ -53,7 +53,7 @@ def tile_report(
     """Returns the report of a plan; ANALYZE runs and measures it.
 
     Raises:
-        NotSupportedError: A drawing is asked for, or a prediction in seconds.
+        NotSupportedError: The statement requests a drawing or a prediction in seconds.
     """
     refuse_drawing(TileReport, asked.form)
     if asked.network is not None or asked.flops is not None or cluster is not None:
