@@ -1,4 +1,4 @@
-"""A plan as a picture: an SVG drawing of its graph, and one self-contained HTML page."""
+"""Drawings of plans: an SVG drawing of the graph and a self-contained HTML page."""
 
 from einsql.explain.drawing.page import page
 from einsql.explain.drawing.svg import standalone

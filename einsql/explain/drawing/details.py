@@ -12,11 +12,11 @@ from einsql.explain.plain import plain_attributes
 from einsql.explain.report import GraphReport
 
 _BOUND = 4
-"""The most sites of a tile that are written out."""
+"""The most sites of a tile that are listed."""
 
 
 def input_details(number: int, tensor: InputReport, readers: Sequence[str]) -> str:
-    """The section of a stored tensor."""
+    """Returns the section of a stored tensor."""
     rows = [(k, f"[{lo:,}, {hi:,})") for k, (lo, hi) in tensor.keys.items()]
     rows += list(tensor.values.items())
     return _section(
@@ -31,7 +31,7 @@ def input_details(number: int, tensor: InputReport, readers: Sequence[str]) -> s
 
 
 def node_details(node: OperationReport, report: GraphReport, readers: Sequence[str]) -> str:
-    """The section of an operation."""
+    """Returns the section of an operation."""
     parts = [f"<pre>{escape(chr(10).join(node.text))}</pre>"]
     if report.sites > 1:
         parts += [_labels(node), _operands(node, report), _tiles(node)]
@@ -42,7 +42,7 @@ def node_details(node: OperationReport, report: GraphReport, readers: Sequence[s
 
 
 def repeat_details(first: Sequence[str], members: Sequence[str]) -> str:
-    """The section of the box for repetitions of the first operations."""
+    """Returns the section of the box that represents repetitions of the first operations."""
     period = len(first)
     rows = []
     for n in range(0, len(members), period):
@@ -60,11 +60,11 @@ def repeat_details(first: Sequence[str], members: Sequence[str]) -> str:
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """HTML text, which is not escaped again."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], kind: str = "") -> str:
-    """A table; numbers are aligned right."""
+    """Returns a table; numbers are aligned right."""
     lines = [f'<table class="{kind}"><thead><tr>']
     lines += [f"<th>{escape(h)}</th>" for h in head]
     lines.append("</tr></thead><tbody>")
@@ -84,7 +84,7 @@ def _cell(content: object) -> str:
 
 
 def link(name: str) -> Html:
-    """A link to an operation."""
+    """Returns a link to an operation."""
     return Html(f'<a href="#{escape(name)}">{escape(name)}</a>')
 
 
@@ -113,7 +113,7 @@ def _labels(node: OperationReport) -> str:
 
 
 def _operands(node: OperationReport, report: GraphReport) -> str:
-    """Operands with their placements on the site grid and the collectives before the operation."""
+    """Returns the operands, their placements on the site grid and the collectives before them."""
     if not node.reads:
         return ""
     sited = report.sites > 1
@@ -150,15 +150,15 @@ _COSTS = {
     "bytes": "result",
     "points": "points",
 }
-"""The costs of an operation and their names."""
+"""The costs of an operation, with their titles."""
 
 _UNITS = {"bytes": "B", "bytes_sent": "B", "memory": "B", "flops": "flop", "points": "points"}
 _MOVES = ("bytes_sent", "tra_cost", "memory")
-"""Costs that are shown on several sites only."""
+"""Costs that are shown only for plans on several sites."""
 
 
 def _costs(node: OperationReport, sited: bool) -> str:
-    """Everything counted for an operation, predicted beside measured."""
+    """Returns a table of an operation's costs, predicted beside measured."""
     measured = plain_attributes(node.measured) if node.measured else {}
     predicted = plain_attributes(node.floats) if sited else {}
     names = {key: f"floats: {key}" for key in predicted} | _COSTS
@@ -190,7 +190,7 @@ def _amount(key: str, count: float | None) -> Html:
 
 
 def _tiles(node: OperationReport) -> str:
-    """For each operand and the result a picture of its tiles with the sites that have them."""
+    """Returns a picture of the tiles and their sites for each operand and for the result."""
     cells, grid = node.cells, node.placements.grid
     if cells is None or not grid:
         return ""
@@ -213,7 +213,10 @@ def _tensor(
     cells: Sequence[int],
     joint: str,
 ) -> str:
-    """One tensor: rows are its first cut label if that is its first one, columns the rest."""
+    """Returns the tiles of a tensor: the first cut label in rows, the other cut labels in columns.
+
+    A single cut label is in rows only if it is the tensor's first label.
+    """
     parts = dict(grid)
     cut = [x for x in dict.fromkeys(labels) if x in parts]
     down = cut[:1] if cut and (len(cut) > 1 or labels[0] == cut[0]) else []
@@ -241,7 +244,7 @@ def _tensor(
 
 
 def _coordinates(n: int, grid: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """The coordinate of a cell on each axis of the grid, whose last axis runs fastest."""
+    """Returns the coordinate of a cell on each axis of the grid; the last axis varies fastest."""
     at = {}
     for label, parts in reversed(grid):
         n, at[label] = divmod(n, parts)

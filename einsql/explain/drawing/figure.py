@@ -12,18 +12,18 @@ from einsql.explain.operations import InputReport, OperationReport
 from einsql.explain.report import GraphReport
 
 LEAST_HIDDEN = 6
-"""The least operations that a repetition hides; smaller ones are drawn in full."""
+"""The least number of hidden operations; smaller repetitions are drawn in full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A label of an operation and how it is cut.
+    """A label of an operation and its cut.
 
     Attributes:
-        label: Its name.
-        extent: The number of its values.
-        parts: The number of intervals that they are cut into.
-        kept: Whether it is a key of the result; the others are reduced.
+        label: The label's name.
+        extent: The number of the label's values.
+        parts: The number of intervals of the cut.
+        kept: Whether the label is a key of the result; otherwise it is reduced.
     """
 
     label: str
@@ -47,15 +47,15 @@ class Box:
     """A stored tensor, an operation or a repetition of operations.
 
     Attributes:
-        id: The target of links.
+        id: The target of links to the box.
         name: The name in EXPLAIN.
-        kind: The kind of the object that it shows.
-        lines: The computation.
-        bars: Its labels, on several sites.
-        notes: Its costs.
-        share: Its share of the measured time, 0 to 1.
+        kind: The kind of the object in the box.
+        lines: The lines of the computation.
+        bars: The operation's labels, on several sites.
+        notes: The lines of the costs.
+        share: The fraction of the measured time, 0 to 1.
         members: The ids of the hidden boxes of a repetition.
-        first: The ids of the boxes that these repeat.
+        first: The ids of the boxes that the hidden boxes repeat.
     """
 
     id: str
@@ -88,7 +88,7 @@ class Figure:
 
 
 def figure_of(report: GraphReport) -> Figure:
-    """The whole graph of a plan."""
+    """Returns the full graph of a plan."""
     inputs, nodes = report.inputs, report.nodes
     boxes = [_input_box(n, i) for n, i in enumerate(inputs)]
     spent = sum(m.seconds for m in report.measured)
@@ -149,7 +149,7 @@ def _node_box(node: OperationReport, sites: int, spent: float) -> Box:
 
 
 def _notes(node: OperationReport, sites: int) -> list[str]:
-    """The predicted and the measured costs of an operation."""
+    """Returns the predicted and the measured costs of an operation."""
     predicted = [f"{quantity(node.flops)}flop"]
     if sites > 1:
         predicted.append(f"{quantity(node.floats.sum)}floats")
@@ -173,7 +173,7 @@ def _notes(node: OperationReport, sites: int) -> list[str]:
 
 
 def _measured_with(node: OperationReport) -> str | None:
-    """The operation with the measure of this one's group, if it is another one."""
+    """Returns the operation with the measure of the group, unless it is the operation itself."""
     group = node.group.nodes if node.measured and node.group else ()
     return group[-1] if group and group[-1] != node.id else None
 
@@ -182,10 +182,10 @@ def _measured_with(node: OperationReport) -> str | None:
 
 
 def folded(figure: Figure, report: GraphReport) -> Figure | None:
-    """The figure with repeated operations drawn once, or None if little repeats.
+    """Returns the figure with repeated operations drawn once, or None without a long repetition.
 
-    The first of the repetitions stays; one box stands for all the others, together with
-    the stored tensors that only they read.
+    The first repetition is drawn. One box represents all other repetitions and the stored
+    tensors that only these read.
     """
     inputs = sum(b.kind is BoxKind.INPUT for b in figure.boxes)
     repeat = repetition(_signatures(report))
@@ -227,7 +227,7 @@ def folded(figure: Figure, report: GraphReport) -> Figure | None:
 
 
 def _signatures(report: GraphReport) -> list[object]:
-    """The operation, cut and placement of each box; equal ones are drawn alike."""
+    """Returns the operation, cut and placement of each box; boxes with equal ones look equal."""
     at = {node.id: n for n, node in enumerate(report.nodes)}
     shapes = {
         i.id: (tuple(map(tuple, i.keys.values())), tuple(i.values.values())) for i in report.inputs
@@ -243,7 +243,7 @@ def _signatures(report: GraphReport) -> list[object]:
 
 
 def _nameless(node: OperationReport) -> str:
-    """The text of an operation with numbers in the place of its operands' names."""
+    """Returns the text of an operation with numbers instead of its operands' names."""
     text = "\n".join(node.text[1:])
     for n, name in enumerate(dict.fromkeys(r.id for r in node.reads)):
         text = re.sub(rf"(?<![\w.]){re.escape(name)}(?=[.\[])", f"#{n}", text)
@@ -251,7 +251,7 @@ def _nameless(node: OperationReport) -> str:
 
 
 def repetition(items: Sequence[object]) -> tuple[int, int, int] | None:
-    """The longest run of equal stretches: where it starts, their length and number."""
+    """Returns the start, period and count of the longest run of equal sequences."""
     best: tuple[int, int, int] | None = None
     covered = 0
     for period in range(1, len(items) // 2 + 1):

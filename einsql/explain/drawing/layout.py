@@ -1,8 +1,8 @@
 """The layout of a layered graph: layers, their order, coordinates (Sugiyama et al.).
 
-Edges run downwards. A long edge passes every layer between its ends through a *bend*, a
-box without a size, so that it finds its way between the others. Nothing is random: equal
-graphs give equal drawings.
+Edges point downwards. A long edge passes every layer between its ends through a *bend*, a box
+without a size, so that the edge has a path between other boxes. The layout is deterministic:
+equal graphs have equal drawings.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Layout:
 
     Attributes:
         corners: The upper left corner of each box.
-        paths: For each edge its points from the source's lower side to the target's upper
-            one; between the points 2n and 2n + 1 it crosses layers, elsewhere it is straight.
+        paths: The points of each edge from the source's lower side to the target's upper
+            side. Between points 2n and 2n + 1 it crosses layers; elsewhere it is straight.
         width: The width of the drawing, in pixels.
         height: The height of the drawing, in pixels.
     """
@@ -46,11 +46,11 @@ class Layout:
 
 
 def layered(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
-    """Lays a graph out.
+    """Computes the layout of a graph.
 
     Args:
         sizes: The width and height of each box, in pixels; producers come before their readers.
-        edges: Pairs (source, target), each once.
+        edges: Distinct pairs (source, target).
     """
     layer = _layers(len(sizes), edges)
     grid = _Grid(sizes, edges, layer)
@@ -60,7 +60,7 @@ def layered(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
 
 
 def _layers(boxes: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """The longest way to each box; a box that reads nothing is right above its reader."""
+    """Returns the longest path to each box; a box without sources is right above its reader."""
     layer = [0] * boxes
     readers: list[list[int]] = [[] for _ in range(boxes)]
     reads = [False] * boxes
@@ -75,7 +75,7 @@ def _layers(boxes: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 class _Grid:
-    """Boxes and bends by layer; positions in a layer are kept from left to right."""
+    """Boxes and bends by layer, ordered from left to right in each layer."""
 
     def __init__(
         self, sizes: Sequence[Point], edges: Sequence[tuple[int, int]], layer: list[int]
@@ -108,7 +108,7 @@ class _Grid:
     # ---- the order within layers
 
     def reduce_crossings(self) -> None:
-        """Sorts each layer by its neighbours' positions, down and up, and keeps the best order."""
+        """Sorts each layer by its neighbours' positions, down and up; selects the best order."""
         best, fewest = [list(r) for r in self.rows], self._crossings()
         for sweep in range(_SWEEPS):
             if fewest == 0:
@@ -135,7 +135,7 @@ class _Grid:
         row.sort(key=centre)
 
     def _crossings(self) -> int:
-        """The number of pairs of edges that cross: inversions between each layer and the next."""
+        """Returns the number of crossing pairs of edges: inversions between consecutive layers."""
         total = 0
         for upper, lower in pairwise(self.rows):
             place = {n: k for k, n in enumerate(lower)}
@@ -150,12 +150,12 @@ class _Grid:
     # ---- coordinates
 
     def straighten(self) -> None:
-        """Moves every layer as near to its neighbours as its order allows, down and up."""
+        """Moves the boxes of each layer towards their neighbours without a change of order."""
         for row in self.rows:
             self._move(row, [self.x[n] for n in row])
         for sweep in range(2 * _SWEEPS):
             down = sweep % 2 == 0
-            # Once each layer has seen the others from one side, both sides count.
+            # After two passes in each direction the neighbours of both sides have weight.
             one = self.above if down else self.below
             for row in self.rows if down else reversed(self.rows):
                 near = [one[n] if sweep < 4 else self.above[n] + self.below[n] for n in row]
@@ -163,7 +163,7 @@ class _Grid:
         self._align()
 
     def _align(self) -> None:
-        """Makes stretches of long edges vertical where their neighbours leave room."""
+        """Makes segments of long edges vertical where their neighbours leave space."""
         beside: dict[int, tuple[int | None, int | None]] = {}
         for row in self.rows:
             for k, n in enumerate(row):
@@ -189,13 +189,13 @@ class _Grid:
                 self.x[m] = x
 
     def _room(self, left: int | None, right: int | None) -> Point:
-        """Between which positions a bend may move."""
+        """Returns the least and greatest position of a bend between its neighbours."""
         lo = -inf if left is None else self.x[left] + self.sizes[left][0] / 2 + GAP / 2
         hi = inf if right is None else self.x[right] - self.sizes[right][0] / 2 - GAP / 2
         return lo, hi
 
     def _centre(self, n: int, near: list[int]) -> float:
-        """The mean of neighbours' positions; bends of one edge want to be below each other."""
+        """Returns the mean of neighbours' positions; bends of one edge attract each other more."""
         if not near:
             return self.x[n]
         weights = [_STRAIGHT if m >= self.boxes and n >= self.boxes else 1.0 for m in near]
@@ -203,10 +203,10 @@ class _Grid:
         return total / sum(weights)
 
     def _move(self, row: list[int], wanted: list[float]) -> None:
-        """The nearest positions to the wanted ones (least squares) that keep their distances.
+        """Moves a layer to the nearest positions (least squares) with the required distances.
 
-        Without its distances to the left end a layer must not decrease, which pooling
-        neighbours that do gives exactly.
+        After subtraction of the required offsets from the left end, positions must not
+        decrease. Pooling of adjacent positions that decrease is the exact solution.
         """
         offsets, reached = [], 0.0
         for k, n in enumerate(row):
@@ -256,7 +256,7 @@ class _Grid:
         return Layout(corners, paths, round(right + MARGIN, 1), round(y - DROP + MARGIN, 1))
 
     def _ports(self, neighbours: list[list[int]]) -> dict[tuple[int, int], float]:
-        """The ends of edges at each box: side by side, in the order of their other ends."""
+        """Returns the ends of edges at each box: side by side, in the order of their other ends."""
         ports = {}
         for n in range(self.boxes):
             near = sorted(neighbours[n], key=lambda m: self.x[m])

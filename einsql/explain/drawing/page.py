@@ -1,4 +1,4 @@
-"""The HTML page of a plan: one file, no requests, readable without scripts and on paper."""
+"""The HTML page of a plan: one file without requests, readable without scripts and on paper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from einsql.explain.text import lines
 
 
 def page(report: GraphReport) -> str:
-    """The HTML document of a plan."""
+    """Returns the HTML document of a plan."""
     sql, text = report.statement, "\n".join(lines(report))
     figure = figure_of(report)
     short = folded(figure, report)
@@ -59,7 +59,7 @@ def _file(name: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Escaped text; characters that no document may contain are replaced."""
+    """Returns escaped text; characters that are invalid in documents are replaced."""
     return escape(text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd"))
 
 
@@ -78,7 +78,7 @@ _TOTALS = {
     "seconds": ("predicted", "s", "for the machine that the settings describe"),
     "memory": ("site memory", "B", "the most that one site holds at once"),
 }
-"""Name, unit and meaning of each total."""
+"""The name, unit and meaning of each total."""
 
 
 def _header(report: GraphReport) -> str:
@@ -122,7 +122,7 @@ def _tools(report: GraphReport, foldable: bool) -> str:
 
 
 def _hint(report: GraphReport) -> str:
-    """Instructions for the graph."""
+    """Returns instructions for the use of the graph."""
     hint = "<p>Choose an operation or a tensor in the graph to see its details.</p>"
     if report.sites > 1:
         hint += (
@@ -135,7 +135,7 @@ def _hint(report: GraphReport) -> str:
 
 
 def _sections(report: GraphReport, figure: Figure, short: Figure | None) -> list[str]:
-    """The details of everything that is drawn."""
+    """Returns the details of all operations, tensors and repetitions of the drawing."""
     readers: list[list[str]] = [[] for _ in figure.boxes]
     for a in figure.arrows:
         readers[a.source].append(figure.boxes[a.target].id)
@@ -151,7 +151,7 @@ def _sections(report: GraphReport, figure: Figure, short: Figure | None) -> list
 
 
 def _operations(report: GraphReport) -> str:
-    """A table of all operations, which screen readers read in place of the graph."""
+    """Returns a table of all operations, the graph's alternative for screen readers."""
     sited = report.sites > 1
     measured = bool(report.measured)
     head = ["operation", "kind", "labels" + " (÷ parts)" * sited, "reads"]
@@ -181,7 +181,7 @@ def _operations(report: GraphReport) -> str:
 
 
 def _rewrites(report: GraphReport) -> str:
-    """The changes of each rewrite rule, for VERBOSE."""
+    """Returns the changes of each rewrite rule, for VERBOSE."""
     steps = report.program.rewrites
     if steps is None:
         return ""

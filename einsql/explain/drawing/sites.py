@@ -12,7 +12,7 @@ from einsql.explain.plain import plain_attributes
 from einsql.explain.report import GraphReport
 
 _ROW = 14
-"""Height of a node's row in the course, in pixels."""
+"""The height of a node's row in the chart of activity over time, in pixels."""
 
 _COURSE = (("computing", "computing"), ("communicating", "moving"))
 """The activities of a node that are drawn, with their classes."""
@@ -21,13 +21,13 @@ _SECONDS = ("seconds", "computing", "communicating", "waiting")
 
 
 def sites(report: GraphReport) -> str:
-    """Bars of the work of each site."""
+    """Returns bars for the work of each site."""
     rows = [plain_attributes(site) for site in report.per_site]
     return _block("Sites", _charts(rows, "site")) if rows else ""
 
 
 def simulated(report: GraphReport) -> str:
-    """The work of the nodes of a simulation, in sum and over time."""
+    """Returns the work of a simulation's nodes, in sum and over time."""
     simulation = report.simulation
     if simulation is None:
         return ""
@@ -94,7 +94,7 @@ def _course(course: CourseReport) -> str:
 
 
 def _runs(parts: list[tuple[float, ...]]) -> Iterator[tuple[str, int, int]]:
-    """The class, start and length of each run of intervals with the same main activity."""
+    """Yields the class, start and length of each run of intervals with the same main activity."""
     x = 0
     for kind, same in groupby(parts, _most):
         width = len(list(same))
@@ -104,6 +104,6 @@ def _runs(parts: list[tuple[float, ...]]) -> Iterator[tuple[str, int, int]]:
 
 
 def _most(part: tuple[float, ...]) -> str:
-    """The class of the main activity of an interval; "" while sites wait."""
+    """Returns the class of the main activity of an interval; "" while sites wait."""
     most = max(range(len(part)), key=part.__getitem__)
     return _COURSE[most][1] if part[most] > 1 - sum(part) else ""

@@ -1,4 +1,4 @@
-"""A figure as SVG: boxes with operations and their cuts, arrows with the moved bytes."""
+"""A figure as SVG: boxes with operations and their cuts, arrows with moved bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from einsql.explain.drawing.layout import Layout, Point, layered
 from einsql.explain.report import GraphReport
 
 LETTER = 6.63
-"""Width of a letter of the monospaced font at 11 px."""
+"""The width of a letter of the monospaced font at 11 px, in pixels."""
 _LINE = 16.0
 """The height of a line of text in a box, in pixels."""
 _PAD = 10.0
@@ -39,7 +39,7 @@ _SEGMENTS = 32
 
 
 def standalone(report: GraphReport) -> str:
-    """The graph of a plan as an SVG document of its own; repetitions are drawn once."""
+    """Returns the graph of a plan as an SVG document; repetitions are drawn once."""
     full = figure_of(report)
     figure = folded(full, report) or full
     style = files(__package__).joinpath("graph.css").read_text(encoding="utf-8")
@@ -47,13 +47,13 @@ def standalone(report: GraphReport) -> str:
 
 
 def draw(figure: Figure, title: str, name: str = "graph", style: str = "") -> str:
-    """An SVG element.
+    """Returns an SVG element.
 
     Args:
         figure: The boxes and arrows.
         title: The accessible name.
         name: The element's id, unique in a page.
-        style: A style element, unless the page has one.
+        style: The style element; "" if the page has one.
     """
     layout = layered(
         [_size(b) for b in figure.boxes], [(a.source, a.target) for a in figure.arrows]
@@ -80,7 +80,7 @@ def _number(x: float) -> str:
 
 
 def _text(text: str) -> str:
-    """Escaped text; control characters, which XML cannot contain, are replaced."""
+    """Returns escaped text; control characters, which are invalid in XML, are replaced."""
     shown = "".join(c if c in "\t\n" or unicodedata.category(c) != "Cc" else "\ufffd" for c in text)
     return escape(shown.encode("utf-8", "replace").decode("utf-8"))
 
@@ -169,7 +169,7 @@ def _bar_text(bar: Bar) -> str:
 
 
 def _bar(bar: Bar, left: float, y: float) -> list[str]:
-    """A label, and its interval cut into its parts."""
+    """Returns a label, and its interval divided into its parts."""
     kind = "kept" if bar.kept else "reduced"
     shown = min(bar.parts, _SEGMENTS)
     step = _TRACK / shown
@@ -210,7 +210,7 @@ def _arrow(arrow: Arrow, path: list[Point], figure: Figure) -> str:
 
 
 def _labels(figure: Figure, layout: Layout) -> list[str]:
-    """The labels of arrows, drawn last and next to the reader."""
+    """Returns the labels of arrows, which are drawn last and next to the reader."""
     labels: list[str] = []
     there: list[tuple[float, float, float]] = []
     for arrow, path in zip(figure.arrows, layout.paths, strict=True):
