@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _COUNTING = ("INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "COPY", "MERGE INTO", "TRUNCATE")
 _SHOWING = ("SELECT", "FROM", "VALUES", "PIVOT", "UNPIVOT", "EXECUTE")
-"""Statements whose result columns may have any names, also "Success"."""
+"""Statements whose result columns may have any name, including "Success"."""
 _NAMING = (
     "CREATE",
     "INSERT",
@@ -43,10 +43,10 @@ _NAMING = (
     "DROP",
     "TRUNCATE",
 )
-"""Statements that create, change or drop the object that they name first."""
+"""Statements that create, change or drop the object of their first name."""
 _BEFORE_NAME = {"OR", "REPLACE", "IGNORE", "TEMP", "TEMPORARY", "INTO", "FROM"}
 _BEFORE_NAME |= {"IF", "NOT", "EXISTS", "TABLE", "UNIQUE", "PERSISTENT"}
-"""Words between the verb of such a statement and the name."""
+"""Words between the verb of a definition and the name."""
 _INSTEAD = {
     ("TRUNCATE", "tensor"): "DELETE FROM {} takes all its rows away.",
     ("DROP", "tensor"): "DROP TENSOR {} drops it.",
@@ -57,7 +57,7 @@ _MAKING = ("CREATE", "ALTER")
 _TRANSACTION = ("BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT")
 """Statements that begin or end a transaction."""
 _READING = ("INSERT", "UPDATE", "DELETE", "MERGE", "MERGE INTO", "WITH", "COPY")
-"""Other statements that may read tables and tensors; both must be of one commit."""
+"""Other statements that may read tables and tensors; both reads need the same commit."""
 
 
 def run(ctx: Context, sql: str, refusal: Error) -> TableResult | int:
@@ -72,7 +72,7 @@ def run(ctx: Context, sql: str, refusal: Error) -> TableResult | int:
         The rows, or the number of changed rows; -1 if the number is unknown.
 
     Raises:
-        Error: The statement would change a tensor, or DuckDB refuses it.
+        Error: The statement would change a tensor, or DuckDB refuses the statement.
     """
     structure = Structure(tokenize(sql))
     check(ctx, structure, refusal)
@@ -110,7 +110,7 @@ def register_table(ctx: Context, name: str, rows: object) -> None:
 
     Raises:
         ProgrammingError: A stored tensor, a view or another table has the name.
-        InterfaceError: DuckDB cannot read it.
+        InterfaceError: DuckDB cannot read the rows.
     """
     duck, stored = ctx.duck, ctx.store.get(name)
     if isinstance(stored, Tensor) and stored.borrowed:
@@ -156,7 +156,7 @@ def change_setting(ctx: Context, text: str, refusal: Error) -> None:
     """Changes a setting that only DuckDB has.
 
     Raises:
-        Error: DuckDB refuses it, or einsql relies on it.
+        Error: DuckDB refuses the change, or einsql relies on the setting.
     """
     check(ctx, Structure(tokenize(text)), refusal)
     with ctx.duck.profiling.of(ctx.duck.con, True):
@@ -168,7 +168,7 @@ def check(ctx: Context, structure: Structure, refusal: Error) -> None:
     """Refuses statements that DuckDB may not run.
 
     Raises:
-        Error: The statement would change a tensor, the catalog, or a setting einsql relies on.
+        Error: The statement would change a tensor, the catalog or a setting of einsql.
     """
     tokens = structure.tokens
     guard.refuse(tokens, ctx.duck.database)
@@ -182,7 +182,7 @@ def check(ctx: Context, structure: Structure, refusal: Error) -> None:
 
 
 def _check_reset(structure: Structure) -> None:
-    """Refuses RESET of a setting of einsql's, which DuckDB may have under the same name."""
+    """Refuses RESET of an einsql setting; DuckDB may have a setting of the same name."""
     last = structure.tokens[-1]
     name = last.text.lower()
     if name in SETTINGS:
@@ -195,7 +195,7 @@ def _check_reset(structure: Structure) -> None:
 
 
 def _check_prepared(ctx: Context, structure: Structure, sql: str) -> None:
-    """Refuses PREPARE of a statement that reads einsql objects; DuckDB would keep their state."""
+    """Refuses PREPARE of a statement that reads einsql objects; DuckDB would cache their state."""
     words = map(structure.word, range(len(structure.tokens)))
     first = next((n + 1 for n, word in enumerate(words) if word == "AS"), None)
     if first is None or first >= len(structure.tokens):
@@ -242,7 +242,7 @@ def check_scripts(ctx: Context, folder: str) -> None:
     """Refuses import scripts that name the catalog or end the transaction of the import.
 
     Raises:
-        Error: A script of the directory does so.
+        Error: A script of the directory names the catalog or ends the transaction.
     """
     for name in ("schema.sql", "load.sql"):
         path = os.path.join(folder, name)
@@ -268,7 +268,7 @@ def check_scripts(ctx: Context, folder: str) -> None:
 
 
 def _check_described(ctx: Context, structure: Structure) -> None:
-    """Refuses DESCRIBE and its kin for a file that DuckDB cannot read.
+    """Refuses DESCRIBE and similar statements for a file that DuckDB cannot read.
 
     Raises:
         NotSupportedError: The file contains a tensor.
@@ -286,14 +286,14 @@ def _check_described(ctx: Context, structure: Structure) -> None:
 
 
 def _check_names(ctx: Context, structure: Structure, refusal: Error) -> None:
-    """Refuses statements that would create or change an object under a name of einsql's.
+    """Refuses statements that would create or change an object with the name of an einsql object.
 
     Raises:
         ProgrammingError: A new table would have the name of a tensor or a view.
         Error: The refusal, if the statement would change a tensor.
     """
     word, at = structure.word(0), 1
-    if word == "ALTER":  # tables and views alike
+    if word == "ALTER":  # tables and views
         words = list(map(structure.word, range(len(structure.tokens))))
         for n in range(3, len(words)):
             if words[n - 2 : n] == ["RENAME", "TO"]:
@@ -330,7 +330,7 @@ def _check_names(ctx: Context, structure: Structure, refusal: Error) -> None:
         return
     kind = kind_of(existing)
     if prefix:
-        if token.text.lower() in ctx.duck.names():  # DuckDB has a table of this name, too
+        if token.text.lower() in ctx.duck.names():  # DuckDB also has a table of this name
             return
         raise NotSupportedError(
             f"{existing.name} is a {kind}, which {word} names without a schema",
@@ -346,7 +346,7 @@ def _check_names(ctx: Context, structure: Structure, refusal: Error) -> None:
 
 
 def _check_new(ctx: Context, token: Token) -> None:
-    """Refuses a new table under the name of an einsql object."""
+    """Refuses a new table with the name of an einsql object."""
     existing = ctx.store.get(token.text)
     if existing is not None:
         kind = kind_of(existing)

@@ -46,14 +46,14 @@ class PlannedFragment:
 
     Attributes:
         plan: The plan.
-        names: The column names that DuckDB sees.
+        names: The column names in DuckDB.
     """
 
     plan: Plan | TilePlan
     names: tuple[str, ...]
 
     def shown(self, inputs: Mapping[str, Fields], tick: Tick) -> object:
-        """Runs the plan and returns an Arrow stream or table for DuckDB to read."""
+        """Runs the plan and returns an Arrow stream or table for DuckDB."""
         query_result = self.plan.result(inputs, tick)
         if isinstance(query_result, Result):
             return stream(query_result, self.names)
@@ -66,11 +66,11 @@ class FragmentRunner:
 
     Attributes:
         ctx: The session.
-        tables: Reads the tables that are operands.
+        tables: The reader of tables that are operands.
         has_gradient: Whether the statement calls GRADIENT. DuckDB has no such function, so
-            every query that a loss may read becomes a fragment where it can.
-        plans: The planned fragments and tensors, by the name that DuckDB sees.
-        once: Plans of subqueries that several fragments read, by name, in execution order.
+            every query that a loss may read becomes a fragment if it binds.
+        plans: The planned fragments and tensors, by their name in DuckDB.
+        once: The plans of subqueries that several fragments read, by name, in execution order.
     """
 
     ctx: Context
@@ -135,7 +135,7 @@ class FragmentRunner:
         """Binds and plans a fragment.
 
         Returns:
-            The plan and the inputs that binding has read.
+            The plan, and the inputs that were read during binding.
         """
         binder = self.binder(fragment.tree, fragment.foreign)
         bound = Bound(binder.bind_any(fragment.tree), binder)
@@ -143,7 +143,7 @@ class FragmentRunner:
         return PlannedFragment(plan_query(self.ctx, bound), names), bound.inputs
 
     def compute(self, requested: Sequence[Fragment], tensors: Sequence[str]) -> dict[str, object]:
-        """Runs fragments and reads tensors. Returns the relations that DuckDB sees, by name."""
+        """Runs fragments and reads tensors. Returns the relations for DuckDB, by name."""
         ctx = self.ctx
         try:
             shared, fragments = share(requested, query_binder(ctx).catalog.view)
@@ -215,7 +215,7 @@ class FragmentRunner:
             self._release()
 
     def _release(self) -> None:
-        """Frees the arrays that the statement has read and computed."""
+        """Releases the arrays that the statement has read and computed."""
         self._shared.relations.clear()
         self._shared.fields.clear()
         self.tables.forget()
@@ -228,19 +228,19 @@ def bound_over_tables(
 ) -> tuple[T, QueryBinder]:
     """Binds a statement that changes tensors.
 
-    If it begins with WITH, DuckDB tables may be operands, because DuckDB cannot run the
-    statement itself.
+    In a statement that begins with WITH, DuckDB tables may be operands, because DuckDB cannot run
+    the statement itself.
 
     Args:
         ctx: The session.
         tree: The statement.
-        bind: Binds the statement with the binder factory that it is called with.
+        bind: Callback that binds the statement with a binder factory, its argument.
 
     Returns:
         The results of `bind`.
 
     Raises:
-        Error: The statement is wrong, or outside the tensor fragment.
+        Error: The statement is invalid or outside the tensor fragment.
     """
     try:
         return bind(partial(query_binder, ctx))
@@ -258,10 +258,10 @@ def bound_over_tables(
 
 
 def check_groups(roots: Iterable[Relation], catalog: BinderCatalog) -> None:
-    """Refuses operands whose table rows are too far apart for a dense tensor.
+    """Refuses tables as operands if their rows are too sparse for a dense tensor.
 
     Raises:
-        NotSupportedError: A table has such rows.
+        NotSupportedError: The rows of a table are too sparse.
     """
     tables = catalog.operand_tables
     for root in roots if tables else ():
@@ -294,7 +294,7 @@ def _body(item: Definition) -> object:
 
 
 def _filled(result: Result) -> Fields:
-    """Returns the fields of a result, adding flag arrays omitted because all are True."""
+    """Returns the fields of a result; adds flag arrays, which are omitted if all flags are True."""
     schema = result.schema
     missing = [f.name for f in schema.fields if f.name not in result.fields]
     flags = {n: np.broadcast_to(np.True_, schema.shape) for n in missing}

@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from einsql.planner.context import Context
 
 _DUCKDBS = ("range", "generate_series")
-"""Table functions that DuckDB has as well."""
+"""Table functions of einsql that DuckDB also has."""
 
 _DONE = "MATERIALIZED_RELATION"
-"""DuckDB's type of a relation that is already materialized, as for statements without rows."""
+"""DuckDB's type of a materialized relation, also the type for statements without rows."""
 _GRADIENT = re.compile(r"\bgradient\s*\(", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")
 _REPEATED = re.compile(r"(.*)_[0-9]+", re.DOTALL)
@@ -59,12 +59,12 @@ class Hybrid:
 
     Attributes:
         text: The text for DuckDB, with its parameters.
-        parts: The fragments, and the reasons why the rest runs in DuckDB.
-        runner: Plans and runs the fragments.
+        parts: The fragments, and the reasons for running the rest in DuckDB.
+        runner: The runner of the fragments.
         defined: einsql's views and macros that the text needs, in dependency order: the kind
             to DROP, the name, and the text after CREATE VIEW or MACRO.
         needs_erf: Whether the text calls ERF, which DuckDB lacks.
-        hinted: Whether the text for DuckDB still has an optimizer hint.
+        hinted: Whether the text for DuckDB contains an optimizer hint.
         is_query: Whether binding the statement for its columns has no side effects.
         version: The store's version when the statement was split.
     """
@@ -133,7 +133,7 @@ def split_from(ctx: Context, sql: str, start: int) -> Hybrid:
 
 
 def split_insert(ctx: Context, sql: str) -> Hybrid:
-    """Splits the query of an INSERT. Names of the statement's own WITH belong to DuckDB."""
+    """Splits the query of an INSERT. Names of the statement's own WITH refer to DuckDB."""
     parts, _ = _parts(ctx, sql)
     splitter = Splitter(sql, parts)
     tokens = splitter.structure.tokens
@@ -183,8 +183,8 @@ def _expanded(binder: QueryBinder, call: exp.Anonymous) -> str | None:
 def is_ours(ctx: Context, prefix: Sequence[str], name: str) -> bool:
     """Returns True if a qualified name refers to the einsql object of that bare name.
 
-    A file that DuckDB wrote may contain a table and a tensor of one name. The name qualified
-    by its database then refers to the table.
+    A file that DuckDB wrote may contain a table and a tensor of the same name. Qualified by the
+    database, the name then refers to the table.
     """
     if ctx.store.get(name) is None:
         return False
@@ -234,10 +234,10 @@ def is_tensor_file(ctx: Context, name: str) -> bool:
 
 
 def check(ctx: Context, hybrid: Hybrid) -> None:
-    """Has DuckDB bind the remaining text, over fragments without rows.
+    """Binds the remaining text in DuckDB, over fragments without rows.
 
     Raises:
-        Error: It is wrong.
+        Error: The text is invalid.
     """
     with ctx.duck.showing(_empties(ctx, hybrid)):
         _table(ctx, hybrid, [None for _ in hybrid.text.parameters], most=0)
@@ -287,10 +287,10 @@ def _empty(hybrid: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -
 
 
 def run(ctx: Context, hybrid: Hybrid) -> TableResult:
-    """Computes the fragments, then has DuckDB run the remaining text over them.
+    """Computes the fragments, then runs the remaining text over them in DuckDB.
 
     Raises:
-        Error: A fragment fails, or DuckDB does.
+        Error: A fragment or DuckDB fails.
     """
     ctx.memory.lend()
     with ctx.duck.showing(_relations(ctx, hybrid)):
@@ -334,7 +334,7 @@ def answer_again(ctx: Context, hybrid: Hybrid) -> Rows | None:
 
 
 def _relations(ctx: Context, hybrid: Hybrid) -> dict[str, object]:
-    """Returns the relations for DuckDB: tensors, and fragments, which are computed now."""
+    """Computes the fragments. Returns the relations for DuckDB: tensors and fragments."""
     named = hybrid.parts.relations.values()
     tensors = [n for n in named if not isinstance(ctx.store.get(n), Definition)]
     return hybrid.runner.compute(hybrid.parts.fragments, tensors)
@@ -381,15 +381,15 @@ def _table(
             raise
         failure = translate(error, "\n".join([text, *(d for _, _, d in hybrid.defined)]))
         unplaced = isinstance(error, duckdb.BinderException | duckdb.CatalogException)
-        if unplaced and not ctx.store.in_transaction:  # asking would abort one that can go on
+        if unplaced and not ctx.store.in_transaction:  # EXPLAIN would abort a usable transaction
             failure.position = _place(duck, text)
         elif failure.position is not None and failure.position >= len(text):
-            failure.position = None  # a file of a view
+            failure.position = None  # the position is in a view's definition
         ctx.duck.failed(error)
         raise _told(hybrid, failure) from None
     finally:
         for one in reversed(there):
-            with suppress(duckdb.Error):  # a transaction that failed has dropped it
+            with suppress(duckdb.Error):  # a failed transaction has already dropped it
                 duck.execute(f"DROP {one}").fetchall()
     busy = Inherited(ctx.lock)
     return TableResult(relation, names, tuple(str(t) for t in relation.types), busy, text)
@@ -409,7 +409,7 @@ def _names(
 
 
 def _spelled(duck: Any, name: str, hybrid: Hybrid) -> str:
-    """Returns a column's name with the fragments' source text, in DuckDB's spelling."""
+    """Returns a column's name with the fragments' source text, in DuckDB's format."""
     for fragment in hybrid.parts.fragments:
         stands = f"({shown(fragment.name, fragment.names)})"
         if PREFIX not in name or stands not in _SPACE.sub(" ", name):
@@ -424,7 +424,7 @@ def _spelled(duck: Any, name: str, hybrid: Hybrid) -> str:
 
 def _place(duck: Any, text: str) -> int | None:
     """Returns the position of a binder error of DuckDB, which EXPLAIN reports."""
-    import duckdb  # it is open
+    import duckdb  # loaded, because a connection is open
 
     try:
         duck.execute(f"EXPLAIN {text}")
@@ -436,7 +436,7 @@ def _place(duck: Any, text: str) -> int | None:
 
 
 def _told(hybrid: Hybrid, error: Error) -> Error:
-    """DuckDB's error at its place in the statement, or the binder's if it is the same."""
+    """Returns DuckDB's error with its position in the statement, or the binder's equal error."""
     if isinstance(error, UnknownHere) and names_ours(error) and hybrid.parts.wrong:
         known = [e for e in hybrid.parts.wrong if not isinstance(e, UnknownHere)]
         return (known or hybrid.parts.wrong)[0]

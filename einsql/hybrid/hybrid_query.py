@@ -20,7 +20,7 @@ class HybridQuery:
 
     Attributes:
         text: The query.
-        refusal: The binder's error, why einsql alone cannot run the query.
+        refusal: The binder's error: the reason why einsql alone cannot run the query.
         split: The split query, after the first run.
     """
 

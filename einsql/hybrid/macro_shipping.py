@@ -1,4 +1,4 @@
-"""Definitions, for DuckDB, of the einsql views and macros that a statement needs."""
+"""Definitions in DuckDB of the einsql views and macros that a statement needs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
             macro(low)
 
     def within(work: Callable[[], str]) -> str:
-        """Returns a definition's text, after adding the definitions that it reads and calls."""
+        """Adds the definitions that a definition reads and calls; returns the definition's text."""
         before = dict(relations)
         relations.clear()
         body = work()

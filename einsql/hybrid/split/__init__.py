@@ -1,1 +1,1 @@
-"""Which parts of a statement are tensor work, and the text that is left for DuckDB."""
+"""Separates the tensor fragments of a statement from the remaining text for DuckDB."""

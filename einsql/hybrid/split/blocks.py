@@ -1,7 +1,7 @@
 """The structure of queries by their tokens: WITH, operands of set operations, SELECT clauses.
 
-It needs no more of the grammar than parentheses and the words that begin clauses, so it
-reads every query DuckDB knows, and each part knows its place in the text.
+Parsing uses only parentheses and the words that begin clauses. It therefore reads every query of
+DuckDB, and each part has its position in the text.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Cte:
         name: The name.
         range: The tokens from the name to the closing parenthesis.
         query: The query in the parentheses.
-        plain: Whether there is no more than a column list before AS.
+        plain: Whether only a column list precedes AS.
     """
 
     name: str
@@ -90,9 +90,9 @@ class Reference:
     Attributes:
         range: The name, with the arguments of a function.
         name: The name.
-        is_text: Whether the name is a string, as of a file.
-        is_call: Whether it is a function call.
-        qualified: Whether it has a schema.
+        is_text: Whether the name is a string, as for files.
+        is_call: Whether the reference is a function call.
+        qualified: Whether the name has a schema.
         aliased: Whether an alias follows.
     """
 
@@ -234,7 +234,7 @@ class Structure:
             at += 1
 
     def _is_call(self, at: int) -> bool:
-        """True if `(FROM`, `(VALUES` … are the arguments of EXTRACT, TRIM and the like."""
+        """Returns True if `(FROM`, `(VALUES` … are arguments of EXTRACT, TRIM or a similar call."""
         return self.word(at + 1) not in ("SELECT", "WITH", "FROM") and self.word(at - 1) in (
             "EXTRACT",
             "TRIM",

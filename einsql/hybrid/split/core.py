@@ -1,4 +1,4 @@
-"""Splits one SELECT: its relation, or else its groups, become a fragment."""
+"""Splits a SELECT: its relation, otherwise its groups, become a fragment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ _NAMES = frozenset(
 def split_block(
     splitter: Splitter, block: Block, modifiers: dict[str, Range], scope: Scope, tree: exp.Select
 ) -> bool:
-    """Makes the largest part of a SELECT a fragment. Returns False, changing nothing, if none."""
+    """Makes the largest part of a SELECT a fragment.
+
+    Returns:
+        False, without a change, if no part is tensor work.
+    """
     return Core(splitter, block, modifiers, scope, tree).split()
 
 
@@ -39,7 +43,7 @@ class Core:
     """Splits one SELECT.
 
     Attributes:
-        modifiers: The ORDER BY, LIMIT and OFFSET that follow it.
+        modifiers: The ORDER BY, LIMIT and OFFSET that follow the SELECT.
         tree: The SELECT without modifiers.
     """
 
@@ -50,7 +54,7 @@ class Core:
     tree: exp.Select
 
     def split(self) -> bool:
-        """Splits the SELECT. Returns False, changing nothing, if no part is tensor work."""
+        """Splits the SELECT. Returns False, without a change, if no part is tensor work."""
         distinct = self.tree.args.get("distinct")
         if "USING SAMPLE" in self.block.clauses or self.tree.args.get("sample"):
             return False
@@ -96,7 +100,7 @@ class Core:
         return True
 
     def _orders(self) -> Iterator[Range]:
-        """Returns the token ranges of ORDER BY's expressions."""
+        """Yields the token ranges of ORDER BY's expressions."""
         clause = self.modifiers.get("ORDER BY")
         if clause is None:
             return
@@ -113,7 +117,7 @@ class Core:
         start = first
         for at in structure.outer(first, last):
             if structure.word(at) in (",", "[", "{"):
-                if structure.word(at) != ",":  # commas in lists and structs do not count
+                if structure.word(at) != ",":  # excludes commas in lists and structs
                     yield Range(first, first)
                     return
                 yield Range(start, at)
@@ -121,7 +125,12 @@ class Core:
         yield Range(start, last)
 
     def _order(self, item: Range, columns: list[str]) -> exp.Expr | bool:
-        """Returns True to keep an ORDER BY expression, its hidden column, or False to give up."""
+        """Decides on an ORDER BY expression.
+
+        Returns:
+            True to keep the expression, the expression of a hidden column, or False if the SELECT
+            cannot be a fragment.
+        """
         structure, tokens = self.splitter.structure, self.splitter.structure.tokens
         if item.first >= item.last:
             return False
@@ -162,7 +171,7 @@ class Core:
         probe.set("expressions", [exp.column(exp.to_identifier(name, quoted=True))])
         return isinstance(self.splitter.parts.bind(probe, frozenset()), list)
 
-    # ---- the groups, under the rest of the SELECT
+    # ---- the groups, which the rest of the SELECT reads
 
     def _groups(self) -> bool:
         clauses = self.block.clauses
@@ -209,7 +218,7 @@ class Core:
         return keys
 
     def _calls(self, part: Range) -> Iterator[Range]:
-        """Finds calls of aggregates, with FILTER, that are not window functions."""
+        """Yields calls of aggregates, with FILTER, that are not window functions."""
         structure = self.splitter.structure
         at = part.first
         while at < part.last:
@@ -311,7 +320,7 @@ class _Groups:
     def _matches(
         self, part: Range, name: str, outputs: frozenset[str]
     ) -> list[tuple[int, int, str]]:
-        """Returns edits that replace the keys' expressions, longest match first; aliases stay."""
+        """Returns edits that replace the keys' expressions but no aliases, longest match first."""
         structure = self.core.splitter.structure
         tokens = structure.tokens
         edits: list[tuple[int, int, str]] = []

@@ -87,7 +87,10 @@ class Edited:
     origins: list[tuple[int, int]]
 
     def origin(self, at: int) -> int:
-        """Returns a character's offset in the original; within an insertion, at most its end."""
+        """Returns a character's offset in the original.
+
+        Inside an inserted text it is at most the original's offset after the insertion.
+        """
         n = max(0, bisect_right(self.origins, (at, 2**62)) - 1)
         here, there = self.origins[n]
         behind = [after for _, after in self.origins[n + 1 : n + 2]]

@@ -30,11 +30,11 @@ def refuse(tokens: Sequence[Token], database: str) -> None:
     """Refuses a statement that names the catalog's schema or detaches the session's database.
 
     Args:
-        tokens: The tokens of a statement that is no query.
+        tokens: The tokens of a statement other than a query.
         database: DuckDB's name of the session's database.
 
     Raises:
-        ProgrammingError: The statement does so.
+        ProgrammingError: The statement names the schema or detaches the database.
     """
     word = word_of(tokens[0])
     for token in tokens:
@@ -69,8 +69,8 @@ def refuse_setting(tokens: Sequence[Token], external_access: bool) -> None:
 
     Raises:
         ProgrammingError: The statement sets such a setting.
-        OperationalError: DuckDB would write files without external access, and then every
-            statement would fail.
+        OperationalError: The setting makes DuckDB write files, but external access is disabled;
+            every later statement would fail.
     """
     words = [word_of(t) for t in tokens]
     if words[0] not in ("SET", "RESET", "PRAGMA", "CALL"):
@@ -93,10 +93,10 @@ def refuse_setting(tokens: Sequence[Token], external_access: bool) -> None:
 
 
 def carried(tokens: Sequence[Token]) -> tuple[str, int] | None:
-    """Returns the database that EXPORT or COPY FROM DATABASE reads.
+    """Finds the database that EXPORT or COPY FROM DATABASE reads.
 
     Returns:
-        The name, "" for the current database, and its position in the statement. None for
+        The name ("" for the current database) and its position in the statement. None for
         any other statement.
     """
     words = [word_of(t) for t in tokens]
@@ -109,7 +109,7 @@ def carried(tokens: Sequence[Token]) -> tuple[str, int] | None:
 
 
 def refuse_export(position: int) -> Error:
-    """Returns the error that DuckDB alone cannot export a database."""
+    """Returns the error for an export of a database by DuckDB alone."""
     return NotSupportedError(
         "DuckDB would carry tables and leave the tensors, views and macros behind",
         hint="BACKUP TO 'new.db' and EXPORT DATABASE 'directory' carry all that is in the database "
@@ -119,7 +119,7 @@ def refuse_export(position: int) -> Error:
 
 
 def refusal(position: int | None = None) -> Error:
-    """Returns the error that a statement may not name the catalog's schema."""
+    """Returns the error for a statement that names the catalog's schema."""
     return ProgrammingError(
         f"{CATALOG} is einsql's own schema: nothing but SELECT may name it",
         hint="CREATE, UPDATE and DROP of tensors, views and macros change what it holds.",

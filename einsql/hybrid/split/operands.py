@@ -1,4 +1,4 @@
-"""Decides whether einsql should run a query over tables and tensors; collects its names."""
+"""Queries over tables and tensors: their names, and the decision whether einsql runs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from einsql.ir.einsum.graph import (
 )
 
 ROOMY = 16
-"""The most result keys for each point of the operands."""
+"""The most result keys per point of the operands."""
 SMALL = 2**20
 """Results with at most this many keys are small regardless of `ROOMY`."""
 
@@ -30,10 +30,10 @@ def names_in(
 
     Args:
         trees: The queries.
-        is_tensor: Whether a name that is not of WITH refers to an einsql object.
+        is_tensor: Callback that returns whether a name outside of WITH is an einsql object.
 
     Returns:
-        All names, the names of columns without a qualifier, and whether `*` or NATURAL may
+        All names, the names of unqualified columns, and whether `*` or NATURAL may
         cover columns of a table.
     """
     every, bare, starred = set[str](), set[str](), False
@@ -86,7 +86,7 @@ def _names_of_with(select: exp.Expr) -> set[str]:
 
 
 def sources(tree: exp.Expr) -> list[exp.Table]:
-    """Returns the tables of all FROM clauses, except in queries of WITH that nothing reads."""
+    """Returns the tables of all FROM clauses, except in unused queries of WITH."""
     body = tree.copy()
     body.set("with_", None)
     tables = list(body.find_all(exp.Table))
@@ -98,10 +98,11 @@ def sources(tree: exp.Expr) -> list[exp.Table]:
 
 
 def refusal(root: Node, is_ours: bool = False) -> str | None:
-    """Returns the reason why DuckDB should run a query with tables as operands, or None.
+    """Returns the reason for running a query with tables as operands in DuckDB, or None.
 
-    einsql runs the query if it reads a tensor, if equalities with keys of tensors join every
-    operation over a table, and if the groups are not many more than the rows they come from.
+    einsql runs the query under three conditions. It reads a tensor. Equalities with keys of
+    tensors join every operation over a table. The number of groups does not greatly exceed the
+    number of rows.
 
     Args:
         root: The bound query.

@@ -6,7 +6,7 @@ from einsql.hybrid.split.blocks import Structure
 from einsql.sql.parser.tokens import tokenize
 
 ERF = "__einsql_erf"
-"""The error function of a DOUBLE, which a session gives to DuckDB in Python."""
+"""The error function of a DOUBLE, a Python function that a session registers in DuckDB."""
 
 PRELUDE = {
     "sigmoid": "sigmoid(v) AS if(v::DOUBLE < 0, exp(v::DOUBLE), 1) / (1 + exp(-abs(v::DOUBLE)))",
@@ -20,7 +20,7 @@ PRELUDE = {
 
 
 def called(text: str) -> list[str]:
-    """The functions that a text calls, in small letters."""
+    """Returns the lower-case names of the macros that a text calls."""
     structure = Structure(tokenize(text))
     names = (t.text.lower() for n, t in enumerate(structure.tokens) if n + 1 in structure.closes)
     return list(dict.fromkeys(n for n in names if n[:1].isalpha()))

@@ -1,4 +1,4 @@
-"""Rewrites UPDATE and DELETE into a query for the touched rows."""
+"""Rewrites UPDATE and DELETE into a query for the changed rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def touching(sql: str, alias: str, keys: Sequence[str]) -> tuple[str, list[str]]
         keys: The tensor's keys.
 
     Returns:
-        A query for the touched keys and the new values, and the columns of the new values.
+        A query for the changed keys and the new values, and the columns of the new values.
         None if the statement has a clause that the query cannot express.
     """
     structure = Structure(tokenize(sql))

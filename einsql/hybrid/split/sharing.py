@@ -1,4 +1,4 @@
-"""Common subqueries of fragments: names of WITH and views that several of them read."""
+"""Common subqueries of fragments: names of WITH and views that several fragments read."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Once:
     """A subquery that is computed once for several fragments.
 
     Attributes:
-        name: Its name in the fragments; a view keeps its name.
-        shown: Its name in the statement, for EXPLAIN.
+        name: The name in the fragments; for a view, the view's name.
+        shown: The name in the statement, for EXPLAIN.
         tree: The query.
         foreign: Names of WITH that do not refer to tensors in the query.
     """
@@ -36,7 +36,7 @@ def share(fragments: Sequence[Fragment], view: View) -> tuple[list[Once], list[F
 
     Args:
         fragments: The fragments of one statement.
-        view: Returns the query of a view, or None.
+        view: Callback that returns the query of a view, or None for other names.
 
     Returns:
         The shared subqueries in dependency order, and the fragments that read them.
@@ -75,7 +75,7 @@ def _names(tree: exp.Expr) -> set[str]:
 def _key(foreign: frozenset[str], before: Sequence[exp.CTE], query: exp.Expr) -> object:
     """Returns a key that is equal for queries of equal meaning.
 
-    It has the query's text, the texts of the WITH names before it, and the names that do not
+    The key has the query's text, the texts of earlier WITH names, and the names that do not
     refer to tensors.
     """
     names = _names(query).union(*(_names(c) for c in before))

@@ -43,7 +43,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Why a part of the statement runs in DuckDB."""
+    """The reason for running a part of the statement in DuckDB."""
 
     at: int
     reason: str
@@ -59,7 +59,7 @@ class Parts:
 
     bind: Bind
     kind: Callable[[str], str | None]
-    """Returns `tensor` or `view` for a name of einsql's, else None."""
+    """Returns `tensor` or `view` for the name of an einsql object, otherwise None."""
     is_macro: Callable[[str], bool]
     """Returns whether a name is a table function of einsql."""
     is_file: Callable[[str], bool]
@@ -74,7 +74,7 @@ class Parts:
     """Returns the expanded query of a call of a table macro; None for other calls."""
     fragments: list[Fragment] = field(default_factory=list)
     relations: dict[str, str] = field(default_factory=dict)
-    """Tensors and views that DuckDB reads: the name as written, by the lower-case name."""
+    """Tensors and views that DuckDB reads: the original spelling, by the lower-case name."""
     why: list[Why] = field(default_factory=list)
     wrong: list[Error] = field(default_factory=list)
     refused: dict[str, Error] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Parts:
 
     @property
     def next_name(self) -> str:
-        """The name of the next fragment."""
+        """Returns the name of the next fragment."""
         return f"{PREFIX}{len(self.fragments) + 1}"
 
     def add(self, tree: exp.Expr, foreign: frozenset[str], names: Sequence[str], text: str) -> str:
@@ -93,7 +93,7 @@ class Parts:
 
 
 def shown(name: str, columns: Sequence[str]) -> str:
-    """Returns the query that reads a fragment under its columns' names in SQL."""
+    """Returns the query that reads a fragment with the column names in SQL."""
     items = ", ".join(f"c{n} AS {in_quotes(c)}" for n, c in enumerate(columns))
     return f"SELECT {items} FROM {name}"
 
@@ -102,7 +102,7 @@ class Splitter:
     """Splits the text of a statement, a view or a macro."""
 
     def __init__(self, sql: str, parts: Parts, within: tuple[str, ...] = ()) -> None:
-        """Reads a text.
+        """Reads the structure of a text.
 
         Args:
             sql: The text.
@@ -120,10 +120,10 @@ class Splitter:
     # ---- queries
 
     def query(self, query: QueryText, scope: Scope) -> None:
-        """Makes a query a fragment, or splits it if it cannot be one.
+        """Makes a query a fragment, or splits it if it does not bind.
 
         Raises:
-            ProgrammingError: ORDER BY has a parameter in the place of a column.
+            ProgrammingError: ORDER BY has a parameter instead of a column.
         """
         self._check_order(query)
         is_single = len(query.operands) == 1 and not query.modifiers
@@ -148,7 +148,7 @@ class Splitter:
         self._with(query, scope)
 
     def _check_order(self, query: QueryText) -> None:
-        """Refuses a parameter that ORDER BY would take for a constant, as DuckDB does."""
+        """Refuses a parameter of ORDER BY, which would be a constant; DuckDB does the same."""
         clause = query.modifiers.get("ORDER BY")
         if clause is None:
             return
@@ -192,7 +192,7 @@ class Splitter:
         """Binds a query as tensor work.
 
         Returns:
-            The arguments of `Parts.add`; None, noting the reason, if the query does not bind.
+            The arguments of `Parts.add`. None if the query does not bind; the reason is recorded.
         """
         named, foreign = with_names(tree, scope), _foreign(scope)
         if named is None:
@@ -339,10 +339,10 @@ class Splitter:
             self._expand(start, end, tree, alias, scope)
 
     def _expand(self, start: int, end: int, tree: exp.Expr, alias: str, scope: Scope) -> None:
-        """Replaces a call of a table macro by its query, and splits the query.
+        """Replaces a call of a table macro by the macro's query, and splits the query.
 
-        DuckDB cannot pass a table's name as an argument; it would read the relation that has
-        the parameter's name.
+        DuckDB cannot pass a table's name as an argument: it would read the relation with the
+        parameter's name.
         """
         call = tree.args["from_"].this.this
         text = self.parts.expand(call) if isinstance(call, exp.Anonymous) else None
@@ -393,16 +393,20 @@ def _stem(reference: Reference) -> str:
 
 
 def _define(scope: Scope, name: str, tree: exp.CTE | None) -> None:
-    """Adds a name; queries of names around it may mean what it hides, so they go by name."""
+    """Adds a name.
+
+    If it hides a name of an enclosing WITH, DuckDB runs all enclosing queries, because they may
+    read the hidden name.
+    """
     if name.lower() in scope:
         scope.update(dict.fromkeys(scope))
     scope[name.lower()] = tree
 
 
 def with_names(tree: exp.Expr, scope: Scope) -> exp.Expr | None:
-    """The query with the names of WITH around it that are tensor work.
+    """Returns a query with the enclosing names of WITH that are tensor work.
 
-    None if its own WITH hides one of them, or is recursive.
+    Returns None if the query's own WITH is recursive or hides an enclosing name.
     """
     known = [cte for cte in scope.values() if cte is not None]
     if not known:

@@ -26,7 +26,7 @@ def split_statement(splitter: Splitter, first: int, names: Scope | None = None) 
 
     Args:
         splitter: The splitter of the statement's text.
-        first: The statement's first token.
+        first: The number of the statement's first token.
         names: The visible names of WITH.
     """
     structure = splitter.structure
