@@ -1,7 +1,7 @@
 """The thread pool of kernels: runs several pieces of one kernel's work at a time.
 
-A kernel cuts its work into pieces that take less than 0.1 s each and write to disjoint
-memory. The statement's thread runs pieces too, and reports progress between them.
+A kernel divides its work into pieces that take less than 0.1 s each and write to disjoint
+memory. The statement's thread also runs pieces, and reports progress between them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from einsql.kernels.kernel import Tick
 T = TypeVar("T")
 
 SOON = 2e-4
-"""Seconds for which a caller polls its helpers before it sleeps."""
+"""The seconds for which a caller polls its helpers before it sleeps."""
 
 _state = threading.local()
 _lock = threading.Lock()
 
 
 def threads() -> int:
-    """The number of threads of a kernel: NUMBA_NUM_THREADS, else the number of allowed cores.
+    """Returns the number of threads of a kernel.
 
-    One within a piece, so that a kernel made of kernels does not start them twice.
+    It is NUMBA_NUM_THREADS, otherwise the number of allowed cores. Inside a piece it is 1, so
+    that kernels inside a kernel do not start threads again.
     """
     if is_piece():
         return 1
@@ -45,13 +46,13 @@ def threads() -> int:
 
 
 def is_piece() -> bool:
-    """True within a piece, and within `alone`."""
+    """Returns True inside a piece and inside `alone`."""
     return getattr(_state, "working", False)
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within it there is one thread: for work, or plans of work, too short to wake another."""
+    """Limits kernels to one thread, for work that is too short for waking another thread."""
     outer, _state.working = getattr(_state, "working", False), True
     try:
         yield
@@ -62,17 +63,17 @@ def alone() -> Iterator[None]:
 def run(
     work: Callable[[T], None], pieces: Iterable[T], total: int, tick: Tick, *, blas: bool = False
 ) -> None:
-    """Runs every piece, on all threads.
+    """Runs all pieces on all threads.
 
     Args:
-        work: Runs a piece; floating-point conditions are ignored in it.
+        work: Callback that runs a piece; its floating-point warnings are ignored.
         pieces: The pieces, in the order of their start.
         total: The number of pieces.
         tick: Callback with the completed fraction, on the calling thread; raises to cancel.
-        blas: Whether BLAS computes the pieces, which has separate threads.
+        blas: Whether BLAS, which has separate threads, computes the pieces.
 
     Raises:
-        Exception: The first exception of a piece or `tick`, after all running pieces ended.
+        Exception: An exception of a piece or of `tick`, raised after all running pieces end.
     """
     workers = min(threads(), total)
     if workers <= 1:
@@ -85,7 +86,7 @@ def run(
         used()
     queue = _Queue(work, pieces)
     turns = [_Turn(queue) for _ in range(workers - 1)]
-    before = _allowed()  # read before the caller is bound, as an interrupt may follow at once
+    before = _allowed()  # before the caller is bound, because an interrupt may follow immediately
     try:
         _hand_out(turns, before)
         queue.drain(lambda: tick(queue.done / total))
@@ -95,29 +96,29 @@ def run(
         try:
             queue.stop()
             _take_back(turns)
-        finally:  # a second interrupt comes while helpers end
+        finally:  # a second interrupt may occur while helpers end
             queue.forget()
             if before is not None:
-                with suppress(OSError):  # none of these cores is left
+                with suppress(OSError):  # the process may no longer use any of these cores
                     os.sched_setaffinity(0, before)
     for turn in turns:
         if turn.error is not None:
             raise turn.error
-    tick(1.0)  # the caller may have done its last piece before the helpers did theirs
+    tick(1.0)  # the helpers may have ended after the caller's last piece
 
 
 def used() -> None:
-    """Records that a kernel needs several threads."""
+    """Records the time of a kernel's request for several threads."""
     _used[0] = monotonic()
 
 
 def idle() -> float:
-    """Seconds for which no kernel has wanted several threads, but for those of BLAS."""
+    """Returns the seconds since a kernel, other than BLAS, last requested several threads."""
     return monotonic() - _used[0]
 
 
 def _await(turns: Sequence[_Turn], tick: Callable[[], None]) -> None:
-    """Waits for started turns and cancels the others, which would have no pieces left."""
+    """Cancels turns that have not started, as no pieces remain, and waits for the others."""
     for turn in turns:
         turn.revoke()
     end = monotonic() + SOON
@@ -130,10 +131,10 @@ def _await(turns: Sequence[_Turn], tick: Callable[[], None]) -> None:
 
 
 class _Turn:
-    """A request to one thread of the pool: to help with a queue.
+    """A request to a thread of the pool: run pieces of a queue.
 
     Attributes:
-        error: The exception that it raised, or None.
+        error: The exception that the turn raised, or None.
     """
 
     def __init__(self, queue: _Queue[Any]) -> None:
@@ -148,12 +149,12 @@ class _Turn:
         return not self._end.locked()
 
     def take(self) -> None:
-        """Helps, unless it is too late."""
+        """Runs pieces of the queue, unless the turn is cancelled."""
         if not self._claim.acquire(blocking=False):
             return
         try:
             self._queue.drain()
-        except BaseException as error:  # any exception goes to the caller
+        except BaseException as error:  # the caller raises it
             self.error = error
         finally:
             self._end.release()
@@ -169,7 +170,7 @@ class _Turn:
 
 
 class _Queue(Generic[T]):
-    """Pieces that several threads take from.
+    """A queue of pieces for several threads.
 
     Attributes:
         done: The number of completed pieces.
@@ -183,12 +184,12 @@ class _Queue(Generic[T]):
         self._stopped = False
 
     def drain(self, between: Callable[[], None] = lambda: None) -> None:
-        """Runs the remaining pieces; calls `between` after each."""
+        """Runs the remaining pieces; calls `between` after each piece."""
         try:
             with alone(), np.errstate(all="ignore"):
                 for piece in self._taken():
                     self.work(piece)
-                    self.done += 1  # for progress alone: an update may be lost
+                    self.done += 1  # only for progress, so that a lost update is harmless
                     between()
         except BaseException:
             self.stop()
@@ -199,7 +200,7 @@ class _Queue(Generic[T]):
         self._stopped = True
 
     def forget(self) -> None:
-        """Releases the references of the work; a thread may keep the queue a little longer."""
+        """Releases the work and the pieces; a thread may still refer to the queue."""
         self.work = lambda piece: None
         self._pieces = iter(())
 
@@ -214,34 +215,34 @@ class _Queue(Generic[T]):
 
 
 _used = [-inf]
-"""The time of the last request for threads."""
+"""The time of the last request for several threads."""
 _turns: SimpleQueue[_Turn | None] = SimpleQueue()
-"""Turns that no thread has looked at yet; None wakes a thread for other work."""
+"""Turns that no thread has read; None wakes a thread for other work."""
 _wanted = 0
-"""The number of turns that are not withdrawn."""
+"""The number of turns of all running calls of `run`."""
 _ids: list[int] = []
-"""The system's ids of the pool's threads, which start on demand and never end."""
+"""The system's ids of the pool's threads, which start on demand and do not end."""
 
 
 def _sleep(_: int) -> None:
-    """Has a thread wait for its next turn at once."""
+    """Does nothing, so that a thread waits for its next turn immediately."""
 
 
 _stay: Callable[[int], None] = _sleep
 """The function that a thread calls after a turn, with its number."""
 _leave: Callable[[bool], None] = _sleep
-"""The function that calls threads back from there."""
+"""The function that requests the return of threads from `_stay`, or ends the request."""
 _away: tuple[int, int, frozenset[int]] | None = None
-"""The core that the pool's threads were kept off last, how many of them, and their others."""
+"""The core from which the pool's threads were last excluded, their number and the allowed cores."""
 
 
 def _hand_out(turns: Sequence[_Turn], allowed: set[int] | None) -> None:
-    """Gives turns to the pool's threads, on other cores than the caller if some are known."""
+    """Adds turns for the pool's threads, which run on other cores than the caller if possible."""
     global _wanted
     with _lock:
         _wanted += len(turns)
         _start(_wanted)
-        if allowed is not None and _wanted == len(turns):  # another caller has no better core
+        if allowed is not None and _wanted == len(turns):  # only without other callers
             _make_way(allowed)
     _leave(True)
     for turn in turns:
@@ -249,7 +250,7 @@ def _hand_out(turns: Sequence[_Turn], allowed: set[int] | None) -> None:
 
 
 def _start(count: int) -> None:
-    """Sees to it that there are so many threads, of at most one for each core; under the lock."""
+    """Starts threads up to a number, at most one for each core; the caller has the lock."""
     while len(_ids) < count and len(_ids) < (os.cpu_count() or 1):
         thread = threading.Thread(
             target=_serve, args=(_turns, len(_ids) + 1), name="einsql-kernels", daemon=True
@@ -263,29 +264,29 @@ def _serve(turns: SimpleQueue[_Turn | None], number: int) -> None:
         turn = turns.get()
         if turn is not None:
             turn.take()
-        turn = None  # holds none while it waits, for a turn knows its error's frames
+        turn = None  # releases the frames of the turn's error while the thread waits
         _stay(number)
 
 
 def stay(stays: Callable[[int], None], leave: Callable[[bool], None]) -> None:
-    """Has threads of the pool look for other work before they sleep.
+    """Registers other work for the pool's threads before they sleep.
 
     Args:
-        stays: Called by each thread then with its number, from 1 on.
-        leave: Tells threads whether the pool wants them back.
+        stays: Callback that a thread calls before it sleeps, with its number, from 1.
+        leave: Callback with True if the pool needs the threads, and False afterwards.
     """
     global _stay, _leave
     _stay, _leave = stays, leave
 
 
 def call_up(count: int, awake: int) -> None:
-    """Wakes threads of the pool for other work, which are kept off the caller's core.
+    """Wakes threads of the pool for other work, on other cores than the caller's.
 
     Args:
         count: The number of requested threads.
-        awake: The number of threads at such work.
+        awake: The number of threads that do other work already.
     """
-    if _wanted:  # the threads have pieces, and join later
+    if _wanted:  # the threads run pieces, and do other work afterwards
         return
     away = _away
     core = _core()
@@ -301,7 +302,7 @@ def call_up(count: int, awake: int) -> None:
 
 
 def _take_back(turns: Sequence[_Turn]) -> None:
-    """Waits until no turn is running or pending."""
+    """Cancels pending turns and waits for running turns."""
     global _wanted
     for turn in turns:
         turn.revoke()
@@ -314,7 +315,7 @@ def _take_back(turns: Sequence[_Turn]) -> None:
 
 
 def _allowed() -> set[int] | None:
-    """The cores that the caller is allowed; None if it cannot be bound to one of them."""
+    """Returns the allowed cores of the caller; None if the caller cannot be bound to a core."""
     if _core() is None:
         return None
     allowed = os.sched_getaffinity(0)
@@ -322,28 +323,28 @@ def _allowed() -> set[int] | None:
 
 
 def _make_way(allowed: set[int]) -> None:
-    """Keeps the caller on its core, and the pool's threads off it.
+    """Binds the caller to its core, and excludes the pool's threads from this core.
 
-    Linux often wakes a thread on the core of the one that woke it, and moves it only after
-    milliseconds: work of that length would then be done by one core.
+    Linux often wakes a thread on the core of the waking thread, and moves it only after
+    milliseconds. Without binding, one core would do work of this length.
 
     Args:
-        allowed: The cores that the caller is allowed, and will be again.
+        allowed: The allowed cores of the caller.
     """
     core = _core()
-    with suppress(OSError):  # a core that was taken away
+    with suppress(OSError):  # the core may no longer be allowed
         here = -1 if core is None else core()
         if _keep_off(here, allowed):
             os.sched_setaffinity(0, {here})
 
 
 def _keep_off(here: int, allowed: set[int]) -> bool:
-    """Keeps the pool's threads off a core, if it is one of those allowed; whether it is."""
+    """Excludes the pool's threads from a core. Returns False if the core is not allowed."""
     global _away
     if here not in allowed:
         return False
     away = here, len(_ids), frozenset(allowed)
-    with suppress(OSError):  # a thread that has ended
+    with suppress(OSError):  # a thread may have ended
         if _away != away:
             for thread in _ids:
                 os.sched_setaffinity(thread, allowed - {here})
@@ -353,7 +354,7 @@ def _keep_off(here: int, allowed: set[int]) -> bool:
 
 @cache
 def _core() -> Callable[[], int] | None:
-    """A function that returns the core on which the calling thread runs."""
+    """Returns the function that returns the core of the calling thread; None without one."""
     if not hasattr(os, "sched_setaffinity"):
         return None
     sched_getcpu: Callable[[], int] | None = getattr(ctypes.CDLL(None), "sched_getcpu", None)
