@@ -1,10 +1,10 @@
-"""Intel's MKL, installed by `pip install 'einsql[mkl]'`: detection, and loading only for einsql.
+"""Intel's MKL, installed by `pip install 'einsql[mkl]'`: detection and isolated loading.
 
-MKL's libraries do not name their dependencies. A program that loads them one by one has to make
-their symbols global, as MKL's own loader `libmkl_rt` does. Libraries loaded later then call them:
-PyTorch, which has an MKL of another version linked in, would run ours, on one thread. Here they
-are loaded as dependencies of a library without code, so that only they and this library see
-their symbols.
+MKL's libraries do not name their dependencies. A program that loads them separately has to make
+their symbols global, as MKL's own loader `libmkl_rt` does. Libraries that are loaded later then
+bind to these symbols: PyTorch, which contains another version of MKL, would call this MKL on one
+thread. In this module they are dependencies of a library without code, so that their symbols are
+visible only inside this group of libraries.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from itertools import count
 from pathlib import Path
 
 _PARTS = "intel_ilp64", "sequential", "core"
-"""Integers of 64 bits, no threads of its own, and the computing library."""
+"""The libraries for 64-bit integers, for execution without threads, and for computation."""
 _CORE = re.compile(r"libmkl_core\.so\.(\d+)")
 
 _NEEDED, _HASH, _NAMES, _SYMBOLS, _NAMES_SIZE, _SYMBOL_SIZE, _END = 1, 4, 5, 6, 10, 11, 0
-"""Tags of a dynamic section."""
+"""The tags of a dynamic section."""
 _LOAD, _DYNAMIC, _STACK = 1, 2, 0x6474E551
-"""Types of segments; the last one declares that the stack is not executable."""
+"""The types of segments; the last type declares that the stack is not executable."""
 _READ_WRITE = 6
-"""Flags of a segment: readable (4) and writable (2)."""
+"""The flags of a segment: readable (4) and writable (2)."""
 _HEADER, _SEGMENT, _SYMBOL = 64, 56, 24
-"""Bytes of a file's header, of a segment's entry and of a symbol."""
+"""The bytes of a file's header, of a segment's entry and of a symbol."""
 
 _loads = count(1)
-"""Counter of loads, which makes the names of files distinct."""
+"""The counter of loads, which makes the names of files distinct."""
 
 
 def parts() -> list[Path]:
-    """The libraries of the newest installed MKL, in the order of symbol lookup.
+    """Returns the libraries of the newest installed MKL, in the order of symbol lookup.
 
-    The user's own packages count where Python imports them: not under -I, for example.
+    The search includes the user's site packages if Python imports them (not with -I, for example).
     """
     installed, users = [], [site.getuserbase()] if site.ENABLE_USER_SITE else []
     for home in dict.fromkeys((sys.prefix, *users)):
@@ -53,7 +53,7 @@ def parts() -> list[Path]:
 
 
 def is_intel() -> bool:
-    """True on a processor of Intel's; on others MKL is no faster than OpenBLAS."""
+    """Returns True on Intel processors; on others MKL is no faster than OpenBLAS."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             return "GenuineIntel" in file.read(4096)
@@ -62,10 +62,10 @@ def is_intel() -> bool:
 
 
 def load() -> ctypes.CDLL:
-    """MKL on one thread, its integers of 64 bits, without any effect on other libraries.
+    """Loads MKL for one thread, with 64-bit integers and without an effect on other libraries.
 
     Raises:
-        OSError: MKL is not installed, or this system cannot load it.
+        OSError: MKL is not installed, or the system cannot load it.
     """
     needed = parts()
     if not needed:
@@ -82,9 +82,10 @@ def load() -> ctypes.CDLL:
     file = os.memfd_create("einsql-mkl")
     try:
         os.write(file, _needing([str(p) for p in needed]))
-        # By ctypes every symbol would be bound at once; and an MKL that all see stays aside.
+        # ctypes would bind every symbol immediately. With DEEPBIND the library's symbols precede
+        # the global symbols of another MKL.
         mode = os.RTLD_LAZY | os.RTLD_LOCAL | os.RTLD_DEEPBIND
-        path = f"/proc/self/fd/{'./' * next(_loads)}{file}"  # one by which nothing was loaded yet
+        path = f"/proc/self/fd/{'./' * next(_loads)}{file}"  # a path without an earlier load
         handle = process.dlopen(path.encode(), mode)
     finally:
         os.close(file)
@@ -94,7 +95,7 @@ def load() -> ctypes.CDLL:
 
 
 def _needing(paths: list[str]) -> bytes:
-    """A shared library (ELF, x86-64) without code or symbols that needs others."""
+    """Returns a shared library (ELF, x86-64) without code or symbols, with given dependencies."""
     names, places = bytearray(b"\0"), []
     for path in paths:
         places.append(len(names))
@@ -103,7 +104,7 @@ def _needing(paths: list[str]) -> bytes:
     names_at = _HEADER + 3 * _SEGMENT
     symbols_at = names_at + len(names)
     hash_at = symbols_at + _SYMBOL
-    table = struct.pack("<6I", 1, 1, 0, 0, 0, 0)  # one bucket with one symbol, which is none
+    table = struct.pack("<6I", 1, 1, 0, 0, 0, 0)  # one bucket with the null symbol
     dynamic_at = hash_at + len(table)
     entries = [
         *((_NEEDED, at) for at in places), (_HASH, hash_at), (_NAMES, names_at),

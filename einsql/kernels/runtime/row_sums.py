@@ -1,4 +1,4 @@
-"""Compiled sums of rows, which read several rows at once as separate streams."""
+"""Compiled sums of rows, which read several rows at the same time as separate streams."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from einsql.kernels.runtime import compile_cache
 from einsql.kernels.runtime.cpu_features import machine
 
 ROWS, FEW = 16, 4
-"""Rows that are added at once, and rows at once for the remainder, a power of two."""
+"""The number of rows that are added together, and the number for the remainder, a power of two."""
 NEAR = 2**14
-"""Greatest bytes of running sums that stay in the L1 cache; rows are then added one by one."""
+"""The most bytes of running sums that fit the L1 cache; rows are then added one by one."""
 
 _TEXT = """\
 from numba import njit
@@ -76,13 +76,13 @@ _ROW_TIER = """\
 
 
 def row_sums(matrix: np.ndarray) -> np.ndarray:
-    """Sums along rows.
+    """Returns the sum of each row.
 
     Args:
-        matrix: `[rows, width]`, FLOAT or DOUBLE; the last axis steps by one element.
+        matrix: The values `[rows, width]`, FLOAT or DOUBLE; the last axis is contiguous.
 
     Returns:
-        The sums `[rows]` in float64, of lanes that are added one after another.
+        The sums `[rows]` in float64: sums of lanes, which are added sequentially.
     """
     out: np.ndarray = np.empty(len(matrix))
     numbers = np.array([matrix.shape[1], matrix.strides[0]], np.int64)
@@ -98,10 +98,10 @@ def _rows_source(size: int) -> str:
 
 
 def plane_sums(stacks: np.ndarray) -> np.ndarray:
-    """Sums along the middle axis.
+    """Returns the sums along the middle axis.
 
     Args:
-        stacks: `[lead, rows, width]`, FLOAT or DOUBLE; the last axis steps by one element.
+        stacks: The values `[lead, rows, width]`, FLOAT or DOUBLE; the last axis is contiguous.
 
     Returns:
         The sums `[lead, width]` in float64.

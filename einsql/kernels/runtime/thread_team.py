@@ -1,9 +1,10 @@
 """Threads that spin between short pieces of compiled kernels.
 
-Waking a thread takes some 50 µs, and as long again wherever two threads want Python's lock at
-once: `thread_pool.run` does not pay for work of less than half a millisecond. Here the threads of
-the pool spin for a while after each work, in compiled code without that lock, and take pieces
-from each other within a microsecond. They share the words of one block of memory.
+Waking a thread takes about 50 µs, and the same time again when two threads request Python's lock
+at the same time. `thread_pool.run` is therefore too slow for work of less than half a millisecond.
+In this module the threads of the pool spin for a while after each work, in compiled code without
+the lock, and take pieces from each other within a microsecond. They share the words of one block
+of memory.
 """
 
 from __future__ import annotations
@@ -25,37 +26,37 @@ from einsql.errors import InternalError
 from einsql.kernels.runtime import compile_cache, thread_pool
 
 LEAST, LONG = 3e-5, 2e-2
-"""Seconds on one thread from which several threads pay, and from which the pool, which reports
-progress, runs the work."""
+"""The least seconds on one thread for which several threads are faster, and the least seconds of
+work for the pool, which reports progress."""
 WAKE = 4e-4
-"""Seconds of work from which waking a thread only for this work pays."""
+"""The least seconds of work for which waking a thread only for this work is faster."""
 STREAM = 4e-3
-"""Seconds within which work has to follow work for a thread to be woken."""
+"""The greatest seconds since the last query for which work shorter than `WAKE` wakes threads."""
 SPIN = 2e-3
-"""Seconds for which a thread polls for work before it sleeps."""
+"""The seconds for which a thread polls for work before it sleeps."""
 PATIENCE = 2e-3
-"""Seconds for which a caller polls for the end of other threads' pieces before it sleeps."""
+"""The seconds for which a caller polls for the end of other threads' pieces before it sleeps."""
 _POLITE = 32
-"""Looks after which another thread may have the core: some microseconds."""
+"""The number of polls, of some microseconds, after which a thread yields its core."""
 _TRIALS = 20_000
-"""Looks at a word whose time is measured."""
+"""The number of polls for the measurement of a poll's time."""
 
 _LINE = 8
-"""Words of a line of memory, which only one thread should write to."""
+"""The words of a cache line; only one thread should write to a line."""
 _DONE, _AWAKE, _FAILED, _LEAVE, _JOB, _TICKETS = (n * _LINE for n in (0, 1, 2, 3, 4, 6))
-"""Offsets of words: a job takes two lines, and each thread's ticket one."""
+"""The offsets of words: a job has two lines, and each thread's ticket has one."""
 _RAISED = 1 << 62
-"""Bit of a job's failures that reports an exception; pieces return lower bits."""
+"""The bit of a job's failures for an exception; pieces return lower bits."""
 _BASES = 3
-"""Number of arguments of a job that are relative to an array: two operands and a result."""
+"""The number of arguments relative to an array: two operands and a result."""
 _PACK = Struct(f"{10 + 2 * _BASES}q").pack_into
 """Writes a job: the number of pieces, the function, the address and length of the rows, the
 address, position and number of the threads' own words, the number of threads, the address and
 length of the next read, and numbers of arguments, each with its increment."""
 _STRIDE = 2**10
-"""Bytes that a thread prefetches between two polls."""
+"""The bytes that a thread prefetches between two polls."""
 _NEARER = 3 * 2**19
-"""Bytes that it prefetches at most: the room of its second cache."""
+"""The most bytes that a thread prefetches: the capacity of its L2 cache."""
 
 _TEXT = f"""\
 import numpy as np
@@ -140,9 +141,10 @@ def kernel(state, worker, looks, begins, others):
         add(awake, -1)
     return 0
 """
-"""Takes pieces: as the caller, number 0, until all are done, or as a thread of the pool until
-so many polls have met none. `others` is the address of a function that yields the core, or 0.
-Returns 1 to a caller if all are done."""
+"""The kernel that takes pieces. The caller, number 0, takes pieces until all are complete; a
+thread of the pool stops if the pool requests it. Each of them stops after `looks` polls without a
+piece. `others` is the address of a function that yields the core, or 0. The kernel returns 1 to
+the caller if all pieces are complete, otherwise 0."""
 
 
 class _Words:
@@ -156,7 +158,7 @@ class _Words:
         self.threads = 1 + (os.cpu_count() or 1) if shared else 1
         count = _TICKETS + self.threads * _LINE
         words = np.zeros(count + _LINE, np.int64)
-        if shared:  # allocated until the process ends, which is after modules are removed
+        if shared:  # never freed: threads read it until the process ends
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(words))
         start = -words.ctypes.data % (8 * _LINE) // 8
         self.words = words[start : start + count]
@@ -165,13 +167,13 @@ class _Words:
         self.ints: memoryview[int] = self.bytes.cast("q")
 
     def lead(self, kernel: _Kernel, job: tuple[int, ...], patience: int, others: int) -> int:
-        """Runs a job's pieces with the spinning threads; returns the union of their results."""
+        """Runs a job's pieces with the spinning threads; returns the union of the result bits."""
         _PACK(self.bytes, 8 * _JOB, *job)
         over = 0
         try:
             over = kernel(self.at, 0, patience, 1, others)
         finally:
-            while not over:  # despite interrupts, as the memory of pieces is in use
+            while not over:  # despite interrupts, because threads use the memory of pieces
                 over = kernel(self.at, 0, patience, 0, others)
                 if not over:
                     sleep(1e-4)
@@ -179,7 +181,7 @@ class _Words:
 
 
 class _Team:
-    """The threads, and the words that they watch."""
+    """The threads and their shared words."""
 
     def __init__(self) -> None:
         self.kernel: _Kernel = compile_cache.load(_TEXT)
@@ -197,17 +199,17 @@ class _Team:
         atexit.register(self.leave, True)
 
     def stay(self, worker: int) -> None:
-        """Takes pieces for a while; a thread of the pool does, after each other work."""
+        """Takes pieces for a while, on a thread of the pool after its other work."""
         self.kernel(self.words.at, worker, self.looks, 0, self.others)
 
     def leave(self, now: bool) -> None:
-        """Makes threads stop polling, or start again."""
+        """Stops the polling of threads, or permits it again."""
         self.words.words[_LEAVE] = now
 
     def follow(self, reads: tuple[int, int]) -> tuple[int, int]:
-        """The address and length of the read that followed this one last time, or an empty read.
+        """Returns the address and length of the read that last followed this one, or an empty read.
 
-        That memory may be freed: prefetching an invalid address does nothing.
+        The memory may be freed: prefetching an invalid address has no effect.
         """
         if not reads[1]:
             return _NOTHING
@@ -218,7 +220,7 @@ class _Team:
         return self.followers.get(reads[0], _NOTHING)
 
     def awake(self) -> int:
-        """The number of threads that poll for work or run it."""
+        """Returns the number of threads that poll for work or run pieces."""
         return self.words.ints[_AWAKE]
 
     def run(
@@ -239,24 +241,24 @@ class _Team:
 
 
 _NOTHING = 0, 0
-"""Address and bytes of an empty read."""
+"""The address and bytes of an empty read."""
 _NOWHERE = (0,) * (2 * _BASES)
-"""Numbers and increments of arguments, for a job without relative arguments."""
+"""The numbers and increments of arguments for a job without relative arguments."""
 _KNOWN = 2**12
-"""Number of addresses at most whose successor is remembered."""
+"""The most addresses with a cached successor."""
 _Kernel = Callable[[int, int, int, int, int], int]
 _team: _Team | None = None
 _asked = -inf
 """The time of the last query about work."""
 _threads = 1
-"""The number of threads at the last work that followed no other work."""
+"""The number of threads, read again when work follows no recent work."""
 
 
 def at_hand(seconds: float) -> int:
-    """The fastest number of threads for an amount of work: all or one.
+    """Returns the fastest number of threads for an amount of work: all threads or one.
 
     Args:
-        seconds: Estimated seconds on one thread.
+        seconds: The estimated seconds on one thread.
     """
     global _asked, _threads
     if not LEAST <= seconds < LONG or thread_pool.is_piece():
@@ -266,7 +268,7 @@ def at_hand(seconds: float) -> int:
     if now - before >= STREAM:  # reading the environment takes 10 µs
         _threads = thread_pool.threads()
     if seconds >= WAKE:
-        # A process without Numba does not load it for this.
+        # The team does not make a process load Numba.
         return _threads if _team is not None or "numba" in sys.modules else 1
     return _threads if _team is not None and (now - before < STREAM or _team.awake()) else 1
 
@@ -277,15 +279,15 @@ def run(
     """Calls a compiled function for every row of arguments.
 
     Args:
-        function: Its address, of `cache.address`.
-        rows: `[pieces, arguments]`, int64, in C order: integers and addresses, an array as
-            `array_rows` has it; at most 2^20 - 1 pieces, which write to different places.
-        threads: The number of threads that take pieces, if they have no other work.
-        own: `[threads, arguments]`: the values that each thread passes in place of some arguments.
-        first: The number of the first of these.
+        function: The function's address, from `cache.address`.
+        rows: The arguments `[pieces, arguments]`, int64, in C order: integers and addresses, with
+            arrays as in `array_rows`. At most 2^20 - 1 pieces, which write to disjoint memory.
+        threads: The number of threads that take pieces if they have no other work.
+        own: The values `[threads, arguments]` that each thread passes instead of some arguments.
+        first: The number of the first replaced argument.
 
     Returns:
-        The bits that any piece returned.
+        The union of the bits that the pieces returned.
 
     Raises:
         InternalError: The function raised an exception.
@@ -295,21 +297,23 @@ def run(
 
 
 def job_of(function: int, rows: np.ndarray) -> tuple[int, ...]:
-    """The words that begin a job: those of a function and rows of arguments, as `run` has them."""
+    """Returns the first words of a job, for a function and rows of arguments as in `run`."""
     return len(rows), function, address(rows), rows.shape[1]
 
 
 def start(
     job: tuple[int, ...], threads: int, reads: tuple[int, int], bases: tuple[int, ...]
 ) -> int:
-    """As `run`, for a cached job.
+    """Runs a cached job; returns the union of the pieces' bits as `run` does.
 
     Args:
-        job: Its words: those of `job_of`, whose rows stay alive, and the threads' own words.
-        threads: Number of threads that take pieces.
-        reads: Address and bytes of the memory that the pieces read one after another. Threads
-            without work prefetch the read that followed the last time.
-        bases: The numbers of three arguments, each followed by its increment per row.
+        job: The words of the job: the words of `job_of` and the threads' own words. The caller
+            keeps a reference to the rows.
+        threads: The number of threads that take pieces.
+        reads: The address and bytes of the memory that the pieces read consecutively. Threads
+            without work prefetch the memory that the job after this read used last time.
+        bases: The numbers of three arguments, each followed by its increment, the same for all
+            rows.
     """
     global _team
     if _team is None:
@@ -326,7 +330,7 @@ def _by_interface(array: np.ndarray) -> int:
 
 
 def _by_place(array: np.ndarray) -> int:
-    """The first word of an array after an object's header; the interface takes 2 µs."""
+    """Returns the first word of an array after an object's header; the interface takes 2 µs."""
     address: int = _WORD(id(array) + object.__basicsize__).value or 0
     return address
 
@@ -334,18 +338,18 @@ def _by_place(array: np.ndarray) -> int:
 _WORD = ctypes.c_void_p.from_address
 _ARRAY = np.empty(8)
 address = _by_interface
-"""The address of an array, faster than its `ctypes`."""
+"""The function that returns the address of an array; it is faster than `ndarray.ctypes`."""
 if sys.implementation.name == "cpython" and _by_place(_ARRAY) == _by_interface(_ARRAY):
     address = _by_place
 
 
 def array_words(array: np.ndarray) -> tuple[int, ...]:
-    """The arguments that an array of one axis in C order is; it has to live on."""
+    """Returns the arguments for an array of one axis in C order; the caller keeps a reference."""
     return 0, 0, len(array), array.itemsize, address(array), len(array), array.itemsize
 
 
 def array_rows(arrays: np.ndarray) -> np.ndarray:
-    """Arguments that are one array for each row of a table in C order, which has to live on."""
+    """Returns the arguments for each row of a table in C order; the caller keeps a reference."""
     rows = np.zeros((len(arrays), 7), np.int64)
     rows[:, 2] = rows[:, 5] = arrays.shape[1]
     rows[:, 3] = rows[:, 6] = arrays.itemsize
