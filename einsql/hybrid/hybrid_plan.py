@@ -436,7 +436,11 @@ def _place(duck: Any, text: str) -> int | None:
 
 
 def _told(hybrid: Hybrid, error: Error) -> Error:
-    """Returns DuckDB's error with its position in the statement, or the binder's equal error."""
+    """Returns DuckDB's error with its position in the statement.
+
+    Returns the binder's error instead if it is about the same names, or if DuckDB lacks a
+    function that only einsql has.
+    """
     if isinstance(error, UnknownHere) and names_ours(error) and hybrid.parts.wrong:
         known = [e for e in hybrid.parts.wrong if not isinstance(e, UnknownHere)]
         return (known or hybrid.parts.wrong)[0]

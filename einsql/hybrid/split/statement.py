@@ -90,7 +90,7 @@ def _end(splitter: Splitter, start: int) -> int:
 
 
 def _loose(splitter: Splitter, part: Range, scope: Scope) -> None:
-    """Splits queries in parentheses, and registers names after FROM, JOIN, INTO and the like."""
+    """Splits queries in parentheses; registers names after FROM, JOIN, INTO and similar words."""
     structure = splitter.structure
     at = part.first
     for child in structure.children(part.first, part.last):
