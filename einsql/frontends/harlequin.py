@@ -84,7 +84,7 @@ class EinsqlCursor(HarlequinCursor):
         return [(str(d[0]), sign(str(d[1]))) for d in self._cursor.description or ()]
 
     def set_limit(self, limit: int) -> HarlequinCursor:
-        """Fetches no more rows than that."""
+        """Limits the number of fetched rows."""
         self._limit = limit
         return self
 
@@ -92,7 +92,7 @@ class EinsqlCursor(HarlequinCursor):
         """The rows; None if there are none.
 
         Raises:
-            HarlequinQueryError: They cannot be brought here.
+            HarlequinQueryError: The rows cannot be fetched.
         """
         try:
             limit = self._limit
@@ -116,7 +116,7 @@ class EinsqlConnection(HarlequinConnection):
         """Runs a statement; None if it has no rows to show.
 
         Raises:
-            HarlequinQueryError: It is wrong or fails.
+            HarlequinQueryError: The statement is wrong or fails.
         """
         try:
             cursor = self.connection.execute(query)
@@ -136,7 +136,7 @@ class EinsqlConnection(HarlequinConnection):
             self.connection.close()
 
     def get_catalog(self) -> Catalog:
-        """Schemas, in them tensors, tables and views, in them columns.
+        """The tree of schemas, their tensors, tables and views, and the columns of these.
 
         Raises:
             HarlequinQueryError: The catalog cannot be read.
@@ -235,14 +235,14 @@ class EinsqlAdapter(HarlequinAdapter):
 
     @property
     def connection_id(self) -> str | None:
-        """The file; in memory nothing is remembered."""
+        """The database file; None in memory."""
         return "" if self._path == ":memory:" else Path(self._path).resolve().as_posix()
 
     def connect(self) -> HarlequinConnection:
         """Opens the database.
 
         Raises:
-            HarlequinConnectionError: It cannot be opened.
+            HarlequinConnectionError: The database cannot be opened.
         """
         import einsql  # Harlequin loads the adapter before it connects
 

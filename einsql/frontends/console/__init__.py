@@ -1,1 +1,1 @@
-"""The command line: options, scripts, dot commands, tables on the terminal, the prompt."""
+"""The command line: options, scripts, dot commands, result tables and the prompt."""

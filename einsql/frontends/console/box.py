@@ -1,4 +1,4 @@
-"""Results as tables drawn with box characters, cut to the width of the terminal."""
+"""Result tables drawn with box characters and truncated to the width of the terminal."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from itertools import accumulate, takewhile
 from einsql.frontends.console.values import Column, format_cell
 
 _NARROWEST = 20
-"""Columns are cut to no fewer characters than this; then whole columns are left out."""
+"""The least width of a truncated column; if this is too wide, columns are omitted."""
 
 Row = Sequence[object]
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """The first and last rows of a result and how many there are in all."""
+    """The first and last rows of a result, and the total number of rows."""
 
     head: list[Row]
     tail: list[Row]
@@ -31,11 +31,11 @@ def draw_box(
 
     Args:
         columns: The columns, in order.
-        rows: The rows to show, with three rows of dots between head and tail.
+        rows: The rows to show; three rows of dots separate the head from the tail.
         null: The text of NULL.
-        types: Whether a line of types is under the names, and a line with the
-            number of rows under a table that lacks some.
-        width: Characters a line may have, or None for any number.
+        types: Whether the table has a line of types below the names, and a footer with the
+            number of rows if rows are omitted.
+        width: The largest width of a line in characters; None for no limit.
     """
     head, tail = (_cells(part, columns, null) for part in (rows.head, rows.tail))
     titles = [[format_cell(c.name, "", "") for c in columns]]
@@ -61,11 +61,11 @@ def draw_box(
 
 
 _ROOM = {"FLOAT": 13, "DOUBLE": 22, "VARCHAR": 24}
-"""Characters of a column of a type, where its values are not known before; else 10."""
+"""The width of a column by its type, for rows that are not known in advance; default 10."""
 
 
 def draw_growing(columns: Sequence[Column], rows: Iterable[Row], *, null: str) -> Iterator[str]:
-    """The lines of a table whose rows arrive one by one; column widths are fixed beforehand.
+    """The lines of a table whose rows arrive one by one; the column widths are constant.
 
     Args:
         columns: The columns, in order.
@@ -105,7 +105,7 @@ def _footer(rows: Excerpt, columns: int, columns_shown: int) -> Iterator[str]:
 
 
 def _fit(widths: list[int], limit: int | None) -> tuple[list[int | None], list[int]]:
-    """Column numbers to show, None for a gap in the middle, and their widths."""
+    """The numbers of the columns to show, with None for a gap in the middle, and their widths."""
     everything: list[int | None] = list(range(len(widths)))
     if limit is None or _total(widths) <= limit:
         return everything, widths
@@ -152,7 +152,7 @@ def _centre(text: str, width: int) -> str:
 
 
 def display_width(text: str) -> int:
-    """The number of terminal cells of a text."""
+    """The width of a text in terminal cells."""
     if text.isascii():
         return len(text)
     return sum(_char_width(c) for c in text)
@@ -165,7 +165,7 @@ def _char_width(char: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """The text, ending in … if it is wider than `width` cells."""
+    """The text; a text wider than `width` cells is truncated and ends in …."""
     if display_width(text) <= width:
         return text
     ends = accumulate(map(_char_width, text))

@@ -1,4 +1,4 @@
-"""Line charts out of braille characters, each of them two dots wide and four high."""
+"""Line charts of braille characters; a character is two dots wide and four dots high."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from einsql.frontends.console.values import short
 _HIGHEST, _LOWEST = 16, 4
 """The most and the least lines of a plot."""
 _AROUND = 5
-"""Lines above and below: the command, title, frame, keys, and the prompt."""
+"""The number of other lines: the command, the title, the frame, the keys and the prompt."""
 _DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
-"""The bit of each dot in a braille character, from the upper left one."""
+"""The bit of each dot in a braille character, by row and column."""
 
 
 def draw_chart(picture: Picture, columns: int, lines: int, bits: int) -> Iterator[str]:
     """The lines of a chart of each value column over one key.
 
-    Where several values fall into one column of dots, all from the least to the greatest of
-    them are set.
+    If several values fall into one column of dots, the dots from the least to the greatest
+    value are set.
 
     Args:
-        picture: Values over one key.
-        columns: Width of the screen.
-        lines: Height of the screen.
-        bits: The depth of its colours, which tell several lines from each other.
+        picture: The values over one key.
+        columns: The width of the screen in characters.
+        lines: The height of the screen in lines.
+        bits: The terminal's colour depth in bits; colours distinguish several lines.
     """
     series = [a.astype(np.float64) for a in picture.values.values()]
     known = np.concatenate([a[np.isfinite(a)] for a in series])
@@ -61,17 +61,17 @@ def _set(dots: np.ndarray, values: np.ndarray, least: float, most: float) -> Non
     """Sets the dots of one line.
 
     Args:
-        dots: bool (dots from top to bottom, dots across), all false.
-        values: The line; NaN leaves a gap.
-        least: The value at the bottom.
-        most: The value at the top.
+        dots: A bool array of shape (height, width) in dots, all false.
+        values: The values of the line; NaN leaves a gap.
+        least: The value at the bottom of the plot.
+        most: The value at the top of the plot.
     """
     high, wide = dots.shape
     values = np.where(np.isfinite(values), values, np.nan)
     low, top = _envelope(values, wide)
     for x in np.flatnonzero(~np.isnan(low)):
         ends = [low[x], top[x]]
-        for other in (x - 1, x + 1):  # half the way to the neighbours joins the line
+        for other in (x - 1, x + 1):  # half the way to each neighbour connects the line
             if 0 <= other < wide and not np.isnan(low[other]):
                 if low[other] > top[x]:
                     ends.append((low[other] + top[x]) / 2)
@@ -83,19 +83,19 @@ def _set(dots: np.ndarray, values: np.ndarray, least: float, most: float) -> Non
 
 
 def _envelope(values: np.ndarray, wide: int) -> tuple[np.ndarray, np.ndarray]:
-    """The least and the greatest value over each column of dots; NaN where there is none."""
+    """The least and the greatest value in each column of dots; NaN for a column without values."""
     count = len(values)
     if count <= wide:
         at = np.round(np.linspace(0, wide - 1, count)).astype(int) if count > 1 else np.array([0])
         between = np.interp(np.arange(wide), at, values) if count > 1 else np.full(wide, np.nan)
-        between[at] = values  # also those between two gaps
+        between[at] = values  # includes single values between two gaps
         return between, between
     bounds = np.linspace(0, count, wide + 1).astype(np.int64)[:-1]
     return np.fmin.reduceat(values, bounds), np.fmax.reduceat(values, bounds)
 
 
 def _lines(dots: np.ndarray, bits: int) -> Iterator[str]:
-    """The characters of overlapping lines; the last line gives the colour."""
+    """The characters of overlapping lines; the last line determines the colour."""
     count, high, wide = dots.shape
     cells = dots.reshape(count, high // 4, 4, wide // 2, 2)
     patterns = (cells * _DOTS[:, None, :]).sum(axis=(2, 4))

@@ -8,7 +8,7 @@ from typing import IO
 import numpy as np
 
 NONE, INDEXED, FULL = 0, 8, 24
-"""Bits of a colour: none at all, one of 256, or any."""
+"""Colour depths in bits: no colours, 256 colours, or full colours."""
 
 RESET = "\x1b[0m"
 
@@ -18,11 +18,11 @@ _DIVERGING = [(59, 76, 192), (123, 159, 249), (192, 212, 245), (235, 235, 235),
               (242, 203, 183), (238, 132, 104), (180, 4, 38)]  # fmt: skip
 
 SERIES = [(31, 119, 180), (255, 127, 14), (44, 160, 44), (214, 39, 40), (148, 103, 189)]
-"""Colours of the lines of a chart."""
+"""The colours of the lines of a chart, as (red, green, blue)."""
 
 
 def depth(stream: IO[str]) -> int:
-    """The bits of the colours of a stream: none in a pipe or with NO_COLOR."""
+    """The colour depth of a stream in bits: 0 for a pipe or with NO_COLOR."""
     term = os.environ.get("TERM", "")
     if os.environ.get("NO_COLOR") or term in ("", "dumb") or not stream.isatty():
         return NONE
@@ -34,15 +34,15 @@ def depth(stream: IO[str]) -> int:
 def shades(values: np.ndarray, least: float, most: float) -> np.ndarray:
     """The colours of values.
 
-    Values on both sides of zero go from blue over white to red, others from dark to bright.
+    Values of both signs use a scale from blue over white to red, others from dark to bright.
 
     Args:
-        values: Any shape, without NaN.
-        least: The value of the first colour; where signs differ, -most.
+        values: An array of any shape, without NaN.
+        least: The value of the first colour; -most if the values have both signs.
         most: The value of the last colour.
 
     Returns:
-        uint8 of the shape and 3 colours each: red, green, blue.
+        A uint8 array of shape (*shape, 3): red, green and blue.
     """
     anchors = np.array(_DIVERGING if least < 0 < most else _VIRIDIS, np.float64)
     at = place(values, least, most) * (len(anchors) - 1)
@@ -51,15 +51,15 @@ def shades(values: np.ndarray, least: float, most: float) -> np.ndarray:
 
 
 def place(values: np.ndarray, least: float, most: float) -> np.ndarray:
-    """Values rescaled from an interval to 0 … 1; 0.5 if the interval is empty."""
+    """Values scaled from an interval to 0 … 1; 0.5 if the interval is empty."""
     if not least < most:
         return np.full(values.shape, 0.5)
-    # Halves, for the difference of two floats may be infinite.
+    # The halves avoid an overflow of the difference of two floats.
     return np.clip((values / 2 - least / 2) / (most / 2 - least / 2), 0, 1)
 
 
 def code(colour: tuple[int, ...], bits: int, *, back: bool = False) -> str:
-    """The escape sequence that begins a colour."""
+    """The escape sequence that sets a colour."""
     ground = 48 if back else 38
     if bits == FULL:
         return f"\x1b[{ground};2;{';'.join(map(str, colour))}m"
@@ -69,7 +69,7 @@ def code(colour: tuple[int, ...], bits: int, *, back: bool = False) -> str:
 
 
 _STEPS = (0, 95, 135, 175, 215, 255)
-"""Levels of the 6 × 6 × 6 colours that terminals number from 16 on."""
+"""The levels of the 6 × 6 × 6 colour cube of terminals, whose numbers start at 16."""
 
 
 def _indexed(colour: tuple[int, ...]) -> int:

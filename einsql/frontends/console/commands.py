@@ -1,4 +1,4 @@
-"""Dot commands: commands to the shell itself, apart from SQL."""
+"""Dot commands, which control the shell itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class CommandTarget(Protocol):
-    """The parts of a shell that dot commands read and change."""
+    """The attributes and methods of a shell that dot commands use."""
 
     settings: Settings
     output: Output
@@ -43,10 +43,10 @@ class CommandTarget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A dot command: its arguments, one line of help, and its function.
+    """A dot command: its arguments, its line of help and its function.
 
     Attributes:
-        takes: For completion, the words it takes, or "file" or the "name" of an object.
+        takes: The words for completion; "file" for a path, "name" for an object of the database.
     """
 
     arguments: str
@@ -58,12 +58,12 @@ class Command:
 
 
 def run_command(shell: CommandTarget, line: str) -> None:
-    """Runs a line that begins with a dot.
+    """Runs a dot command.
 
     Raises:
-        CommandError: There is no such command, or it doesn't take these arguments.
-        Error: The database refused.
-        Leave: The shell shall end.
+        CommandError: The command does not exist, or its arguments are wrong.
+        Error: The database reports an error.
+        Leave: The command ends the shell.
     """
     name, _, rest = line.strip()[1:].partition(" ")
     name, rest = name.rstrip(";"), rest.strip().rstrip(";")

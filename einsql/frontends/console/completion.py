@@ -26,7 +26,7 @@ class Word(NamedTuple):
 
 
 class Completions(NamedTuple):
-    """Words that may replace a number of characters before the cursor."""
+    """Words that can replace a number of characters before the cursor."""
 
     replaced: int
     words: list[Word]
@@ -42,7 +42,7 @@ _RELATION = re.compile(
 )
 _NAME = r'"(?:[^"]|"")*"|[^\W\d]\w*'
 _NAMED = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE)\s+|,\s*", re.IGNORECASE)
-"""The keywords that a relation may follow."""
+"""The keywords and the comma that precede a relation."""
 _SOURCE = re.compile(
     rf"""(?:(?:TILES|TILE|ELEMENTS)\s*\(\s*)?  # a tensor, or its tiles,
     (?P<name>{_NAME}|'')                       # or a file
@@ -73,7 +73,7 @@ _NO_ALIAS = {
 
 
 class Vocabulary:
-    """The words of one session; the catalog's are read again after each statement."""
+    """The words of one session; the catalog is read again after each statement."""
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
@@ -81,22 +81,22 @@ class Vocabulary:
         self._columns: dict[str, list[Word]] = {}
 
     def refresh(self) -> None:
-        """Forgets the catalog: a statement may have changed it."""
+        """Clears the cached catalog; call it after a statement, which can change the catalog."""
         self._entries = None
         self._columns.clear()
 
     def complete(self, text: str, at: int | None = None) -> Completions:
-        """The completions at a position of a text, by default at its end."""
+        """The completions at an offset of a text, by default at its end."""
         at = len(text) if at is None else at
         if text.startswith("."):
             return self._command(text[:at])
         before, after, inside = statement_at(text, at)
         if inside.startswith("'"):
             return _files(inside[1:])
-        word = "" if inside else _WORD.search(before)[0]  # type: ignore[index] # it always matches
+        word = "" if inside else _WORD.search(before)[0]  # type: ignore[index] # the pattern always matches
         lead = before[: len(before) - len(word)]
         if inside and not inside.startswith('"'):
-            return Completions(0, [])  # a comment
+            return Completions(0, [])  # inside a comment
         if inside:
             return Completions(len(inside), [w for w in self._relations() if w.text[0] == '"'])
         if owner := _OWNER.search(lead):
@@ -132,7 +132,7 @@ class Vocabulary:
             try:
                 self._entries = objects.entries(self._shell.connection)
             except Error:
-                self._entries = []  # completion reports no errors; running the statement does
+                self._entries = []  # the execution of the statement reports the error
         return self._entries
 
     def _relations(self) -> list[Word]:
@@ -143,7 +143,7 @@ class Vocabulary:
             try:
                 columns = objects.columns(self._shell.connection, name)
             except Error:
-                columns = []  # no relation of the catalog, or a view of a dropped relation
+                columns = []  # the name is unknown, or a view reads a dropped relation
             self._columns[name.lower()] = [
                 Word(objects.quoted(c.name), f"key {c.bounds}" if c.bounds else c.type)
                 for c in columns
@@ -151,13 +151,13 @@ class Vocabulary:
         return self._columns[name.lower()]
 
     def _of(self, owner: str, statement: str) -> list[Word]:
-        """The columns of the relation that has a name in a statement."""
+        """The columns of the relation with this name or alias in a statement."""
         sources = {alias.lower(): columns for alias, columns in self._sources(statement)}
         named_columns = sources.get(_bare(owner).lower())
         return self._columns_of(_bare(owner)) if named_columns is None else named_columns
 
     def _sources(self, statement: str) -> Iterable[tuple[str, list[Word]]]:
-        """The relations in a statement, each as its alias and columns."""
+        """The alias and the columns of each relation in a statement."""
         for place in _NAMED.finditer(statement):
             source = _SOURCE.match(statement, place.end())
             if source is None:
@@ -174,7 +174,7 @@ class Vocabulary:
     def _anything(self, statement: str) -> list[Word]:
         near = [word for _, columns in self._sources(statement) for word in columns]
         if not near:
-            # Columns of views are left out: an unused view would have to be parsed first.
+            # Columns of views are omitted because each view would have to be parsed.
             near = [
                 w
                 for e in self._catalog()
@@ -199,7 +199,7 @@ def _bare(name: str) -> str:
 
 
 def _starting(prefix: str, words: Iterable[Word]) -> Completions:
-    """The words beginning with the prefix in any case; keywords follow the prefix's case."""
+    """The words with the prefix in any case; keywords take the case of the prefix."""
     lower, low = prefix.islower(), prefix.lower()
     matches: dict[str, Word] = {}
     for word in words:

@@ -1,4 +1,4 @@
-"""Heat maps out of characters: two cells of a map in each half block."""
+"""Heat maps of half-block characters; a character shows two cells of the map."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from einsql.frontends.console.picture import Picture
 from einsql.frontends.console.values import short
 
 _LARGEST = 8
-"""Dots along an edge of a value's square at most."""
+"""The largest edge of a value's square, in dots."""
 _AROUND = 5
-"""Lines above and below a map: the command, title, last key, colours, and the prompt."""
+"""The number of other lines: the command, the title, the last key, the scale, the prompt."""
 _RAMP = ".:-=+*#%@"
 _BAR = 24
 """The width of the colour scale, in characters."""
 
 
 def draw_heat(picture: Picture, columns: int, lines: int, bits: int) -> Iterator[str]:
-    """The lines of a heat map: rows by the first key, columns by the second.
+    """The lines of a heat map: its rows are the first key, its columns the second key.
 
-    A map too large for the screen shows means of what falls into one dot.
+    If the map is too large for the screen, each dot shows the mean of its values.
 
     Args:
-        picture: Values over two keys; the first column is drawn.
-        columns: Width of the screen.
-        lines: Height of the screen.
+        picture: The values over two keys; the first value column is drawn.
+        columns: The width of the screen in characters.
+        lines: The height of the screen in lines.
         bits: The terminal's colour depth in bits; without colours, characters show the values.
     """
     ((name, array), *_) = picture.values.items()
     first, last = (str(end) for end in picture.bounds(0))
     margin = max(len(first), len(last)) + 1
-    dots = 1 if bits == colours.NONE else 2  # in a character, one above the other
+    dots = 1 if bits == colours.NONE else 2  # per character, one above the other
     room = (max(2, dots * (lines - _AROUND)), max(2, columns - margin - 1))
     shape = _fitted(array.shape, room, dots)
     cells = means(array, (min(shape[0], array.shape[0]), min(shape[1], array.shape[1])))
@@ -68,7 +68,7 @@ def _title(name: str, picture: Picture, drawn: tuple[int, ...]) -> str:
 
 
 def _fitted(shape: tuple[int, ...], room: tuple[int, int], dots: int) -> tuple[int, int]:
-    """The number of dots of a map in each direction: squares if possible."""
+    """The number of dots of a map in each direction; cells are square if possible."""
     high, wide = shape
     high_room, wide_room = room
     aspect = 1 if dots == 2 else 2  # a character is twice as high as it is wide
@@ -85,21 +85,21 @@ def _fitted(shape: tuple[int, ...], room: tuple[int, int], dots: int) -> tuple[i
 
 
 def means(array: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Means of the values that fall into each of fewer cells, NaN where there is none.
+    """The mean of the values in each cell of a coarser grid; NaN for a cell without values.
 
     Args:
-        array: Two axes; NaN for values that are missing.
-        shape: The number of cells, at most the array's extents.
+        array: An array with two axes; NaN for missing values.
+        shape: The number of cells by axis, at most the array's extents.
 
     Returns:
-        float64 of that shape.
+        A float64 array of that shape.
     """
     rows, columns = (
         np.linspace(0, n, cells + 1).astype(np.int64)
         for n, cells in zip(array.shape, shape, strict=True)
     )
     averages = np.empty(shape)
-    with np.errstate(all="ignore"):  # ∞ - ∞ is as good as missing
+    with np.errstate(all="ignore"):  # ∞ - ∞ counts as missing
         for n, (start, stop) in enumerate(pairwise(rows.tolist())):
             strip = array[start:stop].astype(np.float64)
             known = ~np.isnan(strip)
@@ -127,7 +127,7 @@ def _half_blocks(cells: np.ndarray, least: float, most: float, bits: int) -> Ite
 def _block(
     upper: tuple[int, ...] | None, lower: tuple[int, ...] | None, bits: int
 ) -> tuple[str, str]:
-    """The colours and the character of two dots, one above the other."""
+    """The colours and the character of two dots; the first dot is the upper one."""
     if upper is None and lower is None:
         return colours.RESET, " "
     if upper is None or lower is None:

@@ -22,14 +22,14 @@ STYLE: BaseStyle = Style.from_dict(
         "sql.command": "ansiyellow",
     }
 )
-"""The terminal's own colours, so that they suit dark and light screens."""
+"""Colours of the terminal's palette, which suit dark and light screens."""
 
 
 class SQLLexer(Lexer):
-    """Gives keywords, functions, strings, numbers, comments and dot commands their styles."""
+    """Assigns styles to keywords, functions, strings, numbers, comments and dot commands."""
 
     def lex_document(self, document: Document) -> Callable[[int], StyleAndTextTuples]:
-        """The styled pieces of each line, by its number."""
+        """A function from the line number to the styled pieces of the line."""
         if document.text.startswith("."):
             lines: list[StyleAndTextTuples] = [
                 [("class:sql.command", line)] for line in document.lines

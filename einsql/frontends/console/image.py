@@ -1,4 +1,4 @@
-"""Plots as image files, through matplotlib."""
+"""Plots as image files, drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from einsql.frontends.console.picture import Picture
 from einsql.frontends.console.settings import CommandError
 
 _DOTS = 1000
-"""Values along an edge beyond which means are drawn."""
+"""The largest number of values along an edge; larger maps are drawn as means."""
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def save_image(picture: Picture, path: str) -> None:
-    """Writes a heat map of two keys, or lines over one.
+    """Writes a heat map of two keys, or a line chart of one key.
 
     Raises:
-        CommandError: The suffix is none of an image, or matplotlib is not installed.
+        CommandError: The suffix names no image format, or matplotlib is not installed.
         OSError: The file can't be written.
     """
     suffix = Path(path).suffix.lower()
@@ -30,7 +30,7 @@ def save_image(picture: Picture, path: str) -> None:
             "To draw something else SELECT it first; .plot alone draws in the terminal."
         )
     try:
-        from matplotlib.figure import Figure  # no pyplot: it would look for a screen
+        from matplotlib.figure import Figure  # pyplot would require a display
     except ImportError as error:
         raise CommandError(
             'Images need matplotlib: pip install "einsql[plot]"\n'

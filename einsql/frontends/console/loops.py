@@ -1,4 +1,4 @@
-"""The rows of a loop while it runs: on a terminal its newest row and a plot, else line by line."""
+"""The rows of a running loop: on a terminal the newest row and a plot, else one line a row."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from einsql.frontends.console.picture import Picture
 from einsql.frontends.console.values import Column, columns_of, format_cell
 
 _HIGH = 13
-"""Lines of a screen that the plot is drawn for; it takes a few less."""
+"""The height of the screen for the plot, in lines; the plot is a few lines lower."""
 
 
 class Arrivals:
-    """Takes the rows of a loop from the thread that runs it."""
+    """The queue of a loop's rows, filled by the thread that runs the loop."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Row] = queue.SimpleQueue()
@@ -29,7 +29,7 @@ class Arrivals:
         self.columns: tuple[Column, ...] = ()
 
     def put(self, description: Sequence[Sequence[Any]], row: Row) -> None:
-        """Takes a row."""
+        """Appends a row of columns with this DB-API description."""
         if not self.columns:
             self.columns = columns_of(description)
         value = row[-1]
@@ -44,7 +44,7 @@ class Arrivals:
         """The newest row and a plot of the last column, for a terminal.
 
         Args:
-            bits: The depth of its colours.
+            bits: The terminal's colour depth in bits.
         """
         if not self._latest:
             return []
@@ -59,11 +59,11 @@ class Arrivals:
         return [*plot, cut(newest, size.columns - 1)]
 
     def rows(self, done: threading.Event, idle: Callable[[], object]) -> Iterator[Row]:
-        """The rows as they come, until the loop has ended and none is left.
+        """Yields the rows as they arrive, until the loop has ended and the queue is empty.
 
         Args:
-            done: Set when it has ended.
-            idle: Called while nothing comes.
+            done: An event that is set when the loop has ended.
+            idle: Callback while no row arrives.
         """
         while True:
             try:

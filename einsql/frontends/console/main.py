@@ -1,4 +1,4 @@
-"""The command line: options in, exit status out."""
+"""The entry point of the command line: parses the options and returns the exit status."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from einsql.frontends.console.shell import Shell
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+_INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `einsql` and returns its exit status.
 
     Args:
-        arguments: The arguments of the command; by default `sys.argv`'s.
+        arguments: The arguments of the command; by default those of `sys.argv`.
     """
     world = launched()
     if world is None:
@@ -45,10 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def launched() -> MPI.Intracomm | None:
-    """The ranks of the MPI job that the command was started as, by `python -m mpi4py -m einsql`."""
+    """The communicator of the MPI job, if `python -m mpi4py -m einsql` started the command."""
     if not {"mpi4py.run", "mpi4py.MPI"} & set(sys.modules):
-        # Variables of launchers say nothing: they are set in shells of a batch job as well,
-        # where joining ranks that are not there would be to wait forever.
+        # The variables of launchers are no evidence: shells of a batch job have them as well,
+        # and joining absent ranks would wait forever.
         _notice_of_loners()
         return None
     from mpi4py import MPI
@@ -57,7 +57,7 @@ def launched() -> MPI.Intracomm | None:
 
 
 def _notice_of_loners() -> None:
-    """Warns once per job that its processes are not connected to each other."""
+    """Warns once per job that its processes are not connected by MPI."""
     for launcher in ("PMI", "OMPI_COMM_WORLD"):
         ranks = os.environ.get(f"{launcher}_SIZE", "1")
         if ranks != "1" and os.environ.get(f"{launcher}_RANK") == "0":
@@ -75,7 +75,7 @@ def _console(arguments: Sequence[str] | None, mpi: str | None = None) -> int:
         print("Error: --mpi starts ranks, but this is one of several already", file=sys.stderr)
         return 1
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a replaced stream may be of any kind
+        if hasattr(stream, "reconfigure"):  # a replaced stream can have any type
             stream.reconfigure(errors="replace")
     try:
         return _run(options, mpi or options.mpi)
@@ -114,7 +114,7 @@ def _run(options: argparse.Namespace, mpi: object) -> int:
                 else:
                     shell.run_lines(text.splitlines(keepends=True))
         if not options.scripts and sys.stdin.isatty():
-            from einsql.frontends.console.prompt import interact  # loads what only a prompt needs
+            from einsql.frontends.console.prompt import interact  # imports prompt_toolkit
 
             interact(shell)
         elif not options.scripts:
@@ -139,7 +139,7 @@ def _run_init(shell: Shell, options: argparse.Namespace) -> None:
 
 
 class _Script(argparse.Action):
-    """Collects -c and -f in the order of the command line, and -cmd likewise."""
+    """Collects -c and -f in their order on the command line, and -cmd likewise."""
 
     def __call__(
         self,

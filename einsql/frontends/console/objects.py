@@ -16,11 +16,11 @@ class Entry:
     """A named object.
 
     Attributes:
-        name: The name as it was written, without quotes.
-        kind: "tensor", "table", "view" or "macro"; behind "damaged" if its row is.
-        text: The statement that makes it, if DuckDB has it; else empty.
-        call: The call of a macro, such as `softmax(x, axis)`; else empty.
-        in_from: Whether FROM may name the object.
+        name: The name in its original case, without quotes.
+        kind: "tensor", "table", "view" or "macro"; prefixed with "damaged" for a damaged object.
+        text: The statement that creates the object, if DuckDB's catalog has it; else empty.
+        call: The signature of a macro, such as `softmax(x, axis)`; else empty.
+        in_from: Whether the object can be read in FROM.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ColumnEntry:
-    """A column: its type, and the bounds of a key as `64` or `0..8`; values have none."""
+    """A column with its type; `64` or `0..8` are the bounds of a key, and values have no bounds."""
 
     name: str
     type: str
@@ -40,7 +40,7 @@ class ColumnEntry:
 
 
 def entries(connection: einsql.Connection) -> list[Entry]:
-    """Everything that has a name, sorted by it."""
+    """All named objects, sorted by name."""
     names = []
     for stored in connection.store.objects.values():
         if isinstance(stored, Tensor):
@@ -66,7 +66,7 @@ def columns(connection: einsql.Connection, name: str) -> list[ColumnEntry]:
     """
     cursor = connection.execute(f"DESCRIBE {in_quotes(name)}")
     rows = cursor.fetchall()
-    if cursor.description is not None and cursor.description[2][0] == "null":  # DuckDB's
+    if cursor.description is not None and cursor.description[2][0] == "null":  # from DuckDB
         return [ColumnEntry(str(column), str(dtype), "") for column, dtype, *_ in rows]
     return [ColumnEntry(str(column), str(dtype), str(key)) for column, dtype, key, *_ in rows]
 
@@ -75,7 +75,7 @@ def definition(connection: einsql.Connection, entry: Entry) -> str:
     """The statement that would create an object.
 
     Raises:
-        Error: It is gone.
+        Error: The object no longer exists.
     """
     if entry.text:
         return entry.text
@@ -106,5 +106,5 @@ def _options(stored: Tensor) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL writes it, in quotes where it needs them."""
+    """The name as an SQL identifier, quoted if necessary."""
     return name if name.isidentifier() else in_quotes(name)

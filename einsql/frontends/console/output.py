@@ -16,14 +16,14 @@ from einsql.frontends.console.box import display_width
 from einsql.frontends.console.settings import CommandError, Settings
 
 _SCROLLED = 50
-"""Lines that are printed even if the screen has fewer: a table cut to 40 rows stays in sight."""
+"""Lines that are printed without a pager on any screen: enough for a table of 40 rows."""
 
 
 class Output:
-    """Prints lines.
+    """Prints lines to the standard output, a file or a pager.
 
     Attributes:
-        at_prompt: Whether lines are read at a terminal, where a pager may show them.
+        at_prompt: Whether the input is an interactive prompt; only then a pager is used.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -34,50 +34,50 @@ class Output:
 
     @property
     def width(self) -> int | None:
-        """Characters a line of a table may have; None for any number."""
+        """The largest width of a table's line in characters; None for no limit."""
         return shutil.get_terminal_size().columns if self.is_terminal else None
 
     @property
     def is_terminal(self) -> bool:
-        """True if lines are printed on a terminal."""
+        """True if the destination is a terminal."""
         return self._file is None and sys.stdout.isatty()
 
     @property
     def colours(self) -> int:
-        """The depth of the colours that may be printed."""
+        """The colour depth of the destination in bits."""
         return colours.depth(sys.stdout) if self._file is None else colours.NONE
 
     def write_to(self, path: str | None, once: bool = False) -> None:
-        """Sends results to a file, or to the standard output again.
+        """Redirects results to a file, or back to the standard output.
 
         Args:
-            path: The file, which is replaced; None for the standard output.
-            once: Whether only the next result goes there.
+            path: The file, which is overwritten; None for the standard output.
+            once: Whether only the next result is redirected.
 
         Raises:
-            CommandError: The file can't be written.
+            CommandError: The file cannot be written.
         """
         if self._file is not None:
             self._file.close()
         self._file, self._once = None, once
         if path is not None:
             try:
-                self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - kept open
+                self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - the file stays open
             except OSError as e:
                 raise CommandError(f'cannot write "{path}": {e.strerror}') from e
 
     def print_lines(
         self, lines: Iterable[str], *, paged: bool = True, at_once: bool = False
     ) -> None:
-        """Prints lines where results go; a pager shows more of them than the screen has.
+        """Prints lines to the destination of results; a pager shows long results.
 
         Args:
-            lines: The lines.
-            paged: Whether a pager may show them.
+            lines: The lines, without line ends.
+            paged: Whether a pager can show the lines.
             at_once: Whether each line is flushed immediately.
 
         Raises:
-            CommandError: The pager can't be run.
+            CommandError: The pager cannot be run.
         """
         if paged and self.at_prompt and self.is_terminal and (command := self._pager()):
             lines = self._page(lines, command)
@@ -99,7 +99,7 @@ class Output:
         return os.environ.get("PAGER") or ("less -SRF" if shutil.which("less") else None)
 
     def _page(self, lines: Iterable[str], command: str) -> Iterable[str]:
-        """Shows lines by a pager, or gives them back where they fit on the screen."""
+        """Shows lines in a pager; returns them unprinted if they fit on the screen."""
         size, used, first = shutil.get_terminal_size(), 1, list[str]()
         most = max(size.lines, _SCROLLED)
         rest = iter(lines)
@@ -113,7 +113,7 @@ class Output:
 
 
 def _feed(command: str, lines: Iterator[str]) -> None:
-    import subprocess  # for pagers only
+    import subprocess  # needed for pagers only
 
     sys.stdout.flush()
     environment = {**os.environ, "LESS": os.environ.get("LESS", "SRF")}
@@ -128,19 +128,19 @@ def _feed(command: str, lines: Iterator[str]) -> None:
     )
     assert pager.stdin is not None
     with _left_to_child(), pager:
-        # Who leaves the pager early has seen enough.
+        # The user quit the pager before its end.
         with suppress(BrokenPipeError):
             for line in lines:
                 pager.stdin.write(line + "\n")
         with suppress(BrokenPipeError):
             pager.stdin.close()
-    if pager.returncode in (126, 127):  # by which a shell says that it found none
+    if pager.returncode in (126, 127):  # the shell's codes for a missing command
         raise CommandError(f'the pager "{command}" cannot be run; .pager off goes without')
 
 
 @contextmanager
 def _left_to_child() -> Iterator[None]:
-    """Leaves Ctrl-C to the pager: it stops a search there, not the console."""
+    """Ignores Ctrl-C in the console: in a pager it stops a search."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     import einsql
 
 _MOST_CELLS = 2**26
-"""Rows of a table are put into arrays of no more elements than this."""
+"""The largest number of elements of an array that is built from rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Values over keys.
+    """Arrays of values over one or two keys.
 
     Attributes:
-        keys: Names of the axes, one or two.
+        keys: The names of the axes, one or two.
         origin: The least value of each key.
-        values: float64, float32 or integer arrays by the names of their columns, all of one
-            shape; NaN where a key is absent or a value is NULL.
+        values: float64, float32 or integer arrays by column name, all of one
+            shape; NaN for an absent key or a NULL value.
     """
 
     keys: tuple[str, ...]
@@ -34,7 +34,7 @@ class Picture:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Extents of the keys."""
+        """The extents of the keys."""
         return next(iter(self.values.values())).shape
 
     def bounds(self, axis: int) -> tuple[int, int]:
@@ -43,10 +43,10 @@ class Picture:
 
 
 def picture_of(cursor: einsql.Cursor) -> Picture:
-    """The result that a cursor holds, as something that can be drawn.
+    """The result of a cursor as arrays that can be drawn.
 
     Raises:
-        CommandError: It has no rows or no values, or no key, or more than two.
+        CommandError: The result has no rows, no values, no key or more than two keys.
     """
     description = cursor.description or ()
     names, keys = [str(d[0]) for d in description], cursor.key_names
@@ -61,7 +61,7 @@ def picture_of(cursor: einsql.Cursor) -> Picture:
     try:
         floats = _floats(cursor)
     except Error:
-        return _from_rows(cursor, keys)  # keys are absent, or values are no floats
+        return _from_rows(cursor, keys)  # the cursor has no keys, or its values are not floats
     values = floats if isinstance(floats, dict) else {_value_name(names, keys): floats}
     return _checked(Picture(keys, cursor.origin, values))
 
@@ -92,8 +92,8 @@ def _wrong_keys(keys: tuple[str, ...]) -> str:
 
 
 def _from_rows(cursor: einsql.Cursor, keys: tuple[str, ...] | None) -> Picture:
-    """Rows of a table: the last column of numbers over the whole numbers before it."""
-    import pyarrow as pa  # 60 ms
+    """The rows of a table: the last numeric column over the integer columns before it."""
+    import pyarrow as pa  # the import takes 60 ms
 
     table = cursor.fetch_arrow_table()
     numbers = [n for n, f in enumerate(table.schema) if _is_number(pa, f.type)]
@@ -114,7 +114,7 @@ def _from_rows(cursor: einsql.Cursor, keys: tuple[str, ...] | None) -> Picture:
     if any(column.null_count for column in at):
         raise CommandError(f"A key of the last result is NULL; leave it out: WHERE {keys[0]} …")
     column = table.column(value).cast(pa.float64(), safe=False)
-    flat = np.asarray(column.to_numpy(), np.float64)  # NULL is NaN
+    flat = np.asarray(column.to_numpy(), np.float64)  # NULL becomes NaN
     places = [np.asarray(c.to_numpy(), np.int64) for c in at] or [np.arange(len(flat))]
     keys, origin = keys or ("row",), tuple(int(p.min()) for p in places)
     shape = tuple(int(p.max()) - o + 1 for p, o in zip(places, origin, strict=True))

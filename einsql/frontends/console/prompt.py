@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 _PROMPT = "einsql> "
 _CONTINUED = "   ...> "
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
-"""Opening a FIFO does not wait for its reader."""
+"""The flag that opens a FIFO without waiting for its reader."""
 
 ReadText = Callable[[], str]
-"""Reads one whole input; raises EOFError on Ctrl-D and KeyboardInterrupt on Ctrl-C."""
+"""Reads one complete input; raises EOFError on Ctrl-D and KeyboardInterrupt on Ctrl-C."""
 
 
 def interact(shell: Shell) -> None:
     """Reads and runs statements until the user leaves.
 
     Raises:
-        Leave: The user left by a command, which may give an exit status.
+        Leave: A command ends the shell, with an exit status.
     """
     vocabulary = Vocabulary(shell)
     shell.output.at_prompt = True
@@ -45,7 +45,7 @@ def interact(shell: Shell) -> None:
         where += f", on {shell.connection.cluster.ranks} MPI ranks"
     print(f'{where}. Statements end with ";". .help lists commands, Ctrl-D leaves.')
     while True:
-        shell.failed = False  # the user has seen what failed
+        shell.failed = False  # the user has seen the error
         vocabulary.refresh()
         try:
             text = read()
@@ -64,7 +64,7 @@ def interact(shell: Shell) -> None:
 
 
 def is_whole(shell: Shell, text: str) -> bool:
-    """True if Enter runs the text; False if it begins another line."""
+    """True if the text is complete and Enter runs it; False if Enter begins another line."""
     pending = ""
     for line in text.splitlines(keepends=True):
         if line.startswith(".") and shell.is_blank(pending):
@@ -81,7 +81,7 @@ def _leaves(text: str) -> bool:
 
 
 def _plain(shell: Shell) -> ReadText:
-    with suppress(ImportError):  # its import alone gives input() editing and history
+    with suppress(ImportError):  # its import adds editing and history to input()
         import readline  # noqa: F401
 
     def read() -> str:
@@ -102,14 +102,14 @@ def _editor(shell: Shell, vocabulary: Vocabulary) -> ReadText:
 
     @Condition
     def unfinished() -> bool:
-        # Not the current buffer: Ctrl-R has one of its own.
+        # The current buffer is wrong here: Ctrl-R uses a buffer of its own.
         return not is_whole(shell, session.default_buffer.text)
 
     keys = KeyBindings()
 
     @keys.add("enter", filter=completion_is_selected)
     def _(event: KeyPressEvent) -> None:
-        event.current_buffer.complete_state = None  # takes the completion, runs nothing yet
+        event.current_buffer.complete_state = None  # accepts the completion only
 
     session: PromptSession[str] = PromptSession(
         [("class:prompt", _PROMPT)],
@@ -137,7 +137,7 @@ def _history() -> History:
         regular = stat.S_ISREG(os.fstat(file).st_mode)
         os.close(file)
     except OSError:
-        return InMemoryHistory()  # a home one may not write to is no reason to fail
+        return InMemoryHistory()  # the home directory is not writable
     return FileHistory(path) if regular else InMemoryHistory()
 
 

@@ -1,4 +1,4 @@
-"""Output modes: a result's rows as lines of text, read from the cursor as they are printed."""
+"""Output modes: a result's rows as lines of text; rows are fetched while lines are printed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Style:
     """The settings of a mode.
 
     Attributes:
-        null: The text of NULL, or None for the mode's own.
-        maxrows: Rows a table shows at most, 0 for all.
-        width: Characters a line of a table may have, or None for any number.
-        total: The number of rows if it is known, else -1.
-        headers: Whether `csv` and `list` begin with the names of the columns.
+        null: The text of NULL; None for the mode's default.
+        maxrows: The largest number of rows in a table; 0 for no limit.
+        width: The largest width of a table's line in characters; None for no limit.
+        total: The number of rows; -1 if unknown.
+        headers: Whether `csv` and `list` begin with the column names.
     """
 
     null: str | None = None
@@ -34,10 +34,10 @@ class Style:
 
 
 _LONG = 1_000_000
-"""Rows beyond which a table shows only the first ones."""
+"""The number of rows above which a table shows only the first rows."""
 
 Mode = Callable[[Sequence[Column], Iterable[Row], Style], Iterator[str]]
-"""Gives the lines of a result, without their ends."""
+"""A function that returns the lines of a result, without line ends."""
 
 
 def _duckbox(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _csv(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterat
 
 
 def _json(columns: Sequence[Column], rows: Iterable[Row], _: Style) -> Iterator[str]:
-    # Each line is written once the next is known to exist, so commas stand where they must.
+    # A line is written after the next row arrives: only then its comma is known.
     line = "["
     for n, document in enumerate(_documents(columns, rows)):
         if n:
@@ -130,10 +130,10 @@ MODES: dict[str, Mode] = {
 }
 
 GROWING = {"duckbox": "growing", "box": "growing"}
-"""Modes that need all rows first, and the streaming mode in place of each."""
+"""The modes that need all rows in advance, with the streaming mode that replaces each."""
 
 _VERBATIM = MODES.keys() - {"json", "jsonlines"}
-"""Modes that print a plan, as text or a page, without a table."""
+"""The modes that print a plan verbatim, as text or HTML."""
 
 
 def render(
@@ -146,9 +146,9 @@ def render(
 
 
 def excerpt(rows: Iterable[Row], limit: int, known_total: int = -1) -> Excerpt:
-    """The first and last half of `limit` rows, or all of them; 0 is no limit.
+    """The first and last rows of a result, together `limit` rows; 0 for no limit.
 
-    The last rows of a long result are left out: reading up to them would take seconds.
+    The last rows of a long result are omitted because fetching all rows would take seconds.
     """
     if limit and known_total > _LONG:
         return Excerpt(list(islice(rows, limit)), [], known_total)

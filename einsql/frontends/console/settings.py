@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 
-class Leave(Exception):  # noqa: N818 - like SystemExit, it is no error
-    """The shell ends with this exit status."""
+class Leave(Exception):  # noqa: N818 - not an error, like SystemExit
+    """Ends the shell with an exit status."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -14,14 +14,14 @@ class Leave(Exception):  # noqa: N818 - like SystemExit, it is no error
 
 
 class Bail(Leave):
-    """A script ends at its first error; a prompt goes on."""
+    """Ends a script at its first error; an interactive prompt continues."""
 
     def __init__(self) -> None:
         super().__init__(1)
 
 
 class CommandError(Exception):
-    """A dot command was wrong or failed; the text says how."""
+    """An error of a dot command; the message describes it."""
 
 
 @dataclass(slots=True)
@@ -29,17 +29,17 @@ class Settings:
     """The settings that options and dot commands change.
 
     Attributes:
-        mode: Name of the output mode.
-        null: The text of NULL, or None for the mode's own.
-        maxrows: Rows a table shows at most, 0 for all.
-        timer: Whether each statement's time is printed.
-        echo: Whether each statement is printed before it runs.
+        mode: The name of the output mode.
+        null: The text of NULL; None for the mode's default.
+        maxrows: The largest number of rows in a table; 0 for no limit.
+        timer: Whether the shell prints the time of each statement.
+        echo: Whether the shell prints each statement before it runs.
         bail: Whether the first error ends a script.
-        explain: Whether each query's plan is printed before its rows.
+        explain: Whether the shell prints the plan of each query before its rows.
         progress: Whether long statements show a progress bar.
-        headers: Whether modes without a table begin with the names of the columns.
-        pager: The command that shows long results at a prompt; "on" for the usual one, "off"
-            for none.
+        headers: Whether modes without a table begin with the column names.
+        pager: The command that shows long results at a prompt; "on" for the default pager,
+            "off" for no pager.
     """
 
     mode: str = "duckbox"

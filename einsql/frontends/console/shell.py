@@ -38,20 +38,20 @@ _LOOP = re.compile(r"for\b", re.IGNORECASE)
 
 
 class Shell:
-    """One connection, its settings and where results go.
+    """A connection with its settings and the destination of its results.
 
     Attributes:
-        settings: May be changed between statements.
+        settings: The settings; they can change between statements.
         output: The destination of results.
-        failed: Whether any statement or command has failed so far.
-        latest: The result that was printed last.
+        failed: Whether a statement or command has failed.
+        latest: The cursor of the last printed result.
     """
 
     def __init__(self, database: Database, settings: Settings) -> None:
         """Opens the database.
 
         Raises:
-            Error: The database can't be opened.
+            Error: The database cannot be opened.
         """
         self.settings = settings
         self.output: Output = Output(settings)
@@ -72,10 +72,10 @@ class Shell:
         return einsql.connect(database.path, read_only=database.read_only, config=config)
 
     def open(self, path: str) -> None:
-        """Closes the database and opens another one, by the same options and on the same ranks.
+        """Closes the database and opens another one with the same options and ranks.
 
         Raises:
-            Error: It can't be opened; then the former one stays open.
+            Error: The database cannot be opened; the previous database stays open.
         """
         database = Database(path, self.database.read_only, self.database.config)
         self.latest = None
@@ -84,9 +84,9 @@ class Shell:
         self.connection, self.database = connection, database
 
     def close(self) -> None:
-        """Closes the output file and the database; MPI ranks leave."""
+        """Closes the output file and the database, and releases the MPI ranks."""
         self.output.write_to(None)
-        if not self.connection.closed:  # reopening the same file may have failed
+        if not self.connection.closed:  # reopening the same file can fail
             self.connection.close()
         if self._ranks is not None:
             self._ranks.part()
@@ -97,9 +97,9 @@ class Shell:
         """Runs a script.
 
         Raises:
-            CommandError: The file can't be read, or reads itself.
-            Leave: The script asks to leave.
-            Bail: It failed under `bail`.
+            CommandError: The file cannot be read, or the script runs itself.
+            Leave: The script ends the shell.
+            Bail: An error occurred with the setting `bail`.
         """
         if path in self._reading:
             raise CommandError(f'"{path}" reads itself')
@@ -113,16 +113,16 @@ class Shell:
             self._reading.pop()
 
     def run_lines(self, lines: Iterable[str], source: str = "") -> None:
-        """Runs statements and dot commands as their lines arrive.
+        """Runs statements and dot commands while their lines arrive.
 
         Args:
-            lines: Lines with their ends; a statement may span several.
-            source: Name of the script, for errors.
+            lines: The lines with their line ends; a statement can span several lines.
+            source: The name of the script, for error messages.
 
         Raises:
-            CommandError: The lines aren't UTF-8 text.
-            Leave: The script asks to leave.
-            Bail: It failed under `bail`.
+            CommandError: The lines are not UTF-8 text.
+            Leave: The script ends the shell.
+            Bail: An error occurred with the setting `bail`.
         """
         pending, first = "", 1
         try:
@@ -142,7 +142,7 @@ class Shell:
             self.run_text(pending, source, first)
 
     def is_blank(self, text: str) -> bool:
-        """True if a text holds no statement, nor the beginning of one."""
+        """True if a text contains neither a statement nor the beginning of a statement."""
         try:
             return not self.connection.split(text)
         except Error:
@@ -152,8 +152,8 @@ class Shell:
         """Runs one dot command.
 
         Raises:
-            Leave: The command asks to leave.
-            Bail: It failed under `bail`.
+            Leave: The command ends the shell.
+            Bail: An error occurred with the setting `bail`.
         """
         if self.settings.echo:
             self.output.print_lines([line.rstrip("\n")])
@@ -161,16 +161,16 @@ class Shell:
             run_command(self, line)
 
     def run_text(self, text: str, source: str = "", line: int = 1) -> None:
-        """Runs the statements of a text, going on after one that fails unless `bail` is set.
+        """Runs the statements of a text; an error ends the run only with the setting `bail`.
 
         Args:
-            text: Any number of whole statements.
-            source: Name of its script, for errors.
-            line: Number of its first line in that script.
+            text: Any number of complete statements.
+            source: The name of the script, for error messages.
+            line: The number of the text's first line in the script.
 
         Raises:
-            Bail: A statement failed under `bail`.
-            KeyboardInterrupt: A statement was cancelled by Ctrl-C.
+            Bail: A statement failed with the setting `bail`.
+            KeyboardInterrupt: Ctrl-C cancelled a statement.
         """
         statements: list[tuple[int, str]] = []
         with self.reporting(source, text, line):
@@ -198,7 +198,7 @@ class Shell:
             )
 
     def _query(self, sql: str) -> None:
-        self.latest = None  # its memory may be needed
+        self.latest = None  # releases the memory of the previous result
         if _LOOP.match(sql):
             self._loop(sql)
             return
@@ -208,7 +208,7 @@ class Shell:
             self._tell()
         if cursor.description is not None:
             columns = columns_of(cursor.description)
-            # Remote tiles arrive with the first rows; Ctrl-C must not interrupt that.
+            # The first fetch gathers remote tiles; Ctrl-C must not interrupt the transfer.
             total, first = self.work(lambda: (cursor.rowcount, cursor.fetchmany(_BATCH)))
             if self._worker.interrupted:
                 raise KeyboardInterrupt
@@ -222,7 +222,7 @@ class Shell:
         self.connection.notices.clear()
 
     def _loop(self, sql: str) -> None:
-        """Runs a loop; prints a table on a terminal at its end, other output after each step."""
+        """Runs a loop; prints a table on a terminal at the end, other output after each step."""
         arrivals, cursor = Arrivals(), self.connection.cursor()
         self.connection.stepped = arrivals.put
         is_table = self.output.is_terminal and self.settings.mode in GROWING
@@ -252,7 +252,7 @@ class Shell:
             self.output.print_lines(self._apart(lines), paged=False, at_once=True)
 
     def _apart(self, lines: Iterator[str]) -> Iterator[str]:
-        """Takes the bar away before each line."""
+        """Erases the progress bar before each line."""
         for line in lines:
             self._worker.erase()
             yield line
@@ -277,17 +277,17 @@ class Shell:
     def reporting(
         self, source: str = "", text: str = "", line: int = 1, offset: int = 0, sql: str = ""
     ) -> Iterator[None]:
-        """Turns an error into a message; under `bail` it is also the end.
+        """Prints an error as a message; with the setting `bail` it also ends the script.
 
         Args:
-            source: Name of the script, or an empty text for the command line and the prompt.
-            text: Statements that run inside.
-            line: Number of their first line in the script.
+            source: The name of the script; empty for the command line and the prompt.
+            text: The statements that run inside the context.
+            line: The number of the statements' first line in the script.
             offset: The offset of the running statement in `text`.
-            sql: That statement.
+            sql: The running statement.
 
         Raises:
-            Bail: There was an error, under `bail`.
+            Bail: An error occurred with the setting `bail`.
             KeyboardInterrupt: A statement was cancelled.
         """
         try:
@@ -298,7 +298,7 @@ class Shell:
         except Error as e:
             if e.position is not None and e.sql in (None, text, sql):
                 inside = offset if e.sql != text else 0
-                lead = "\n" * (line - 1)  # makes lines count from the script's first one
+                lead = "\n" * (line - 1)  # line numbers count from the script's start
                 e.sql, e.position = lead + text, len(lead) + inside + e.position
             message = str(e)
         except CommandError as e:
@@ -309,7 +309,7 @@ class Shell:
             raise
         except OSError as e:
             message = f"cannot read or write: {e.strerror or e}"
-        except Exception as e:  # a fault of einsql itself must not end the session
+        except Exception as e:  # an internal error must not end the session
             message = f"Internal error ({type(e).__name__}): {e}\nPlease report it."
             if sys.flags.dev_mode:
                 message = traceback.format_exc()

@@ -1,4 +1,4 @@
-"""Formats one value for a table cell, a CSV field or a JSON document."""
+"""The formatting of values for table cells, CSV fields and JSON documents."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _NUMERIC = {
 _DISPLAYED = {"INTEGER": "int32", "BIGINT": "int64", "TINYINT": "int8", "SMALLINT": "int16"}
 _NARROW: dict[str, type[np.floating[Any]]] = {"HALF": np.float16, "FLOAT": np.float32}
 ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\x1b", "\0": "\\0"})
-"""Control characters as they are shown where a value has one line."""
+"""The escapes of control characters in one-line values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Name and SQL type of a result's column."""
+    """The name and the SQL type of a result's column."""
 
     name: str
     type: str
@@ -48,17 +48,17 @@ class Column:
 
     @property
     def displayed_type(self) -> str:
-        """The type as the head of a table shows it."""
+        """The type in the header of a table."""
         return _DISPLAYED.get(self.type, self.type.lower())
 
 
 def columns_of(description: Sequence[Sequence[Any]]) -> tuple[Column, ...]:
-    """Columns of a cursor's description."""
+    """The columns of a cursor's DB-API description."""
     return tuple(Column(str(d[0]), str(d[1])) for d in description)
 
 
 def format_value(value: Any, type_name: str, null: str) -> str:
-    """The text of a value: floats in the fewest digits that read back as the same float."""
+    """The text of a value; floats have the fewest digits that parse to the same float."""
     if value is None:
         return null
     if isinstance(value, bool | np.bool_):
@@ -79,14 +79,14 @@ def format_value(value: Any, type_name: str, null: str) -> str:
 
 
 def format_cell(value: Any, type_name: str, null: str) -> str:
-    """The text of a value on one line, without control characters; arrays are summed up."""
+    """The text of a value on one line, without control characters; arrays are summarized."""
     if isinstance(value, np.ndarray):
         return summary(value)
     return format_value(value, type_name, null).translate(ESCAPES)
 
 
 def format_json(value: Any, type_name: str) -> str:
-    """The value as JSON, which has no NaN and infinity: null and ±1e999, as in DuckDB's shell."""
+    """The value as JSON; NaN is null and infinity ±1e999, as in DuckDB's shell."""
     if value is None:
         return "null"
     if isinstance(value, float):
@@ -114,19 +114,19 @@ def _format_float(value: float, type_name: str) -> str:
     if narrow is None or not math.isfinite(value):
         return str(float(value))
     number = narrow(value)
-    if value == 0 or 1e-4 <= abs(number) < 1e16:  # where DuckDB and Python write no exponent
+    if value == 0 or 1e-4 <= abs(number) < 1e16:  # no exponent, as in DuckDB and Python
         return np.format_float_positional(number, unique=True, trim="0")
     return np.format_float_scientific(number, unique=True, trim="-", exp_digits=2)
 
 
 def _shortest(value: float) -> float:
-    """The number of the fewest digits whose nearest BFLOAT16 is this one."""
+    """The number with the fewest digits whose nearest BFLOAT16 is this value."""
     shorter = (float(f"{value:.{digits}g}") for digits in range(1, 5))
     return next((s for s in shorter if rounded(np.asarray(s)) == value), value)
 
 
 def summary(array: np.ndarray) -> str:
-    """Formats an array as its type, shape, minimum and maximum."""
+    """The summary of an array: its type, shape, minimum and maximum."""
     head = f"{array.dtype}[{','.join(map(str, array.shape))}]"
     missing = int(np.isnan(array).sum()) if array.dtype.kind == "f" else 0
     if missing == array.size:
@@ -137,7 +137,7 @@ def summary(array: np.ndarray) -> str:
 
 
 def short(value: Any) -> str:
-    """A number in at most six digits, for where room is scarce."""
+    """A number in at most six digits, for narrow output."""
     if isinstance(value, bool | np.bool_ | int | np.integer):
         return format_value(value, "", "")
     number = float(value)

@@ -1,4 +1,4 @@
-"""A tolerant tokenizer of SQL for highlighting and completion; it reads unfinished text too."""
+"""A tolerant tokenizer of SQL for highlighting and completion; it accepts incomplete text."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ _TOKEN = re.compile(
 
 
 def pieces(text: str) -> Iterator[tuple[str, str]]:
-    """All of a text, cut into pieces with their kinds.
+    """The pieces of a text with their kinds; together they cover the text.
 
-    A kind is comment, string, name (in double quotes), number, keyword, function, word or other.
+    The kinds are comment, string, name (in double quotes), number, keyword, function, word, other.
     """
     for match in _TOKEN.finditer(text):
         kind, piece = str(match.lastgroup), match[0]
@@ -136,11 +136,11 @@ def pieces(text: str) -> Iterator[tuple[str, str]]:
 
 
 def statement_at(text: str, at: int) -> tuple[str, str, str]:
-    """The statement around a position, its strings and comments blanked.
+    """The statement around an offset, with blanks in place of its strings and comments.
 
     Returns:
-        The text before the position, the text after it, and the string or comment that
-        the position is in the middle of, with its opening quote, or an empty text.
+        The text before the offset, the text after it, and the string or comment that contains
+        the offset, with its opening quote; empty outside strings and comments.
     """
     before, after, inside, place = "", "", "", 0
     for kind, piece in pieces(text):

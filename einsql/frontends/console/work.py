@@ -1,4 +1,4 @@
-"""Runs statements on a worker thread, so that Ctrl-C and the progress bar work meanwhile."""
+"""Statements on a worker thread, so that the main thread handles Ctrl-C and the progress bar."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import einsql
 T = TypeVar("T")
 
 _PATIENCE = 2.0
-"""Seconds a statement runs before its progress is shown."""
+"""The seconds before the progress bar of a statement appears."""
 
 _BAR = 40
 """The width of the progress bar, in characters."""
 
 
 class Worker:
-    """Runs one piece of work at a time and shows its progress on a terminal.
+    """Runs one function at a time and shows its progress on a terminal.
 
-    A signal handler runs only between two bytecodes of the main thread; a kernel or
-    DuckDB holds a thread for seconds. The main thread therefore only waits.
+    A signal handler runs only between two bytecodes of the main thread. A kernel or DuckDB
+    blocks a thread for seconds. The main thread therefore only waits.
 
     Attributes:
-        interrupted: Whether Ctrl-C came during the latest work, even if it finished.
+        interrupted: Whether Ctrl-C was pressed during the last function, even if it finished.
     """
 
     def __init__(self, screen: IO[str]) -> None:
@@ -47,16 +47,16 @@ class Worker:
         above: Callable[[], list[str]] = list,
         meanwhile: Callable[[threading.Event], None] | None = None,
     ) -> T:
-        """Returns the result of `work`; its exceptions are raised here.
+        """Calls `work` on a worker thread; returns its result and raises its exceptions.
 
         Ctrl-C interrupts the connection; a second one ends the process.
 
         Args:
-            connection: The connection that runs it.
-            work: The work.
-            progress: Whether a terminal shows its progress.
-            above: Returns the lines above the progress bar.
-            meanwhile: Work of this thread until the event is set; without it the thread waits.
+            connection: The connection that `work` uses.
+            work: The function to call.
+            progress: Whether a terminal shows the progress.
+            above: Callback that returns the lines above the progress bar.
+            meanwhile: Callback on this thread; its argument is set when `work` has ended.
         """
         results: list[T] = []
         failures: list[BaseException] = []
@@ -65,7 +65,7 @@ class Worker:
         def body() -> None:
             try:
                 results.append(work())
-            except BaseException as e:  # raised again in the main thread
+            except BaseException as e:  # the main thread raises it again
                 failures.append(e)
             finally:
                 done.set()
@@ -84,7 +84,7 @@ class Worker:
             connection.interrupt()
             self.erase()
             _wait_or_die(done, connection)
-        except BaseException:  # the caller has left and reads no result
+        except BaseException:  # `meanwhile` failed: no caller reads the result
             connection.interrupt()
             done.wait()
             raise
@@ -95,9 +95,9 @@ class Worker:
 
     @contextmanager
     def cancelling(self, connection: einsql.Connection) -> Iterator[None]:
-        """Meanwhile Ctrl-C cancels the work, but no printing: lines are whole, and all come.
+        """A context in which Ctrl-C interrupts the connection and does not interrupt printing.
 
-        A second one ends the process.
+        All lines are printed completely. A second Ctrl-C ends the process.
         """
         before = signal.getsignal(signal.SIGINT)
         self.interrupted = False
@@ -128,7 +128,7 @@ class Worker:
         """Draws the progress bar on a terminal, after the first seconds of work.
 
         Args:
-            above: Lines above the bar, none wider than the screen.
+            above: The lines above the bar, at most as wide as the screen.
         """
         seconds = time.monotonic() - self._start
         if not self._watched or seconds < _PATIENCE:
@@ -162,7 +162,7 @@ def _wait_or_die(done: threading.Event, connection: einsql.Connection) -> None:
 
 
 def _die(connection: einsql.Connection) -> None:
-    # No thread can be ended from outside, and an orderly exit would wait for this one.
+    # A thread cannot be ended from outside, and an orderly exit would wait for the worker.
     try:
         if connection.cluster is not None:
             connection.cluster.kill()

@@ -1,9 +1,9 @@
 """einsql on a user's own DuckDB connection.
 
-`attached.py` is what users hold. `functions.py` registers the functions of tiles, which read
-their arguments by `tiles.py`, run the kernels of `kernels.py` and give `results.py`.
-`calls.py` finds the calls of `einsql('…')` in a statement, whose tables `tables.py` reads and
-whose rows `rows.py` hands to DuckDB.
+`attached.py` is the public interface. `functions.py` registers the functions of tiles. They
+read their arguments with `tiles.py`, run the kernels of `kernels.py` and return their results
+with `results.py`. `calls.py` finds the calls of `einsql('…')` in a statement. `tables.py` reads
+the tables of a call, and `rows.py` passes its rows to DuckDB.
 """
 
 from einsql.frontends.duckdb.attached import Attached, attach

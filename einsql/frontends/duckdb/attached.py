@@ -39,19 +39,19 @@ _ELEMENTS = {"FLOAT": DType.FLOAT, "DOUBLE": DType.DOUBLE}
 
 
 def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attached:
-    """Gives a DuckDB connection einsql's functions of tiles, and `FROM einsql('…')`.
+    """Adds einsql's functions of tiles and `FROM einsql('…')` to a DuckDB connection.
 
-    The functions, tensor_einsum and its like, are those of the connection's database: its
-    other connections have them too, until this one is closed or `close` takes them away.
-    Nothing is written into the database.
+    The functions, such as tensor_einsum, are registered in the connection's database. Other
+    connections to the database can use them until this connection is closed or `close` removes
+    them. The database file is not changed.
 
     Args:
-        connection: The user's own. It must not be in a transaction.
-        element: FLOAT or DOUBLE, the type of elements of tiles that functions give.
+        connection: The user's DuckDB connection, outside of a transaction.
+        element: The element type of the tiles that functions return, FLOAT or DOUBLE.
 
     Raises:
-        InterfaceError: It is no DuckDB connection, or in a transaction.
-        ProgrammingError: The database has a function of its own of one of the names.
+        InterfaceError: The object is no DuckDB connection, or it is in a transaction.
+        ProgrammingError: The database has another function with one of the names.
     """
     import duckdb
 
@@ -106,42 +106,42 @@ class Attached:
         forks.register(self)
 
     def forked(self, refusal: forks.Refusal) -> None:
-        """In a child of its process: refuses every statement, and leaves DuckDB alone."""
+        """In a forked child: refuses every statement and does not use DuckDB."""
         forks.never_destroy(self.connection)
         self._inherited = refusal
         self._owner = False
 
     def sql(self, query: str, **options: Any) -> DuckDBPyRelation | None:
-        """DuckDB's `con.sql` for a text that may hold `FROM einsql('…')`.
+        """DuckDB's `con.sql` for a text that can contain `FROM einsql('…')`.
 
-        Tables that the inner queries name are read now; what they compute, they compute when
-        the relation is first fetched from, and hold it as long as the relation is there.
+        The call reads the tables of the inner queries. The inner queries run at the first fetch
+        from the relation, and the relation keeps their results.
 
         Args:
-            query: The statement; of several, each is run before the next one is read.
-            options: Those of DuckDB's `sql`, such as `params`.
+            query: One or more statements; each statement runs before the next one is bound.
+            options: The options of DuckDB's `sql`, such as `params`.
 
         Returns:
             DuckDB's relation; None for a statement without rows.
 
         Raises:
             Error: An inner query is wrong.
-            duckdb.Error: The statement around it is.
+            duckdb.Error: The outer statement is wrong.
         """
         frame = sys._getframe(1)
         relation: DuckDBPyRelation | None = self._run(self.connection.sql, query, frame, **options)
         return relation
 
     def execute(self, query: str, parameters: Any = None) -> DuckDBPyConnection:
-        """DuckDB's `con.execute` for a text that may hold `FROM einsql('…')`.
+        """DuckDB's `con.execute` for a text that can contain `FROM einsql('…')`.
 
         Args:
             query: One or more statements.
-            parameters: For the statement outside of `einsql('…')`.
+            parameters: The parameters of the outer statement.
 
         Raises:
             Error: An inner query is wrong.
-            duckdb.Error: The statement around it is, or it fails.
+            duckdb.Error: The outer statement is wrong or fails.
         """
         frame = sys._getframe(1)
         arguments = () if parameters is None else (parameters,)
@@ -157,18 +157,18 @@ class Attached:
         dims: Sequence[str] | None = None,
         shape: Sequence[int] | None = None,
     ) -> None:
-        """Reads the rows of a query as a tensor for `einsql('…')`, once.
+        """Reads the rows of a query once and registers them as a tensor for `einsql('…')`.
 
         Args:
-            name: The tensor's; it precedes a table of that name.
-            query: One row for each element, in any order.
-            dims: The key columns. Without it the leading integer columns are keys, but never
-                the last column.
-            shape: Extents of the keys, which then start at 0; without it their bounds are
-                those of the data.
+            name: The tensor's name; it takes precedence over a table of the same name.
+            query: The query, with one row for each element, in any order.
+            dims: The key columns; by default the leading integer columns, except the last
+                column.
+            shape: The extents of the keys, which then start at 0; by default the data
+                determines the bounds.
 
         Raises:
-            Error: As `tables.read_table`.
+            Error: The conditions of `tables.read_table`.
             duckdb.Error: The query is wrong.
         """
         if isinstance(dims, str) or isinstance(shape, int):
@@ -195,16 +195,16 @@ class Attached:
         *,
         fill: int | None = None,
     ) -> None:
-        """Gives an array a name in `einsql('…')`, as `einsql.Connection.register` does.
+        """Registers an array for `einsql('…')`, like `einsql.Connection.register`.
 
         Raises:
-            Error: See `einsql.Connection.register`.
+            Error: The conditions of `einsql.Connection.register`.
         """
         self._open()
         self.session.register(name, array, dims, fill=fill)
 
     def unregister(self, name: str) -> None:
-        """Removes a name that `tensor` or `register` gave.
+        """Removes a name that `tensor` or `register` has registered.
 
         Raises:
             ProgrammingError: Nothing is registered under the name.
@@ -213,9 +213,9 @@ class Attached:
         self.session.unregister(name)
 
     def close(self) -> None:
-        """Takes the functions away again, if they were registered through this connection.
+        """Removes the functions if they were registered through this connection.
 
-        Another attachment of it that is open keeps them.
+        They remain while another attachment of the connection is open.
         """
         if self._closed:
             return
@@ -230,7 +230,7 @@ class Attached:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # ---- inside
+    # ---- implementation
 
     def _open(self) -> None:
         if self._closed:
@@ -255,7 +255,7 @@ class Attached:
         *before, last = [query[s.start : s.end] for s in scan(query)]
         with _connected():
             self._check_settings()
-            for statement in before:  # each statement creates tables that the next one reads
+            for statement in before:  # the next statement can read their tables
                 self._run_one(self.connection.execute, statement, frame)
             return self._run_one(method, last, frame, *arguments, **options)
 
@@ -268,7 +268,7 @@ class Attached:
         **options: Any,
     ) -> Any:
         calls = find_calls(query)
-        bound: dict[str, Rows] = {}  # a repeated query is computed once
+        bound: dict[str, Rows] = {}  # a repeated query runs once
         for call in calls:
             if call.query not in bound:
                 bound[call.query] = self.session.rows(call.query, frame)
@@ -278,7 +278,7 @@ class Attached:
         )
 
     def _check_settings(self) -> None:
-        """DuckDB reads Python's objects, einsql files: both have to be allowed."""
+        """Checks that DuckDB can read Python objects and that einsql can read files."""
         for name in ("enable_external_access", "python_enable_replacements"):
             asked = f"SELECT current_setting('{name}')"
             ((allowed,),) = self.connection.sql(asked).fetchall()
@@ -289,7 +289,7 @@ class Attached:
                 )
 
     def _table(self, name: str, frame: FrameType | None) -> Relation | None:
-        """A table or view of the database, or a variable of the caller that DuckDB can read."""
+        """A table or view of the database, or a caller's variable that DuckDB can read."""
         import duckdb
 
         text = f"FROM {in_quotes(name)}"
@@ -298,7 +298,7 @@ class Attached:
                 try:
                     table = in_frame(partial(self.connection.sql, text), place, {})
                 except (duckdb.CatalogException, duckdb.InvalidInputException):
-                    continue  # there is none, or a variable that is no table
+                    continue  # the name is unknown, or the variable is no table
                 with enough_memory:
                     return read_table(name, table)
         return None
@@ -319,12 +319,12 @@ class AttachedScope(CallerScope):
         self._read: dict[str, Relation | None] = {}
 
     def leave(self, before: FrameType | None) -> None:
-        """Makes the frame before visible again; tables are read once for each statement."""
+        """Restores the previous frame and clears the tables, which are read once per statement."""
         super().leave(before)
         self._read = {}
 
     def array(self, name: str, external: bool) -> object | None:
-        """A table of the user's database, or an array among the caller's variables."""
+        """A table of the user's database, or an array of the caller's variables."""
         if name not in self._read:
             self._read[name] = self._table(name, self.frame)
         table = self._read[name]
@@ -332,7 +332,7 @@ class AttachedScope(CallerScope):
 
 
 class Session(Connection):
-    """An einsql session that finds a user's DuckDB tables under their names.
+    """An einsql session that resolves names to the tables of a user's DuckDB database.
 
     Args:
         table: Reads the table of a name, given the frame whose variables it may be.
@@ -342,10 +342,10 @@ class Session(Connection):
         super().__init__(scope=AttachedScope(table))
 
     def rows(self, text: str, frame: FrameType) -> Rows:
-        """Binds a query; nothing is computed, but tables are read.
+        """Binds a query: reads its tables and computes no result.
 
         Raises:
-            Error: With the position in the text.
+            Error: The query is wrong; the error has the position in the text.
         """
         with self.running(frame, ()):
             spans = scan(text)
@@ -385,12 +385,12 @@ _CALL: CodeType = compile("__einsql__()", "<einsql>", "eval")
 
 
 def in_frame(run: Callable[[], Any], frame: FrameType | None, known: Mapping[str, Any]) -> Any:
-    """Calls DuckDB as if from a frame: it finds tables among that frame's variables.
+    """Calls DuckDB on behalf of a frame, whose variables DuckDB can read as tables.
 
     Args:
-        run: Calls DuckDB, with no Python function in between.
-        frame: The frame whose variables are found; None for no variables.
-        known: Tables that come first.
+        run: Function that calls DuckDB directly, without another Python frame.
+        frame: The frame with the variables; None for no variables.
+        known: Tables by name that take precedence over variables.
     """
     own = {**known, "__einsql__": run}
     if frame is None:

@@ -10,21 +10,21 @@ from einsql.sql.parser.lexical import QUIET
 
 NAME = "einsql"
 STANDS_FOR = "__einsql_{}"
-"""The table that a call becomes; DuckDB finds it among Python's variables."""
+"""The name of the table that replaces a call; DuckDB resolves it to a Python variable."""
 
 _TOKENS = re.compile(
     rf"(?P<quiet> {QUIET} ) | (?P<word> [^\W\d][\w$]* ) | (?P<mark> \S )", re.VERBOSE | re.DOTALL
 )
 _BEFORE = ("FROM", "JOIN", "LATERAL", ",", "(")
-"""The words before a FROM item."""
+"""The tokens that precede a FROM item."""
 _LASTING = ("VIEW", "MACRO", "FUNCTION")
-"""Objects of CREATE whose text runs later, when the result of a call no longer exists."""
+"""The objects of CREATE whose text runs later, after the result of a call is released."""
 _USAGE = "Write FROM einsql('SELECT …')."
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call, and the query it holds."""
+    """A call and its query."""
 
     start: int
     end: int
@@ -44,8 +44,8 @@ def find_calls(sql: str) -> list[Call]:
     """The calls of `einsql` in a text, outside of quotes and comments.
 
     Raises:
-        ProgrammingError: A call is outside FROM, or its argument is not one text.
-        NotSupportedError: The call is in a text that runs later, such as a view.
+        ProgrammingError: A call is outside FROM, or its argument is not one string.
+        NotSupportedError: A call is in a text that runs later, such as a view.
     """
     if NAME not in sql.lower():
         return []
@@ -56,7 +56,7 @@ def find_calls(sql: str) -> list[Call]:
 
 
 def replaced(sql: str, calls: list[Call]) -> str:
-    """The text with a table's name for each call."""
+    """The text with a table name in place of each call."""
     parts, last = [], 0
     for n, call in enumerate(calls):
         parts += [sql[last : call.start], STANDS_FOR.format(n)]
@@ -76,7 +76,7 @@ def _tokens(sql: str) -> list[_Token]:
 
 def _calls(tokens: list[_Token]) -> list[Call]:
     calls: list[Call] = []
-    begun: list[str] = []  # words of the statement so far
+    begun: list[str] = []  # the words of the statement before the token
     for n, token in enumerate(tokens):
         if token.word == ";":
             begun = []

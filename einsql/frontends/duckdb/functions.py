@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 OWN = ("tensor_of", "tensor_value")
-"""Functions that SQL over TILES does not need: from an array, and to a number."""
+"""Functions that SQL over TILES does not have: from an array, and to a number."""
 
 NAMES = (*FUNCTIONS, *OWN)
 
 _LISTS = (*AGGREGATES, "stack")
-"""Functions that take a list of tiles if they have one argument; `stack` has two."""
+"""Functions that take a list of tiles if they have one argument; `stack` has two arguments."""
 
 _registered: WeakKeyDictionary[DuckDBPyConnection, list[str]] = WeakKeyDictionary()
-"""Connections through which functions were registered, with their names. DuckDB complains at
-the end of the process of those that are still there."""
+"""The registered functions by connection. DuckDB reports functions that are still registered
+at the end of the process."""
 _holders: WeakKeyDictionary[DuckDBPyConnection, int] = WeakKeyDictionary()
 """The number of attachments that use the functions of a connection."""
 
@@ -42,17 +42,18 @@ def tile_type(element: DType) -> str:
     return f"STRUCT(shape INTEGER[], data {element.value}[])"
 
 
-# ---- in DuckDB's catalog
+# ---- DuckDB's catalog
 
 
 def register(con: DuckDBPyConnection, element: DType) -> bool:
     """Registers the functions in the database of a connection.
 
     Returns:
-        Whether `unregister` is to follow: False if they are there by another connection to it.
+        True if the caller must call `unregister`; False if another connection to the database
+        has registered the functions.
 
     Raises:
-        ProgrammingError: The database has other functions of these names, or tiles with
+        ProgrammingError: The database has other functions with these names, or tiles with
             elements of another type; or a transaction is running.
     """
     there = con.sql(
@@ -96,8 +97,8 @@ def register(con: DuckDBPyConnection, element: DType) -> bool:
 
 
 def _check_no_transaction(con: DuckDBPyConnection) -> None:
-    # Outside of a transaction every statement has a number of its own. BEGIN would tell too,
-    # but inside of a transaction it breaks that one.
+    # Outside of a transaction every statement has its own transaction number. BEGIN would also
+    # detect a transaction, but its error would abort that transaction.
     first, second = (con.sql("SELECT txid_current()").fetchall() for _ in range(2))
     if first == second:
         raise InterfaceError(
@@ -107,7 +108,7 @@ def _check_no_transaction(con: DuckDBPyConnection) -> None:
 
 
 def unregister(con: DuckDBPyConnection) -> None:
-    """Takes away the functions that were registered through a connection, if none holds them."""
+    """Removes the functions that a connection registered, unless an attachment uses them."""
     _holders[con] = _holders.get(con, 1) - 1
     if not _holders[con]:
         _take_away(con)
@@ -120,18 +121,18 @@ def _take_away(con: DuckDBPyConnection) -> None:
     for name in _registered.pop(con, []):
         try:
             con.remove_function(name)
-        except duckdb.Error:  # it is closed, or they are gone: nothing is left to do
+        except duckdb.Error:  # closed, or the functions no longer exist
             return
 
 
 def unregister_all() -> None:
-    """Takes away all functions, at the end of the process."""
+    """Removes all functions; runs at the end of the process."""
     for con in list(_registered):
         _take_away(con)
 
 
 def _forget() -> None:
-    """A child of a fork takes nothing away: its parent's connections are not its own."""
+    """Clears the registry in a forked child, which must not use its parent's connections."""
     for con in list(_registered):
         forks.never_destroy(con)
     _registered.clear()
@@ -151,7 +152,7 @@ def _function(name: str, element: DType) -> Callable[..., pa.Array]:
 
 
 def _value(*columns: pa.ChunkedArray) -> pa.Array:
-    """tensor_value: a tile without axes as a number."""
+    """tensor_value: the number of a tile without axes."""
     args, rows, total = _there(columns)
     if len(args) != 1:
         raise ProgrammingError(f"tensor_value takes one tile, not {len(args)} arguments")
@@ -164,7 +165,7 @@ def _value(*columns: pa.ChunkedArray) -> pa.Array:
 
 
 def _call(name: str, element: DType, *columns: pa.ChunkedArray) -> pa.Array:
-    """Runs a function over the rows of a chunk; NULL as any argument gives NULL."""
+    """Runs a function over the rows of a chunk; a row with a NULL argument returns NULL."""
     args, rows, total = _there(columns)
     tiles = Tiles(total, element)
     if len(rows):
@@ -173,7 +174,7 @@ def _call(name: str, element: DType, *columns: pa.ChunkedArray) -> pa.Array:
 
 
 def _there(columns: Sequence[pa.ChunkedArray]) -> tuple[list[pa.Array], np.ndarray, int]:
-    """The arguments without the rows in which one is NULL, which rows these are, of how many."""
+    """The arguments without rows that contain NULL, the numbers of their rows, the row count."""
     args = [_whole(g) for g in columns]
     total = len(args[0]) if args else 0
     rows = np.arange(total)
@@ -185,12 +186,12 @@ def _there(columns: Sequence[pa.ChunkedArray]) -> tuple[list[pa.Array], np.ndarr
 
 
 def _at(own: np.ndarray, put: Put) -> Put:
-    """Takes results of rows that are numbered among `own`."""
+    """A callback for results whose row numbers are indices into `own`."""
     return lambda rows, arrays, dtype: put(own[rows], arrays, dtype)
 
 
 def _run(name: str, args: list[pa.Array], put: Put) -> None:
-    """Runs a function over rows without NULLs, at least one."""
+    """Runs a function over one or more rows without NULLs."""
     if name == "of":
         _of(args, put)
     elif name in _LISTS and len(args) == 1 + (name == "stack"):
@@ -220,7 +221,7 @@ def _columns(what: str, args: Iterable[pa.Array]) -> list[Column]:
 
 
 def _einsum(args: list[pa.Array], put: Put) -> None:
-    """tensor_einsum('ij,jk->ik', a, b [, ⊗ [, ⊕]]), its texts the same or not in each row."""
+    """tensor_einsum('ij,jk->ik', a, b [, ⊗ [, ⊕]]); the texts can differ between rows."""
     texts = [n for n, a in enumerate(args) if pa.types.is_string(a.type)]
     last = next((n for n in texts if n), len(args))
     if 0 not in texts:
@@ -251,7 +252,7 @@ def _einsum(args: list[pa.Array], put: Put) -> None:
 
 
 def _of(args: list[pa.Array], put: Put) -> None:
-    """tensor_of(x [, shape]): the same elements as a tile."""
+    """tensor_of(x [, shape]): the elements of an array as a tile."""
     if len(args) > 2:
         raise ProgrammingError(f"tensor_of takes an array and a shape, not {len(args)} arguments")
     column = read(args[0], "Argument 1 of tensor_of")

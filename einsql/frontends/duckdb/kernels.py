@@ -27,24 +27,24 @@ from einsql.sql.typing.typed_expr import Typed, apply, integer
 from einsql.storage.out_of_memory import enough_memory, require
 
 AT_ONCE = 2**22
-"""Elements of arguments and results that one run of a kernel handles; at least one row."""
+"""The elements of arguments and results per run of a kernel; a run has at least one row."""
 
 ROW = ".row"
-"""The label of the axis that counts the rows of a chunk."""
+"""The label of the axis of a chunk's rows."""
 
 Put = Callable[[np.ndarray, np.ndarray, DType], None]
-"""Takes rows, their results and the type of these."""
+"""Callback with row numbers, the results of these rows and the type of the results."""
 
 running = threading.RLock()
-"""Held while kernels run: DuckDB calls functions from several threads, and each kernel has
-the machine's threads."""
+"""The lock of kernel runs: DuckDB calls functions from several threads, and each kernel uses
+all threads of the machine."""
 
 
 def pointwise(name: str, columns: Sequence[Column], put: Put) -> None:
-    """A scalar function of einsql, element by element; tensor_transpose and tensor_diag too.
+    """A scalar function of einsql for each element; also tensor_transpose and tensor_diag.
 
     Raises:
-        Error: The arguments do not fit it, or an element overflows.
+        Error: The arguments do not match the function, or an element overflows.
     """
     what = PREFIX + name
     arity = SCALARS[name].arity if name in SCALARS else 1
@@ -57,20 +57,20 @@ def pointwise(name: str, columns: Sequence[Column], put: Put) -> None:
 
 
 def einsum(notation: str, words: tuple[str, ...], columns: Sequence[Column], put: Put) -> None:
-    """tensor_einsum: sums of products, or the operations that its words name.
+    """tensor_einsum: sums of products, or the operations named by `words`.
 
     Raises:
-        Error: The notation does not fit the arguments, or an element overflows.
+        Error: The notation does not match the arguments, or an element overflows.
     """
     what = f"tensor_einsum('{notation}')"
     _each_form(what, columns, lambda kinds: _einsum(notation, words, kinds), put)
 
 
 def merged(name: str, lists: Lists, put: Put) -> None:
-    """tensor_sum and its like: the tiles of each list, merged element by element.
+    """Aggregates such as tensor_sum: merges the tiles of each list element by element.
 
     Raises:
-        Error: The tiles of a list differ in shape, their type does not fit, or one overflows.
+        Error: The tiles of a list differ in shape, have a wrong type, or an element overflows.
     """
     _check_shapes(PREFIX + name, lists)
     reduce = AGGREGATES[name]
@@ -86,10 +86,10 @@ def merged(name: str, lists: Lists, put: Put) -> None:
 
 
 def stacked(lists: Lists, dimension: int, put: Put) -> None:
-    """tensor_stack: the tiles of each list side by side along a dimension.
+    """tensor_stack: concatenates the tiles of each list along a dimension.
 
     Raises:
-        ProgrammingError: They differ elsewhere, or have no such dimension.
+        ProgrammingError: The tiles differ in another dimension, or lack the dimension.
     """
     items = lists.items
     for row in np.flatnonzero(lists.count > 0).tolist():
@@ -107,7 +107,7 @@ def stacked(lists: Lists, dimension: int, put: Put) -> None:
         put(np.array([row]), joined[None], items.dtype)
 
 
-# ---- which rows run together
+# ---- rows of one kernel run
 
 
 def _each_form(
@@ -128,7 +128,7 @@ def _each_form(
 
 
 def _parts(rows: np.ndarray, size: int) -> list[np.ndarray]:
-    """The rows of a form in parts of bounded memory, `size` elements a row."""
+    """Splits the rows of a form into parts of bounded memory, for `size` elements per row."""
     step = max(1, AT_ONCE // max(1, size))
     return [rows[n : n + step] for n in range(0, len(rows), step)]
 
@@ -159,7 +159,7 @@ def _check_shapes(what: str, lists: Lists) -> None:
 
 
 def _alike(lists: Lists) -> list[np.ndarray]:
-    """Rows whose lists have as many tiles of the same shape; empty lists are in none."""
+    """Groups of rows whose lists have equal lengths and tile shapes; empty lists are omitted."""
     rows = np.flatnonzero(lists.count > 0)
     if not len(rows):
         return []
@@ -175,12 +175,12 @@ def _run(template: EinSum, arrays: list[np.ndarray]) -> np.ndarray:
     return loaded(array, template.outputs[0].dtype)
 
 
-# ---- templates: compiled kernels are found by identity, so each is made once
+# ---- templates: compiled kernels are cached by identity, so each template is created once
 
 
 @lru_cache(maxsize=1024)
 def _batched(template: EinSum) -> EinSum:
-    """The kernel for many rows at once, along a new first axis of operands and result."""
+    """The kernel for many rows, along a new first axis of the operands and the result."""
     return replace(
         template,
         axes=(Axis(ROW, 0, 1), *template.axes),
@@ -236,7 +236,7 @@ def _value(name: str, args: list[Typed]) -> Typed:
 
 
 def _unlock() -> None:
-    """In a forked child: replaces the lock, whose owner thread does not exist there."""
+    """In a forked child: replaces the lock, because its owner thread does not exist there."""
     global running
     running = threading.RLock()
 

@@ -13,15 +13,15 @@ from einsql.errors import DataError
 from einsql.frontends.duckdb.tiles import Shape
 
 EXACT = {DType.DOUBLE: 2**53, DType.FLOAT: 2**24}
-"""Up to which whole number each type of elements has all of them."""
+"""The largest bound up to which an element type represents all integers exactly."""
 
 
 @dataclass
 class Tiles:
-    """The results of a chunk, which arrive in any order, as a column of tiles.
+    """The results of a chunk as a column of tiles; the results arrive in any order.
 
     Attributes:
-        element: FLOAT or DOUBLE, the type of their elements in DuckDB.
+        element: The element type of the tiles in DuckDB, FLOAT or DOUBLE.
     """
 
     rows: int
@@ -33,15 +33,15 @@ class Tiles:
         self._there = np.zeros(self.rows, np.bool_)
 
     def put(self, rows: np.ndarray, arrays: np.ndarray, dtype: DType) -> None:
-        """Keeps the results of some rows.
+        """Stores the results of some rows.
 
         Args:
-            rows: Their numbers.
-            arrays: Of shape (rows, …).
+            rows: The row numbers.
+            arrays: The results, an array of shape (rows, …).
             dtype: The type of the results.
 
         Raises:
-            DataError: A whole number is not exact in the type of elements.
+            DataError: An integer is not exact in the element type.
         """
         exact = EXACT[self.element]
         integral = dtype.is_integer and bool(arrays.size)
@@ -57,7 +57,7 @@ class Tiles:
         self._parts.append((rows, arrays.astype(self.element.numpy).reshape(len(rows), -1)))
 
     def column(self) -> pa.Array:
-        """The column; rows without a result are NULL."""
+        """The column of all rows; rows without a result are NULL."""
         sizes = np.array([prod(s) for s in self._shapes], np.int64) * self._there
         ends = np.cumsum(sizes)
         offsets = np.concatenate([[0], ends])

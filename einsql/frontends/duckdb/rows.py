@@ -1,4 +1,4 @@
-"""The rows of an einsql query as an Arrow stream that computes when it is scanned."""
+"""The rows of an einsql query as an Arrow stream; a scan of the stream runs the query."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class Rows:
-    """A bound query. It has Arrow's PyCapsule interface and may be scanned many times.
+    """A bound query with Arrow's PyCapsule interface, which can be scanned repeatedly.
 
-    The first scan computes it. The arrays of a SELECT over tiles are DuckDB's tiles.
+    The first scan runs the query. The arrays of a SELECT over tiles become DuckDB's tiles.
     """
 
     def __init__(self, plan: Plan | TilePlan, inputs: Mapping[str, Fields]) -> None:
@@ -47,7 +47,7 @@ class Rows:
         )
 
     def forked(self, refusal: forks.Refusal) -> None:
-        """In a forked child: returns rows that were computed before, and computes nothing."""
+        """In a forked child: refuses to run the query; rows of an earlier run remain available."""
         self._lock = threading.Lock()
         self._refusal = refusal
 
@@ -75,7 +75,7 @@ class Rows:
 
 
 def _stored(dtype: DType) -> pa.DataType:
-    """As a column; DuckDB has no type of two bytes."""
+    """The Arrow type of a column; DuckDB has no floating-point type of two bytes."""
     return pa.float32() if dtype.is_short else arrow_type(dtype)
 
 

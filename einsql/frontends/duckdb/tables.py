@@ -1,4 +1,4 @@
-"""Tables of a user's DuckDB as tensors: one row for each element, its keys in columns."""
+"""Tables of a user's DuckDB as tensors: a row is an element, and columns are its keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WHOLE = {
     "HUGEINT": DType.BIGINT,
     "UHUGEINT": DType.BIGINT,
 }
-"""DuckDB's integers, and the types they are read as."""
+"""The tensor types of DuckDB's integer types."""
 _OTHERS = {
     "BOOLEAN": DType.BOOLEAN,
     "FLOAT": DType.FLOAT,
@@ -41,7 +41,7 @@ _OTHERS = {
 }
 
 SPARSE = 16
-"""A matrix with fewer than one element in so many keys is stored sparsely."""
+"""A matrix with fewer than one element per this number of keys is stored sparsely."""
 _EXPLICIT = "edb.tensor(name, 'SELECT …', dims=('i', 'j')) says which columns are keys."
 
 
@@ -54,20 +54,19 @@ def read_table(
     """Reads a table whose rows are elements.
 
     Args:
-        name: For messages.
+        name: The table's name, for error messages.
         table: The table or query.
-        dims: The key columns; without it the leading integer columns, but never the last
-            column.
-        shape: Extents of the keys, which then start at 0; without it the keys have the
-            bounds that are found.
+        dims: The key columns; by default the leading integer columns, except the last column.
+        shape: The extents of the keys, which then start at 0; by default the data determines
+            the bounds.
 
     Returns:
-        A relation over copies of the columns; dense if every key is there, else masked.
+        A relation over copies of the columns; dense if every key is present, else masked.
 
     Raises:
-        ProgrammingError: There is no key or no value, or a column's type is none of tensors.
-        IntegrityError: A key is there twice, is negative, or exceeds its bounds.
-        DataError: A value or key is NULL, or a whole number does not fit BIGINT.
+        ProgrammingError: A key or value column is missing, or tensors lack a column's type.
+        IntegrityError: A key is duplicate, negative or out of bounds.
+        DataError: A value or key is NULL, or an integer exceeds the range of BIGINT.
     """
     types = dict(zip(table.columns, (str(t) for t in table.types), strict=True))
     keys = _keys(name, types, dims)
@@ -121,7 +120,7 @@ def _type(name: str, column: str, kind: str) -> DType:
 def _columns(
     name: str, table: DuckDBPyRelation, types: Mapping[str, DType]
 ) -> dict[str, np.ndarray]:
-    """The columns as arrays, none of them with NULLs."""
+    """The columns as arrays without NULLs."""
     import duckdb
 
     casts = (f"CAST({in_quotes(c)} AS {t.value}) AS c{n}" for n, (c, t) in enumerate(types.items()))

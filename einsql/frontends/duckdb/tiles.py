@@ -1,7 +1,7 @@
-"""Tiles in DuckDB's columns: from Arrow to arrays of one shape each, and back.
+"""Tiles in DuckDB's columns: conversion from Arrow to arrays of equal shape, and back.
 
-A tile is a STRUCT(shape INTEGER[], data DOUBLE[]), its elements in row-major order. Lists and
-ARRAYs, nested as deep as the tile has axes, are read as well, and numbers, which have no axes.
+A tile is a STRUCT(shape INTEGER[], data DOUBLE[]) with its elements in row-major order. Lists
+and ARRAYs, with one level of nesting per axis, are read as well. A number is a tile without axes.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One argument of a call: an array for each row.
+    """One argument of a call, with an array for each row.
 
     Attributes:
         flat: The elements of all rows.
         starts: The offset of each row's elements in `flat`.
-        form: The number of each row's shape in `shapes`.
+        form: The index of each row's shape in `shapes`.
     """
 
     dtype: DType
@@ -55,10 +55,10 @@ class Column:
     shapes: tuple[Shape, ...]
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """The arrays of rows of one shape, one after the other along a new first axis.
+        """The arrays of rows of one shape, stacked along a new first axis.
 
         Args:
-            rows: Their numbers, at least one.
+            rows: The row numbers, at least one.
 
         Returns:
             An array of shape (rows, *shape); a view if the tiles are contiguous.
@@ -79,12 +79,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """An argument of an aggregate: for each row a list of arrays.
+    """An argument of an aggregate, with a list of arrays for each row.
 
     Attributes:
         items: The arrays of all lists.
-        first: Which of them each row's list begins with.
-        count: The number of its arrays.
+        first: The index in `items` of the first array of each row's list.
+        count: The number of arrays in each row's list.
     """
 
     items: Column
@@ -99,12 +99,12 @@ def read(given: pa.Array, what: str) -> Column:
     """Reads a column of tiles without NULLs.
 
     Args:
-        given: As DuckDB hands it to a function.
-        what: Names the argument in messages.
+        given: The Arrow column that DuckDB passes to a function.
+        what: The name of the argument in error messages.
 
     Raises:
-        ProgrammingError: It has another type, or a list of lists is no tensor.
-        DataError: An element is NULL, or a shape does not fit its data.
+        ProgrammingError: The column has another type, or its nested lists are ragged.
+        DataError: An element is NULL, or a shape does not match its data.
     """
     if pa.types.is_struct(given.type):
         return _structs(given, what)
@@ -112,11 +112,11 @@ def read(given: pa.Array, what: str) -> Column:
 
 
 def read_lists(given: pa.Array, what: str) -> Lists:
-    """Reads a column of lists of tiles; tiles that are NULL are left out.
+    """Reads a column of lists of tiles; NULL tiles are omitted.
 
     Raises:
         ProgrammingError: The argument is no list of tiles.
-        DataError: As `read`.
+        DataError: An element is NULL, or a shape does not match its data.
     """
     if not _is_list(given.type):
         raise ProgrammingError(
@@ -138,7 +138,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _unnested(lists: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """The flat elements of a column of lists, and the offsets of each list and of the end."""
+    """The flat elements of a column of lists, the offset of each list and the end offset."""
     if pa.types.is_fixed_size_list(lists.type):
         ends = lists.offset + np.arange(len(lists) + 1)
         return lists.values, ends * lists.type.list_size
@@ -180,7 +180,7 @@ def _nested(lists: pa.Array, what: str) -> Column:
 
 
 def _structs(structs: pa.StructArray, what: str) -> Column:
-    """STRUCT(shape INTEGER[], data DOUBLE[]), with any types of numbers."""
+    """Reads a STRUCT(shape INTEGER[], data DOUBLE[]) with any numeric types."""
     names = [structs.type.field(n).name for n in range(structs.type.num_fields)]
     if sorted(names) != ["data", "shape"]:
         raise ProgrammingError(
@@ -214,7 +214,7 @@ def _structs(structs: pa.StructArray, what: str) -> Column:
 
 
 def _shapes(lists: pa.Array) -> tuple[np.ndarray, tuple[Shape, ...]]:
-    """The shapes in a column of lists of integers, none of them NULL, as `_forms` gives them."""
+    """The shapes in a column of integer lists without NULLs, in the format of `_forms`."""
     inner, offsets = _unnested(lists)
     ranks = np.diff(offsets)
     if inner.null_count == 0 and len(ranks) and (ranks == ranks[0]).all():
@@ -224,14 +224,14 @@ def _shapes(lists: pa.Array) -> tuple[np.ndarray, tuple[Shape, ...]]:
 
 
 def numbered(shapes: Sequence[Any]) -> tuple[np.ndarray, tuple[Shape, ...]]:
-    """The number of each row's shape, and the shapes."""
+    """The index of each row's shape, and the distinct shapes."""
     known: dict[Shape, int] = {}
     form = np.array([known.setdefault(tuple(s), len(known)) for s in shapes], np.intp)
     return form, tuple(known)
 
 
 def _forms(extents: np.ndarray) -> tuple[np.ndarray, tuple[Shape, ...]]:
-    """The same for shapes of one rank, the rows of a matrix."""
+    """Like `numbered`, for shapes of one rank, which are the rows of a matrix."""
     if len(extents) and (extents == extents[0]).all():
         return np.zeros(len(extents), np.intp), (tuple(extents[0].tolist()),)
     distinct, form = np.unique(extents, axis=0, return_inverse=True)
@@ -248,7 +248,7 @@ def _no_nulls(array: pa.Array, what: str) -> None:
 def _elements(array: pa.Array, what: str) -> tuple[DType, np.ndarray]:
     _no_nulls(array, what)
     kind = array.type
-    if pa.types.is_null(kind):  # an empty list of nothing
+    if pa.types.is_null(kind):  # an empty list without an element type
         return DType.DOUBLE, np.zeros(0)
     if pa.types.is_decimal(kind):
         array, kind = array.cast(pa.float64()), pa.float64()
@@ -261,11 +261,11 @@ def _elements(array: pa.Array, what: str) -> tuple[DType, np.ndarray]:
     return dtype, np.asarray(elements, dtype.numpy)
 
 
-# ---- rows that can be computed together
+# ---- rows of equal shapes
 
 
 def groups(columns: Sequence[Column]) -> Iterator[np.ndarray]:
-    """Numbers of the rows whose arrays have the same shapes, each row once."""
+    """Groups of row numbers whose arrays have equal shapes; a row is in one group."""
     rows = len(columns[0].form)
     code = np.zeros(rows, np.int64)
     for c in columns:
@@ -277,14 +277,14 @@ def groups(columns: Sequence[Column]) -> Iterator[np.ndarray]:
         yield np.flatnonzero(code == value)
 
 
-# ---- other forms
+# ---- conversions
 
 
 def numbers(column: pa.Array) -> np.ndarray:
-    """Tiles without axes as DOUBLEs.
+    """The numbers of tiles without axes, as DOUBLEs.
 
     Raises:
-        ProgrammingError: One has axes.
+        ProgrammingError: A tile has axes.
     """
     tiles = read(column, "The argument of tensor_value")
     if any(tiles.shapes[n] for n in np.unique(tiles.form)):
@@ -297,7 +297,7 @@ def numbers(column: pa.Array) -> np.ndarray:
 
 
 def reshaped(column: Column, shapes: Sequence[Any]) -> Column:
-    """The same elements under other shapes, one for each row.
+    """The elements of a column with other shapes, one shape for each row.
 
     Raises:
         DataError: A shape has another number of elements.

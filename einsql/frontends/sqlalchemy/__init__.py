@@ -1,7 +1,7 @@
 """SQLAlchemy on einsql: `create_engine("einsql:///model.db")`.
 
-`dialect.py` is what SQLAlchemy loads. Statements become text by `compilers.py`, `types.py` has
-the types that SQLAlchemy lacks, and `reflection.py` reads what a database holds: tables from
+SQLAlchemy loads `dialect.py`. `compilers.py` compiles statements to text. `types.py` defines
+the types that SQLAlchemy lacks. `reflection.py` reads the schema of a database: tables from
 DuckDB's catalog, tensors and views from the session.
 """
 

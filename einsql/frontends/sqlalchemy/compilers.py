@@ -25,11 +25,11 @@ RESERVED = set(
     unpivot using variadic verbose when where window with
     """.split()  # noqa: SIM905 - a list of a hundred lines would be no clearer
 )
-"""Words that are no name unless they are quoted."""
+"""Reserved words, which must be quoted as names."""
 
 
 class Names(compiler.IdentifierPreparer):
-    """Quotes names that need it."""
+    """Quotes identifiers if necessary."""
 
     reserved_words = RESERVED
 
@@ -60,7 +60,7 @@ def numbers(column: Any) -> bool:
 
 
 class Statements(compiler.SQLCompiler):
-    """Queries and changes."""
+    """The compiler of queries and changes of data."""
 
     def visit_sequence(self, sequence: Any, **kw: Any) -> str:
         """The next value of a sequence."""
@@ -86,7 +86,7 @@ class Statements(compiler.SQLCompiler):
         return text
 
     def for_update_clause(self, select: Any, **kw: Any) -> str:
-        """Nothing: a transaction reads its snapshot, and the first to commit wins."""
+        """Empty: a transaction reads its snapshot, and the first commit wins."""
         return ""
 
     def visit_empty_set_expr(self, element_types: Any, **kw: Any) -> str:
@@ -104,7 +104,7 @@ class Statements(compiler.SQLCompiler):
         return f"xor({self.process(binary.left, **kw)}, {self.process(binary.right, **kw)})"
 
     def visit_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
-        """A text that a pattern matches somewhere."""
+        """A search of a pattern in a text."""
         return self._regexp("regexp_matches", binary, binary.modifiers.get("flags"), **kw)
 
     def _regexp(self, function: str, binary: Any, flags: str | None, **kw: Any) -> str:
@@ -114,7 +114,7 @@ class Statements(compiler.SQLCompiler):
         return f"{function}({', '.join(args)})"
 
     def visit_not_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
-        """The opposite."""
+        """The negation of a pattern search."""
         return f"NOT {self.visit_regexp_match_op_binary(binary, operator, **kw)}"
 
     def visit_regexp_replace_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
@@ -124,7 +124,7 @@ class Statements(compiler.SQLCompiler):
     def visit_aggregate_strings_func(
         self, fn: Any, *, use_function_name: Any = None, **kw: Any
     ) -> str:
-        """Texts joined to one."""
+        """The concatenation of texts."""
         visit: Any = super().visit_aggregate_strings_func
         return str(visit(fn, use_function_name="string_agg", **kw))
 
@@ -163,7 +163,7 @@ class Statements(compiler.SQLCompiler):
 
 
 class Definitions(compiler.DDLCompiler):
-    """CREATE and DROP."""
+    """The compiler of CREATE and DROP."""
 
     preparer: Names
 
@@ -203,10 +203,10 @@ class Definitions(compiler.DDLCompiler):
         return "" if is_tensor(table) else str(constraints(table, *args, **kw))
 
     def post_create_table(self, table: Any) -> str:
-        """What elements of a tensor are that no statement has set, if its values have a default.
+        """The DEFAULT clause of a tensor, for elements that no statement has set.
 
         Raises:
-            CompileError: Its values have different ones.
+            CompileError: The values have different defaults.
         """
         values = [c for c in table.columns if is_tensor(table) and not isinstance(c.type, DIM)]
         defaults = {self.get_column_default_string(c) for c in values}
@@ -232,7 +232,7 @@ class Definitions(compiler.DDLCompiler):
         return specification if column.nullable else specification + " NOT NULL"
 
     def visit_computed_column(self, generated: Any, **kw: Any) -> str:
-        """A column computed from others, when it is read."""
+        """A generated column, computed when it is read."""
         if generated.persisted is True:
             raise exc.CompileError("DuckDB stores no computed columns; leave persisted out")
         text = self.sql_compiler.process(generated.sqltext, include_table=False, literal_binds=True)

@@ -53,7 +53,7 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
     supports_is_distinct_from = True
     supports_schemas = True
     supports_comments = True
-    supports_alter = False  # constraints come with their table
+    supports_alter = False  # constraints are part of CREATE TABLE
     supports_sequences = True
     sequences_optional = True
     preexecute_autoincrement_sequences = False
@@ -79,26 +79,26 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
     @classmethod
     def import_dbapi(cls) -> ModuleType:
         """The module with `connect`."""
-        import einsql  # it is there, or SQLAlchemy would not be here
+        import einsql  # SQLAlchemy found the dialect in this package
 
         return einsql
 
     @classmethod
     def get_pool_class(cls, url: URL) -> type[pool.Pool]:
-        """One connection for each thread in memory, as each has a database of its own."""
+        """The pool class; in memory one connection per thread, each with its own database."""
         in_memory = url.database in (None, "", ":memory:")
         return pool.SingletonThreadPool if in_memory else pool.QueuePool
 
     @classmethod
     def engine_created(cls, engine: Engine) -> None:
-        """Has pools open other connections in a child of a fork."""
+        """Makes pools open new connections in a forked child."""
         event.listen(engine, "checkout", _refuse_inherited)
 
     def create_connect_args(self, url: URL) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of `connect`.
 
         Raises:
-            InterfaceError: The URL has a host or a user, which a file has not.
+            InterfaceError: The URL has a host or a user.
         """
         if url.host or url.username or url.port:
             raise InterfaceError(
@@ -129,14 +129,14 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
         return "AUTOCOMMIT" if dbapi_connection in self._automatic else "SNAPSHOT"
 
     def set_isolation_level(self, dbapi_connection: Any, level: str) -> None:
-        """Makes every statement a transaction of its own, or none."""
+        """Switches autocommit on or off."""
         if level == "AUTOCOMMIT":
             self._automatic.add(dbapi_connection)
         else:
             self._automatic.discard(dbapi_connection)
 
     def do_begin(self, dbapi_connection: Any) -> None:
-        """Has the next statement begin a transaction, which einsql's connections do not do.
+        """Makes the next statement begin a transaction; einsql's connections do not begin one.
 
         A transaction reads what was committed when it began, so it begins with its first
         statement and no sooner.
@@ -178,7 +178,7 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
         cursor.execute(statement)
 
     def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
-        """True if a connection is of no more use."""
+        """True if a connection is no longer usable."""
         return isinstance(e, InterfaceError) and "connection is closed" in str(e)
 
     # ---- the database
@@ -193,15 +193,15 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
 
 
 def _refuse_inherited(dbapi_connection: Any, *_: object) -> None:
-    """Has a pool give a connection up that another process has opened.
+    """Makes a pool discard a connection that another process has opened.
 
     Raises:
-        DisconnectionError: It is one; the pool tries again with a new one.
+        DisconnectionError: Another process opened the connection; the pool opens a new one.
     """
     if dbapi_connection.inherited:
         raise DisconnectionError("The connection was opened before a fork")
 
 
 def _beneath(dbapi_connection: Any) -> Any:
-    """The connection, which a pool may have in something of its own."""
+    """The einsql connection inside a pool's wrapper, if there is one."""
     return getattr(dbapi_connection, "dbapi_connection", dbapi_connection)

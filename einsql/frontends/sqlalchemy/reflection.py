@@ -28,7 +28,7 @@ MAIN = "main"
 """The schema of tensors, and of tables without another."""
 
 _HERE = "(database_name = current_database() OR database_name = 'temp' AND ?)"
-"""Temporary tables are seen where no schema is named."""
+"""The condition on the database; without a schema it includes temporary tables."""
 
 
 def _session(connection: Any) -> Connection:
@@ -66,7 +66,7 @@ def _objects(connection: Any, schema: str | None) -> list[Object]:
 
 
 class Reflection(Dialect):
-    """The part of a dialect that looks at a database."""
+    """The part of a dialect that reads the schema of a database."""
 
     def _place(self, schema: str | None) -> list[object]:
         """The parameters of `schema_name = ? AND` and of `_HERE`."""
@@ -78,7 +78,7 @@ class Reflection(Dialect):
     def has_table(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> bool:
-        """True if there is a table, a tensor or a view of the name."""
+        """True if a table, tensor or view with the name exists."""
         if _object(connection, table_name, schema) is not None:
             return True
         return bool(
@@ -98,21 +98,21 @@ class Reflection(Dialect):
         """Nothing: tables have no options.
 
         Raises:
-            NoSuchTableError: There is no such table.
+            NoSuchTableError: The table does not exist.
         """
         self._must_be_there(connection, table_name, schema)
         return {}
 
     @reflection.cache
     def has_schema(self, connection: Any, schema_name: str, **kw: Any) -> bool:
-        """True if there is a schema of the name."""
+        """True if a schema with the name exists."""
         return schema_name in self.get_schema_names(connection)
 
     @reflection.cache
     def has_sequence(
         self, connection: Any, sequence_name: str, schema: str | None = None, **kw: Any
     ) -> bool:
-        """True if there is a sequence of the name."""
+        """True if a sequence with the name exists."""
         return sequence_name in self.get_sequence_names(connection, schema)
 
     @reflection.cache
@@ -187,7 +187,7 @@ class Reflection(Dialect):
     def get_view_definition(
         self, connection: Any, view_name: str, schema: str | None = None, **kw: Any
     ) -> str:
-        """The statement that made a view."""
+        """The statement that created a view."""
         ours = _object(connection, view_name, schema)
         if isinstance(ours, Definition) and ours.kind == "view":
             return ours.text
@@ -285,7 +285,7 @@ class Reflection(Dialect):
     def get_check_constraints(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
-        """Conditions that rows meet."""
+        """Check constraints."""
         constraints = self._constraints(connection, table_name, schema, "CHECK")
         return [{"name": None, "sqltext": text} for _, text, *_ in constraints]
 
@@ -312,7 +312,7 @@ class Reflection(Dialect):
     def get_indexes(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
-        """Indexes that statements have made."""
+        """Indexes that were created by statements."""
         indexes = _rows(
             connection,
             "SELECT index_name, is_unique, expressions::VARCHAR[] FROM duckdb_indexes() "

@@ -1,10 +1,10 @@
-"""Programs from elsewhere as SQL: NumPy-style functions and PyTorch modules.
+"""Translation of NumPy-style functions and PyTorch modules to SQL.
 
-A program is traced once with arrays: they record what is done with them (`array`, with what
-each function means in `elementwise`, `indexing`, `assignment`, `shapes`, `joins`, `reductions`,
-`running`, `products`, `composed`; which arrays show the same elements, in `views`), equal
-steps being one (`steps`). `statement` and `select` write the steps as SQL, which the session
-binds, plans and runs as any other; docs/trace.md.
+A program is traced once with arrays that record their operations (`array`). The functions are
+defined in `elementwise`, `indexing`, `assignment`, `shapes`, `joins`, `reductions`, `running`,
+`products` and `composed`. `views` tracks arrays that share elements, and `steps` merges equal
+steps. `statement` and `select` write the steps as SQL, which the session binds, plans and runs
+like any other statement; see docs/trace.md.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def trace(
             texts become part of the program.
         dims: Names of axes, which become keys: {"x": "batch feature"}, or one entry for each
             argument.
-        connection: The session in which calls run; one of its own in memory without.
+        connection: The session in which calls run; by default a new session in memory.
 
     Returns:
-        What runs it, with the SQL and the plan; docs/trace.md.
+        A callable program with its SQL and its plan; see docs/trace.md.
 
     Raises:
-        NotSupportedError: The function does what cannot be traced; it names its line.
-        ProgrammingError: Shapes do not fit.
+        NotSupportedError: An operation cannot be traced; the message names its line.
+        ProgrammingError: Shapes do not match.
         InterfaceError: An argument or `dims` is wrong.
     """
     return Traced(Recorded(fn, arrays, dims), connection)

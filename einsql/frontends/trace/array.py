@@ -37,13 +37,13 @@ def implements(*functions: object) -> Callable[[F], F]:
 
 
 class TracedArray(NDArrayOperatorsMixin):
-    """An array of which shape and dtype are known, and how it is computed.
+    """An array with a known shape and dtype that records its computation.
 
     Attributes:
-        graph: The program it belongs to.
+        graph: The program of the array.
         shape: Extents of the axes.
-        view: The elements of a buffer that it shows.
-        number: Whether NumPy has a number here, which nothing changes: `x += 1` makes another.
+        view: The array's view of a buffer.
+        number: Whether NumPy has an immutable number here: `x += 1` creates another one.
     """
 
     __hash__ = None  # type: ignore[assignment]  # equality is recorded, not decided
@@ -57,7 +57,7 @@ class TracedArray(NDArrayOperatorsMixin):
         self.show(view or whole(step), step)
 
     def show(self, view: View, step: Step) -> None:
-        """Makes it show elements, which a step gives as they are now."""
+        """Sets the array's view and the step of its present elements."""
         self.view, self._step, self._seen = view, step, view.buffer.step
         view.buffer.shown.append(weakref.ref(self, view.buffer.shown.remove))
 
@@ -340,7 +340,7 @@ def _answered(name: str, run: Callable[[], Any]) -> Any:
     """The result of an operation under the name of the user's variable.
 
     Raises:
-        ProgrammingError: NumPy would not take such arguments either.
+        ProgrammingError: NumPy rejects the arguments as well.
         NotSupportedError: SQL has no function for arrays of these types.
     """
     try:
@@ -387,14 +387,14 @@ def _done(returned: Any) -> Any:
     return returned
 
 
-# ---- what operations are made of
+# ---- building blocks of operations
 
 
 def graph_of(operands: Sequence[object]) -> Graph:
     """The program that operands belong to.
 
     Raises:
-        ProgrammingError: They belong to several.
+        ProgrammingError: The operands belong to several programs.
     """
     graphs = {id(o.graph): o.graph for o in operands if isinstance(o, TracedArray)}
     if len(graphs) != 1:
@@ -406,7 +406,7 @@ def lifted(graph: Graph, value: object) -> TracedArray:
     """A value as a traced array: an array of the program, or a number.
 
     Raises:
-        NotSupportedError: It is neither.
+        NotSupportedError: The value is neither an array nor a number.
     """
     if isinstance(value, TracedArray):
         return value
@@ -459,7 +459,7 @@ def viewed(
     """A view of another array's elements; a view of a number shares nothing.
 
     Args:
-        x: The other one.
+        x: The other array.
         shape: Extents of the view.
         places: The index of an element, one entry for each axis of the other one.
         exact: Whether NumPy always shares the elements.

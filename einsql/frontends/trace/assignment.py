@@ -1,4 +1,4 @@
-"""Assignments to elements, `y[key] = value`: the same array with others under a condition."""
+"""Assignments to elements, `y[key] = value`, as a condition on the keys of the new array."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def setitem(x: TracedArray, key: Any, value: Any) -> None:
     Raises:
         NotSupportedError: The key holds arrays of integers, or the value has an element for
             each that a mask selects.
-        ValueError: The value does not fit.
+        ValueError: The value cannot be broadcast to the selected elements.
     """
     if x.number:
         raise TypeError("a number does not support item assignment")

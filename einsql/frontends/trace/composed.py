@@ -126,7 +126,7 @@ def corrcoef(x: TracedArray, y: Any = None, rowvar: bool = True) -> Any:
     return np.clip(covariances / deviations[:, None] / deviations[None, :], -1, 1)
 
 
-# ---- what is near, and what is missing
+# ---- closeness and missing values
 
 
 @implements(np.isclose)
@@ -178,7 +178,7 @@ def _nanmean(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any
 
 @implements(np.nanmax)
 def nanmax(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """np.nanmax; of NaN alone it is NaN."""
+    """np.nanmax; NaN if all elements are NaN."""
     if a.dtype.kind != "f":
         return a.max(axis=axis, keepdims=keepdims)
     none = np.isnan(a).all(axis=axis, keepdims=keepdims)
@@ -188,7 +188,7 @@ def nanmax(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
 
 @implements(np.nanmin)
 def nanmin(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """np.nanmin; of NaN alone it is NaN."""
+    """np.nanmin; NaN if all elements are NaN."""
     return -nanmax(-a, axis, keepdims=keepdims)
 
 

@@ -1,6 +1,6 @@
-"""Arrays that a program makes of numbers, such as np.arange(n) or a triangular mask.
+"""Constant arrays of a program, such as np.arange(n) or a triangular mask.
 
-Those that follow a rule become expressions of keys; others are tensors of the program.
+Arrays that follow a rule become expressions of keys; other arrays are tensors of the program.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from einsql.frontends.trace.steps import Graph
 from einsql.storage.host_arrays import as_numpy
 
 FEW = 4096
-"""Elements above which a corner is looked at before all of them are."""
+"""The number of elements above which a corner is tested before the complete array."""
 
 
 def constant(graph: Graph, value: object) -> Step:
     """The step of a number or of an array that the program brings along.
 
     Raises:
-        NotSupportedError: It is neither, or of a type that tensors lack.
+        NotSupportedError: The value is neither, or tensors lack its type.
     """
     if isinstance(value, bool | int | float | np.generic):
         return graph.map((), literal(value))

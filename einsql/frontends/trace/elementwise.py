@@ -27,7 +27,7 @@ def dtype_of(dtype: Any, what: str = "An array") -> DType:
     """The type that stores a NumPy dtype.
 
     Raises:
-        NotSupportedError: There is none.
+        NotSupportedError: einsql has no such type.
     """
     stored = DType.of(np.dtype(dtype))
     if stored is None:
@@ -45,14 +45,14 @@ def computed(dtype: DType) -> np.dtype:
 
 
 def met(*types: DType) -> DType:
-    """The type at which values meet, by NumPy's promotion."""
+    """The common type of several types, by NumPy's promotion."""
     if len(set(types)) == 1:
         return types[0]
     return dtype_of(np.result_type(*map(computed, types)))
 
 
 def literal(value: object, dtype: DType | None = None) -> Literal:
-    """A number, in a type of its own unless one is given."""
+    """A number as a literal, by default in the type of the number."""
     if isinstance(value, np.generic):
         own = dtype_of(value.dtype, "A number")
         return Literal(np.asarray(value, computed(own)).item(), dtype or own)

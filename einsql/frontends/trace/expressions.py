@@ -40,7 +40,7 @@ def apply(fn: str, *args: Expr) -> Expr:
     """A function call whose arguments are cast to the function's types.
 
     Raises:
-        InternalError: They do not fit it.
+        InternalError: The arguments do not match the function.
     """
     if fn in _INDEX and all(isinstance(a, Affine) for a in args):
         affine = _affine(fn, args)
@@ -99,8 +99,8 @@ def clamped(e: Expr, extent: int, *, below: bool, above: bool) -> Expr:
     Args:
         e: The index.
         extent: The extent of the axis.
-        below: Whether the index may be negative.
-        above: Whether it may be beyond the end.
+        below: Whether the index can be negative.
+        above: Whether the index can exceed the last label.
     """
     if above:
         e = apply("least", e, index(extent - 1))

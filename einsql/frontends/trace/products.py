@@ -1,4 +1,4 @@
-"""Sums of products: einsum, matmul and their kin."""
+"""Sums of products, such as einsum and matmul."""
 
 from __future__ import annotations
 

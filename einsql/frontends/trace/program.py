@@ -34,7 +34,7 @@ Dims = Mapping[str, Sequence[str] | str] | Sequence[Sequence[str] | str | None] 
 
 
 class Traced:
-    """A program that was traced: call it, read its SQL, look at its plan.
+    """A traced program, with its SQL and its plan; a call runs it.
 
     Attributes:
         sql: The SELECT that computes the result; of several results, one after the other.
@@ -97,7 +97,7 @@ class Traced:
         return self._pack([f if f.flags.writeable else f.copy() for f in shaped])
 
     def _check(self, relations: Mapping[str, Stored]) -> None:
-        """Looks at arrays that are indexes."""
+        """Checks the bounds of index arrays."""
         for name, sql, extent in self._checks:
             if sql is None:
                 indexes = np.asarray(
@@ -122,7 +122,7 @@ class Traced:
         _register(connection, self.tensors, self.dims)
 
     def gradient(self, *names: str) -> Traced:
-        """The program that computes its result, one number, and its derivatives.
+        """The program that computes the result, a single number, and its derivatives.
 
         Args:
             names: The tensors to differentiate by, as `tensors` has them; those of floats
@@ -315,7 +315,7 @@ class Recorded:
         return result
 
     def packed(self, arrays: Sequence[np.ndarray]) -> Any:
-        """Results in the form in which the function gave them."""
+        """The results in the containers that the function returned."""
 
         def filled(leaf: Any) -> Any:
             if not isinstance(leaf, _Numbered):
@@ -403,7 +403,7 @@ def named_dims(dims: Dims, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Names of axes by tensor.
 
     Raises:
-        InterfaceError: They are no names.
+        InterfaceError: An entry is not a valid name.
     """
     if dims is None:
         return {}

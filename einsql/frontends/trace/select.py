@@ -18,7 +18,7 @@ class Names:
     Attributes:
         of: Names of arrays.
         keys: Names of an array's keys, one for each axis, None for those it does not have.
-        taken: Names of arrays in small letters, which new keys are not given.
+        taken: The lower-case names of arrays; new keys avoid them.
     """
 
     of: dict[Step, str] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Select:
         """The names of the result's keys."""
         return [self.labels[n] for n in self.body.keys]
 
-    # ---- what is read
+    # ---- sources
 
     def _find_sources(self) -> None:
         ordered: dict[Read, None] = {}

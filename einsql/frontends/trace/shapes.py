@@ -1,4 +1,4 @@
-"""Elements in other places: reshape, transpose, concatenate, pad and their kin."""
+"""Functions that rearrange elements, such as reshape, transpose and roll."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Program:
     Attributes:
         parts: The tables of WITH and the SELECT behind them, for each result.
         keys: Names of the axes of every tensor.
-        names: Names of tables, in small letters.
+        names: The lower-case names of tables.
     """
 
     parts: list[tuple[list[str], str]]
@@ -87,7 +87,7 @@ class _Writer:
         self.names = Names()
         self.texts: dict[Step, str] = {}
 
-    # ---- which arrays are tables
+    # ---- the choice of tables
 
     def _inlined(self, e: Expr) -> Expr | None:
         """The expression inlined for a read of an array that is no table."""

@@ -15,7 +15,7 @@ from einsql.frontends.trace.text import unused
 
 @dataclass
 class Graph:
-    """Steps under construction; equal ones are one.
+    """The steps of a program under construction; equal steps are merged.
 
     Attributes:
         tensors: Names of tensors, each with its step and array, in their order.
@@ -38,7 +38,7 @@ class Graph:
         dtype: DType,
         dims: tuple[str, ...] | None = None,
     ) -> Step:
-        """An array that is given."""
+        """A tensor of the program, such as an argument."""
         unique = unused(name, {t.lower() for t in self.tensors})
         step = Step(len(self.steps), tuple(shape), dtype, tuple(shape), name=unique, dims=dims)
         self.tensors[unique] = step, array

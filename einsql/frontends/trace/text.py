@@ -140,7 +140,7 @@ def unused(name: str, taken: Container[str]) -> str:
 
     Args:
         name: The wanted name.
-        taken: Names in small letters.
+        taken: The lower-case names in use.
     """
     candidate, n = name, 1
     while candidate.lower() in taken:

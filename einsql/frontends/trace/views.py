@@ -52,7 +52,7 @@ class Buffer:
 
     Attributes:
         step: Their present values.
-        given: Whether they are an argument's, which the caller has.
+        given: Whether the elements belong to an argument of the caller.
         shown: Weak references to the arrays that are views of the elements.
     """
 
@@ -84,7 +84,7 @@ class View:
 
 
 def whole(step: Step, given: bool = False) -> View:
-    """An array that has its elements for itself."""
+    """A view of a new buffer that no other array shares."""
     return View(Buffer(step, given), tuple(label(n) for n in range(len(step.shape))))
 
 

@@ -1,5 +1,5 @@
-"""PyTorch modules: torch.export gives their graph of ATen operators, which `graph` plays.
+"""PyTorch modules: torch.export returns a graph of ATen operators, which `graph` interprets.
 
-What each operator means is said in NumPy's functions of traced arrays: `elements` (one element
+The operators are defined by NumPy's functions of traced arrays: `elements` (one element
 at a time), `places` (shapes and indexes), `layers` (products, norms, attention, windows).
 """
