@@ -45,7 +45,7 @@ class Routes:
 
     @property
     def nbytes(self) -> np.ndarray:
-        """int64 (routes,), the bytes of each route."""
+        """int64 (routes,), the bytes of each route by its shape; a transport counts those sent."""
         width = sum(d.itemsize for d in self.dtypes.values())
         return np.asarray(self.shapes.prod(axis=1, dtype=np.int64) * width)
 

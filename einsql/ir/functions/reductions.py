@@ -22,6 +22,7 @@ class Reduction:
         identity: The initial running value for an output type, which is the value of empty groups.
         monoid: The scalar function that combines two running values, or None for pairs.
         better: For pairs, the comparison `better(new, old)` that replaces the running pair.
+        idempotent: Whether a value merged with itself is the same value.
         over: The scalar functions that distribute over this reduction, as `mul` does
             over SUM: x·(a + b) = x·a + x·b.
         derivative: The adjoint of a point's contribution, or the reason why there is none.

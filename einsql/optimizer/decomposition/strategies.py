@@ -1,4 +1,4 @@
-"""The strategies a user can ask for by name; each one gives every operation a schedule."""
+"""The choice of cuts: each strategy, `eindecomp` by default, gives every operation a schedule."""
 
 from __future__ import annotations
 

@@ -319,7 +319,12 @@ class SelectBinder:
         )
 
     def window(self, node: exp.Window) -> Typed:
-        """Binds an aggregate over the rows with equal partition keys, and joins it to the rows."""
+        """Binds an aggregate over the rows with equal partition keys, and joins it to the rows.
+
+        Raises:
+            NotSupportedError: The window has ORDER BY or a frame, or its function is no aggregate,
+                such as ROW_NUMBER. `hybrid/` then runs the query in DuckDB.
+        """
         if self.clause not in ("SELECT", "QUALIFY"):
             raise ProgrammingError(f"A window aggregate is not allowed in {self.clause}")
         for arg in ("order", "spec", "first"):

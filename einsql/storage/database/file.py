@@ -278,7 +278,7 @@ class FileDatabase(Database):
                     new_rows[low] = row = rows.row_of(item, version, layouts.get(low))
                     rows.insert(duck.execute, self._home, row)
             self._doubtful = True  # an interrupt may come between the commit and the state
-            duck.commit()
+            duck.commit()  # then calls `persist`, which syncs the directory of DuckDB's files
             if written:
                 kept = {k: r for k, r in self._rows.items() if k not in written}
                 self._follow_rows({**kept, **new_rows})
