@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Dependency:
+class Dependency(ABC):
     """An input of a plan; the plan is valid while the schema of the input stays.
 
     Attributes:
@@ -31,18 +32,27 @@ class Dependency:
     schema: Schema
 
     @property
+    @abstractmethod
     def source(self) -> object:
         """The identity of the input object, among all kinds of inputs of a statement."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, ctx: Context) -> Fields | None:
         """Returns the current fields, or None if no input of the schema exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelationDependency(Dependency):
+    """An input whose relation is found again for each run."""
+
+    def read(self, ctx: Context) -> Fields | None:
+        """See `Dependency`."""
         relation = self.relation(ctx)
         return None if relation is None or relation.schema != self.schema else relation.fields
 
+    @abstractmethod
     def relation(self, ctx: Context) -> Relation | None:
         """Returns the current relation of the input, or None if it no longer exists."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,7 @@ class TensorDependency(Dependency):
 
 
 @dataclass(frozen=True, slots=True)
-class ScopeDependency(Dependency):
+class ScopeDependency(RelationDependency):
     """An array among the caller's variables.
 
     Attributes:
@@ -92,7 +102,7 @@ class ScopeDependency(Dependency):
 
 
 @dataclass(frozen=True, slots=True)
-class FileDependency(Dependency):
+class FileDependency(RelationDependency):
     """A tensor file, or one of the arrays in it.
 
     Attributes:
@@ -116,7 +126,7 @@ class FileDependency(Dependency):
 
 
 @dataclass(frozen=True, slots=True)
-class TableDependency(Dependency):
+class TableDependency(RelationDependency):
     """A table of DuckDB that is an operand.
 
     Attributes:

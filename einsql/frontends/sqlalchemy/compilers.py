@@ -258,12 +258,12 @@ def _fixed(name: str) -> Callable[..., str]:
 class Types(compiler.GenericTypeCompiler):
     """Types by DuckDB's names."""
 
-    # The names are SQLAlchemy's.
-    visit_BLOB = visit_large_binary = visit_BINARY = visit_VARBINARY = _fixed("BLOB")  # noqa: N815
-    visit_CLOB = visit_NCLOB = _fixed("VARCHAR")  # noqa: N815
-    visit_INTERVAL = _fixed("INTERVAL")  # noqa: N815
-    visit_UUID = _fixed("UUID")  # noqa: N815
-    visit_JSON = _fixed("JSON")  # noqa: N815
+    # SQLAlchemy looks visitors up by these names.
+    visit_BLOB = visit_large_binary = visit_BINARY = visit_VARBINARY = _fixed("BLOB")  # noqa: N815 - as above
+    visit_CLOB = visit_NCLOB = _fixed("VARCHAR")  # noqa: N815 - as above
+    visit_INTERVAL = _fixed("INTERVAL")  # noqa: N815 - as above
+    visit_UUID = _fixed("UUID")  # noqa: N815 - as above
+    visit_JSON = _fixed("JSON")  # noqa: N815 - as above
 
     def visit_DIM(self, type_: Any, **kw: Any) -> str:  # noqa: N802 - SQLAlchemy's way of names
         """A tensor's key, where a tensor is created; elsewhere its values are BIGINT."""
