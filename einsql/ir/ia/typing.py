@@ -54,6 +54,21 @@ class PhysicalSchema:
         """Bytes of the array under a key."""
         return prod(self.blocks.shape(key)) * self.blocks.dtype.numpy.itemsize
 
+    @property
+    def holders(self) -> np.ndarray:
+        """The sites of every copy of every part, int64 (keys, parts, copies).
+
+        Keys are in the order of `blocks.each_key`; -1 stands for a part or a copy that a key lacks.
+        """
+        held = [self.held[k] for k in self.blocks.each_key()]
+        most = max((len(parts) for parts in held), default=1)
+        copies = max((len(c) for parts in held for c in parts), default=1)
+        sites = np.full((len(held), most, copies), -1, np.int64)
+        for row, parts in zip(sites, held, strict=True):
+            for n, at in enumerate(parts):
+                row[n, : len(at)] = at
+        return sites
+
     def at(self, site: int) -> list[tuple[KeyTuple, int]]:
         """The copies at a site: the key and the part's number of each."""
         return [
