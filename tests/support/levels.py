@@ -13,20 +13,21 @@ import numpy as np
 
 from einsql.core.schema import PRESENT, valid
 from einsql.engine.step import Measure, Step
-from einsql.engine.tra.block_kernels import kernel_runner
 from einsql.errors import DataError, NotSupportedError
 from einsql.ir.einsum.graph import EinSum, Input, Node, walk
 from einsql.ir.einsum.interpreter import evaluate
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.interpreter import evaluate_blocks
+from einsql.ir.tra.kernels import VALUE
 from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.tra.lower import lower_graph_fields
 from einsql.optimizer.tra.lower_operands import scanned_field
 from einsql.planner import queries
 from einsql.planner.plan import Plan
 from einsql.planner.planner import BinderCatalog, make_plan
+from einsql.planner.tile_plan import block_executor
 from einsql.sql.scope.relation import Relation
-from einsql.storage.block_relation import assemble, run_blocks
+from einsql.storage.block_relation import assemble
 from einsql.storage.session_store import Store
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def by_definition(node: ra.Node, arrays: Mapping[str, np.ndarray]) -> np.ndarray
 
 def by_kernels(node: ra.Node, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """A relation's tensor as the engine gives it."""
-    return assemble(node, run_blocks(node, arrays, kernel_runner("never")))
+    inputs = {name: {VALUE: array} for name, array in arrays.items()}
+    return assemble(node, block_executor(node, jit="never").run(inputs, lambda _: None))
 
 
 def assert_same(root: EinSum, inputs: Mapping[str, Arrays], pick: Random, rtol: float = 0) -> int:
