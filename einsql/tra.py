@@ -13,13 +13,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType, Schema
-from einsql.engine.block_program import Blocks
+from einsql.engine.block_program import BlockExecutor, Blocks
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.ir.einsum.graph import Expr, Input, cast
 from einsql.ir.tra import plan as ra
@@ -279,9 +280,13 @@ class Relation:
     def __str__(self) -> str:
         return format_plan(self.plan)
 
+    @cached_property
+    def _executor(self) -> BlockExecutor:
+        return block_executor(self.plan)
+
     def _run(self) -> Blocks:
         inputs = {name: {VALUE: array} for name, array in self.arrays.items()}
-        return block_executor(self.plan).run(inputs, no_progress)
+        return self._executor.run(inputs, no_progress)
 
     def _with(self, plan: ra.Node) -> Relation:
         return Relation(plan, self.arrays)

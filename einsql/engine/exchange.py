@@ -6,6 +6,7 @@ step and cached, because for small tensors computing them takes as long as the s
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -17,6 +18,7 @@ from einsql.core.boxes import extents
 from einsql.core.buffer_pool import empty
 from einsql.engine.partial_merge import Total
 from einsql.engine.routes import Moves, completing, gathering
+from einsql.engine.step import Measure
 from einsql.engine.transport import Arrays, Cut, Transport
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Complete, Exchange, Program, View, with_state
@@ -234,7 +236,7 @@ class Moving:
         names = list(zip(new, old, strict=True))
         return {n: {to: fields[name] for to, name in names} for n, fields in tiles.items()}
 
-    def merge(self, number: int, step: Complete) -> Merging:
+    def merge(self, number: int, step: Complete, measure: Measure) -> Merging:
         """Returns a merge without parts, to which a site adds its partial tiles."""
         targets = self._targets.get(number)
         partial = self._program.steps[step.source].tiles
@@ -244,7 +246,7 @@ class Moving:
                 member = int(step.parts[tile, part])
                 at = cut_of(step.tiles.areas[tile], partial.areas[member])
                 targets.setdefault(member, []).append((tile, at))
-        return Merging(step, partial.sites, targets)
+        return Merging(step, partial.sites, targets, measure)
 
     def complete(self, number: int, step: Complete, merging: Merging, transport: Transport) -> Held:
         """Forwards the partial tiles of each site until all are merged at the site of the tile."""
@@ -263,7 +265,7 @@ class Moving:
 
             arrived = sorted(transport.exchange(moves.routes, contribution), key=itemgetter(0))
             for n, arrays in arrived:  # in this order, independent of arrival
-                merging.total(tiles[n], targets[n]).add(arrays)
+                merging.add_to(tiles[n], targets[n], arrays)
         names = [o.name for o in (merging.node if step.partial else step.node).outputs]
         totals = {
             n: merging.totals[n, int(step.tiles.sites[n])].result()
@@ -285,6 +287,7 @@ class Merging:
         step: Complete,
         sites: np.ndarray,
         targets: Mapping[int, Sequence[tuple[int, Index | None]]],
+        measure: Measure,
     ) -> None:
         """Starts without parts.
 
@@ -293,17 +296,13 @@ class Merging:
             sites: int64 (partial tiles,), the site of each partial tile.
             targets: By partial tile the tiles to which it contributes, each with the part of the
                 partial tile that it takes, or None for all of it.
+            measure: The measure of the run, which counts the merges.
         """
         self.node = with_state(step.node)
         self.totals: dict[tuple[int, int], Total] = {}
         self._sites = sites
         self._targets = targets
-
-    def total(self, tile: int, site: int) -> Total:
-        """Returns the merged parts of a tile at a site."""
-        if (tile, site) not in self.totals:
-            self.totals[tile, site] = Total(self.node)
-        return self.totals[tile, site]
+        self._measure = measure
 
     def add(self, part: int, fields: Arrays) -> None:
         """Merges a partial tile of an owned site into the tiles to which it contributes.
@@ -313,7 +312,18 @@ class Merging:
         """
         for tile, at in self._targets.get(part, ()):
             arrays = fields if at is None else {k: a[at] for k, a in fields.items()}
-            self.total(tile, int(self._sites[part])).add(arrays)
+            self.add_to(tile, int(self._sites[part]), arrays)
+
+    def add_to(self, tile: int, site: int, arrays: Arrays) -> None:
+        """Merges one more part of a tile at a site."""
+        start = time.perf_counter()
+        total = self.totals.get((tile, site))
+        if total is None:
+            total = self.totals[tile, site] = Total(self.node)
+        else:
+            self._measure.flops[site] += sum(a.size for a in arrays.values())
+        total.add(arrays)
+        self._measure.seconds[site] += time.perf_counter() - start
 
 
 def cut_of(box: np.ndarray, of: np.ndarray) -> Index | None:

@@ -7,7 +7,6 @@ only in their transport.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +18,7 @@ from einsql.engine.cell import cell_node, sized
 from einsql.engine.exchange import Held, Index, Merging, Moving, cut_of, paste, slices
 from einsql.engine.fused_steps import Fused, Join, postponed
 from einsql.engine.partial_merge import Total
+from einsql.engine.single_readers import merged_on_arrival, nested_steps, released
 from einsql.engine.step import Arrays, Compile, GraphExecutor, Measure, Runner, StepMeasure, Tick
 from einsql.engine.streaming_exchange import (
     WINDOW,
@@ -39,7 +39,6 @@ from einsql.ir.spmd.program import (
     Local,
     Program,
     View,
-    reads,
     tuple_bytes,
     with_state,
 )
@@ -112,12 +111,13 @@ class SiteProgram(GraphExecutor):
             if isinstance(s, Local) and s.partial
         }
         self._moving = Moving(program)
-        self._released = program.released()
+        self._nested = nested_steps(program)
+        self._released = released(program, self._nested)
         self.aliased_inputs = program.inputs
         self._fused = {t.steps[-1]: Fused(program, t, join) for t in program.together if join}
         self._postponed = postponed(program.together)
         apart = {*self._postponed, *self._fused}
-        self._merged = {n: m for n, m in _merged_on_arrival(program).items() if n not in apart}
+        self._merged = {n: m for n, m in merged_on_arrival(program).items() if n not in apart}
         self._streaming = {e: r for e, r in candidates(program).items() if r not in apart}
         self._streams: dict[int, Stream | None] = {}
 
@@ -167,7 +167,7 @@ class SiteProgram(GraphExecutor):
         for n, step in enumerate(self.program.steps):
             start, before = time.perf_counter(), sum(transport.sent)
             done = self._released[n]
-            if n in self._postponed:
+            if n in self._postponed or n in self._nested:
                 pass
             elif isinstance(step, Load):
                 tiles_of[n] = load(n, step, moving.owned(n, step.tiles, transport))
@@ -187,13 +187,15 @@ class SiteProgram(GraphExecutor):
                 results = self._local(n, step, tiles_of, transport, tick, measure)
                 if n in self._merged:
                     at = self._merged[n]
-                    merges[at] = self._merge(at, results)
+                    merges[at] = self._merge(at, results, measure)
                 else:
                     tiles_of[n] = dict(results)
             elif isinstance(step, View):
                 tiles_of[n] = moving.view(n, step, tiles_of[step.source], transport)
             else:
-                merge = merges.pop(n, None) or self._merge(n, tiles_of[step.source].items())
+                merge = merges.pop(n, None) or self._merge(
+                    n, tiles_of[step.source].items(), measure
+                )
                 tiles_of[n] = moving.complete(n, step, merge, transport)
             for source in done:
                 tiles_of.pop(source, None)  # fused steps may store no tiles
@@ -222,15 +224,39 @@ class SiteProgram(GraphExecutor):
     ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Yields the result tile of each owned cell as soon as it is computed."""
         for n in self._moving.owned(number, step.tiles, transport):
-            cell = self._cell(number, step, n)
-            operands = [tiles_of[s][t] for s, t in cell.sources]
-            yield n, self._run_cell(cell, number, operands, tick, measure)
+            yield n, self._tile(number, step, n, tiles_of, tick, measure)
 
-    def _merge(self, number: int, parts: Iterable[tuple[int, dict[str, np.ndarray]]]) -> Merging:
+    def _tile(
+        self,
+        number: int,
+        step: Local,
+        n: int,
+        tiles_of: dict[int, Held],
+        tick: Tick,
+        measure: Measure,
+    ) -> dict[str, np.ndarray]:
+        """Computes a tile of a local step, and tiles of nested steps that only it reads."""
+        cell = self._cell(number, step, n)
+        operands: list[Arrays] = []
+        for source, tile in cell.sources:
+            maker = self._nested.get(source)
+            operands.append(
+                tiles_of[source][tile]
+                if maker is None
+                else self._tile(source, maker, tile, tiles_of, tick, measure)
+            )
+        return self._run_cell(cell, number, operands, tick, measure)
+
+    def _merge(
+        self,
+        number: int,
+        parts: Iterable[tuple[int, dict[str, np.ndarray]]],
+        measure: Measure,
+    ) -> Merging:
         """Merges the partial tiles of owned sites, each on its arrival."""
         step = self.program.steps[number]
         assert isinstance(step, Complete)
-        merging = self._moving.merge(number, step)
+        merging = self._moving.merge(number, step, measure)
         for part, fields in parts:
             merging.add(part, fields)
         return merging
@@ -420,22 +446,6 @@ def is_small(program: Program) -> bool:
     tiles = program.steps[program.root].tiles
     size = int(tiles.volumes[: tiles.once].sum())
     return size * tuple_bytes(program.relation(program.root)) <= ALONG
-
-
-def _merged_on_arrival(program: Program) -> dict[int, int]:
-    """Returns the local steps whose only reader merges their tiles, by number, and the reader."""
-    readers: defaultdict[int, list[int]] = defaultdict(list)
-    for n, step in enumerate(program.steps):
-        for source in reads(step):
-            readers[source].append(n)
-    return {
-        n: readers[n][0]
-        for n, step in enumerate(program.steps)
-        if isinstance(step, Local)
-        and n != program.root
-        and len(readers[n]) == 1
-        and isinstance(program.steps[readers[n][0]], Complete)
-    }
 
 
 def sliced(step: Load, fields: Arrays, tiles: Sequence[int]) -> Held:

@@ -120,7 +120,7 @@ class Local:
         picks: For each operand int64 (cells,), the tile that each cell reads.
         tiles: The result, one tile per cell; partial if labels are reduced and cut.
             Copies of a cell give copies of its tile.
-        partial: True if tiles of several cells must be merged.
+        partial: True if tiles of several cells must be merged; they have the state for that.
         is_template: True if the tiles of a cell determine the extents of all labels, and
             positions are counted from the start of the tiles.
     """
