@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 
 import numpy as np
 
 from einsql.ir.spmd.program import Complete, Local, Program, reads
+
+DEEPEST = 16
+"""Greatest number of steps that run within each other, each in a frame of the Python stack."""
 
 
 def merged_on_arrival(program: Program) -> dict[int, int]:
@@ -19,18 +21,22 @@ def merged_on_arrival(program: Program) -> dict[int, int]:
     }
 
 
-def nested_steps(program: Program) -> dict[int, Local]:
-    """Returns the templates that run cell by cell within their only reader, by number.
+def nested_steps(program: Program) -> dict[int, int]:
+    """Returns the templates that run cell by cell within their only reader, and the reader.
 
     Their tiles are never stored together. The reader reads each tile once.
     """
-    nested: dict[int, Local] = {}
+    nested: dict[int, int] = {}
+    depth: defaultdict[int, int] = defaultdict(int)
     for n, number in _only_readers(program).items():
         step, reader = program.steps[n], program.steps[number]
-        if isinstance(step, Local) and isinstance(reader, Local) and step.is_template:
+        if not isinstance(step, Local) or not isinstance(reader, Local):
+            continue
+        if step.is_template and depth[n] < DEEPEST:
             pick = reader.picks[reader.operands.index(n)]
             if len(np.unique(pick)) == len(pick) and (step.sites[pick] == reader.sites).all():
-                nested[n] = step
+                nested[n] = number
+                depth[number] = max(depth[number], depth[n] + 1)
     return nested
 
 
@@ -45,12 +51,3 @@ def _only_readers(program: Program) -> dict[int, int]:
         for n, step in enumerate(program.steps)
         if isinstance(step, Local) and n != program.root and len(readers[n]) == 1
     }
-
-
-def released(program: Program, nested: Mapping[int, Local]) -> list[list[int]]:
-    """Returns the steps whose tiles are freed after each step; nested steps run in their reader."""
-    freed, readers = program.released(), _only_readers(program)
-    for n in nested:
-        freed[readers[n]] += freed[n]
-        freed[n] = []
-    return freed

@@ -18,7 +18,7 @@ from einsql.engine.cell import cell_node, sized
 from einsql.engine.exchange import Held, Index, Merging, Moving, cut_of, paste, slices
 from einsql.engine.fused_steps import Fused, Join, postponed
 from einsql.engine.partial_merge import Total
-from einsql.engine.single_readers import merged_on_arrival, nested_steps, released
+from einsql.engine.single_readers import merged_on_arrival, nested_steps
 from einsql.engine.step import Arrays, Compile, GraphExecutor, Measure, Runner, StepMeasure, Tick
 from einsql.engine.streaming_exchange import (
     WINDOW,
@@ -112,7 +112,7 @@ class SiteProgram(GraphExecutor):
         }
         self._moving = Moving(program)
         self._nested = nested_steps(program)
-        self._released = released(program, self._nested)
+        self._released = program.released(self._nested)
         self.aliased_inputs = program.inputs
         self._fused = {t.steps[-1]: Fused(program, t, join) for t in program.together if join}
         self._postponed = postponed(program.together)
@@ -239,12 +239,12 @@ class SiteProgram(GraphExecutor):
         cell = self._cell(number, step, n)
         operands: list[Arrays] = []
         for source, tile in cell.sources:
-            maker = self._nested.get(source)
-            operands.append(
-                tiles_of[source][tile]
-                if maker is None
-                else self._tile(source, maker, tile, tiles_of, tick, measure)
-            )
+            if source in self._nested:
+                maker = self.program.steps[source]
+                assert isinstance(maker, Local)
+                operands.append(self._tile(source, maker, tile, tiles_of, tick, measure))
+            else:
+                operands.append(tiles_of[source][tile])
         return self._run_cell(cell, number, operands, tick, measure)
 
     def _merge(

@@ -28,6 +28,7 @@ from tests.support.sites import assert_same, meaning, on_sites
 
 X = np.arange(64.0).reshape(8, 8) % 7 / 4
 Y = np.arange(64.0).reshape(8, 8) % 5 / 2
+QUARTER = tra.map(lambda v: v * 0.25)
 
 
 def product(parts: int = 4) -> tra.Relation:
@@ -104,6 +105,13 @@ def test_chains_of_kernels_run_tile_by_tile() -> None:
     run(lowered(ia.LocalAggregate(join, (0, 2), "sum")).program, relation, counted)
     assert counted.runs == 3 * 64
     assert counted.most <= 8
+
+
+def test_long_chains_do_not_exhaust_the_stack() -> None:
+    relation = tra.scan(X, (2, 2))
+    for _ in range(1500):
+        relation = relation.transform(QUARTER)
+    np.testing.assert_array_equal(relation.numpy(), np.zeros((8, 8)))
 
 
 def test_a_shuffle_before_a_merge_is_part_of_the_completion() -> None:

@@ -15,7 +15,7 @@ each leading axis.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -246,9 +246,15 @@ class Program:
             )
         )
 
-    def released(self) -> list[list[int]]:
-        """For each step the steps whose tiles it is the last to read, except the result's."""
+    def released(self, within: Mapping[int, int] | None = None) -> list[list[int]]:
+        """For each step the steps whose tiles it is the last to read, except the result's.
+
+        Args:
+            within: The reader of each step that runs cell by cell within its reader.
+        """
         run = list(range(len(self.steps)))
+        for n, reader in sorted((within or {}).items(), reverse=True):
+            run[n] = run[reader]
         for t in self.together:
             for n in (*t.steps, *t.links):
                 run[n] = t.steps[-1]
