@@ -37,9 +37,10 @@ def on_sites(plan: ia.Node, arrays: Arrays) -> Blocks:
     tiles, measure = _run(made, arrays)
     assert sorted(_copies(made)) == sorted(
         (*key, part, site)
-        for key, parts in plan.schema.held.items()
-        for part, copies in enumerate(parts)
+        for key, parts in zip(plan.schema.blocks.each_key(), plan.schema.holders, strict=True)
+        for part, copies in enumerate(parts.tolist())
         for site in copies
+        if site >= 0
     )
     for n, (*key, _, _) in enumerate(_copies(made)):
         wanted, array = plan.schema.blocks, tiles[n][VALUE]
@@ -61,7 +62,7 @@ def _copies(plan: BlockPlan) -> list[tuple[int, ...]]:
     """Key, part and site of every tile of the result."""
     tiles = plan.program.steps[plan.program.root].tiles
     keys = tiles.boxes[:, : tiles.keyed, 0].tolist()
-    parts = [] if plan.merge is not None else [0]
+    parts = [0] if tiles.keyed == plan.keys else []
     return [(*k, *parts, s) for k, s in zip(keys, tiles.sites.tolist(), strict=True)]
 
 
