@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import get_args
 
 from einsql.core.dag import producers_first
 from einsql.errors import ProgrammingError
@@ -247,12 +248,15 @@ def with_children(node: Node, sources: Sequence[Node]) -> Node:
 
 def operation(node: Node) -> tuple[object, ...]:
     """The kind and the attributes of a node, without its operands and its type."""
-    own = (getattr(node, f.name) for f in fields(node) if f.init and f.name not in OPERANDS)
-    return (type(node), *own)
+    kind = type(node)
+    return (kind, *(getattr(node, name) for name in _ATTRIBUTES[kind]))
 
 
-OPERANDS = frozenset({"source", "sources"})
-"""The fields of nodes that contain operands."""
+_ATTRIBUTES = {
+    kind: tuple(f.name for f in fields(kind) if f.init and f.name not in ("source", "sources"))
+    for kind in get_args(Node)
+}
+"""The names of the attributes of each kind of node, without its operands and its type."""
 
 
 def walk(*roots: Node) -> list[Node]:

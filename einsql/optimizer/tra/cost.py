@@ -97,18 +97,25 @@ class Cost:
 
 
 class Costs:
-    """Costs of plans; a shared node counts once per plan and is costed once for all plans."""
+    """Costs of plans; a shared node counts once per plan.
+
+    Equal operations on equal types are costed once for all plans.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, Cost] = {}
+        self._of_nodes: dict[Node, Cost] = {}
+        self._of_types: dict[Hashable, Cost] = {}
 
     def plan(self, *roots: Node) -> Cost:
         """The cost of a plan with one or more roots: the sum over its nodes."""
         total = Cost(0, 0, 0, 0, 0, roots[0].schema.sites)
         for node in walk(*roots):
-            types = (node.schema, *(c.schema for c in children(node)))
-            total += memoized(self._known, (operation(node), types), partial(node_cost, node))
+            total += memoized(self._of_nodes, node, partial(self._node, node))
         return total
+
+    def _node(self, node: Node) -> Cost:
+        types = (operation(node), *(c.schema for c in children(node)))
+        return memoized(self._of_types, types, partial(node_cost, node))
 
 
 def node_cost(node: Node) -> Cost:
