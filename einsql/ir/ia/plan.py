@@ -24,7 +24,7 @@ from einsql.ir.ia import typing as ia_typing
 from einsql.ir.ia.join_typing import joined
 from einsql.ir.ia.physical_schema import PhysicalSchema
 from einsql.ir.ia.placement import everywhere, spread
-from einsql.ir.ia.transfers import array_transfers, piece_transfers
+from einsql.ir.ia.transfers import piece_transfers, transferred_bytes
 from einsql.ir.ia.typing import Emit
 from einsql.ir.layout import Layout
 from einsql.ir.tra import typing as tra_typing
@@ -267,9 +267,7 @@ def walk(*roots: Node) -> list[Node]:
 def sends(node: Node) -> int:
     """The exact number of bytes that cross sites when a node runs."""
     if isinstance(node, Bcast | Shuffle):
-        source = node.source.schema
-        keys = array_transfers(source, node.schema)[:, 0]
-        return int(source.nbytes[keys].sum())
+        return transferred_bytes(node.source.schema, node.schema)
     if isinstance(node, Repartition):
         source, width = node.source.schema, node.schema.width
         old = tra_typing.assembled(source.blocks, "Repartition")

@@ -23,13 +23,26 @@ def array_transfers(source: PhysicalSchema, target: PhysicalSchema) -> np.ndarra
         part, the sending site and the receiving site; in this order.
     """
     have, want = source.holders, target.holders
-    lacks = want >= 0
-    for sender in range(have.shape[2]):
-        lacks &= want != have[:, :, sender, None]
-    key, part, copy = np.nonzero(lacks)
+    key, part, copy = np.nonzero(_lacking(have, want))
     site = want[key, part, copy]
     origin = have[key, part, site % have.shape[2]]
     return np.stack([key, part, origin, site], axis=1)
+
+
+def transferred_bytes(source: PhysicalSchema, target: PhysicalSchema) -> int:
+    """Bytes of the moved arrays that cross sites."""
+    if source.layout == target.layout:
+        return 0
+    lacking = _lacking(source.holders, target.holders)
+    return int(lacking.sum(axis=(1, 2)) @ source.nbytes)
+
+
+def _lacking(have: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """The copies of `want`, bool (keys, parts, copies), at sites that have none."""
+    lacks = want >= 0
+    for sender in range(have.shape[2]):
+        lacks &= want != have[:, :, sender, None]
+    return lacks
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,8 +26,8 @@ PATIENCE = 4
 """Rounds without a cheaper plan after which the search ends."""
 MOST_PLANS = 1500
 """The maximum of plans of one search; they take a few seconds."""
-MOST_ARRAYS = 1 << 20
-"""The maximum of arrays of these plans together: types record the sites of each array."""
+MOST_ARRAYS = 1 << 24
+"""The maximum of arrays of these plans together: costs count arrays, in a few seconds."""
 
 Tick = Callable[[float], None]
 """Callback with the completed fraction, 0 to 1; raises to cancel."""

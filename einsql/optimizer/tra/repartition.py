@@ -74,7 +74,7 @@ def _kept(node: LocalMap) -> dict[int, int]:
 
 
 def drop_shuffle(node: Node) -> Iterator[Build]:
-    """R2-4, also for Stack: R is sharded by grouping keys, so each group has one site."""
+    """R2-4, also for Stack: the type shows whether each group of R has one site."""
     if not isinstance(node, LocalAggregate | LocalStack) or not isinstance(node.source, Shuffle):
         return
     move, groups = node.source, group_keys(node)
@@ -154,7 +154,7 @@ REPARTITION: tuple[ImplementationRule, ...] = (
     ),
     ImplementationRule(
         "R2-4",
-        "Σ_G(SHUF_p(R)) = Σ_G(R) if p ⊆ G and R is partitioned by keys of G",
+        "Σ_G(SHUF_p(R)) = Σ_G(R) if p ⊆ G and each group of R has one site",
         drop_shuffle,
     ),
     ImplementationRule(
