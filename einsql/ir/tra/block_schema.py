@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from math import prod
 
 import numpy as np
 
 from einsql.core.boxes import split
-from einsql.core.mappings import grouped
 from einsql.core.schema import DType, Field
 from einsql.core.tables import Table
 from einsql.errors import DataError, InternalError, ProgrammingError
@@ -107,9 +106,8 @@ class BlockSchema:
     def holes(self) -> Iterator[KeyTuple]:
         """The missing keys within the bounds, in order."""
         if self.existing is not None:
-            every, keys = every_key(self.bounds), self.key_array()
-            of_every, of_keys = codes(self.bounds, every, keys)
-            yield from map(tuple, every[~np.isin(of_every, of_keys)].tolist())
+            existing = set(self.each_key())
+            yield from (k for k in product(*map(range, self.bounds)) if k not in existing)
 
     def key_array(self) -> np.ndarray:
         """The existing keys in order, int64 of shape (pairs, key dimensions), read-only."""
@@ -240,33 +238,6 @@ def over_keys(expr: Expr, keys: np.ndarray) -> np.ndarray:
 
     with np.errstate(all="ignore"):
         return value(expr)
-
-
-def matches(
-    operands: Sequence[Iterable[KeyTuple]], places: Sequence[tuple[int, ...]]
-) -> list[tuple[KeyTuple, tuple[KeyTuple, ...]]]:
-    """The natural join of keys.
-
-    Args:
-        operands: The keys of each operand.
-        places: For each key dimension of each operand the result's key dimension.
-
-    Returns:
-        The result's keys in order, each with the joined keys of the operands.
-    """
-    joined: list[tuple[KeyTuple, tuple[KeyTuple, ...]]] = [((), ())]
-    width = 0
-    for keys, own in zip(operands, places, strict=True):
-        common = [n for n, p in enumerate(own) if p < width]
-        fresh = [n for n, p in enumerate(own) if p >= width]
-        index = grouped((tuple(key[n] for n in common), key) for key in keys)
-        joined = [
-            ((*old, *(key[n] for n in fresh)), (*parts, key))
-            for old, parts in joined
-            for key in index.get(tuple(old[own[n]] for n in common), ())
-        ]
-        width += len(fresh)
-    return sorted(joined)
 
 
 def match_rows(
