@@ -14,8 +14,7 @@ from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Measure
 from einsql.errors import IntegrityError, ProgrammingError
 from einsql.ir.ia import plan as ia
-from einsql.ir.ia.placement import Scattered, Shard, coordinates
-from einsql.ir.layout import Partial
+from einsql.ir.layout import Replicate, Shard
 from einsql.ir.tra.block_schema import KeyTuple
 from einsql.ir.tra.interpreter import evaluate_blocks
 from einsql.ir.tra.kernels import VALUE
@@ -78,21 +77,22 @@ def any_copies(plan: ia.Node, arrays: Arrays) -> Blocks:
 
 
 def lies_as_told(node: ia.Node) -> None:
-    """The placement is the law of where the arrays lie."""
-    schema = node.schema
-    placement = schema.placement
-    assert list(schema.held) == list(schema.blocks.each_key())
-    assert (schema.merge is not None) or all(len(p) == 1 for p in schema.held.values())
-    for key, parts in schema.held.items():
+    """The holders follow the entries of the layout, axis by axis."""
+    schema, layout = node.schema, node.schema.layout
+    assert schema.merge is not None or schema.holders.shape[1] == 1
+    shards = [e for e in layout.placed if isinstance(e, Shard)]
+    alone = [e for e in shards if [s.axis for s in shards].count(e.axis) == 1]
+    point = {site: n for n, site in enumerate(layout.mesh.points.tolist())}
+    for key, parts in zip(schema.blocks.each_key(), schema.holders.tolist(), strict=True):
         for copies in parts:
-            if placement.is_by_keys:
-                assert copies == placement.at(key)
-            for n, entry in enumerate(placement.entries):
-                found = {coordinates(s, placement.grid)[n] for s in copies}
-                if isinstance(entry, Shard):
-                    assert found == {key[entry.key] % placement.grid[n]}
-                elif not isinstance(entry, Partial | Scattered):
-                    assert len(found) == placement.grid[n]
+            if copies[0] < 0:
+                continue
+            at = [np.unravel_index(point[s], layout.mesh.shape) for s in copies]
+            for n, (entry, size) in enumerate(zip(layout.placed, layout.mesh.shape, strict=True)):
+                coordinates = {int(c[n]) for c in at}
+                assert len(coordinates) == (size if isinstance(entry, Replicate) else 1)
+                if isinstance(entry, Shard) and entry.cyclic and entry in alone:
+                    assert coordinates == {key[entry.axis] % size}
 
 
 def assert_same(got: Blocks, wanted: Blocks) -> None:

@@ -14,17 +14,18 @@ from itertools import islice
 
 import numpy as np
 
-from einsql.core.mappings import grouped
 from einsql.core.schema import DType, Field, Schema
+from einsql.core.tables import Table
 from einsql.errors import IntegrityError, NotSupportedError, ProgrammingError
 from einsql.ir.einsum.graph import EinSum, Expr
 from einsql.ir.tra.block_schema import (
     BlockSchema,
     Cuts,
     Dim,
-    KeyTuple,
+    codes,
     dim_over,
-    matches,
+    key_set,
+    match_rows,
     over_keys,
     shown,
     sizes,
@@ -131,7 +132,7 @@ def join_schema(
     sources: Sequence[BlockSchema],
     keys: Sequence[tuple[int, ...]],
     kernel: EinSum,
-    only: frozenset[KeyTuple] | None = None,
+    only: Table | None = None,
 ) -> BlockSchema:
     """⋈: one pair for each match; the kernel computes its array.
 
@@ -139,7 +140,7 @@ def join_schema(
         sources: The operands.
         keys: For each key dimension of each operand the result's key dimension.
         kernel: The kernel over the arrays of a match.
-        only: The selected matches; None for all.
+        only: The keys of the selected matches, in order; None for all matches.
 
     Raises:
         ProgrammingError: Joined keys differ in their bounds, or the kernel does not fit.
@@ -147,7 +148,7 @@ def join_schema(
     bounds = join_bounds(sources, keys)
     existing = only
     if existing is None and not all(s.is_continuous for s in sources):
-        existing = frozenset(key for key, _ in matches([s.each_key() for s in sources], keys))
+        existing = Table.of(match_rows(sources, keys)[0])
     operand_dims = [
         [d if d.key is None else Dim(d.extents, places[d.key]) for d in source.dims]
         for source, places in zip(sources, keys, strict=True)
@@ -222,13 +223,15 @@ def _applied(
 
 
 def _same_extents(what: str, label: str, a: Dim, b: Dim, schema: BlockSchema) -> None:
-    for key in schema.each_key():
-        if a.at(key) != b.at(key):
-            raise ProgrammingError(
-                f"{what}'s kernel reads axes of {a.at(key)} and {b.at(key)} elements as '{label}' "
-                f"under the key {shown(key)}",
-                hint="Repartition so that both have the same cuts.",
-            )
+    keys = schema.key_array()
+    differing = np.flatnonzero(a.over(keys) != b.over(keys))
+    if len(differing):
+        key = tuple(keys[differing[0]].tolist())
+        raise ProgrammingError(
+            f"{what}'s kernel reads axes of {a.at(key)} and {b.at(key)} elements as '{label}' "
+            f"under the key {shown(key)}",
+            hint="Repartition so that both have the same cuts.",
+        )
 
 
 def aggregate_schema(source: BlockSchema, group_by: tuple[int, ...], reduce: str) -> BlockSchema:
@@ -275,16 +278,17 @@ def rekey_schema(source: BlockSchema, keys: tuple[Expr, ...]) -> BlockSchema:
             f"keys run from 0 to {GREATEST_BOUND - 1}",
             hint="Add a constant to the key, or number keys more densely.",
         )
-    seen: dict[KeyTuple, KeyTuple] = {}
-    for before, after in zip(map(tuple, old.tolist()), map(tuple, new.tolist()), strict=True):
-        if after in seen:
-            raise IntegrityError(
-                f"ReKey turns the keys {shown(seen[after])} and {shown(before)} both into "
-                f"{shown(after)}",
-                hint="Filter one of them out, aggregate, or keep a key that tells them apart.",
-            )
-        seen[after] = before
     bounds = tuple((new.max(axis=0) + 1).tolist()) if len(new) else (0,) * len(keys)
+    (numbers,) = codes(bounds, new)
+    order = np.argsort(numbers, kind="stable")
+    equal = np.flatnonzero(numbers[order[1:]] == numbers[order[:-1]])
+    if len(equal):
+        first, second = old[order[equal[0]]], old[order[equal[0] + 1]]
+        raise IntegrityError(
+            f"ReKey turns the keys {shown(first)} and {shown(second)} both into "
+            f"{shown(new[order[equal[0]]])}",
+            hint="Filter one of them out, aggregate, or keep a key that tells them apart.",
+        )
     return _regrouped("ReKey", source, new, bounds)
 
 
@@ -310,8 +314,8 @@ def filter_schema(source: BlockSchema, condition: Expr) -> BlockSchema:
             f"Filter needs a condition, not {condition.dtype.value}", hint="Compare keys."
         )
     keys = source.key_array()
-    kept = map(tuple, keys[over_keys(condition, keys)].tolist())
-    return BlockSchema(source.bounds, source.dims, source.fields, frozenset(kept))
+    kept = Table.of(keys[over_keys(condition, keys)])
+    return BlockSchema(source.bounds, source.dims, source.fields, kept)
 
 
 def tile_schema(source: BlockSchema, dim: int, size: int) -> BlockSchema:
@@ -324,18 +328,16 @@ def tile_schema(source: BlockSchema, dim: int, size: int) -> BlockSchema:
     _position("Tile", dim, len(source.dims), "array dimension")
     if size < 1:
         raise ProgrammingError(f"Tile needs a size of at least 1, not {size}")
-    keys: list[KeyTuple] = []
-    extents: list[int] = []
-    for key in source.each_key():
-        extent = source.dims[dim].at(key)
-        for n in range(tiles_of(extent, size)):
-            keys.append((*key, n))
-            extents.append(min(size, extent - n * size))
-    bounds = (*source.bounds, max((k[-1] + 1 for k in keys), default=0))
-    new = np.array(keys, np.int64).reshape(len(keys), len(bounds))
-    cut = _dim("Tile", dim, new, np.array(extents, np.int64), bounds)
+    old = source.key_array()
+    extents = source.dims[dim].over(old)
+    parts = np.maximum(1, -(-extents // size))
+    row = np.repeat(np.arange(len(old)), parts)
+    number = np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)
+    keys = np.concatenate([old[row], number[:, None]], axis=1)
+    bounds = (*source.bounds, int(parts.max(initial=0)))
+    cut = _dim("Tile", dim, keys, np.minimum(size, extents[row] - number * size), bounds)
     dims = tuple(cut if n == dim else d for n, d in enumerate(source.dims))
-    return BlockSchema(bounds, dims, source.fields, frozenset(keys))
+    return BlockSchema(bounds, dims, source.fields, Table.of(keys))
 
 
 def tiles_of(extent: int, size: int) -> int:
@@ -353,33 +355,40 @@ def stack_schema(source: BlockSchema, key: int, dim: int) -> BlockSchema:
     """
     _position("Stack", key, len(source.bounds), "key dimension")
     _position("Stack", dim, len(source.dims), "array dimension")
-    groups = grouped((without(k, key), k) for k in source.each_key())
-    bounds = without(source.bounds, key)
-    new = np.array(list(groups), np.int64).reshape(len(groups), len(bounds))
-    extents: list[list[int]] = [[] for _ in source.dims]
-    for members in groups.values():
-        for n, k in enumerate(members):
-            if k[key] != n:
-                raise IntegrityError(
-                    f"Stack needs every key, but {shown((*k[:key], n, *k[key + 1 :]))} is missing",
-                    hint="Number the keys that are left without gaps, from 0.",
-                )
-        for n, d in enumerate(source.dims):
-            sizes = [d.at(k) for k in members]
-            if n != dim and len(set(sizes)) > 1:
-                raise ProgrammingError(
-                    f"Stack along array dimension {dim} meets arrays of {sizes[0]} and "
-                    f"{next(f for f in sizes if f != sizes[0])} elements in dimension {n}",
-                    hint=f"The key that cuts array dimension {n} can be stacked along it alone.",
-                )
-            extents[n].append(sum(sizes) if n == dim else sizes[0])
-    dims = tuple(
-        _dim("Stack", n, new, np.array(e, np.int64), bounds) for n, e in enumerate(extents)
-    )
-    return BlockSchema(bounds, dims, source.fields, frozenset(groups))
+    old = source.key_array()
+    bounds, others = without(source.bounds, key), np.delete(old, key, axis=1)
+    (numbers,) = codes(bounds, others)
+    order = np.argsort(numbers, kind="stable")  # the members of a group are in order of the key
+    _, first, members = np.unique(numbers, return_index=True, return_counts=True)
+    new = others[first]
+    begin = np.cumsum(members) - members
+    within = np.arange(len(old)) - np.repeat(begin, members)
+    holes = np.flatnonzero(old[order, key] != within)
+    if len(holes):
+        at, group = int(within[holes[0]]), others[order[holes[0]]].tolist()
+        raise IntegrityError(
+            f"Stack needs every key, but {shown((*group[:key], at, *group[key:]))} is missing",
+            hint="Number the keys that are left without gaps, from 0.",
+        )
+    dims = []
+    for n, d in enumerate(source.dims):
+        each = d.over(old)[order]
+        heads = each[begin]
+        wrong = np.flatnonzero(each != np.repeat(heads, members))
+        if n == dim:
+            heads = np.add.reduceat(each, begin) if len(begin) else each
+        elif len(wrong):
+            raise ProgrammingError(
+                f"Stack along array dimension {dim} meets arrays of "
+                f"{np.repeat(heads, members)[wrong[0]]} and "
+                f"{each[wrong[0]]} elements in dimension {n}",
+                hint=f"The key that cuts array dimension {n} can be stacked along it alone.",
+            )
+        dims.append(_dim("Stack", n, new, heads, bounds))
+    return BlockSchema(bounds, tuple(dims), source.fields, Table.of(new))
 
 
-def without(key: KeyTuple, n: int) -> KeyTuple:
+def without(key: tuple[int, ...], n: int) -> tuple[int, ...]:
     """The key without one dimension."""
     return (*key[:n], *key[n + 1 :])
 
@@ -388,12 +397,9 @@ def _regrouped(
     what: str, source: BlockSchema, new: np.ndarray, bounds: tuple[int, ...]
 ) -> BlockSchema:
     """The relation under new keys, one per old key; equal new keys form a group."""
-    old = list(source.each_key())
-    dims = tuple(
-        _dim(what, n, new, np.array([d.at(k) for k in old], np.int64), bounds)
-        for n, d in enumerate(source.dims)
-    )
-    return BlockSchema(bounds, dims, source.fields, frozenset(map(tuple, new.tolist())))
+    old = source.key_array()
+    dims = tuple(_dim(what, n, new, d.over(old), bounds) for n, d in enumerate(source.dims))
+    return BlockSchema(bounds, dims, source.fields, key_set(new, bounds))
 
 
 def _dim(

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from einsql.core.dag import bottom_up
 from einsql.errors import ProgrammingError, suggest
 from einsql.ir.ia import plan as ia
-from einsql.ir.ia.placement import Placement, everywhere
+from einsql.ir.ia.placement import everywhere
 from einsql.ir.ia.typing import Tiled
+from einsql.ir.layout import Layout
 from einsql.ir.tra import plan as tra
 
 Stored = Mapping[str, Sequence[int] | None]
@@ -48,7 +49,7 @@ def translate(root: tra.Node, sites: int, stored: Stored | None = None) -> ia.No
 
 def _implemented(node: tra.Node, sources: Sequence[ia.Node], sites: int, stored: Stored) -> ia.Node:
     if isinstance(node, tra.Scan):
-        return ia.Scan(node.tensor, node.cuts, _placement(node, sites, stored))
+        return ia.Scan(node.tensor, node.cuts, _layout(node, sites, stored), sites)
     *others, source = sources
     match node:
         case tra.Join():
@@ -70,7 +71,7 @@ def _implemented(node: tra.Node, sources: Sequence[ia.Node], sites: int, stored:
             return ia.Repartition(source, node.cuts, tuple(range(len(node.cuts))))
 
 
-def _placement(node: tra.Scan, sites: int, stored: Stored) -> Placement:
+def _layout(node: tra.Scan, sites: int, stored: Stored) -> Layout:
     bounds = node.schema.bounds
     keys: Sequence[int] | None = range(len(bounds))
     declared = node.tensor.parts
