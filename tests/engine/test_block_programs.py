@@ -15,14 +15,13 @@ from einsql.engine.step import Arrays, Measure, Runner, Tick
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.ia import plan as ia
-from einsql.ir.ia.placement import Placement, Shard
-from einsql.ir.layout import Replicate
 from einsql.ir.spmd.program import Complete, Exchange, Local, Program
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.kernels import VALUE
 from einsql.kernels import compile_node
 from einsql.kernels.kernel import CompiledNode
 from einsql.optimizer.lowering.program import lowered
+from einsql.optimizer.lowering.tiles import Copies
 from einsql.optimizer.lowering.translate import translate
 from tests.support.sites import assert_same, meaning, on_sites
 
@@ -66,12 +65,9 @@ def joined(relation: tra.Relation, sites: int) -> ia.LocalJoin:
     assert isinstance(merge, ra.Aggregate)
     join = merge.source
     assert isinstance(join, ra.Join)
-    scans = []
-    for source, key in zip(join.sources, (1, 0), strict=True):
-        assert isinstance(source, ra.Scan)
-        placement = ia.spread_over(sites, source.schema.bounds, (key,))
-        scans.append(ia.Scan(source.tensor, source.cuts, placement))
-    return ia.LocalJoin(tuple(scans), join.keys, (join.kernel,))
+    x, y = join.sources
+    scans = translate(x, sites, {"x": (1,)}), translate(y, sites, {"y": (0,)})
+    return ia.LocalJoin(scans, join.keys, (join.kernel,))
 
 
 def run(program: Program, relation: tra.Relation, compile_one: Counted) -> Measure:
@@ -134,20 +130,12 @@ def test_a_merge_that_would_send_less_than_the_plan_stays_apart() -> None:
     assert_same(on_sites(phases, relation.arrays), meaning(relation))
 
 
-def test_copies_may_be_uneven() -> None:
-    x = tra.scan(X, (2, 2), name="x")
-    square = x.join(x, (0, 1), (0, 1), tra.mul)
-    assert isinstance(x.plan, ra.Scan)
-    assert isinstance(square.plan, ra.Join)
-    tensor, cuts = x.plan.tensor, x.plan.cuts
-    rows = ia.Scan(tensor, cuts, Placement(4, (2, 2), (Shard(0), Replicate())))
-    three = ia.Scan(tensor, cuts, Placement(4, (3,), (Replicate(),)))
-    join = ia.LocalJoin((rows, three), ((0, 1), (0, 1)), (square.plan.kernel,))
-    assert {int((h >= 0).sum()) for h in join.schema.holders} == {1, 2}
-    for plan in (join, ia.Bcast(join), ia.Shuffle(join, (1,))):
-        assert_same(on_sites(plan, x.arrays), meaning(square))
-    whole = on_sites(ia.Repartition(join, ((0, 8), (0, 8)), ()), x.arrays)
-    np.testing.assert_array_equal(whole[0, 0], X * X)
+def test_parts_may_have_different_numbers_of_copies() -> None:
+    even = Copies.of(np.array([[[0, 1]], [[2, 3]]]))
+    assert (even.repeated, even.sites.tolist()) == (2, [0, 2, 1, 3])
+    uneven = Copies.of(np.array([[[0, 1]], [[2, -1]]]))
+    assert (uneven.repeated, uneven.sites.tolist()) == (1, [0, 2, 1])
+    assert uneven.numbers.tolist() == [[[0, 2]], [[1, -1]]]
 
 
 @pytest.mark.parametrize("sites", [1, 4])

@@ -31,14 +31,15 @@ class Relation:
     numbers: np.ndarray
 
     def at(self, rows: np.ndarray, sites: np.ndarray) -> np.ndarray:
-        """The tiles of merged arrays at sites, int64 (n,).
+        """The tile of each key at a site, int64 (n,); a site has one part of a key at most.
 
         Args:
-            rows: int64 (n,), the positions of their keys.
-            sites: int64 (n,), sites that have a copy.
+            rows: int64 (n,), the positions of the keys.
+            sites: int64 (n,), sites that have a copy of a part.
         """
-        copy = (self.holders[rows, 0] == sites[:, None]).argmax(axis=1)
-        return np.asarray(self.numbers[rows, 0, copy])
+        holders, numbers = (a.reshape(len(a), -1)[rows] for a in (self.holders, self.numbers))
+        slot = (holders == sites[:, None]).argmax(axis=1)
+        return np.asarray(numbers[np.arange(len(rows)), slot])
 
     def senders(self) -> Relation:
         """The relation with equally many copies of each part, the first one if they differ."""
