@@ -37,7 +37,8 @@ class Relation:
             rows: int64 (n,), the positions of the keys.
             sites: int64 (n,), sites that have a copy of a part.
         """
-        holders, numbers = (a.reshape(len(a), -1)[rows] for a in (self.holders, self.numbers))
+        count = self.holders.shape[1] * self.holders.shape[2]
+        holders, numbers = (a.reshape(-1, count)[rows] for a in (self.holders, self.numbers))
         slot = (holders == sites[:, None]).argmax(axis=1)
         return np.asarray(numbers[np.arange(len(rows)), slot])
 
