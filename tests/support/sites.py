@@ -17,9 +17,9 @@ from einsql.ir.ia import plan as ia
 from einsql.ir.ia.placement import Scattered, Shard, coordinates
 from einsql.ir.layout import Partial
 from einsql.ir.tra.block_schema import KeyTuple
-from einsql.ir.tra.interpreter import evaluate_blocks
 from einsql.ir.tra.kernels import VALUE, instantiate
 from einsql.kernels import compile_node
+from tests.support.relations import by_reference
 
 Blocks = dict[KeyTuple, np.ndarray]
 Arrays = Mapping[str, np.ndarray]
@@ -32,7 +32,7 @@ def run_kernel(template: EinSum, arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 def meaning(relation: tra.Relation) -> Blocks:
     """What a relation means, by definition."""
-    return dict(sorted(evaluate_blocks(relation.plan, relation.arrays).items()))
+    return {key: record[VALUE] for key, record in sorted(by_reference(relation).items())}
 
 
 def on_sites(plan: ia.Node, arrays: Arrays) -> Blocks:

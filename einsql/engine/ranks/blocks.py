@@ -115,7 +115,6 @@ class RankBlockProgram(RankExecutable, BlockExecutor):
         self,
         cluster: Cluster,
         root: Node,
-        generated: Mapping[str, np.ndarray],
         jit: str,
         keep: Keep,
     ) -> None:
@@ -124,13 +123,11 @@ class RankBlockProgram(RankExecutable, BlockExecutor):
         Args:
             cluster: The ranks.
             root: The root relation of the plan.
-            generated: Arrays of scanned tensors that are generated, not stored.
             jit: The compilation mode of the kernels.
             keep: Callback for each input whose tiles the ranks cache.
         """
         super().__init__(cluster, Program(root.schema.sites, loads_of(root), 0), jit, keep)
         self._root = root
-        self._generated = {name: {VALUE: array} for name, array in generated.items()}
 
     def measured(self, inputs: Mapping[str, Arrays], tick: Tick) -> tuple[RankBlocks, Measure]:
         """Runs the plan; see `Executor.measured`.
@@ -138,7 +135,7 @@ class RankBlockProgram(RankExecutable, BlockExecutor):
         Raises:
             Error: As `Cluster.call`.
         """
-        lease, measure = self._ran({**inputs, **self._generated}, tick, measured=True)
+        lease, measure = self._ran(inputs, tick, measured=True)
         run = kernel_runner(self._jit, tick)
         return RankBlocks(self._cluster, lease, self._root.schema, run), measure
 

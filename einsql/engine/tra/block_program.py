@@ -44,9 +44,7 @@ class LocalBlockProgram(BlockExecutor):
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Mapping[KeyTuple, np.ndarray], Measure]:
         """Runs the plan; see `Executor.measured`."""
-        arrays = ra.generated(self._root)
-        stored = (n.tensor for n in ra.walk(self._root) if isinstance(n, ra.Scan))
-        arrays |= _arrays((t for t in stored if t.name not in arrays), inputs)
+        arrays = _arrays((n.tensor for n in ra.walk(self._root) if isinstance(n, ra.Scan)), inputs)
         flops = [0]
         start = time.perf_counter()
         run = counting(kernel_runner(self._jit, tick), flops, 0)
@@ -63,15 +61,12 @@ class BlockProgram(BlockExecutor):
         loads: The inputs of the plan's scans, in the order of the plan.
     """
 
-    def __init__(
-        self, root: Node, jit: str, generated: Mapping[str, np.ndarray] | None = None
-    ) -> None:
+    def __init__(self, root: Node, jit: str) -> None:
         """Prepares a plan.
 
         Args:
             root: The root relation of the plan.
             jit: The compilation mode of the kernels.
-            generated: Arrays of scanned tensors that are generated, for `run` and `measured`.
         """
         self.sites = root.schema.sites
         self.loads = loads_of(root)
@@ -79,14 +74,13 @@ class BlockProgram(BlockExecutor):
         self._scans = {id(scan): n for n, scan in enumerate(scans_of(root))}
         self._numbers = {at: n for n, at in enumerate(numbered(root.schema))}
         self._jit = jit
-        self._generated = {name: {VALUE: array} for name, array in (generated or {}).items()}
 
     def measured(
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Mapping[KeyTuple, np.ndarray], Measure]:
         """Runs the plan on virtual sites and gathers the result; see `Executor.measured`."""
         scans = (scan.tensor for scan in scans_of(self._root))
-        read = reading(_arrays(scans, {**inputs, **self._generated}))
+        read = reading(_arrays(scans, inputs))
         run = kernel_runner(self._jit, tick)
         by_site, measure = run_sites(self._root, read, run, LocalTransport(self.sites))
         return gathered(self._root, by_site, run), measure

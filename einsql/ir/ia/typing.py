@@ -25,6 +25,7 @@ from einsql.errors import IntegrityError
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Value, relabel
 from einsql.ir.functions import REDUCTIONS
 from einsql.ir.ia.placement import Held, Placement, Sites, law_of
+from einsql.ir.tra import kernel_typing
 from einsql.ir.tra import typing as tra_typing
 from einsql.ir.tra.block_schema import BlockSchema, Cuts, KeyTuple, matches, over_keys, shown
 
@@ -213,7 +214,7 @@ def emitted(source: BlockSchema, emit: Emit | None) -> BlockSchema:
 def chained(blocks: BlockSchema, kernels: Iterable[EinSum]) -> BlockSchema:
     """The relation after a chain of kernels."""
     for kernel in kernels:
-        blocks = tra_typing.transform_schema(blocks, kernel)
+        blocks = kernel_typing.transform_schema(blocks, kernel)
     return blocks
 
 
@@ -246,7 +247,7 @@ def aggregated(
     before = source.blocks
     if where != TRUE:
         before = tra_typing.filter_schema(before, over_groups(where, group_by))
-    blocks = tra_typing.aggregate_schema(chained(before, inner), group_by, reduce)
+    blocks = tra_typing.aggregate_schema(chained(before, inner), group_by, (reduce,))
     sites_by_key = _shared(source, before, group_by)
     merge = reduce if any(len(parts) > 1 for parts in sites_by_key.values()) else None
     late = [*(finish if merge else ()), *(inner if source.merge else ())]
@@ -375,7 +376,7 @@ def joined(
     """
     for source in sources:
         _whole(source, "A local join")
-    tra_typing.join_bounds([s.blocks for s in sources], places)
+    kernel_typing.join_bounds([s.blocks for s in sources], places)
     matched = matches([s.held for s in sources], places)
     matched = [
         m for m, on in zip(matched, holds(where, [k for k, _ in matched]), strict=True) if on
@@ -386,7 +387,7 @@ def joined(
         sites = tuple(s for s in first if all(s in copies for copies in rest))
         if sites:
             sites_by_key[key] = (sites,)
-    blocks = tra_typing.join_schema(
+    blocks = kernel_typing.join_schema(
         [s.blocks for s in sources], places, kernels[0], frozenset(sites_by_key)
     )
     blocks = chained(blocks, kernels[1:])

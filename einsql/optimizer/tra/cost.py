@@ -132,7 +132,7 @@ def _size(node: Node) -> tuple[int, int]:
 
 def _shapes(blocks: BlockSchema) -> Callable[[KeyTuple], Shape]:
     """The shape of the array under a key, computed once if all shapes are equal."""
-    if any(d.key is not None for d in blocks.dims):
+    if any(d.relative.keys for d in blocks.dims):
         return blocks.shape
     one = tuple(d.extents[0] for d in blocks.dims)
     return lambda key: one

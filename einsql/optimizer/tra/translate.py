@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from einsql.core.dag import bottom_up
-from einsql.errors import ProgrammingError, suggest
+from einsql.errors import InternalError, ProgrammingError, suggest
 from einsql.ir.ia import plan as ia
 from einsql.ir.ia.placement import Placement, everywhere
 from einsql.ir.ia.typing import Tiled
 from einsql.ir.tra import plan as tra
+from einsql.ir.tra.block_schema import Cuts, Dims
+from einsql.ir.tra.typing import by_axis
 
 Stored = Mapping[str, Sequence[int] | None]
 """The keys by which tensors are sharded, by tensor name; None is a copy at every site."""
@@ -48,7 +50,7 @@ def translate(root: tra.Node, sites: int, stored: Stored | None = None) -> ia.No
 
 def _implemented(node: tra.Node, sources: Sequence[ia.Node], sites: int, stored: Stored) -> ia.Node:
     if isinstance(node, tra.Scan):
-        return ia.Scan(node.tensor, node.cuts, _placement(node, sites, stored))
+        return ia.Scan(node.tensor, _by_axis(node.cuts), _placement(node, sites, stored))
     *others, source = sources
     match node:
         case tra.Join():
@@ -67,7 +69,14 @@ def _implemented(node: tra.Node, sources: Sequence[ia.Node], sites: int, stored:
             kept = tuple(k for k in range(len(node.source.schema.bounds)) if k != node.key)
             return ia.LocalStack(ia.Shuffle(source, kept), node.key, node.dim)
         case tra.Repartition():
-            return ia.Repartition(source, node.cuts, tuple(range(len(node.cuts))))
+            return ia.Repartition(source, _by_axis(node.cuts), tuple(range(len(node.cuts))))
+
+
+def _by_axis(cuts: Cuts | Dims) -> Cuts:
+    plain = by_axis(cuts)
+    if plain is None:
+        raise InternalError("The implementation algebra has no relations in intervals")
+    return plain
 
 
 def _placement(node: tra.Scan, sites: int, stored: Stored) -> Placement:
