@@ -233,7 +233,7 @@ def test_diagonal_of_a_sum_ends_in_the_join(con: einsql.Connection) -> None:
     assert headings[-1] == "-- 4 sites: TRA cost 0, 0 floats moved, 0 bytes sent, 4 flops"
     plan = str(con.explain(DIAGONAL, sites=4))
     assert text.endswith(plan)
-    assert "local join   r0<0, 1>, r1<0, 1> WHERE (k0 = k1)" in plan
+    assert "local join   r0<0, 1>, r0<0, 1> WHERE (k0 = k1)" in plan  # one scan of u
     assert "kernel     x0[i, i], x1[i, i] -> [i] (x0.val + x1.val)" in plan
 
 

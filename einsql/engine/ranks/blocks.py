@@ -17,8 +17,8 @@ from einsql.engine.step import Arrays, Measure
 from einsql.engine.tra.block_kernels import kernel_runner
 from einsql.engine.tra.block_program import BlockExecutor, loads_of, numbered, tiles_of
 from einsql.errors import OperationalError
+from einsql.ir.ia.physical_schema import PhysicalSchema
 from einsql.ir.ia.plan import Node, walk
-from einsql.ir.ia.typing import PhysicalSchema
 from einsql.ir.layout import ranks_of
 from einsql.ir.spmd.program import Program
 from einsql.ir.tra.block_schema import Cuts, KeyTuple
@@ -53,15 +53,14 @@ class RankBlocks(PlacedBlocks):
         return self._known[key]
 
     def __iter__(self) -> Iterator[KeyTuple]:
-        return iter(sorted(self._schema.held))
+        return self._schema.blocks.each_key()
 
     def __len__(self) -> int:
-        return len(self._schema.held)
+        return self._schema.blocks.count
 
     def tensor(self, schema: Schema, cuts: Cuts) -> Fields | None:
         """Returns the blocks as one tensor on the ranks; None if partial blocks must be merged."""
-        placements = self._schema.held.values()
-        if any(len(parts) > 1 for parts in placements) or len({len(c) for (c,) in placements}) != 1:
+        if self._schema.parts is not None or self._schema.blocks.count == 0:
             return None
         (field,) = schema.fields
         tiles, names = tiles_of(self._schema, cuts), {field.name: VALUE}

@@ -17,11 +17,11 @@ from einsql.engine.spmd_executor import Loading
 from einsql.engine.step import Arrays, Executor, Measure, Tick
 from einsql.engine.tra.block_kernels import kernel_runner
 from einsql.engine.tra.site_executor import gathered, run_sites
-from einsql.engine.tra.site_ops import counting, reading
+from einsql.engine.tra.site_ops import counting, held, reading
 from einsql.engine.transport import LocalTransport, Transport
 from einsql.ir.einsum.graph import Input
+from einsql.ir.ia.physical_schema import PhysicalSchema
 from einsql.ir.ia.plan import Node, Scan, walk
-from einsql.ir.ia.typing import PhysicalSchema
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Load
 from einsql.ir.tra import plan as ra
@@ -102,7 +102,7 @@ class BlockProgram(BlockExecutor):
         known: list[dict[KeyTuple, np.ndarray]] = []
         for n, (scan, step) in enumerate(zip(scans_of(self._root), self.loads, strict=True)):
             owned = np.flatnonzero(np.isin(step.tiles.sites, transport.owned)).tolist()
-            keys = list(scan.schema.held)
+            keys = list(scan.schema.blocks.each_key())
             (field,) = scan.tensor.schema.fields
             tiles = load(n, step, owned)
             known.append({keys[t % step.tiles.once]: tiles[t][field.name] for t in owned})
@@ -142,11 +142,12 @@ def loads_of(root: Node) -> tuple[Load, ...]:
 
 def numbered(schema: PhysicalSchema) -> list[tuple[KeyTuple, int, int]]:
     """Lists every copy of every array with its key, part and site, a complete copy first."""
-    most = max((len(copies) for copies in chain.from_iterable(schema.held.values())), default=0)
+    sites = held(schema)
+    most = max((len(copies) for copies in chain.from_iterable(sites.values())), default=0)
     return [
         (key, n, copies[copy])
         for copy in range(most)
-        for key, parts in schema.held.items()
+        for key, parts in sites.items()
         for n, copies in enumerate(parts)
         if copy < len(copies)
     ]
@@ -165,5 +166,5 @@ def tiles_of(schema: PhysicalSchema, cuts: Sequence[Sequence[int]]) -> Tiles:
     return Tiles(
         np.array([site for _, _, site in at], np.int64),
         np.array(boxes, np.int64).reshape(len(at), len(cuts), 2),
-        len(at) // max(1, len(schema.held)),
+        len(at) // max(1, schema.blocks.count),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from einsql.ir.einsum.graph import TRUE, Expr
 from einsql.ir.einsum.printer import format_expr
 from einsql.ir.ia import plan as ia
-from einsql.ir.ia.typing import Emit, PhysicalSchema, Tiled
+from einsql.ir.ia.physical_schema import PhysicalSchema
+from einsql.ir.ia.typing import Emit, Tiled
 from einsql.ir.tra.block_schema import shown
 from einsql.ir.tra.printer import format_joined, format_kernel, format_scan, format_schema
 
@@ -13,7 +14,7 @@ from einsql.ir.tra.printer import format_joined, format_kernel, format_scan, for
 def format_implementation(root: ia.Node) -> str:
     """Formats a plan of the implementation algebra, producers first.
 
-    A relation is printed as in `format_plan`, followed by its placement: the grid of
+    A relation is printed as in `format_plan`, followed by its layout: the grid of
     sites, the keys along each grid axis, and whether parts must be merged.
     """
     names: dict[int, str] = {}
@@ -27,7 +28,7 @@ def format_implementation(root: ia.Node) -> str:
 
 def _format_physical(schema: PhysicalSchema) -> str:
     merge = "" if schema.merge is None else f", parts of a {schema.merge.upper()}"
-    return f"{format_schema(schema.blocks)} at {schema.placement}{merge}"
+    return f"{format_schema(schema.blocks)} at {schema.layout}{merge}"
 
 
 def _format_local(node: ia.Node, sources: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
 
@@ -12,6 +13,7 @@ import numpy as np
 from einsql.core.boxes import split
 from einsql.core.mappings import grouped
 from einsql.core.schema import DType, Field
+from einsql.core.tables import Table
 from einsql.errors import DataError, InternalError, ProgrammingError
 from einsql.ir.einsum.graph import Const, Expr, Label, Param, Value
 from einsql.ir.functions.casts import evaluated, failure_of
@@ -161,13 +163,14 @@ class BlockSchema:
         bounds: The number of values of each key dimension; keys start at 0.
         dims: The axes of the arrays.
         fields: The record of arrays under each key, all of one shape.
-        existing: The existing keys; None for all keys within the bounds (continuity).
+        existing: The existing keys in order, int64 of shape (pairs, key dimensions); None for
+            all keys within the bounds (continuity).
     """
 
     bounds: tuple[int, ...]
     dims: tuple[Dim, ...]
     fields: tuple[Field, ...]
-    existing: frozenset[KeyTuple] | None = None
+    existing: Table | None = None
 
     def __post_init__(self) -> None:
         if self.existing is not None and len(self.existing) == prod(self.bounds):
@@ -196,20 +199,17 @@ class BlockSchema:
 
     def each_key(self) -> Iterator[KeyTuple]:
         """The existing keys, in order."""
-        if self.existing is None:
-            return product(*map(range, self.bounds))
-        return iter(sorted(self.existing))
+        return map(tuple, self.key_array().tolist())
 
     def holes(self) -> Iterator[KeyTuple]:
         """The missing keys within the bounds, in order."""
-        existing = self.existing
-        if existing is not None:
-            every = product(*map(range, self.bounds))
-            yield from (k for k in every if k not in existing)
+        if self.existing is not None:
+            existing = set(self.each_key())
+            yield from (k for k in product(*map(range, self.bounds)) if k not in existing)
 
     def key_array(self) -> np.ndarray:
-        """The existing keys, int64 of shape (pairs, key dimensions)."""
-        return np.array(list(self.each_key()), np.int64).reshape(self.count, len(self.bounds))
+        """The existing keys in order, int64 of shape (pairs, key dimensions), read-only."""
+        return every_key(self.bounds) if self.existing is None else self.existing.array
 
     def shape(self, key: KeyTuple) -> tuple[int, ...]:
         """The shape of the array under a key."""
@@ -223,6 +223,46 @@ class BlockSchema:
     def box(self, key: KeyTuple) -> np.ndarray:
         """The positions of the array under a key, int64 (axes, 2)."""
         return np.array([d.interval(key) for d in self.dims], np.int64).reshape(-1, 2)
+
+
+@lru_cache(maxsize=64)
+def every_key(bounds: tuple[int, ...]) -> np.ndarray:
+    """All keys within bounds in order, int64 of shape (pairs, key dimensions), read-only."""
+    keys = np.indices(bounds, np.int64).reshape(len(bounds), prod(bounds)).T
+    keys.flags.writeable = False
+    return keys
+
+
+GREATEST_CODE = 1 << 62
+"""The maximum of keys within bounds that one int64 numbers."""
+
+
+def codes(bounds: Sequence[int], *keys: np.ndarray) -> list[np.ndarray]:
+    """Numbers of keys; they compare as the keys do.
+
+    Args:
+        bounds: The number of values of each key dimension.
+        keys: Arrays of keys, int64 of shape (pairs, key dimensions).
+
+    Returns:
+        For each array the number of each key, int64 of shape (pairs,).
+    """
+    if prod(bounds) < GREATEST_CODE:
+        strides = [prod(bounds[n + 1 :]) for n in range(len(bounds))]
+        return [k @ np.array(strides, np.int64) for k in keys]
+    numbers = np.unique(np.concatenate(keys), axis=0, return_inverse=True)[1].reshape(-1)
+    return np.split(numbers, np.cumsum([len(k) for k in keys])[:-1])
+
+
+def key_set(keys: np.ndarray, bounds: Sequence[int]) -> Table:
+    """The distinct keys in order.
+
+    Args:
+        keys: int64 of shape (pairs, key dimensions), in any order.
+        bounds: The number of values of each key dimension.
+    """
+    first = np.unique(codes(bounds, keys)[0], return_index=True)[1]
+    return Table.of(keys[first])
 
 
 def boundaries(extent: int, parts: int) -> tuple[int, ...]:
@@ -352,6 +392,41 @@ def matches(
         ]
         width += len(fresh)
     return sorted(joined)
+
+
+def match_rows(
+    operands: Sequence[BlockSchema], places: Sequence[tuple[int, ...]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The natural join of keys.
+
+    Args:
+        operands: The operands.
+        places: For each key dimension of each operand the match's key dimension.
+
+    Returns:
+        The keys of the matches in order, int64 of shape (matches, key dimensions), and the
+        positions of the joined keys among the keys of each operand, int64 of shape
+        (matches, operands).
+    """
+    keys = np.zeros((1, 0), np.int64)
+    rows = np.zeros((1, 0), np.int64)
+    for operand, own in zip(operands, places, strict=True):
+        right, width = operand.key_array(), keys.shape[1]
+        common = [n for n, p in enumerate(own) if p < width]
+        fresh = [n for n, p in enumerate(own) if p >= width]
+        wanted, offered = codes(
+            [operand.bounds[n] for n in common], keys[:, [own[n] for n in common]], right[:, common]
+        )
+        order = np.argsort(offered, kind="stable")
+        offered = offered[order]
+        first = np.searchsorted(offered, wanted, "left")
+        count = np.searchsorted(offered, wanted, "right") - first
+        left = np.repeat(np.arange(len(keys)), count)
+        start = np.repeat(first - np.cumsum(count) + count, count)
+        at = order[start + np.arange(len(left))]
+        keys = np.concatenate([keys[left], right[at][:, fresh]], axis=1)
+        rows = np.concatenate([rows[left], at[:, None]], axis=1)
+    return keys, rows
 
 
 def shown(key: Sequence[object]) -> str:

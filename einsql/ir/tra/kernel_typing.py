@@ -11,10 +11,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from einsql.core.schema import Field
+from einsql.core.tables import Table
 from einsql.errors import IntegrityError, ProgrammingError
 from einsql.ir.einsum.cells import values_read
 from einsql.ir.einsum.graph import EinSum, Operand
-from einsql.ir.tra.block_schema import BlockSchema, Dim, Domain, KeyTuple, cut_dims, matches, shown
+from einsql.ir.tra.block_schema import (
+    BlockSchema,
+    Dim,
+    Domain,
+    KeyTuple,
+    cut_dims,
+    match_rows,
+    shown,
+)
 from einsql.ir.tra.typing import check_cut, continuous, disjoint, distinct
 
 
@@ -22,7 +31,7 @@ def join_schema(
     sources: Sequence[BlockSchema],
     keys: Sequence[tuple[int, ...]],
     kernel: EinSum,
-    only: frozenset[KeyTuple] | None = None,
+    only: Table | None = None,
 ) -> BlockSchema:
     """⋈: one pair for each match; the kernel computes its record.
 
@@ -30,7 +39,7 @@ def join_schema(
         sources: The operands.
         keys: For each key dimension of each operand the result's key dimension.
         kernel: The template over the records of a match.
-        only: The selected matches; None for all.
+        only: The keys of the selected matches, in order; None for all.
 
     Raises:
         IntegrityError: The arrays of an operand overlap.
@@ -41,7 +50,7 @@ def join_schema(
     bounds = join_bounds(sources, keys)
     existing = only
     if existing is None and not all(s.is_continuous for s in sources):
-        existing = frozenset(key for key, _ in matches([s.each_key() for s in sources], keys))
+        existing = Table.of(match_rows(sources, keys)[0])
     dims = [
         [d.renumbered(places) for d in source.dims]
         for source, places in zip(sources, keys, strict=True)
@@ -55,7 +64,7 @@ def domain_schema(
     keys: Sequence[tuple[int, ...]],
     kernel: EinSum,
     domain: Domain,
-    only: frozenset[KeyTuple] | None = None,
+    only: Table | None = None,
 ) -> BlockSchema:
     """⋈ of a complete EinSum: one pair for each cell of its domain.
 
@@ -65,7 +74,7 @@ def domain_schema(
             dimensions of an operand may have the same one (a diagonal).
         kernel: The EinSum.
         domain: The label that each key dimension of the result cuts, and the boundaries.
-        only: The selected cells; None for all.
+        only: The keys of the selected cells, in order; None for all.
 
     Raises:
         IntegrityError: Keys are missing, or a tile does not have the values that a cell reads.
@@ -241,10 +250,12 @@ def _types(record: tuple[Field, ...]) -> str:
 
 
 def _same_extents(what: str, label: str, a: Dim, b: Dim, schema: BlockSchema) -> None:
-    for key in schema.each_key():
-        if a.at(key) != b.at(key):
-            raise ProgrammingError(
-                f"{what}'s kernel reads axes of {a.at(key)} and {b.at(key)} elements as '{label}' "
-                f"under the key {shown(key)}",
-                hint="Repartition so that both have the same cuts.",
-            )
+    keys = schema.key_array()
+    differing = np.flatnonzero(a.over(keys) != b.over(keys))
+    if len(differing):
+        key = tuple(keys[differing[0]].tolist())
+        raise ProgrammingError(
+            f"{what}'s kernel reads axes of {a.at(key)} and {b.at(key)} elements as '{label}' "
+            f"under the key {shown(key)}",
+            hint="Repartition so that both have the same cuts.",
+        )

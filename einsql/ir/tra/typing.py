@@ -14,8 +14,8 @@ from itertools import islice
 
 import numpy as np
 
-from einsql.core.mappings import grouped
 from einsql.core.schema import DType, Field, Schema
+from einsql.core.tables import Table
 from einsql.errors import IntegrityError, ProgrammingError
 from einsql.ir.einsum.graph import Expr
 from einsql.ir.einsum.partial_states import state_fields
@@ -24,10 +24,11 @@ from einsql.ir.tra.block_schema import (
     Cuts,
     Dim,
     Dims,
-    KeyTuple,
+    codes,
     cut_dims,
     dim_bounds,
     dim_over,
+    key_set,
     over_keys,
     shown,
     sizes,
@@ -248,16 +249,17 @@ def rekey_schema(source: BlockSchema, keys: tuple[Expr, ...]) -> BlockSchema:
             f"keys run from 0 to {GREATEST_BOUND - 1}",
             hint="Add a constant to the key, or number keys more densely.",
         )
-    seen: dict[KeyTuple, KeyTuple] = {}
-    for before, after in zip(map(tuple, old.tolist()), map(tuple, new.tolist()), strict=True):
-        if after in seen:
-            raise IntegrityError(
-                f"ReKey turns the keys {shown(seen[after])} and {shown(before)} both into "
-                f"{shown(after)}",
-                hint="Filter one of them out, aggregate, or keep a key that tells them apart.",
-            )
-        seen[after] = before
     bounds = tuple((new.max(axis=0) + 1).tolist()) if len(new) else (0,) * len(keys)
+    (numbers,) = codes(bounds, new)
+    order = np.argsort(numbers, kind="stable")
+    equal = np.flatnonzero(numbers[order[1:]] == numbers[order[:-1]])
+    if len(equal):
+        first, second = old[order[equal[0]]], old[order[equal[0] + 1]]
+        raise IntegrityError(
+            f"ReKey turns the keys {shown(first)} and {shown(second)} both into "
+            f"{shown(new[order[equal[0]]])}",
+            hint="Filter one of them out, aggregate, or keep a key that tells them apart.",
+        )
     return _regrouped("ReKey", source, new, bounds)
 
 
@@ -284,8 +286,8 @@ def filter_schema(source: BlockSchema, condition: Expr) -> BlockSchema:
         )
     disjoint(source, "Filter")
     keys = source.key_array()
-    kept = map(tuple, keys[over_keys(condition, keys)].tolist())
-    return BlockSchema(source.bounds, source.dims, source.fields, frozenset(kept))
+    kept = Table.of(keys[over_keys(condition, keys)])
+    return BlockSchema(source.bounds, source.dims, source.fields, kept)
 
 
 def tile_schema(source: BlockSchema, dim: int, size: int) -> BlockSchema:
@@ -299,18 +301,16 @@ def tile_schema(source: BlockSchema, dim: int, size: int) -> BlockSchema:
     _position("Tile", dim, len(source.dims), "array dimension")
     if size < 1:
         raise ProgrammingError(f"Tile needs a size of at least 1, not {size}")
-    keys: list[KeyTuple] = []
-    extents: list[int] = []
-    for key in source.each_key():
-        extent = source.dims[dim].at(key)
-        for n in range(tiles_of(extent, size)):
-            keys.append((*key, n))
-            extents.append(min(size, extent - n * size))
-    bounds = (*source.bounds, max((k[-1] + 1 for k in keys), default=0))
-    new = np.array(keys, np.int64).reshape(len(keys), len(bounds))
-    cut = _dim("Tile", dim, new, np.array(extents, np.int64), bounds)
+    old = source.key_array()
+    extents = source.dims[dim].over(old)
+    parts = np.maximum(1, -(-extents // size))
+    row = np.repeat(np.arange(len(old)), parts)
+    number = np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)
+    keys = np.concatenate([old[row], number[:, None]], axis=1)
+    bounds = (*source.bounds, int(parts.max(initial=0)))
+    cut = _dim("Tile", dim, keys, np.minimum(size, extents[row] - number * size), bounds)
     dims = tuple(cut if n == dim else d.relative for n, d in enumerate(source.dims))
-    return BlockSchema(bounds, dims, source.fields, frozenset(keys))
+    return BlockSchema(bounds, dims, source.fields, Table.of(keys))
 
 
 def tiles_of(extent: int, size: int) -> int:
@@ -329,33 +329,40 @@ def stack_schema(source: BlockSchema, key: int, dim: int) -> BlockSchema:
     disjoint(source, "Stack")
     _position("Stack", key, len(source.bounds), "key dimension")
     _position("Stack", dim, len(source.dims), "array dimension")
-    groups = grouped((without(k, key), k) for k in source.each_key())
-    bounds = without(source.bounds, key)
-    new = np.array(list(groups), np.int64).reshape(len(groups), len(bounds))
-    extents: list[list[int]] = [[] for _ in source.dims]
-    for members in groups.values():
-        for n, k in enumerate(members):
-            if k[key] != n:
-                raise IntegrityError(
-                    f"Stack needs every key, but {shown((*k[:key], n, *k[key + 1 :]))} is missing",
-                    hint="Number the keys that are left without gaps, from 0.",
-                )
-        for n, d in enumerate(source.dims):
-            sizes = [d.at(k) for k in members]
-            if n != dim and len(set(sizes)) > 1:
-                raise ProgrammingError(
-                    f"Stack along array dimension {dim} meets arrays of {sizes[0]} and "
-                    f"{next(f for f in sizes if f != sizes[0])} elements in dimension {n}",
-                    hint=f"The key that cuts array dimension {n} can be stacked along it alone.",
-                )
-            extents[n].append(sum(sizes) if n == dim else sizes[0])
-    dims = tuple(
-        _dim("Stack", n, new, np.array(e, np.int64), bounds) for n, e in enumerate(extents)
-    )
-    return BlockSchema(bounds, dims, source.fields, frozenset(groups))
+    old = source.key_array()
+    bounds, others = without(source.bounds, key), np.delete(old, key, axis=1)
+    (numbers,) = codes(bounds, others)
+    order = np.argsort(numbers, kind="stable")  # the members of a group are in order of the key
+    _, first, members = np.unique(numbers, return_index=True, return_counts=True)
+    new = others[first]
+    begin = np.cumsum(members) - members
+    within = np.arange(len(old)) - np.repeat(begin, members)
+    holes = np.flatnonzero(old[order, key] != within)
+    if len(holes):
+        at, group = int(within[holes[0]]), others[order[holes[0]]].tolist()
+        raise IntegrityError(
+            f"Stack needs every key, but {shown((*group[:key], at, *group[key:]))} is missing",
+            hint="Number the keys that are left without gaps, from 0.",
+        )
+    dims = []
+    for n, d in enumerate(source.dims):
+        each = d.over(old)[order]
+        heads = each[begin]
+        wrong = np.flatnonzero(each != np.repeat(heads, members))
+        if n == dim:
+            heads = np.add.reduceat(each, begin) if len(begin) else each
+        elif len(wrong):
+            raise ProgrammingError(
+                f"Stack along array dimension {dim} meets arrays of "
+                f"{np.repeat(heads, members)[wrong[0]]} and "
+                f"{each[wrong[0]]} elements in dimension {n}",
+                hint=f"The key that cuts array dimension {n} can be stacked along it alone.",
+            )
+        dims.append(_dim("Stack", n, new, heads, bounds))
+    return BlockSchema(bounds, tuple(dims), source.fields, Table.of(new))
 
 
-def without(key: KeyTuple, n: int) -> KeyTuple:
+def without(key: tuple[int, ...], n: int) -> tuple[int, ...]:
     """The key without one dimension."""
     return (*key[:n], *key[n + 1 :])
 
@@ -364,12 +371,9 @@ def _regrouped(
     what: str, source: BlockSchema, new: np.ndarray, bounds: tuple[int, ...]
 ) -> BlockSchema:
     """The relation under new keys, one per old key; equal new keys form a group."""
-    old = list(source.each_key())
-    dims = tuple(
-        _dim(what, n, new, np.array([d.at(k) for k in old], np.int64), bounds)
-        for n, d in enumerate(source.dims)
-    )
-    return BlockSchema(bounds, dims, source.fields, frozenset(map(tuple, new.tolist())))
+    old = source.key_array()
+    dims = tuple(_dim(what, n, new, d.over(old), bounds) for n, d in enumerate(source.dims))
+    return BlockSchema(bounds, dims, source.fields, key_set(new, bounds))
 
 
 def _dim(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from einsql.ir.einsum.graph import Expr, Label, conj, labels_of, relabel
+from einsql.ir.ia.kernel_laws import distributes
 from einsql.ir.ia.plan import Kernels, LocalAggregate, LocalFilter, LocalJoin, LocalMap, Node
-from einsql.ir.ia.typing import distributes
 from einsql.optimizer.tra.laws import before, chained, is_view, substituted
 from einsql.optimizer.tra.rules import Build, ImplementationRule
 

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from einsql.core.dag import bottom_up
 from einsql.errors import InternalError, ProgrammingError, suggest
 from einsql.ir.ia import plan as ia
-from einsql.ir.ia.placement import Placement, everywhere
+from einsql.ir.ia.placement import everywhere
 from einsql.ir.ia.typing import Tiled
+from einsql.ir.layout import Layout
 from einsql.ir.tra import plan as tra
 from einsql.ir.tra.block_schema import Cuts, Dims
 from einsql.ir.tra.typing import by_axis
@@ -50,7 +51,7 @@ def translate(root: tra.Node, sites: int, stored: Stored | None = None) -> ia.No
 
 def _implemented(node: tra.Node, sources: Sequence[ia.Node], sites: int, stored: Stored) -> ia.Node:
     if isinstance(node, tra.Scan):
-        return ia.Scan(node.tensor, _by_axis(node.cuts), _placement(node, sites, stored))
+        return ia.Scan(node.tensor, _by_axis(node.cuts), _layout(node, sites, stored), sites)
     *others, source = sources
     match node:
         case tra.Join():
@@ -79,7 +80,7 @@ def _by_axis(cuts: Cuts | Dims) -> Cuts:
     return plain
 
 
-def _placement(node: tra.Scan, sites: int, stored: Stored) -> Placement:
+def _layout(node: tra.Scan, sites: int, stored: Stored) -> Layout:
     bounds = node.schema.bounds
     keys: Sequence[int] | None = range(len(bounds))
     declared = node.tensor.parts
