@@ -164,7 +164,7 @@ class Relation:
         """
         name = op.combine if isinstance(op, Kernel) and op.notation is None else op
         reduce = aggregate_of(name if isinstance(name, str) else "a kernel", "Aggregate")
-        return self._with(ra.Aggregate(self.plan, _integers("Aggregate", keys), (reduce,)))
+        return self._with(ra.Aggregate(self.plan, _integers("Aggregate", keys), reduce))
 
     def rekey(self, function: Callable[..., object]) -> Relation:
         """ReKey: replaces the keys by a function of the old keys.

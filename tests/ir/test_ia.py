@@ -261,7 +261,7 @@ def test_joins_of_three_relations_run_on_sites(sites: int) -> None:
     x, y, z = (tra.scan(a, name=f"x{n}").plan for n, a in enumerate(arrays))
     operands = (ra.repartition(x, (2, 3)), ra.repartition(y, (3, 2)), ra.repartition(z, (2, 2)))
     joined = ra.Join(operands, ((0, 1), (1, 2), (2, 3)), template)
-    plan = ra.Aggregate(joined, (0, 3), ("sum",))
+    plan = ra.Aggregate(joined, (0, 3), "sum")
     relation = tra.Relation(plan, {f"x{n}": a for n, a in enumerate(arrays)})
     first = translate(plan, sites)
     found = search(first, most_plans=100)

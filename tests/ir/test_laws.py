@@ -212,7 +212,7 @@ class Plans:
             case "sum":
                 stores = locally(x.stores, lambda k: [tuple(k[g] for g in some)], merge=True)
                 node = LocalAggregate(x.node, some, "sum")
-                return Placed(node, ra.Aggregate(x.relation, some, ("sum",)), stores)
+                return Placed(node, ra.Aggregate(x.relation, some, "sum"), stores)
             case "stack":
                 node = LocalStack(x.node, len(bounds) - 1, 0)
                 stores = locally(x.stores, lambda k: [k[:-1]], merge=True)

@@ -31,11 +31,14 @@ from einsql.ir.einsum.graph import (
     with_sources,
 )
 from einsql.ir.einsum.interpreter import evaluate
+from einsql.ir.ia.plan import bytes_sent
+from einsql.ir.ia.printer import format_implementation
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import BlockSchema, Dim, key_label
 from einsql.ir.tra.kernels import Tile, instantiate
 from einsql.ir.tra.printer import format_plan
 from einsql.optimizer.decomposition import STRATEGIES, decompose
+from einsql.optimizer.tra import implement
 from einsql.optimizer.tra.lower import lower
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
@@ -378,6 +381,19 @@ def test_a_join_needs_what_its_cells_read() -> None:
             build()
     assert isinstance(whole.schema, BlockSchema)
     assert whole.schema.box(()).tolist() == [[0, 3]]
+
+
+@pytest.mark.parametrize("sites", [1, 2, 5])
+def test_lowered_plans_have_an_implementation(sites: int) -> None:
+    roots = [node for node in BEYOND_SUMS.values() if node.axes]
+    roots += [windowed(PLUS, 10, i=8, k=3), *(random_graph(seed) for seed in range(20))]
+    for seed, root in enumerate(roots):
+        (plan,) = lower([root], random_parts(root, Random(seed)))
+        found = implement(plan, sites)
+        assert found.root.schema.blocks == plan.schema
+        assert found.root.schema.merge is None
+        assert (bytes_sent(found.root) == 0) or sites > 1
+        assert format_implementation(found.root)
 
 
 def test_records_and_cells_are_printed() -> None:

@@ -22,7 +22,7 @@ from einsql.ir.ia.plan import Node, walk
 from einsql.ir.layout import ranks_of
 from einsql.ir.spmd.program import Program
 from einsql.ir.tra.block_schema import Cuts, KeyTuple
-from einsql.ir.tra.kernels import VALUE
+from einsql.ir.tra.kernels import VALUE, reductions
 from einsql.storage.block_relation import Blocks, PlacedBlocks, RunKernel, merged
 from einsql.storage.fields import Fields
 
@@ -93,8 +93,9 @@ class RankBlocks(PlacedBlocks):
             arrays |= zip(numbers, fetched, strict=True)
         for n, (key, _) in first.items():
             parts_of.setdefault(key, []).append(arrays[n])
+        (merge,) = reductions(schema.merge or "")
         return {
-            key: reduce(lambda a, b: merged(schema.merge or "", a, b, self._run), parts)
+            key: reduce(lambda a, b: merged(merge, a, b, self._run), parts)
             for key, parts in sorted(parts_of.items())
         }
 

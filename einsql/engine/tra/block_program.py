@@ -7,7 +7,7 @@ program, and stores the results under numbers, from which the driver fetches the
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import chain
 
 import numpy as np
@@ -25,7 +25,7 @@ from einsql.ir.ia.plan import Node, Scan, walk
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Load
 from einsql.ir.tra import plan as ra
-from einsql.ir.tra.block_schema import KeyTuple
+from einsql.ir.tra.block_schema import Cuts, KeyTuple, cut_dims
 from einsql.ir.tra.kernels import VALUE
 from einsql.storage.block_relation import run_blocks
 
@@ -137,7 +137,7 @@ def scans_of(root: Node) -> list[Scan]:
 
 def loads_of(root: Node) -> tuple[Load, ...]:
     """Returns the inputs of a plan's scans as tiles of stored tensors."""
-    return tuple(Load(s.tensor, tiles_of(s.schema, s.cuts)) for s in scans_of(root))
+    return tuple(Load(s.tensor, tiles_of(s.schema)) for s in scans_of(root))
 
 
 def numbered(schema: PhysicalSchema) -> list[tuple[KeyTuple, int, int]]:
@@ -153,18 +153,19 @@ def numbered(schema: PhysicalSchema) -> list[tuple[KeyTuple, int, int]]:
     ]
 
 
-def tiles_of(schema: PhysicalSchema, cuts: Sequence[Sequence[int]]) -> Tiles:
+def tiles_of(schema: PhysicalSchema, cuts: Cuts | None = None) -> Tiles:
     """Returns the blocks of a relation as tiles of a tensor, in the order of `numbered`.
 
     Args:
         schema: A relation with equally many copies of each array, without partial blocks; its key
             i cuts axis i.
-        cuts: The start positions of the blocks along each axis.
+        cuts: The start positions of the blocks along each axis; None if they have positions.
     """
     at = numbered(schema)
-    boxes = [[(c[k], c[k + 1]) for k, c in zip(key, cuts, strict=True)] for key, _, _ in at]
+    dims = schema.blocks.dims if cuts is None else cut_dims(cuts)
+    boxes = [[d.interval(key) for d in dims] for key, _, _ in at]
     return Tiles(
         np.array([site for _, _, site in at], np.int64),
-        np.array(boxes, np.int64).reshape(len(at), len(cuts), 2),
+        np.array(boxes, np.int64).reshape(len(at), len(dims), 2),
         len(at) // max(1, schema.blocks.count),
     )

@@ -43,7 +43,7 @@ from einsql.ir.ia.plan import (
 )
 from einsql.ir.ia.transfers import array_transfers, piece_transfers
 from einsql.ir.tra.block_schema import KeyTuple
-from einsql.ir.tra.kernels import VALUE
+from einsql.ir.tra.kernels import VALUE, reductions
 from einsql.ir.tra.typing import assembled
 from einsql.storage.block_relation import Blocks, RunKernel, merged
 
@@ -151,9 +151,10 @@ def _fused(nodes: Sequence[Node], readers: Mapping[int, int]) -> set[int]:
 def gathered(root: Node, by_site: Mapping[int, AtSite], run: RunKernel) -> Blocks:
     """Returns one array for each key of a result: any copy, with parts merged by ⊕."""
     blocks: Blocks = {}
+    (merge,) = reductions(root.schema.merge or "")
     for key, parts in held(root.schema).items():
         arrays = (by_site[copies[0]][key, n] for n, copies in enumerate(parts))
-        blocks[key] = reduce(lambda a, b: merged(root.schema.merge or "", a, b, run), arrays)
+        blocks[key] = reduce(lambda a, b: merged(merge, a, b, run), arrays)
     return dict(sorted(blocks.items()))
 
 
@@ -190,7 +191,7 @@ def _recut(
     """Sends every piece of a block to the site of its new block, and assembles the new blocks."""
     source, target = node.source.schema, node.schema
     old = assembled(source.blocks, "Repartition")
-    moved = piece_transfers(source, target, old, node.cuts)
+    moved = piece_transfers(source, target, node.cuts)
     sources, targets = list(source.blocks.each_key()), list(target.blocks.each_key())
     boxes = [tuple((lo, hi) for lo, hi in box) for box in moved.boxes.tolist()]
     shapes = [tuple(hi - lo for lo, hi in box) for box in boxes]
@@ -212,7 +213,7 @@ def _recut(
 
     for n, arrays in transport.exchange(routes, part):
         key = targets[moved.new[n]]
-        starts = [c[k] for c, k in zip(node.cuts, key, strict=True)]
+        starts = target.blocks.box(key)[:, 0].tolist()
         received[sites[n]][key, 0][slices(boxes[n], starts)] = arrays[VALUE]
     return received
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import EllipsisType
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from einsql.ir.ia.typing import Tiled
 from einsql.ir.tra.block_schema import KeyTuple, matches, over_keys
 from einsql.ir.tra.kernels import instantiate
 from einsql.ir.tra.typing import without
-from einsql.storage.block_relation import RunKernel, merged, place_of, tiled
+from einsql.storage.block_relation import RunKernel, merged, tiled
 
 Part = tuple[KeyTuple, int]
 """An array of a physical relation: its key, and its number among the parts of the key."""
@@ -195,7 +196,10 @@ def reading(inputs: Mapping[str, np.ndarray]) -> Read:
     """Returns a function that reads blocks as read-only views of complete arrays."""
 
     def read(scan: Scan, key: KeyTuple) -> np.ndarray:
-        block = np.asarray(inputs[scan.tensor.name])[place_of(key, scan.cuts)]
+        intervals = scan.schema.blocks.box(key).tolist()
+        # With the Ellipsis, an array of rank 0 stays an array.
+        place: tuple[slice | EllipsisType, ...] = (*(slice(lo, hi) for lo, hi in intervals), ...)
+        block = np.asarray(inputs[scan.tensor.name])[place]
         block.flags.writeable = False
         return block
 

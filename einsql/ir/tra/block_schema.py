@@ -220,6 +220,14 @@ class BlockSchema:
         """True if arrays overlap, as the halos of a window do."""
         return any(d.overlaps for d in self.dims)
 
+    def boxes(self) -> np.ndarray:
+        """The positions of every array, int64 (keys, axes, 2)."""
+        keys = self.key_array()
+        boxes = np.empty((len(keys), len(self.dims), 2), np.int64)
+        for n, dim in enumerate(self.dims):
+            boxes[:, n] = dim.intervals(keys)
+        return boxes
+
     def box(self, key: KeyTuple) -> np.ndarray:
         """The positions of the array under a key, int64 (axes, 2)."""
         return np.array([d.interval(key) for d in self.dims], np.int64).reshape(-1, 2)

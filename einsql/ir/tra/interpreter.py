@@ -22,7 +22,7 @@ from einsql.ir.einsum.partial_states import merged_state, state_fields
 from einsql.ir.tra import plan as tra
 from einsql.ir.tra.block_schema import BlockSchema, KeyTuple, cut_dims, over_keys
 from einsql.ir.tra.kernel_typing import domain_cells, operand_key
-from einsql.ir.tra.kernels import Merge, instantiate
+from einsql.ir.tra.kernels import Merge, instantiate, reductions
 from einsql.ir.tra.typing import assembled, by_axis, without
 
 Blocks = dict[KeyTuple, Fields]
@@ -155,11 +155,12 @@ def _run(kernel: EinSum, records: Sequence[Fields]) -> Fields:
 
 
 def _merged(fields: Sequence[Field], merge: Merge, records: Sequence[Fields]) -> Fields:
-    states = [state_fields(f.name, r) for f, r in zip(fields, merge, strict=True)]
+    names_of = reductions(merge)
+    states = [state_fields(f.name, r) for f, r in zip(fields, names_of, strict=True)]
     joint = {name for names in states for name in names[1:]}
     total = dict(records[0])
     for record in records[1:]:
-        for f, reduce, names in zip(fields, merge, states, strict=True):
+        for f, reduce, names in zip(fields, names_of, states, strict=True):
             if f.name not in joint:
                 old, new = (tuple(r[n] for n in names) for r in (total, record))
                 with np.errstate(all="ignore"):

@@ -26,8 +26,16 @@ AGGREGATES = {r.name: r.name for r in _MERGING} | {r.monoid: r.name for r in _ME
 """Reductions that merge arrays element by element, by name and by their monoid's name."""
 
 
-Merge = tuple[str, ...]
-"""The reduction of each field of a record. ARG_MIN merges its argument together with its state."""
+Merge = str | tuple[str, ...]
+"""The reduction of a relation with one field, or the reduction of each field of a record.
+
+ARG_MIN and ARG_MAX merge their argument together with the fields of their state.
+"""
+
+
+def reductions(merge: Merge) -> tuple[str, ...]:
+    """The reduction of each field."""
+    return (merge,) if isinstance(merge, str) else merge
 
 
 @dataclass(frozen=True, slots=True)

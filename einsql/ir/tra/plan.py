@@ -18,7 +18,7 @@ from einsql.ir.einsum.graph import EinSum, Expr, Input, call
 from einsql.ir.tra import kernel_typing
 from einsql.ir.tra import typing as tra_typing
 from einsql.ir.tra.block_schema import BlockSchema, Cuts, Dims, Domain, equal_cuts, key_label
-from einsql.ir.tra.kernels import Merge
+from einsql.ir.tra.kernels import Merge, reductions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,8 +72,7 @@ class Aggregate:
     """Σ: merges records with equal `group_by` keys by ⊕; the result has these keys in order.
 
     Attributes:
-        merge: The reduction of each field. ARG_MIN and ARG_MAX merge their argument together
-            with the fields of their state.
+        merge: The reduction of the field, or of each field.
     """
 
     source: Node
@@ -88,7 +87,7 @@ class Aggregate:
     @property
     def reduce(self) -> str:
         """The reduction of a relation with one field."""
-        (reduce,) = self.merge
+        (reduce,) = reductions(self.merge)
         return reduce
 
 

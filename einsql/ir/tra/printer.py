@@ -7,7 +7,7 @@ from einsql.ir.einsum.graph import TRUE, EinSum, Input
 from einsql.ir.einsum.printer import format_expr, format_node
 from einsql.ir.tra import plan as tra
 from einsql.ir.tra.block_schema import BlockSchema, Dim, Domain, shown
-from einsql.ir.tra.kernels import VALUE, Merge
+from einsql.ir.tra.kernels import VALUE, Merge, reductions
 
 
 def format_plan(*roots: tra.Node) -> str:
@@ -62,8 +62,8 @@ def _format_operation(node: tra.Node, sources: list[str]) -> list[str]:
     (source,) = sources
     match node:
         case tra.Aggregate():
-            merge = format_merge(node.merge, source)
-            return [f"  aggregate    {merge} BY {shown(node.group_by)}"]
+            merge = format_merge(node.merge)
+            return [f"  aggregate    {merge}({source}) BY {shown(node.group_by)}"]
         case tra.ReKey():
             return [f"  rekey        {source} {shown([format_expr(e) for e in node.keys])}"]
         case tra.Filter():
@@ -95,9 +95,9 @@ def format_domain(domain: Domain) -> str:
     return f" OVER {cuts}" if cuts else ""
 
 
-def format_merge(merge: Merge, source: str) -> str:
-    """Formats the merge of a relation's fields."""
-    return f"{', '.join(r.upper() for r in merge)}({source})"
+def format_merge(merge: Merge) -> str:
+    """Formats the reductions of a relation's fields."""
+    return ", ".join(reductions(merge)).upper()
 
 
 def format_cell(kernel: EinSum) -> list[str]:

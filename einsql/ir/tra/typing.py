@@ -33,7 +33,7 @@ from einsql.ir.tra.block_schema import (
     shown,
     sizes,
 )
-from einsql.ir.tra.kernels import AGGREGATES, Merge, check_reduction
+from einsql.ir.tra.kernels import AGGREGATES, Merge, check_reduction, reductions
 
 GREATEST_BOUND = 1 << 20
 """The maximum of values of a key dimension; no plan needs more blocks."""
@@ -71,6 +71,14 @@ def by_axis(cuts: Cuts | Dims) -> Cuts | None:
     return plain if len(plain) == len(cuts) else None
 
 
+def cut_bounds(cuts: Cuts | Dims) -> tuple[int, ...]:
+    """The number of values of each key dimension of a tensor in blocks."""
+    plain = by_axis(cuts)
+    if plain is not None:
+        return tuple(len(c) - 1 for c in plain)
+    return dim_bounds(tuple(c for c in cuts if isinstance(c, Dim)))
+
+
 def _cut(
     what: str, extents: Sequence[int], cuts: Cuts | Dims, fields: tuple[Field, ...]
 ) -> BlockSchema:
@@ -83,12 +91,12 @@ def _cut(
     if plain is not None:
         for n, (extent, cut) in enumerate(zip(extents, plain, strict=True)):
             check_cut(what, f"axis {n}", f"{extent} elements", extent, cut)
-        return BlockSchema(tuple(len(c) - 1 for c in plain), cut_dims(plain), fields)
+        return BlockSchema(cut_bounds(cuts), cut_dims(plain), fields)
     dims = tuple(c for c in cuts if isinstance(c, Dim))
     for n, (extent, dim) in enumerate(zip(extents, dims, strict=True)):
         if not dim.within(extent):
             raise ProgrammingError(f"{what} needs intervals within 0 to {extent} of axis {n}")
-    return BlockSchema(dim_bounds(dims), dims, fields)
+    return BlockSchema(cut_bounds(cuts), dims, fields)
 
 
 def check_cut(what: str, axis: str, elements: str, extent: int, cut: Sequence[int]) -> None:
@@ -217,10 +225,12 @@ def aggregate_schema(source: BlockSchema, group_by: tuple[int, ...], merge: Merg
 
 
 def _check_merge(fields: tuple[Field, ...], merge: Merge) -> None:
-    if len(merge) != len(fields):
-        raise ProgrammingError(f"Aggregate has {len(merge)} reductions for {len(fields)} fields")
     names = {f.name for f in fields}
-    for f, reduce in zip(fields, merge, strict=True):
+    if len(reductions(merge)) != len(fields):
+        raise ProgrammingError(
+            f"Aggregate has {len(reductions(merge))} reductions for {len(fields)} fields"
+        )
+    for f, reduce in zip(fields, reductions(merge), strict=True):
         state = state_fields(f.name, reduce)
         if len(state) == 1 and reduce in AGGREGATES.values():
             check_reduction(reduce, f.dtype, "Aggregate")

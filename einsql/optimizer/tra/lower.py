@@ -84,7 +84,7 @@ class _Lowering:
         if partial:
             # Without a reduction every free label is a key of the result.
             merge = tuple(o.reduction for o in kernel.outputs if o.reduction is not None)
-            result = ra.Aggregate(result, kept, merge)
+            result = ra.Aggregate(result, kept, merge if len(merge) > 1 else merge[0])
         if len(kernel.outputs) > len(node.outputs):
             result = ra.Transform(result, passed_on(node))
         self._nodes[id(node)] = result

@@ -125,7 +125,7 @@ class Calls:
             node = ra.ReKey(node, (*keys, *(key_label(n) for n in range(len(labels)))))
             labels = (*groups, *labels)
         places = tuple(labels.index(x) for x in groups)
-        return Leaf(ra.Aggregate(node, places, (reduce,)), tuple(groups))
+        return Leaf(ra.Aggregate(node, places, reduce), tuple(groups))
 
     def _stack(self, rows: Leaf, node: exp.Anonymous) -> Leaf:
         """tensor_stack(tile, key, dimension): concatenates arrays in the order of a key."""
