@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from math import prod
 from random import Random
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 import einsql
 from einsql import tra
+from einsql.core.dag import bottom_up
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema, valid
 from einsql.errors import IntegrityError, ProgrammingError
 from einsql.ir.einsum.graph import (
@@ -27,6 +30,7 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
     call,
+    children,
     walk,
     with_sources,
 )
@@ -38,6 +42,7 @@ from einsql.ir.tra.block_schema import BlockSchema, Dim, key_label
 from einsql.ir.tra.kernels import Tile, instantiate
 from einsql.ir.tra.printer import format_plan
 from einsql.optimizer.decomposition import STRATEGIES, decompose
+from einsql.optimizer.placement.layouts import declared
 from einsql.optimizer.tra import implement
 from einsql.optimizer.tra.lower import lower
 from einsql.sql.parser.parser import parse
@@ -394,6 +399,31 @@ def test_lowered_plans_have_an_implementation(sites: int) -> None:
         assert found.root.schema.merge is None
         assert (bytes_sent(found.root) == 0) or sites > 1
         assert format_implementation(found.root)
+
+
+def settled(
+    pick: Random, placed: bool, stored: dict[int, Node], node: Node, sources: list[Node]
+) -> Node:
+    """A node whose inputs are stored in tiles, by a placement or a declared cut."""
+    if isinstance(node, EinSum):
+        return with_sources(node, sources)
+    keys = [(k.lo, k.hi) for k in node.schema.keys]
+    parts = tuple(pick.randint(1, max(1, min(3, hi - lo))) for lo, hi in keys)
+    tiles = declared(keys, parts, prod(parts))
+    cut = replace(node, lies=tiles) if placed else replace(node, parts=parts)
+    return stored.setdefault(id(node), cut)
+
+
+@pytest.mark.parametrize("make", [random_graph, random_join])
+def test_stored_tiles_are_brought_to_the_cells(make: Callable[[int], EinSum]) -> None:
+    for seed in range(30):
+        pick = Random(seed)
+        stored: dict[int, Node] = {}
+
+        root = bottom_up(make(seed), children, partial(settled, pick, seed % 2 == 1, stored))
+        plan = assert_same(root, data(root, seed), random_parts(root, pick))
+        if seed % 2 == 0:
+            assert implement(plan, 3).root.schema.blocks == plan.schema
 
 
 def test_records_and_cells_are_printed() -> None:

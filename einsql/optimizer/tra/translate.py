@@ -19,6 +19,7 @@ from einsql.ir.ia.placement import everywhere
 from einsql.ir.ia.typing import Tiled
 from einsql.ir.layout import Layout
 from einsql.ir.tra import plan as tra
+from einsql.ir.tra.typing import by_axis
 
 Stored = Mapping[str, Sequence[int] | None]
 """The keys by which tensors are sharded, by tensor name; None is a copy at every site."""
@@ -93,5 +94,8 @@ def _layout(node: tra.Scan, sites: int, stored: Stored) -> Layout:
     if node.tensor.name in stored:
         keys = stored[node.tensor.name]
     elif declared is not None:
-        keys = [k for k, parts in enumerate(declared) if parts > 1] or None
+        cut = [n for n, parts in enumerate(declared) if parts > 1]
+        if by_axis(node.cuts) is None:
+            cut = [k for n in cut for k in node.schema.dims[n].keys]
+        keys = cut or None
     return everywhere(sites) if keys is None else ia.spread_over(sites, bounds, keys)
