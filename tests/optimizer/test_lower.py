@@ -420,7 +420,8 @@ def test_stored_tiles_are_brought_to_the_cells(make: Callable[[int], EinSum]) ->
         pick = Random(seed)
         stored: dict[int, Node] = {}
 
-        root = bottom_up(make(seed), children, partial(settled, pick, seed % 2 == 1, stored))
+        made: Node = make(seed)
+        root = bottom_up(made, children, partial(settled, pick, seed % 2 == 1, stored))
         plan = assert_same(root, data(root, seed), random_parts(root, pick))
         if seed % 2 == 0:
             assert implement(plan, 3).root.schema.blocks == plan.schema
