@@ -410,6 +410,7 @@ def region(mesh: Mesh, placed: Placement, shape: Sequence[int]) -> Region:
         placed: The placement of the tensor.
         shape: The tensor's extents.
     """
+    assert mesh.sites is None, "a program uses the sites from 0 in order"
     sites = prod(mesh.shape)
     at = np.unravel_index(np.arange(sites), mesh.shape) if mesh.axes else ()
     boxes = np.zeros((sites, len(shape), 2), np.int64)

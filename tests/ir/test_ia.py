@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from random import Random
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ from einsql.ir.layout import Layout, Mesh, Partial, Replicate, Scattered, Shard
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import BlockSchema
 from einsql.ir.tra.kernels import Tile
-from einsql.optimizer.tra import search, translate
+from einsql.optimizer.tra import Costs, search, translate
 from tests.support.sites import assert_same, meaning, on_sites, random_relation
 
 X = np.arange(35.0).reshape(7, 5) / 2
@@ -298,6 +299,36 @@ def test_bytes_are_those_of_what_a_site_lacks() -> None:
     assert sends(Shuffle(Bcast(x), (1,))) == 0
     assert sends(Repartition(x, ((0, 4), (0, 1, 2, 3, 4)), (1,))) == 8 * 4
     assert sends(Repartition(x, ((0, 1, 4), (0, 4)), (0,))) == 4 * 4  # the second row
+
+
+def test_planning_runs_no_python_code_for_each_key() -> None:
+    def calls(parts: int) -> int:
+        x, y = (tra.scan(np.zeros((32, 32)), (parts, parts), name=n) for n in "xy")
+        product = x.filter(lambda i, j: j <= i).join(y, (1,), (0,), tra.matmul).aggregate((0, 2))
+        tiles = product.rekey(lambda i, k: (k, i)).tile(0, 1).stack(2, 0)
+        counted = 0
+
+        def count(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal counted
+            counted += 1
+
+        sys.setprofile(count)
+        Costs().plan(translate(tiles.plan, 4))
+        sys.setprofile(None)
+        return counted
+
+    calls(2)  # fills caches
+    few = calls(4)
+    assert calls(16) < 1.2 * few  # 64 times as many matches
+
+
+def test_keys_of_large_bounds() -> None:
+    x = tra.scan(np.arange(16.0).reshape(4, 4), (2, 2), name="x")
+    large = x.rekey(lambda i, j: (i * 2**19, j * 2**19, i * 2**18, j * 2**18))
+    both = large.join(large, range(4), range(4), tra.add).aggregate((3, 2, 0))
+    assert_same(on_sites(translate(both.plan, 3), both.arrays), meaning(both))
+    with pytest.raises(IntegrityError, match="<0, 1>, <0, 2>, <0, 3>, … is missing"):
+        large.aggregate((0, 1)).repartition((1, 1))
 
 
 # ---- the face

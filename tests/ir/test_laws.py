@@ -27,7 +27,7 @@ from einsql.ir.ia.plan import (
     Shuffle,
 )
 from einsql.ir.ia.typing import Tiled
-from einsql.ir.layout import Entry, Layout, Mesh, Replicate, Shard
+from einsql.ir.layout import Entry, Layout, Mesh, Replicate, Scattered, Shard
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import KeyTuple, equal_cuts, over_keys
 from einsql.ir.tra.kernels import VALUE, Tile
@@ -139,19 +139,20 @@ class Plans:
         self.arrays: dict[str, np.ndarray] = {}
         self.refused = 0
 
-    def layout(self, keys: int) -> Layout:
+    def mesh(self) -> Mesh:
         shape: list[int] = []
         while self.pick.random() < 0.8 and np.prod(shape, initial=2) <= self.sites:
             shape.append(self.pick.randint(2, self.sites // int(np.prod(shape))))
-        entries: list[Entry] = []
-        for _ in shape:
-            shard = Shard(
-                self.pick.randrange(keys), self.pick.randrange(2), self.pick.random() < 0.6
-            )
-            entries.append(shard if self.pick.random() < 0.7 else Replicate())
         count = int(np.prod(shape))
         own = self.pick.sample(range(self.sites), count) if self.pick.random() < 0.3 else None
-        return Layout(Mesh.of(shape, own), tuple(entries))
+        return Mesh.of(shape, own)
+
+    def layout(self, mesh: Mesh) -> Layout:
+        entries: list[Entry] = []
+        for _ in mesh.axes:
+            shard = Shard(self.pick.randrange(2), self.pick.randrange(2), self.pick.random() < 0.6)
+            entries.append(shard if self.pick.random() < 0.7 else Replicate())
+        return Layout(mesh, tuple(entries))
 
     def scan(self, layout: Layout | None = None) -> Placed:
         parts = self.pick.choice(SHAPES)
@@ -161,7 +162,7 @@ class Plans:
         self.arrays[name] = array = np.array(values)
         plan = tra.scan(self.arrays[name], parts, name=name).plan
         assert isinstance(plan, ra.Scan)
-        layout = layout or self.layout(2)
+        layout = layout or self.layout(self.mesh())
         stores: Stores = {site: {} for site in range(self.sites)}
         for key in np.ndindex(*parts):
             for site in sites_of(layout, key, parts):
@@ -223,7 +224,9 @@ class Plans:
                 return Placed(node, ra.Stack(x.relation, len(bounds) - 1, 0), stores)
         layout = x.node.schema.layout
         by_keys = all(isinstance(e, Replicate) or is_first(e) for e in layout.placed)
-        beside = self.scan(layout if by_keys else None)
+        beside = self.scan(
+            layout if by_keys and self.pick.random() < 0.5 else self.layout(layout.mesh)
+        )
         return self.join(x, self.pick.choice([*known, x, beside]))
 
     def join(self, x: Placed, y: Placed) -> Placed:
@@ -321,3 +324,41 @@ KINDS = (
     *("Bcast", "Shuffle", "LocalFilter", "LocalMap", "LocalJoin", "LocalAggregate", "LocalStack"),
     *("parts", "joined parts", "refused"),
 )
+
+
+# ---- laws that do not compose
+
+
+def scanned(name: str, layout: Layout) -> Node:
+    plan = tra.scan(np.arange(16.0).reshape(4, 4), (4, 4), name=name).plan
+    assert isinstance(plan, ra.Scan)
+    return Scan(plan.tensor, plan.cuts, layout, 4)
+
+
+def test_shards_of_one_key_by_two_operands_are_no_digits() -> None:
+    mesh, shard = Mesh.of((2, 2)), Shard(0, cyclic=True)
+    x = scanned("x", Layout(mesh, (shard, Replicate())))
+    y = scanned("y", Layout(mesh, (Replicate(), shard)))
+    both = LocalJoin((x, y), ((0, 1), (0, 1)), (ADD,)).schema
+    rows = both.holders.reshape(4, 4)
+    assert rows[:, 0].tolist() == [0, 3, 0, 3]  # the digits of the key would be 0, 1, 2, 3
+    first, second = both.layout.placed
+    assert (first, isinstance(second, Scattered)) == (shard, True)
+
+
+def test_parts_are_joined_where_all_operands_have_them() -> None:
+    columns = scanned("x", Layout(Mesh.of((4,)), (Shard(1, cyclic=True),)))
+    triangle = LocalFilter(columns, Call("le", (Label("k1"), Label("k0")), DType.BOOLEAN))
+    rows, fewer = (LocalAggregate(x, (0,), "sum") for x in (columns, triangle))
+    twice = LocalJoin((fewer, LocalMap(fewer)), ((0,), (0,)), (ADD,)).schema
+    assert twice.holders.tolist() == fewer.schema.holders.tolist()
+    with pytest.raises(IntegrityError, match="part of one operand only"):
+        LocalJoin((rows, fewer), ((0,), (0,)), (ADD,))
+
+
+def test_contiguous_pieces_depend_on_the_bound() -> None:
+    blocks = scanned("x", Layout(Mesh.of((2,)), (Shard(0),)))
+    first = LocalFilter(blocks, Call("le", (Label("k0"), ONE), DType.BOOLEAN))
+    renamed = LocalMap(first, (Label("k1"), Label("k0"))).schema
+    assert renamed.blocks.bounds == (4, 2)
+    assert renamed.holders.reshape(-1).tolist() == [0] * 8

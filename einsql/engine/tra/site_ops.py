@@ -8,6 +8,7 @@ from types import EllipsisType
 
 import numpy as np
 
+from einsql.core.mappings import grouped
 from einsql.ir.einsum.flops import flops
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr
 from einsql.ir.ia.physical_schema import PhysicalSchema
@@ -21,7 +22,7 @@ from einsql.ir.ia.plan import (
     Scan,
 )
 from einsql.ir.ia.typing import Tiled
-from einsql.ir.tra.block_schema import KeyTuple, matches, over_keys
+from einsql.ir.tra.block_schema import KeyTuple, over_keys
 from einsql.ir.tra.kernels import instantiate
 from einsql.ir.tra.typing import without
 from einsql.storage.block_relation import RunKernel, merged, tiled
@@ -122,7 +123,7 @@ def _join(
 ) -> Iterator[tuple[Part, np.ndarray]]:
     # A site has at most one part of each key that a join reads.
     parts: list[dict[KeyTuple, int]] = [dict(o.keys()) for o in operands]
-    joined = matches(parts, node.keys)
+    joined = _matches(parts, node.keys)
     kept = _holds(node.where, [key for key, _ in joined])
     joined = [match for match, on in zip(joined, kept, strict=True) if on]
     new = _renamed([key for key, _ in joined], node.key_map)
@@ -130,6 +131,33 @@ def _join(
         if key in wanted:
             arrays = [o[k, p[k]] for o, p, k in zip(operands, parts, own, strict=True)]
             yield (key, _part(wanted[key], site)), _chain(node.kernels, arrays, run)
+
+
+def _matches(
+    operands: Sequence[Iterable[KeyTuple]], places: Sequence[tuple[int, ...]]
+) -> list[tuple[KeyTuple, tuple[KeyTuple, ...]]]:
+    """Computes the natural join of keys.
+
+    Args:
+        operands: The keys of each operand.
+        places: For each key dimension of each operand the result's key dimension.
+
+    Returns:
+        The result's keys in order, each with the joined keys of the operands.
+    """
+    joined: list[tuple[KeyTuple, tuple[KeyTuple, ...]]] = [((), ())]
+    width = 0
+    for keys, own in zip(operands, places, strict=True):
+        common = [n for n, p in enumerate(own) if p < width]
+        fresh = [n for n, p in enumerate(own) if p >= width]
+        index = grouped((tuple(key[n] for n in common), key) for key in keys)
+        joined = [
+            ((*old, *(key[n] for n in fresh)), (*parts, key))
+            for old, parts in joined
+            for key in index.get(tuple(old[own[n]] for n in common), ())
+        ]
+        width += len(fresh)
+    return sorted(joined)
 
 
 def _part(parts: Sequence[Sequence[int]], site: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
@@ -11,7 +11,6 @@ from math import prod
 import numpy as np
 
 from einsql.core.boxes import split
-from einsql.core.mappings import grouped
 from einsql.core.schema import DType, Field
 from einsql.core.tables import Table
 from einsql.errors import DataError, InternalError, ProgrammingError
@@ -373,33 +372,6 @@ def over_keys(expr: Expr, keys: np.ndarray) -> np.ndarray:
 
     with np.errstate(all="ignore"):
         return value(expr)
-
-
-def matches(
-    operands: Sequence[Iterable[KeyTuple]], places: Sequence[tuple[int, ...]]
-) -> list[tuple[KeyTuple, tuple[KeyTuple, ...]]]:
-    """The natural join of keys.
-
-    Args:
-        operands: The keys of each operand.
-        places: For each key dimension of each operand the result's key dimension.
-
-    Returns:
-        The result's keys in order, each with the joined keys of the operands.
-    """
-    joined: list[tuple[KeyTuple, tuple[KeyTuple, ...]]] = [((), ())]
-    width = 0
-    for keys, own in zip(operands, places, strict=True):
-        common = [n for n, p in enumerate(own) if p < width]
-        fresh = [n for n, p in enumerate(own) if p >= width]
-        index = grouped((tuple(key[n] for n in common), key) for key in keys)
-        joined = [
-            ((*old, *(key[n] for n in fresh)), (*parts, key))
-            for old, parts in joined
-            for key in index.get(tuple(old[own[n]] for n in common), ())
-        ]
-        width += len(fresh)
-    return sorted(joined)
 
 
 def match_rows(
