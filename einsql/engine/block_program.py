@@ -12,7 +12,8 @@ from einsql.engine.partial_merge import merged
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Arrays, Executor, Measure, Runner, Tick
 from einsql.ir.einsum.graph import EinSum
-from einsql.ir.spmd.program import Load, with_state
+from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.spmd.program import Load
 from einsql.ir.tra.block_schema import KeyTuple
 from einsql.ir.tra.kernels import VALUE
 from einsql.kernels.kernel import CompiledNode
@@ -57,26 +58,21 @@ class SiteRun:
 class BlockProgram(BlockExecutor):
     """A plan over blocks on virtual sites of this process, or on one site."""
 
-    def __init__(
-        self, plan: BlockPlan, jit: str, generated: Mapping[str, np.ndarray] | None = None
-    ) -> None:
+    def __init__(self, plan: BlockPlan, jit: str) -> None:
         """Prepares a plan.
 
         Args:
             plan: The plan.
             jit: The compilation mode of the kernels.
-            generated: Arrays of scanned tensors that are generated.
         """
         self._plan = plan
         self._program = SiteProgram(plan.program, lambda node: compiled(node, jit))
-        self._generated = {name: {VALUE: array} for name, array in (generated or {}).items()}
 
     def measured(self, inputs: Mapping[str, Arrays], tick: Tick) -> tuple[Blocks, Measure]:
         """Runs the plan; views of inputs in the result are read-only; see `Executor.measured`."""
-        known = {**inputs, **self._generated}
         loads = (s.source for s in self._plan.program.steps if isinstance(s, Load))
         arrays = {
-            t.name: {f.name: _read_only(known[t.name][f.name]) for f in t.schema.fields}
+            t.name: {f.name: _read_only(inputs[t.name][f.name]) for f in t.schema.fields}
             for t in loads
         }
         tiles, measure = self._program.run_virtually(arrays, tick)

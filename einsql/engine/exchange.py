@@ -20,8 +20,9 @@ from einsql.engine.partial_merge import Total
 from einsql.engine.routes import Moves, completing, gathering
 from einsql.engine.step import Measure
 from einsql.engine.transport import Arrays, Cut, Transport
+from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.layout import Tiles
-from einsql.ir.spmd.program import Complete, Exchange, Program, View, with_state
+from einsql.ir.spmd.program import Complete, Exchange, Program, View
 
 Held = dict[int, dict[str, np.ndarray]]
 """Fields of the tiles at owned sites, by the tile's number."""

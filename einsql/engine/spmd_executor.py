@@ -14,7 +14,6 @@ import numpy as np
 
 from einsql.core.boxes import extents
 from einsql.core.schema import Schema
-from einsql.engine.cell import cell_node, sized
 from einsql.engine.exchange import Held, Index, Merging, Moving, cut_of, paste, slices
 from einsql.engine.fused_steps import Fused, Join, postponed
 from einsql.engine.partial_merge import Total
@@ -30,18 +29,11 @@ from einsql.engine.streaming_exchange import (
     within,
 )
 from einsql.engine.transport import LocalTransport, Transport
+from einsql.ir.einsum.cells import cell_node, sized
 from einsql.ir.einsum.flops import flops_at_point
 from einsql.ir.einsum.graph import EinSum
-from einsql.ir.spmd.program import (
-    Complete,
-    Exchange,
-    Load,
-    Local,
-    Program,
-    View,
-    tuple_bytes,
-    with_state,
-)
+from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.spmd.program import Complete, Exchange, Load, Local, Program, View, tuple_bytes
 from einsql.storage.fields import LocalFields
 
 ALONG = 2**15

@@ -142,8 +142,8 @@ def block_executor(
     """
     plan = lowered(translate(node, 1) if sited is None else sited.root)
     if sited is None or cluster is None:
-        return BlockProgram(plan, jit, ra.generated(node))
-    return rank_program.RankBlockProgram(cluster, plan, ra.generated(node), jit, keep)
+        return BlockProgram(plan, jit)
+    return rank_program.RankBlockProgram(cluster, plan, jit, keep)
 
 
 def description_of(relation: TileRelation) -> tuple[tuple[Any, ...], ...]:

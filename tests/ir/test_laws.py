@@ -29,9 +29,9 @@ from einsql.ir.ia.plan import (
 from einsql.ir.ia.typing import Tiled
 from einsql.ir.layout import Entry, Layout, Mesh, Replicate, Scattered, Shard
 from einsql.ir.tra import plan as ra
-from einsql.ir.tra.block_schema import KeyTuple, over_keys
-from einsql.ir.tra.interpreter import evaluate_blocks
-from einsql.ir.tra.kernels import Tile
+from einsql.ir.tra.block_schema import KeyTuple, equal_cuts, over_keys
+from einsql.ir.tra.kernels import VALUE, Tile
+from tests.support.relations import by_reference
 from tests.support.sites import on_sites
 
 Origin = frozenset[object]
@@ -159,7 +159,7 @@ class Plans:
         name = f"x{len(self.arrays)}"
         rows, columns = 2 * parts[0], parts[1]
         values = [[self.pick.randint(-2, 2) / 2 for _ in range(columns)] for _ in range(rows)]
-        self.arrays[name] = np.array(values)
+        self.arrays[name] = array = np.array(values)
         plan = tra.scan(self.arrays[name], parts, name=name).plan
         assert isinstance(plan, ra.Scan)
         layout = layout or self.layout(self.mesh())
@@ -167,7 +167,11 @@ class Plans:
         for key in np.ndindex(*parts):
             for site in sites_of(layout, key, parts):
                 stores[site][key] = {frozenset([(name, key)])}
-        return Placed(Scan(plan.tensor, plan.cuts, layout, self.sites), plan, stores)
+        return Placed(
+            Scan(plan.tensor, equal_cuts("Scan", array.shape, parts), layout, self.sites),
+            plan,
+            stores,
+        )
 
     def step(self, x: Placed, known: list[Placed]) -> Placed:
         """The relation after a random operation.
@@ -308,11 +312,11 @@ def test_laws_give_the_sites_of_every_array(part: int) -> None:
             known.append(new)
         last = known[-1]
         done["refused"] += plans.refused
-        wanted = evaluate_blocks(last.relation, plans.arrays)
+        wanted = by_reference(tra.Relation(last.relation, plans.arrays))
         got = on_sites(last.node, plans.arrays)
         assert list(got) == sorted(wanted)
         for key, array in got.items():
-            np.testing.assert_allclose(array, wanted[key], rtol=1e-12, err_msg=str(seed))
+            np.testing.assert_allclose(array, wanted[key][VALUE], rtol=1e-12, err_msg=str(seed))
     assert all(done[kind] >= 3 for kind in KINDS), done
 
 

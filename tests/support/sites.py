@@ -16,10 +16,10 @@ from einsql.errors import IntegrityError, ProgrammingError
 from einsql.ir.ia import plan as ia
 from einsql.ir.layout import Replicate, Shard
 from einsql.ir.tra.block_schema import KeyTuple
-from einsql.ir.tra.interpreter import evaluate_blocks
 from einsql.ir.tra.kernels import VALUE
 from einsql.kernels import compile_node
 from einsql.optimizer.lowering.program import BlockPlan, lowered
+from tests.support.relations import by_reference
 
 Blocks = dict[KeyTuple, np.ndarray]
 Arrays = Mapping[str, np.ndarray]
@@ -27,7 +27,7 @@ Arrays = Mapping[str, np.ndarray]
 
 def meaning(relation: tra.Relation) -> Blocks:
     """What a relation means, by definition."""
-    return dict(sorted(evaluate_blocks(relation.plan, relation.arrays).items()))
+    return {key: record[VALUE] for key, record in sorted(by_reference(relation).items())}
 
 
 def on_sites(plan: ia.Node, arrays: Arrays) -> Blocks:

@@ -96,27 +96,18 @@ class RankBlocks(PlacedBlocks):
 class RankBlockProgram(BlockExecutor):
     """A plan over blocks and the ranks that run it; the result stays on the ranks."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        plan: BlockPlan,
-        generated: Mapping[str, np.ndarray],
-        jit: str,
-        keep: Keep,
-    ) -> None:
+    def __init__(self, cluster: Cluster, plan: BlockPlan, jit: str, keep: Keep) -> None:
         """Prepares the plan; the first run ships it to the ranks.
 
         Args:
             cluster: The ranks.
             plan: The plan.
-            generated: Arrays of scanned tensors that are generated, not stored.
             jit: The compilation mode of the kernels.
             keep: Callback for each input whose tiles the ranks cache.
         """
         self._cluster = cluster
         self._plan = plan
         self._program = RankProgram(cluster, plan.program, jit, keep)
-        self._generated = {name: {VALUE: array} for name, array in generated.items()}
 
     def measured(self, inputs: Mapping[str, Arrays], tick: Tick) -> tuple[RankBlocks, Measure]:
         """Runs the plan; see `Executor.measured`.
@@ -124,6 +115,5 @@ class RankBlockProgram(BlockExecutor):
         Raises:
             Error: As `Cluster.call`.
         """
-        known = {**inputs, **self._generated}
-        lease, measure = self._program.run_on_ranks(known, tick, measured=True)
+        lease, measure = self._program.run_on_ranks(inputs, tick, measured=True)
         return RankBlocks(self._cluster, lease, self._plan), measure

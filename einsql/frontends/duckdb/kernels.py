@@ -14,9 +14,9 @@ from einsql.core import forks
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType
 from einsql.engine.block_program import compiled
-from einsql.engine.cell import sized
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
 from einsql.frontends.duckdb.tiles import Column, Lists, Shape, groups
+from einsql.ir.einsum.cells import sized
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Output, Value
 from einsql.ir.functions import SCALARS
 from einsql.ir.tra import kernels

@@ -15,8 +15,8 @@ from einsql.ir.ia.physical_schema import Parts, PhysicalSchema
 from einsql.ir.ia.placement import Group, recognized, replicates, sharing
 from einsql.ir.ia.typing import Law, chained, merged, remembered, renamed
 from einsql.ir.layout import Layout, Mesh, Partial, Replicate, Shard
-from einsql.ir.tra import typing as tra_typing
-from einsql.ir.tra.block_schema import match_rows, over_keys, shown
+from einsql.ir.tra import kernel_typing
+from einsql.ir.tra.block_schema import Domain, codes, every_key, match_rows, over_keys, shown
 
 Places = tuple[tuple[int, ...], ...]
 """For each key dimension of each operand the key dimension of the match."""
@@ -29,6 +29,7 @@ def joined(
     kernels: tuple[EinSum, ...],
     where: Expr,
     keys: tuple[Expr, ...] | None,
+    domain: Domain | None = None,
 ) -> PhysicalSchema:
     """⋈ᴸ: applies kernels to every match; the arrays of each match share a site.
 
@@ -41,19 +42,23 @@ def joined(
         kernels: The first takes the arrays of a match, each later one the previous result.
         where: A condition on the keys of a match; other matches are skipped.
         keys: The new keys; None keeps the match's keys.
+        domain: The domain of the first kernel; None if it is a template.
 
     Raises:
         IntegrityError: The join would miss matches, an operand has parts that the kernels may
             not read, or two new keys are equal.
         ProgrammingError: Joined keys differ in their bounds, or a kernel does not fit.
     """
-    tra_typing.join_bounds([s.blocks for s in sources], places)
-    matches = _Matches(sources, places, where)
+    blocks_of = [s.blocks for s in sources]
+    matches = _Matches(sources, places, where, domain)
     _check_parts(sources, kernels)
     mesh = _mesh(sources)
     laws = [_law(matches, [_placed(s, mesh) for s in sources], n) for n in range(len(mesh.shape))]
     only = None if where == TRUE else Table.of(matches.keys)
-    blocks = tra_typing.join_schema([s.blocks for s in sources], places, kernels[0], only)
+    if domain is None:
+        blocks = kernel_typing.join_schema(blocks_of, places, kernels[0], only)
+    else:
+        blocks = kernel_typing.domain_schema(blocks_of, places, kernels[0], domain, only)
     layout = recognized(mesh, laws, lambda: matches.keys)
     parts = _parts(matches)
     result = PhysicalSchema(chained(blocks, kernels[1:]), layout, sources[0].sites, parts)
@@ -68,20 +73,39 @@ class _Matches:
         places: For each key dimension of each operand the key dimension of the match.
     """
 
-    def __init__(self, sources: Sequence[PhysicalSchema], places: Places, where: Expr) -> None:
+    def __init__(
+        self,
+        sources: Sequence[PhysicalSchema],
+        places: Places,
+        where: Expr,
+        domain: Domain | None,
+    ) -> None:
+        if domain is None:
+            kernel_typing.join_bounds([s.blocks for s in sources], places)
         self.sources = sources
+        self._domain = domain
         self.places = places
         self._where = where
         self._known: tuple[np.ndarray, np.ndarray] | None = None
 
     def _computed(self) -> tuple[np.ndarray, np.ndarray]:
         if self._known is None:
-            keys, rows = match_rows([s.blocks for s in self.sources], self.places)
+            keys, rows = self._all()
             if self._where != TRUE:
                 kept = over_keys(self._where, keys)
                 keys, rows = keys[kept], rows[kept]
             self._known = keys, rows
         return self._known
+
+    def _all(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._domain is None:
+            return match_rows([s.blocks for s in self.sources], self.places)
+        keys = every_key(tuple(len(cut) - 1 for _, cut in self._domain))
+        rows = np.empty((len(keys), len(self.sources)), np.int64)
+        for n, (source, places) in enumerate(zip(self.sources, self.places, strict=True)):
+            # A join with a domain takes no relation that lacks keys.
+            (rows[:, n],) = codes(source.blocks.bounds, keys[:, list(places)])
+        return keys, rows
 
     @property
     def keys(self) -> np.ndarray:

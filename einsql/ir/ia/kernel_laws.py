@@ -8,14 +8,17 @@ from collections.abc import Callable
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Value
 from einsql.ir.functions import REDUCTIONS
+from einsql.ir.tra.kernels import Merge, reductions
 
 JOINTLY = frozenset({"add", "sub", "neg"})
 """Functions that are linear in all of their arguments at once."""
 
 
-def distributes(kernel: EinSum, reduce: str) -> bool:
+def distributes(kernel: EinSum, merge: Merge) -> bool:
     """True if f(x ⊕ y) = f(x) ⊕ f(y) for a kernel f of one array."""
-    (output,) = kernel.outputs
+    if len(kernel.outputs) != 1 or len(reductions(merge)) != 1:
+        return False
+    (output,), (reduce,) = kernel.outputs, reductions(merge)
     plain = kernel.guard == TRUE and output.where == TRUE
     if not plain or len(kernel.operands) != 1 or any(a.define for a in kernel.axes):
         return False

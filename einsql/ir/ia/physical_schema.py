@@ -17,6 +17,7 @@ from einsql.errors import ProgrammingError
 from einsql.ir.ia.placement import coordinate
 from einsql.ir.layout import Layout, Partial, Replicate, Single
 from einsql.ir.tra.block_schema import BlockSchema
+from einsql.ir.tra.kernels import Merge
 
 GREATEST_CACHED = 1 << 16
 """The maximum of sites in an array that a type keeps, half a megabyte: a search has many types."""
@@ -35,12 +36,12 @@ class Parts:
         present: bool (keys, slots), False where a key lacks a part; None if no part lacks.
     """
 
-    reduction: str
+    reduction: Merge
     slots: int
     present: Table | None = None
 
     @classmethod
-    def of(cls, reduction: str, present: np.ndarray) -> Parts:
+    def of(cls, reduction: Merge, present: np.ndarray) -> Parts:
         """The parts with a table of the present ones, bool (keys, slots)."""
         complete = bool(present.all()) and len(present) > 0
         return cls(reduction, present.shape[1], None if complete else Table.of(present))
@@ -110,7 +111,7 @@ class PhysicalSchema:
         return known
 
     @property
-    def merge(self) -> str | None:
+    def merge(self) -> Merge | None:
         """The reduction that merges the parts under one key; None without parts."""
         return None if self.parts is None else self.parts.reduction
 
@@ -120,7 +121,7 @@ class PhysicalSchema:
         keys = self.blocks.key_array()
         total = np.ones(len(keys), np.int64)
         for dim in self.blocks.dims:
-            total *= dim.over(keys) if dim.key is not None else dim.extents[0]
+            total *= dim.over(keys) if dim.relative.keys else dim.extents[0]
         return total
 
     @property

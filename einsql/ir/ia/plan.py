@@ -28,7 +28,8 @@ from einsql.ir.ia.transfers import piece_transfers, transferred_bytes
 from einsql.ir.ia.typing import Emit
 from einsql.ir.layout import Layout
 from einsql.ir.tra import typing as tra_typing
-from einsql.ir.tra.block_schema import Cuts
+from einsql.ir.tra.block_schema import Cuts, Dims, Domain
+from einsql.ir.tra.kernels import Merge, reductions
 
 Kernels = tuple[EinSum, ...]
 """A chain of kernels, applied in order; no kernel is the identity."""
@@ -36,10 +37,10 @@ Kernels = tuple[EinSum, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """A stored tensor with the layout of its blocks over sites; key i cuts axis i."""
+    """A stored tensor with the layout of its blocks over sites; `cuts` as in TRA."""
 
     tensor: Input
-    cuts: Cuts
+    cuts: Cuts | Dims
     layout: Layout
     sites: int
     schema: PhysicalSchema = field(init=False, repr=False)
@@ -83,13 +84,13 @@ class Repartition:
     """
 
     source: Node
-    cuts: Cuts
+    cuts: Cuts | Dims
     part_dims: tuple[int, ...]
     schema: PhysicalSchema = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         source = self.source.schema
-        bounds = tuple(len(c) - 1 for c in self.cuts)
+        bounds = tra_typing.cut_bounds(self.cuts)
         layout = spread_over(source.sites, bounds, self.part_dims)
         _typed(self, ia_typing.recut(source, self.cuts, layout))
 
@@ -137,6 +138,7 @@ class LocalJoin:
         kernels: The paper's projOp; the first kernel takes all arrays of a match.
         where: A condition on the keys of a match; other matches are skipped.
         key_map: The result's keys as expressions over the match's keys; None keeps the keys.
+        domain: The domain of the first kernel, as in TRA; None if it is a template.
     """
 
     sources: tuple[Node, ...]
@@ -144,15 +146,19 @@ class LocalJoin:
     kernels: Kernels
     where: Expr = TRUE
     key_map: tuple[Expr, ...] | None = None
+    domain: Domain | None = None
     schema: PhysicalSchema = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        schemas = tuple(s.schema for s in self.sources)
-        _typed(self, joined(schemas, self.keys, self.kernels, self.where, self.key_map))
+        schemas, where = tuple(s.schema for s in self.sources), self.where
+        schema = joined(schemas, self.keys, self.kernels, where, self.key_map, self.domain)
+        _typed(self, schema)
 
     @property
     def width(self) -> int:
         """The number of key dimensions of a match."""
+        if self.domain is not None:
+            return len(self.domain)
         return 1 + max((p for places in self.keys for p in places), default=-1)
 
     @property
@@ -170,6 +176,7 @@ class LocalAggregate:
 
     Attributes:
         group_by: The result's keys, in order.
+        merge: The reduction of the field, or of each field.
         inner: Kernels applied to every array before the merge.
         finish: Kernels applied to every merged array.
         where: A condition on the keys of a group; other groups are skipped.
@@ -177,7 +184,7 @@ class LocalAggregate:
 
     source: Node
     group_by: tuple[int, ...]
-    reduce: str
+    merge: Merge
     inner: Kernels = ()
     finish: Kernels = ()
     where: Expr = TRUE
@@ -185,9 +192,15 @@ class LocalAggregate:
 
     def __post_init__(self) -> None:
         schema = ia_typing.aggregated(
-            self.source.schema, self.group_by, self.reduce, self.inner, self.finish, self.where
+            self.source.schema, self.group_by, self.merge, self.inner, self.finish, self.where
         )
         _typed(self, schema)
+
+    @property
+    def reduce(self) -> str:
+        """The reduction of a relation with one field."""
+        (reduce,) = reductions(self.merge)
+        return reduce
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -269,9 +282,8 @@ def sends(node: Node) -> int:
     if isinstance(node, Bcast | Shuffle):
         return transferred_bytes(node.source.schema, node.schema)
     if isinstance(node, Repartition):
-        source, width = node.source.schema, node.schema.width
-        old = tra_typing.assembled(source.blocks, "Repartition")
-        moved = piece_transfers(source, node.schema, old, node.cuts)
+        width = node.schema.width
+        moved = piece_transfers(node.source.schema, node.schema, node.cuts)
         return int(moved.volumes[moved.origin != moved.target].sum()) * width
     return 0
 

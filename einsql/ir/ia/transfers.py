@@ -10,7 +10,8 @@ import numpy as np
 
 from einsql.core.boxes import common, extents, volumes
 from einsql.ir.ia.physical_schema import PhysicalSchema
-from einsql.ir.tra.block_schema import Cuts, codes
+from einsql.ir.tra.block_schema import Cuts, Dims, codes
+from einsql.ir.tra.typing import assembled, by_axis
 
 
 def array_transfers(source: PhysicalSchema, target: PhysicalSchema) -> np.ndarray:
@@ -70,9 +71,35 @@ class PieceTransfers:
 
 
 def piece_transfers(
-    source: PhysicalSchema, target: PhysicalSchema, old: Cuts, new: Cuts
+    source: PhysicalSchema, target: PhysicalSchema, cuts: Cuts | Dims
 ) -> PieceTransfers:
-    """The pieces that new blocks consist of, in the order of new blocks, with their sites."""
+    """The pieces that new blocks consist of, in the order of new blocks, with their sites.
+
+    Args:
+        source: The old blocks.
+        target: The new blocks.
+        cuts: The cuts of the new blocks, or their axes in intervals.
+    """
+    new = by_axis(cuts)
+    if new is None:
+        shared = common(target.blocks.boxes()[:, None], source.blocks.boxes()[None])
+        after, before = np.nonzero(volumes(shared))
+        boxes = shared[after, before]
+    else:
+        old = assembled(source.blocks, "Repartition")
+        before, after, boxes = _cut_pieces(source.blocks.bounds, old, target.blocks.bounds, new)
+    have, want = source.holders[before, 0], target.holders[after, 0]
+    piece, copy = np.nonzero(want >= 0)
+    site, have = want[piece, copy], have[piece]
+    sends = have[np.arange(len(site)), site % have.shape[1]]
+    origin = np.where((have == site[:, None]).any(axis=1), site, sends)
+    return PieceTransfers(before[piece], after[piece], boxes[piece], origin, site)
+
+
+def _cut_pieces(
+    old_bounds: Sequence[int], old: Cuts, new_bounds: Sequence[int], new: Cuts
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The old and the new block of each piece of a tensor that is cut anew, and its box."""
     along = [_overlaps(a, b) for a, b in zip(old, new, strict=True)]
     number = np.indices([len(pieces) for pieces, _ in along]).reshape(len(along), -1)
     count = prod(len(pieces) for pieces, _ in along)
@@ -80,16 +107,10 @@ def piece_transfers(
     boxes = np.zeros((count, len(along), 2), np.int64)
     for axis, (blocks, intervals) in enumerate(along):
         pieces[:, axis], boxes[:, axis] = blocks[number[axis]], intervals[number[axis]]
-    (before,) = codes(source.blocks.bounds, pieces[:, :, 0])
-    (after,) = codes(target.blocks.bounds, pieces[:, :, 1])
+    (before,) = codes(old_bounds, pieces[:, :, 0])
+    (after,) = codes(new_bounds, pieces[:, :, 1])
     order = np.lexsort((before, after))
-    before, after, boxes = before[order], after[order], boxes[order]
-    have, want = source.holders[before, 0], target.holders[after, 0]
-    piece, copy = np.nonzero(want >= 0)
-    site, have = want[piece, copy], have[piece]
-    sends = have[np.arange(len(site)), site % have.shape[1]]
-    origin = np.where((have == site[:, None]).any(axis=1), site, sends)
-    return PieceTransfers(before[piece], after[piece], boxes[piece], origin, site)
+    return before[order], after[order], boxes[order]
 
 
 def _overlaps(old: Sequence[int], new: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -23,8 +23,10 @@ from einsql.ir.ia.kernel_laws import distributes
 from einsql.ir.ia.physical_schema import Parts, PhysicalSchema
 from einsql.ir.ia.placement import recognized
 from einsql.ir.layout import Entry, Layout, Partial, Replicate, Scattered, Shard
+from einsql.ir.tra import kernel_typing
 from einsql.ir.tra import typing as tra_typing
-from einsql.ir.tra.block_schema import BlockSchema, Cuts, codes, over_keys, shown
+from einsql.ir.tra.block_schema import BlockSchema, Cuts, Dims, codes, over_keys, shown
+from einsql.ir.tra.kernels import Merge, reductions
 
 Law = Entry | np.ndarray
 """The entry of a mesh axis, or int64 (keys,), the coordinates of keys without a law."""
@@ -76,7 +78,7 @@ def moved(source: PhysicalSchema, layout: Layout) -> PhysicalSchema:
 
 
 @remembered
-def recut(source: PhysicalSchema, cuts: Cuts, layout: Layout) -> PhysicalSchema:
+def recut(source: PhysicalSchema, cuts: Cuts | Dims, layout: Layout) -> PhysicalSchema:
     """Π with a shuffle: the same tensor in other blocks and at other sites.
 
     Raises:
@@ -203,7 +205,7 @@ def emitted(source: BlockSchema, emit: Emit | None) -> BlockSchema:
 def chained(blocks: BlockSchema, kernels: Iterable[EinSum]) -> BlockSchema:
     """The relation after a chain of kernels."""
     for kernel in kernels:
-        blocks = tra_typing.transform_schema(blocks, kernel)
+        blocks = kernel_typing.transform_schema(blocks, kernel)
     return blocks
 
 
@@ -239,7 +241,7 @@ def renamed(source: PhysicalSchema, keys: tuple[Expr, ...]) -> PhysicalSchema:
 def aggregated(
     source: PhysicalSchema,
     group_by: tuple[int, ...],
-    reduce: str,
+    merge: Merge,
     inner: tuple[EinSum, ...],
     finish: tuple[EinSum, ...],
     where: Expr,
@@ -249,7 +251,7 @@ def aggregated(
     Args:
         source: The relation.
         group_by: The result's keys.
-        reduce: The reduction ⊕.
+        merge: The reduction ⊕ of each field.
         inner: Kernels applied to every array before the merge.
         finish: Kernels applied to every merged array.
         where: A condition on the result's keys; other groups are skipped.
@@ -259,14 +261,14 @@ def aggregated(
             reads parts.
         ProgrammingError: Keys, reduction or kernels do not fit.
     """
-    if source.merge not in (None, reduce):
-        raise IntegrityError(f"Parts of a {source.merge} cannot be merged by {reduce}")
+    if source.merge not in (None, merge):
+        raise IntegrityError(f"Parts of a {source.merge} cannot be merged by {merge}")
     before = source if where == TRUE else filtered(source, over_groups(where, group_by))
-    blocks = tra_typing.aggregate_schema(chained(before.blocks, inner), group_by, reduce)
-    layout, parts = _grouped(before, group_by, blocks, reduce)
+    blocks = tra_typing.aggregate_schema(chained(before.blocks, inner), group_by, merge)
+    layout, parts = _grouped(before, group_by, blocks, merge)
     late = [*(finish if parts else ()), *(inner if source.parts else ())]
-    if not all(distributes(k, reduce) for k in late):
-        raise IntegrityError(f"A kernel of a local aggregation would read parts of a {reduce}")
+    if not all(distributes(k, merge) for k in late):
+        raise IntegrityError(f"A kernel of a local aggregation would read parts of a {merge}")
     return PhysicalSchema(chained(blocks, finish), layout, source.sites, parts)
 
 
@@ -276,7 +278,7 @@ def over_groups(where: Expr, group_by: Sequence[int]) -> Expr:
 
 
 def _grouped(
-    source: PhysicalSchema, group_by: Sequence[int], blocks: BlockSchema, reduce: str
+    source: PhysicalSchema, group_by: Sequence[int], blocks: BlockSchema, merge: Merge
 ) -> tuple[Layout, Parts | None]:
     """The sites of groups: where members of a group have several coordinates, it has parts."""
     mesh = source.layout.mesh
@@ -288,7 +290,7 @@ def _grouped(
         elif isinstance(entry, Replicate):
             laws.append(entry)
         else:
-            laws.append(Partial(reduce))
+            laws.append(Partial(", ".join(reductions(merge))))
             spans.append(n)
     if not spans:
         return Layout(mesh, tuple(e for e in laws if not isinstance(e, np.ndarray))), None
@@ -306,7 +308,7 @@ def _grouped(
     if not partial:
         return layout, None
     whole = tuple(1 + k for k in range(len(spans)) if k not in partial)
-    return layout, Parts.of(reduce, present.any(axis=whole).reshape(blocks.count, -1))
+    return layout, Parts.of(merge, present.any(axis=whole).reshape(blocks.count, -1))
 
 
 def _members(

@@ -14,8 +14,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from einsql.core.schema import DType, Field, Schema
-from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Output, Value
+from einsql.core.schema import Field, Key, Schema
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Operand, Output, Value
+from einsql.ir.einsum.partial_states import state_fields
 from einsql.ir.ia import plan as ia
 from einsql.ir.ia.typing import Tiled, emitted
 from einsql.ir.layout import Tiles
@@ -31,8 +32,8 @@ from einsql.ir.spmd.program import (
     View,
     relation_of,
 )
-from einsql.ir.tra.block_schema import Cuts, over_keys
-from einsql.ir.tra.kernels import VALUE, operand
+from einsql.ir.tra.block_schema import Cuts, cut_dims, over_keys
+from einsql.ir.tra.kernels import VALUE, Merge, reductions
 from einsql.ir.tra.typing import assembled
 from einsql.optimizer.lowering.prune import pruned
 from einsql.optimizer.lowering.tiles import (
@@ -137,7 +138,7 @@ class _Lowering:
     def _scan(self, node: ia.Scan) -> Relation:
         keys, holders = node.schema.blocks.key_array(), node.schema.holders
         copies, tensor = Copies.of(holders), node.tensor
-        areas = _intervals(keys[copies.rows], node.cuts)
+        areas = node.schema.blocks.boxes()[copies.rows]
         lows = np.array([k.lo for k in tensor.schema.keys], np.int64).reshape(-1, 1)
         load = self._step(Load(tensor, Tiles(copies.sites, areas + lows, copies.repeated)))
         (field,) = tensor.schema.fields
@@ -167,11 +168,11 @@ class _Lowering:
         """Blocks are cut from one at their site, or assembled from all that they intersect."""
         old, senders = assembled(node.source.schema.blocks, "Repartition"), source.senders()
         have = Copies.of(senders.holders)
-        tiles = Tiles(have.sites, _intervals(source.keys[have.rows], old), have.repeated)
+        tiles = Tiles(have.sites, _boxes(old, source.keys)[have.rows], have.repeated)
         first = self._view(source.step, have.of_relation(senders), tiles)
         keys, holders = node.schema.blocks.key_array(), node.schema.holders
         copies = Copies.of(holders)
-        areas = _intervals(keys[copies.rows], node.cuts)
+        areas = node.schema.blocks.boxes()[copies.rows]
         row = rows_of(source.keys, _containers(old, areas))
         here = senders.holders[row, 0] == copies.sites[:, None]
         inside = have.numbers[row, 0, here.argmax(axis=1)]
@@ -306,15 +307,15 @@ class _Lowering:
         else:
             tiles = copies.tiles(keys, self.steps[step].tiles.areas[members[:, 0]])
             partial = node.schema.merge is not None
-            merge = self.merging(step, node.reduce)
+            merge = self.merging(step, node.merge)
             step = self._step(Complete(step, merge, tiles, members, moves, partial))
             numbers = copies.numbers
         return self._applied(node.finish, Relation(step, keys, holders, numbers))
 
-    def merging(self, step: int, reduce: str) -> EinSum:
-        """The node that merges tiles of a step element by element, in their own type."""
-        (field,) = relation_of(self.steps, step).schema.fields
-        return _merging(reduce, self.steps[step].tiles.areas.shape[1], field.dtype)
+    def merging(self, step: int, merge: Merge) -> EinSum:
+        """The node that merges records of a step element by element, in their own types."""
+        fields = relation_of(self.steps, step).schema.fields
+        return _merging(reductions(merge), self.steps[step].tiles.areas.shape[1], fields)
 
     def _local_parts(
         self, source: Relation, group: np.ndarray, copies: Copies
@@ -368,7 +369,7 @@ class _Lowering:
         if (
             isinstance(first, Complete)
             and not first.collectives
-            and first.node is self.merging(source.step, node.reduce)
+            and first.node is self.merging(source.step, node.merge)
             and self._readers[id(move.source)] == 1
         ):  # sites merge their parts before they send them
             nested = np.where(members[..., None] >= 0, first.parts[members], -1)
@@ -381,11 +382,17 @@ class _Lowering:
 
 
 @lru_cache(maxsize=512)
-def _merging(reduce: str, rank: int, dtype: DType) -> EinSum:
+def _merging(merge: tuple[str, ...], rank: int, fields: tuple[Field, ...]) -> EinSum:
     labels = tuple(f"d{n}" for n in range(rank))
-    output = Output(VALUE, (Value(0, VALUE, dtype),), dtype, reduce)
+    read = {f.name: Value(0, f.name, f.dtype) for f in fields}
+    outputs = (
+        Output(f.name, tuple(read[x] for x in state_fields(f.name, reduce)[:2]), f.dtype, reduce)
+        for f, reduce in zip(fields, merge, strict=True)
+    )
+    keys = tuple(Key(x, 0, 1) for x in labels)
+    records = Operand(Input("x0", Schema(keys, fields)), labels)
     axes = tuple(Axis(x, 0, 1) for x in labels)
-    return EinSum(axes, (operand(0, labels, dtype),), TRUE, labels, (output,))
+    return EinSum(axes, (records,), TRUE, labels, tuple(outputs))
 
 
 def _result_areas(kernel: EinSum, operands: Sequence[np.ndarray], count: int) -> np.ndarray:
@@ -411,11 +418,9 @@ def _at_hand(numbers: np.ndarray, source: int) -> np.ndarray:
     return np.stack([np.where(numbers >= 0, source, -1), numbers], axis=1)
 
 
-def _intervals(keys: np.ndarray, cuts: Cuts) -> np.ndarray:
+def _boxes(cuts: Cuts, keys: np.ndarray) -> np.ndarray:
     """The positions of blocks in their tensor, int64 (blocks, axes, 2); key i cuts axis i."""
-    axes = [
-        np.stack([np.array(c)[k], np.array(c)[k + 1]], 1) for c, k in zip(cuts, keys.T, strict=True)
-    ]
+    axes = [dim.intervals(keys) for dim in cut_dims(cuts)]
     return np.stack(axes, axis=1) if axes else np.zeros((len(keys), 0, 2), np.int64)
 
 

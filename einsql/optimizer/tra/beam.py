@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from einsql.errors import IntegrityError, InterfaceError, ProgrammingError, suggest
-from einsql.ir.ia.plan import Node, children, operation, walk, with_children
+from einsql.ir.ia.plan import LocalJoin, Node, children, operation, walk, with_children
 from einsql.ir.ia.printer import format_implementation
 from einsql.ir.ia.typing import remembering
 from einsql.ir.tra import plan as tra
@@ -156,6 +156,8 @@ def search(
     if most_plans is None:
         arrays = sum(n.schema.blocks.count for n in walk(root))
         most_plans = min(MOST_PLANS, MOST_ARRAYS // max(1, arrays))
+    if any(isinstance(n, LocalJoin) and n.domain is not None for n in walk(root)):
+        most_plans = 1  # the rules rewrite templates
     rules = [r for r in RULES if r.name not in disabled]
     with remembering():
         return _searched(root, weights or Weights(), rules, most_plans, tick)

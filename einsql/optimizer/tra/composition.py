@@ -53,7 +53,7 @@ def map_into_aggregation(node: Node) -> Iterator[Build]:
     match node:
         case LocalMap(source=LocalAggregate() as inner, keys=None, emit=None):
             yield lambda: replace(inner, finish=chained(inner.finish, node.kernels))
-            if not inner.finish and all(distributes(k, inner.reduce) for k in node.kernels):
+            if not inner.finish and all(distributes(k, inner.merge) for k in node.kernels):
                 yield lambda: replace(inner, inner=chained(inner.inner, node.kernels))
 
 

@@ -13,10 +13,12 @@ from math import prod
 
 import numpy as np
 
+from einsql.core.boxes import volumes
 from einsql.core.mappings import memoized
-from einsql.ir.einsum.flops import flops
+from einsql.ir.einsum.flops import flops, flops_at_point
 from einsql.ir.einsum.graph import TRUE, EinSum
 from einsql.ir.ia.join_typing import joined
+from einsql.ir.ia.physical_schema import PhysicalSchema
 from einsql.ir.ia.plan import (
     Bcast,
     Kernels,
@@ -32,7 +34,8 @@ from einsql.ir.ia.plan import (
     walk,
 )
 from einsql.ir.ia.typing import aggregated, filtered, mapped, over_groups
-from einsql.ir.tra.block_schema import BlockSchema
+from einsql.ir.tra.block_schema import BlockSchema, Domain
+from einsql.ir.tra.kernel_typing import domain_cells
 from einsql.ir.tra.kernels import instantiate
 
 Shape = tuple[int, ...]
@@ -170,13 +173,25 @@ def _work(node: Node) -> Iterator[_Work]:
             yield _Work(operations, classes, read.holders)
         case LocalJoin():
             schemas = tuple(s.schema for s in node.sources)
-            match = joined(schemas, node.keys, node.kernels, node.where, None)
+            match = joined(schemas, node.keys, node.kernels, node.where, None, node.domain)
+            if node.domain is not None:
+                yield _cell_work(node.kernels[0], node.domain, match)
+                return
             operands = [(s.blocks, p) for s, p in zip(schemas, node.keys, strict=True)]
             classes, shapes = _shapes(operands, match.blocks.key_array())
             operations = [chain_flops(node.kernels, s) for s in shapes]
             yield _Work(operations, classes, match.holders)
         case LocalAggregate():
             yield from _aggregate_work(node)
+
+
+def _cell_work(kernel: EinSum, domain: Domain, match: PhysicalSchema) -> _Work:
+    """The operations of a complete EinSum, whose matches are cells of its domain."""
+    cut = [label for label, _ in domain]
+    other = prod(a.extent for a in kernel.axes if a.define is None and a.label not in cut)
+    points = volumes(domain_cells(kernel, domain, match.blocks)) * other
+    each, classes = np.unique(points * flops_at_point(kernel), return_inverse=True)
+    return _Work(each.tolist(), classes.reshape(-1), match.holders)
 
 
 def _aggregate_work(node: LocalAggregate) -> Iterator[_Work]:
@@ -187,7 +202,7 @@ def _aggregate_work(node: LocalAggregate) -> Iterator[_Work]:
     operations = [chain_flops(node.inner, s) + prod(_after(node.inner, s)) for s in shapes]
     yield _Work(operations, classes, read.holders)
     if node.finish:
-        inner = aggregated(read, node.group_by, node.reduce, node.inner, (), TRUE)
+        inner = aggregated(read, node.group_by, node.merge, node.inner, (), TRUE)
         classes, shapes = _shapes([(inner.blocks, None)], inner.blocks.key_array())
         yield _Work([chain_flops(node.finish, s) for s in shapes], classes, inner.holders)
 
@@ -207,11 +222,11 @@ def _shapes(
     classes, count = np.zeros(len(keys), np.int64), 1
     for blocks, places in operands:
         for dim in blocks.dims:
-            if dim.key is not None:
-                number = np.unique(dim.extents, return_inverse=True)[1].reshape(-1)
-                place = dim.key if places is None else places[dim.key]
-                of_dim = int(number.max()) + 1
-                classes = classes * of_dim + number[keys[:, place]]
+            if dim.relative.keys:
+                extents = dim.over(keys if places is None else keys[:, list(places)])
+                number = np.unique(extents, return_inverse=True)[1].reshape(-1)
+                of_dim = int(number.max(initial=0)) + 1
+                classes = classes * of_dim + number
                 count *= of_dim
     if count > 1:
         _, first, classes = np.unique(classes, return_index=True, return_inverse=True)

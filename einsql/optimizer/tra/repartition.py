@@ -103,7 +103,7 @@ def two_phases(node: Node) -> Iterator[Build]:
     moved: Node = Bcast(first)
     if isinstance(move, Shuffle):
         moved = Shuffle(first, tuple(node.group_by.index(k) for k in dims))
-    yield lambda: LocalAggregate(moved, groups, node.reduce, finish=node.finish)
+    yield lambda: LocalAggregate(moved, groups, node.merge, finish=node.finish)
 
 
 def join_ways(node: Node) -> Iterator[Build]:
