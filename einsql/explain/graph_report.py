@@ -82,6 +82,7 @@ def graph_report(
         program=program,
         strategy=cut.strategy,
         notice=cut.notice or None,
+        plan_file=cut.plan_file or None,
         cost=settings.cost,
         sites=cut.sites,
         total=TotalReport(

@@ -6,7 +6,7 @@ Only statements over several sites import this module; it imports the optimizer'
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from einsql.core.lazy_module import LazyModule
@@ -16,7 +16,9 @@ from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Arrays, GraphExecutor
 from einsql.ir.einsum.graph import Node
 from einsql.ir.spmd.program import Program as Placed
-from einsql.optimizer.decomposition import Decomposition, Floats, Objective, Seconds, decompose
+from einsql.optimizer.decomposition import Decomposition, Floats, Objective, Seconds
+from einsql.optimizer.decomposition.decompose import cut_problem
+from einsql.optimizer.decomposition.problem import problem_of
 from einsql.optimizer.placement.fuse_steps import joined
 from einsql.optimizer.placement.placement import place
 from einsql.planner.compile import check_domains, compiler, grouping, joining
@@ -25,7 +27,9 @@ from einsql.storage.fields import PlacedFields
 if TYPE_CHECKING:
     from einsql.engine.ranks import program as rank_program
     from einsql.engine.ranks.driver import Cluster
-else:  # imported for plans on ranks only
+    from einsql.planner import plan_files
+else:  # imported for plans on ranks, and for plan files, only
+    plan_files = LazyModule("einsql.planner.plan_files")
     rank_program = LazyModule("einsql.engine.ranks.program")
 
 
@@ -33,10 +37,18 @@ def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
     """Returns the division of a graph over the sites, and the program of the sites.
 
     Raises:
-        Error: See `check_domains`.
+        Error: See `check_domains`, or the plan file of the settings does not fit the graph.
     """
     check_domains(root)
-    cut = decompose(root, settings.sites, settings.strategy, objective_of(settings))
+    objective = objective_of(settings)
+    problem = problem_of(root, settings.sites)
+    if settings.plan is None or settings.sites == 1:
+        cut = cut_problem(problem, settings.sites, settings.strategy, objective)
+    else:
+        use = plan_files.use_of(settings.plan, root, problem, objective.memory, settings.sites)
+        cut = cut_problem(problem, settings.sites, settings.strategy, objective, use.pins)
+        notices = filter(None, (use.notice, cut.notice))
+        cut = replace(cut, plan_file=use.summary, notice="; ".join(notices))
     placed, find = place(root, cut), grouping(settings)
     return cut, placed if find is None else joined(placed, (g.nodes for g in find((root,))))
 

@@ -23,8 +23,10 @@ from einsql.sql.parser.tokens import is_name_or_value, tokenize
 
 if TYPE_CHECKING:
     from einsql.hybrid import hybrid_query
+    from einsql.planner import plan_files
     from einsql.session import dispatch
-else:  # imported for statements that DuckDB runs in part, and for statements other than queries
+else:  # imported for plan files, statements that DuckDB runs in part, and others than queries
+    plan_files = LazyModule("einsql.planner.plan_files")
     hybrid_query = LazyModule("einsql.hybrid.hybrid_query")
     dispatch = LazyModule("einsql.session.dispatch")
 
@@ -67,6 +69,8 @@ def run_statement(ctx: Context, source: Source) -> Outcome:
         Error: The statement is wrong or fails; the position is in the statement's text.
     """
     ctx.store.refresh()
+    if ctx.settings.plan is not None:
+        plan_files.refresh(ctx)
     statement, doubt = with_room(partial(parse, source.text), source.depth)
 
     def plan_and_run() -> tuple[PreparedStatement, Outcome | None]:
@@ -99,6 +103,8 @@ def run_cached(ctx: Context, text: str) -> Outcome | None:
     """
     if ctx.duck.aborted:
         return None
+    if ctx.settings.plan is not None:
+        plan_files.refresh(ctx)
     cached = ctx.plans.find(text, ctx.parameters)
     if cached is None:
         return None
