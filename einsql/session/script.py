@@ -69,8 +69,6 @@ def run_statement(ctx: Context, source: Source) -> Outcome:
         Error: The statement is wrong or fails; the position is in the statement's text.
     """
     ctx.store.refresh()
-    if ctx.settings.plan is not None:
-        plan_files.refresh(ctx)
     statement, doubt = with_room(partial(parse, source.text), source.depth)
 
     def plan_and_run() -> tuple[PreparedStatement, Outcome | None]:
@@ -88,6 +86,8 @@ def run_statement(ctx: Context, source: Source) -> Outcome:
 
 def _run_on_remaining(ctx: Context, source: Source) -> Outcome:
     """Runs a statement, and repeats it if MPI ranks are lost and others remain."""
+    if ctx.settings.plan is not None:
+        plan_files.refresh(ctx)
     while True:
         try:
             return run_statement(ctx, source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -162,13 +163,12 @@ class _Form:
         return item.value
 
     def _integer(self, item: Item, what: str, least: int, most: int | None = None) -> int:
-        value = item.value
-        right = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        if not right or (most is not None and isinstance(value, int) and value > most):
-            limit = f"at least {least}" if most is None else f"{least} to {most}"
-            raise self._wrong(item.at, f"{what} must be an integer, {limit}")
-        assert isinstance(value, int)
-        return value
+        number = item.value
+        highest = math.inf if most is None else most
+        if isinstance(number, int) and not isinstance(number, bool) and least <= number <= highest:
+            return number
+        limit = f"at least {least}" if most is None else f"{least} to {most:,}"
+        raise self._wrong(item.at, f"{what} must be an integer, {limit}")
 
     def _refuse_repeated(self, items: Iterable[Item], reason: str) -> None:
         seen: set[object] = set()
