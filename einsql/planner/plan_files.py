@@ -11,7 +11,7 @@ from einsql.core.plan_text import PlanText, Stamp
 from einsql.errors import OperationalError
 from einsql.ir.einsum.graph import Node
 from einsql.optimizer.decomposition.pinned import NO_PINS, Pins
-from einsql.optimizer.decomposition.problem import Problem
+from einsql.optimizer.decomposition.problem import problem_of
 from einsql.optimizer.plan_files.fingerprint import fingerprint
 from einsql.optimizer.plan_files.pins import pins_of
 from einsql.optimizer.plan_files.plan_file import read_plan_file
@@ -44,13 +44,12 @@ class PlanUse:
     notice: str = ""
 
 
-def use_of(plan: PlanText, root: Node, problem: Problem, memory: int | None, sites: int) -> PlanUse:
+def use_of(plan: PlanText, root: Node, memory: int | None, sites: int) -> PlanUse:
     """Returns the cuts that a plan file has for a graph.
 
     Args:
         plan: The plan file of the session.
         root: The optimised graph.
-        problem: The decomposition problem of the graph.
         memory: The most bytes of a cell; None for no limit.
         sites: The number of sites.
 
@@ -74,6 +73,7 @@ def use_of(plan: PlanText, root: Node, problem: Problem, memory: int | None, sit
             notice=f"'{plan.path}' is for {file.sites:,} sites, and there are {sites:,}; "
             f"the statement with the fingerprint {own} is planned without the file",
         )
+    problem = problem_of(root, sites)
     pins = pins_of(file, graph, problem, memory)
     operations = sum(v.computes for v in problem.vertices)
     return PlanUse(pins, f"'{plan.path}' cuts {len(pins)} of {operations} operations")

@@ -16,11 +16,9 @@ from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Arrays, GraphExecutor
 from einsql.ir.einsum.graph import Node
 from einsql.ir.spmd.program import Program as Placed
-from einsql.optimizer.decomposition import Decomposition, Floats, Objective, Seconds
-from einsql.optimizer.decomposition.decompose import cut_problem
-from einsql.optimizer.decomposition.problem import problem_of
+from einsql.optimizer.decomposition import Floats, Objective, Seconds
 from einsql.optimizer.placement.fuse_steps import joined
-from einsql.optimizer.placement.placement import place
+from einsql.optimizer.site_optimizer import SitePlan, plan_sites
 from einsql.planner.compile import check_domains, compiler, grouping, joining
 from einsql.storage.fields import PlacedFields
 
@@ -33,24 +31,30 @@ else:  # imported for plans on ranks, and for plan files, only
     rank_program = LazyModule("einsql.engine.ranks.program")
 
 
-def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
-    """Returns the division of a graph over the sites, and the program of the sites.
+def sited(root: Node, settings: Settings) -> SitePlan:
+    """Returns the plan of a graph over the sites of the settings.
 
     Raises:
         Error: See `check_domains`, or the plan file of the settings does not fit the graph.
     """
     check_domains(root)
-    objective = objective_of(settings)
-    problem = problem_of(root, settings.sites)
-    if settings.plan is None or settings.sites == 1:
-        cut = cut_problem(problem, settings.sites, settings.strategy, objective)
-    else:
-        use = plan_files.use_of(settings.plan, root, problem, objective.memory, settings.sites)
-        cut = cut_problem(problem, settings.sites, settings.strategy, objective, use.pins)
-        notices = filter(None, (use.notice, cut.notice))
-        cut = replace(cut, plan_file=use.summary, notice="; ".join(notices))
-    placed, find = place(root, cut), grouping(settings)
-    return cut, placed if find is None else joined(placed, (g.nodes for g in find((root,))))
+    plan = _planned(root, settings)
+    find = grouping(settings)
+    if find is None:
+        return plan
+    return replace(plan, program=joined(plan.program, (g.nodes for g in find((root,)))))
+
+
+def _planned(root: Node, settings: Settings) -> SitePlan:
+    """Returns the plan of a graph by the strategy of the settings, or by their plan file."""
+    sites, strategy = settings.sites, settings.strategy
+    objective, disabled = objective_of(settings), settings.disabled_rules
+    if settings.plan is None or sites == 1:
+        return plan_sites(root, sites, strategy, objective, disabled)
+    use = plan_files.use_of(settings.plan, root, objective.memory, sites)
+    plan = plan_sites(root, sites, strategy, objective, disabled, use.pins)
+    notice = "; ".join(filter(None, (use.notice, plan.cut.notice)))
+    return replace(plan, cut=replace(plan.cut, plan_file=use.summary, notice=notice))
 
 
 def objective_of(settings: Settings) -> Objective:
@@ -69,13 +73,11 @@ class OnSites:
     """A graph over several sites.
 
     Attributes:
-        cut: The division of each operation.
-        placed: The program of the sites.
+        plan: The cuts, the program and the applied rules.
         program: The executor: MPI ranks, or virtual sites in this process.
     """
 
-    cut: Decomposition
-    placed: Placed
+    plan: SitePlan
     program: GraphExecutor
 
 
@@ -96,8 +98,8 @@ def on_sites(
     Raises:
         Error: See `check_domains`.
     """
-    cut, placed = sited(root, settings)
-    return OnSites(cut, placed, _program(placed, root.schema, settings, cluster, note))
+    plan = sited(root, settings)
+    return OnSites(plan, _program(plan.program, root.schema, settings, cluster, note))
 
 
 def _program(

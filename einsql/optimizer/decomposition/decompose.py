@@ -84,7 +84,12 @@ class Decomposition:
 
 
 def decompose(
-    root: Node, sites: int, strategy: str = "eindecomp", objective: Objective = FLOATS
+    root: Node,
+    sites: int,
+    strategy: str = "eindecomp",
+    objective: Objective = FLOATS,
+    disabled: frozenset[str] = frozenset(),
+    pins: Pins = NO_PINS,
 ) -> Decomposition:
     """Cuts every operation of a graph.
 
@@ -94,13 +99,15 @@ def decompose(
         strategy: A name in STRATEGIES; `data` takes a label, `data:batch`. If it does not
             apply, `eindecomp` cuts.
         objective: The objective to minimise, with its memory limit.
+        disabled: Names of rules that no cut may imply, unless each of an operation's does.
+        pins: The cuts of a plan file, which the strategy keeps.
 
     Raises:
         InterfaceError: There is no such strategy.
         OperationalError: Optimality was requested and not proven in time, or an operation
             takes more memory than the objective allows.
     """
-    return cut_problem(problem_of(root, sites), sites, strategy, objective)
+    return cut_problem(problem_of(root, sites, disabled), sites, strategy, objective, pins)
 
 
 def cut_problem(
@@ -117,7 +124,7 @@ def cut_problem(
         sites: As in `decompose`.
         strategy: As in `decompose`.
         objective: As in `decompose`.
-        pins: The cuts of a plan file, which the strategy keeps.
+        pins: As in `decompose`.
 
     Raises:
         Error: See `decompose`.
@@ -133,6 +140,32 @@ def cut_problem(
         strategy = "eindecomp"
         schedules = STRATEGIES[strategy].choose(rest, sites, "", objective)
     schedules = with_copies(problem, schedules, pins)
+    return decomposition(published, schedules, sites, strategy, objective, pins, notice)
+
+
+def decomposition(
+    published: Problem,
+    schedules: Schedules,
+    sites: int,
+    strategy: str,
+    objective: Objective,
+    pins: Pins = NO_PINS,
+    notice: str = "",
+) -> Decomposition:
+    """The decomposition by schedules that were chosen before.
+
+    Args:
+        published: The problem with publishing vertices.
+        schedules: The schedules of the other vertices.
+        sites: p, the number of sites.
+        strategy: The strategy that chose them.
+        objective: The objective of their cost.
+        pins: The cuts of a plan file among them.
+        notice: As in `Decomposition`.
+
+    Raises:
+        OperationalError: A cell takes more memory than the objective allows.
+    """
     schedules, cost = completed(published, schedules, sites, objective)
     cuts = _cuts(published, schedules, sites, objective, pins)
     return Decomposition(strategy, sites, cuts, cost, notice)
