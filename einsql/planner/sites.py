@@ -53,8 +53,8 @@ def _planned(root: Node, settings: Settings) -> SitePlan:
         return plan_sites(root, sites, strategy, objective, disabled)
     use = plan_files.use_of(settings.plan, root, objective.memory, sites)
     plan = plan_sites(root, sites, strategy, objective, disabled, use.pins)
-    notice = "; ".join(filter(None, (use.notice, plan.cut.notice)))
-    return replace(plan, cut=replace(plan.cut, plan_file=use.summary, notice=notice))
+    cut = replace(plan.cut, plan_file=use.summary, plan_notice=use.notice)
+    return replace(plan, cut=cut)
 
 
 def objective_of(settings: Settings) -> Objective:

@@ -66,8 +66,9 @@ class Decomposition:
         sites: The number of sites.
         cuts: One for each operation.
         cost: The cost of the choice, in the unit of the objective.
-        notice: The reason why the requested strategy or plan file was replaced; empty if none was.
+        notice: The reason why the requested strategy was replaced; empty if it was not.
         plan_file: The plan file that gave cuts, as EXPLAIN shows it; empty without one.
+        plan_notice: The reason why the session's plan file gave none; empty if it gave some.
     """
 
     strategy: str
@@ -76,6 +77,7 @@ class Decomposition:
     cost: float
     notice: str = ""
     plan_file: str = ""
+    plan_notice: str = ""
 
     @property
     def floats(self) -> float:
