@@ -146,6 +146,8 @@ def test_nothing_is_overwritten_and_a_failed_export_leaves_nothing(tmp_path: Pat
         con.execute(f"EXPORT PLAN '{tmp_path}/no/p.json' FOR {PRODUCT}")
     for inner, reason in (
         ("SELECT q FROM x", "q"),
+        ("SELECT i, q FROM x ORDER BY q", '"q"'),
+        ("SELECT upper('a') AS a", "no plan over elements"),
         ("SHOW TENSORS", "no plan over elements"),
         ("INSERT INTO w VALUES (0, 1)", "no plan over elements"),
         ("EXPLAIN SELECT 1", "EXPLAIN has none"),

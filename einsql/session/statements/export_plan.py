@@ -90,7 +90,7 @@ def _fragment_entries(ctx: Context, statement: st.ExportPlan, refusal: Error) ->
     """Returns an entry for each fragment of a statement that DuckDB runs.
 
     Raises:
-        Error: The refusal, if DuckDB may not run the statement.
+        Error: The refusal, if DuckDB may not run the statement, or an error of DuckDB's binder.
     """
     if ctx.settings.fallback == "off" or not hybrid_plan.is_outside(refusal):
         raise refusal
@@ -100,6 +100,8 @@ def _fragment_entries(ctx: Context, statement: st.ExportPlan, refusal: Error) ->
     is_statement = isinstance(inner, st.DuckDBStatement | st.Change)
     split = hybrid_plan.split_duckdb_statement if is_statement else hybrid_plan.split
     hybrid = split(ctx, text)
+    if not hybrid.parts.fragments and not is_statement:
+        hybrid_plan.duckdb_plan(ctx, hybrid, False)  # raises if the query is wrong
     plans = [hybrid.runner.plan(f)[0].plan for f in hybrid.parts.fragments]
     return [_entry(f"SELECT {n}", p) for n, p in enumerate(plans, 1) if isinstance(p, Plan)]
 
