@@ -1,0 +1,74 @@
+"""The plans of a statement in the tensor-relational and the implementation algebra, for EXPLAIN.
+
+Planning does not build them for a statement over elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from einsql.core.settings import Settings
+from einsql.engine.step import Tick
+from einsql.ir.einsum.graph import EinSum, walk
+from einsql.ir.tra import plan as ra
+from einsql.optimizer.tra import RULES, Implemented, implement
+from einsql.optimizer.tra.lower import lower_graph_fields
+from einsql.planner.plan import Plan
+from einsql.planner.tile_plan import TilePlan
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The plans of a statement between its graph and its program.
+
+    Attributes:
+        tra: The tensor-relational plan of each relation of the result, by title. The title of a
+            single relation is empty.
+    """
+
+    tra: Mapping[str, ra.Node]
+    settings: Settings
+    sited: Implemented | None
+
+    def ia(self, tick: Tick) -> dict[str, Implemented]:
+        """Returns the plans of the implementation algebra by the titles of `tra`.
+
+        Args:
+            tick: Callback with the completed fraction of a search; raises to cancel.
+        """
+        if self.sited is not None:
+            return {"": self.sited}
+        disabled = self.settings.disabled_rules & {rule.name for rule in RULES}
+        return {
+            title: implement(relation, self.settings.sites, disabled=disabled, tick=tick)
+            for title, relation in self.tra.items()
+        }
+
+
+def levels_of(plan: Plan | TilePlan, settings: Settings) -> Levels:
+    """Returns the levels of a plan; on one site every relation over elements is one tile.
+
+    Args:
+        plan: The plan.
+        settings: The settings of the plan.
+
+    Raises:
+        NotSupportedError: The result of the statement is a stored tensor.
+    """
+    if isinstance(plan, TilePlan):
+        return Levels({"": plan.node}, settings, plan.program.sited)
+    roots = plan.optimized.roots
+    nodes = [n for n in walk(*roots) if isinstance(n, EinSum)]
+    cuts = () if plan.cut is None else plan.cut.cuts
+    parts = dict(zip(nodes, (cut.parts for cut in cuts), strict=False))
+    relations = {
+        (n, name): relation
+        for n, root in enumerate(roots)
+        for name, relation in lower_graph_fields(root, parts).items()
+    }
+    if len(relations) == 1:
+        return Levels({"": next(iter(relations.values()))}, settings, None)
+    several = len(roots) > 1
+    titles = {f"root {n}: {name}" if several else name: r for (n, name), r in relations.items()}
+    return Levels(titles, settings, None)
