@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import reduce
 from itertools import groupby
 from operator import add
 from typing import TYPE_CHECKING
 
-from einsql.explain.levels import ChoiceReport, CutsReport, RuleReport, RulesReport, VectorReport
+from einsql.explain.levels import (
+    ChoiceReport,
+    CutRuleReport,
+    CutsReport,
+    RuleReport,
+    RulesReport,
+    VectorReport,
+)
 from einsql.optimizer.decomposition.derivation import Alternative, Choice, derivation
 from einsql.optimizer.decomposition.problem import problem_of
-from einsql.optimizer.tra import Cost, Costs, Implemented
+from einsql.optimizer.tra import RULES, Cost, Costs, Implemented
 from einsql.planner.sites import objective_of
 
 if TYPE_CHECKING:
     from einsql.core.settings import Settings
     from einsql.ir.einsum.graph import Node
-    from einsql.optimizer.decomposition import Decomposition
+    from einsql.optimizer.site_optimizer import SitePlan
 
 
-def cuts_report(root: Node, chosen: Decomposition, settings: Settings) -> CutsReport:
+_LAWS = {rule.name: rule.law for rule in RULES}
+
+
+def cuts_report(root: Node, plan: SitePlan, settings: Settings) -> CutsReport:
     """Returns the derivation of a tensor-relational plan: the choice of each operation's cut.
 
     Args:
         root: The graph.
-        chosen: Its cuts.
+        plan: Its plan for several sites.
         settings: The settings of the search.
     """
-    derived = derivation(problem_of(root, chosen.sites), chosen, objective_of(settings))
+    chosen = plan.cut
+    problem = problem_of(root, chosen.sites, settings.disabled_rules)
+    derived = derivation(problem, chosen, objective_of(settings))
     return CutsReport(
         source="einsum",
         strategy=chosen.strategy,
@@ -36,6 +49,18 @@ def cuts_report(root: Node, chosen: Decomposition, settings: Settings) -> CutsRe
         cost=chosen.cost,
         strategies=derived.strategies,
         choices=_choices(derived.choices),
+        rules=[
+            CutRuleReport(
+                rule=step.rule.value,
+                law=_LAWS[step.rule.value],
+                nodes=step.operations,
+                old=step.old,
+                new=step.new,
+                bytes_before=step.before,
+                bytes_after=step.after,
+            )
+            for step in plan.trace
+        ],
     )
 
 
@@ -43,7 +68,7 @@ def _choices(choices: Sequence[Choice]) -> list[ChoiceReport]:
     """Returns the choices, equal ones once."""
     equal: dict[str, list[Choice]] = {}
     for choice in choices:
-        equal.setdefault(repr((choice.viable, choice.taken, choice.runners_up)), []).append(choice)
+        equal.setdefault(repr(replace(choice, name="")), []).append(choice)
     return [
         ChoiceReport(
             nodes=[choice.name for choice in same],
@@ -51,6 +76,7 @@ def _choices(choices: Sequence[Choice]) -> list[ChoiceReport]:
             taken=_vector(same[0].taken),
             runners_up=[_vector(other) for other in same[0].runners_up],
             others=same[0].others,
+            rules=same[0].rules,
         )
         for same in equal.values()
     ]

@@ -118,8 +118,8 @@ class _Levels:
             for node in _nodes(title, tra.walk(root), tra.children, texts[title])
         ]
         derived = None
-        if self.verbose and isinstance(self.plan, Plan) and self.plan.cut is not None:
-            derived = cuts_report(self.plan.optimized.root, self.plan.cut, self.settings)
+        if self.verbose and isinstance(self.plan, Plan) and self.plan.site_plan is not None:
+            derived = cuts_report(self.plan.optimized.root, self.plan.site_plan, self.settings)
         return LevelReport(text=_titled(texts), nodes=nodes, derivation=derived)
 
     def _ia(self) -> LevelReport:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from einsql.core.units import duration
 from einsql.explain.cost_text import count
 from einsql.explain.levels import (
     ChoiceReport,
+    CutRuleReport,
     CutsReport,
     LevelReport,
     LevelsReport,
+    RuleReport,
     RulesReport,
     StepsReport,
     VectorReport,
@@ -60,6 +62,10 @@ def _cut_lines(report: CutsReport) -> Iterator[str]:
     names, cuts, costs = (max(len(row[n]) for row in rows) for n in range(3))
     for name, cut, cost, rest in rows:
         yield f"{name:{names}}  {cut:{cuts}}  {cost:>{costs}}  {rest}".rstrip()
+    for rule in report.rules:
+        changed = f"{_parts(rule.old)} becomes {_parts(rule.new)}"
+        yield f"{rule.rule}: {rule.law}"
+        yield f"  {_named(rule.nodes)}: {changed}; {_bytes(rule)}"
     totals = {report.strategy: report.cost} | dict(report.strategies)
     shown = [(_cost(c, report.unit), name) for name, c in totals.items()][:MOST_STRATEGIES]
     width = max(len(cost) for cost, _ in shown)
@@ -70,7 +76,7 @@ def _cut_lines(report: CutsReport) -> Iterator[str]:
 def _choice_rows(choice: ChoiceReport, unit: str) -> Iterator[tuple[str, str, str, str]]:
     """Yields the operations, the cut, the cost and a remark of each vector."""
     more = choice.others - len(choice.runners_up)
-    taken = f"taken of {choice.viable:,}"
+    taken = ", ".join([f"taken of {choice.viable:,}", *choice.rules])
     yield _named(choice.nodes), _cut(choice.taken), _cost(choice.taken.cost, unit), taken
     for n, other in enumerate(choice.runners_up):
         last = more > 0 and n == len(choice.runners_up) - 1
@@ -83,9 +89,16 @@ def _named(nodes: Sequence[str]) -> str:
 
 
 def _cut(vector: VectorReport) -> str:
-    parts = [f"{label}:{n}" for label, n in vector.partition.items() if n > 1]
-    parts += [f"copies:{vector.copies}"] if vector.copies > 1 else []
-    return " ".join(parts) or "whole"
+    copies = f" copies:{vector.copies}" if vector.copies > 1 else ""
+    return _parts(vector.partition) + copies
+
+
+def _parts(partition: Mapping[str, int]) -> str:
+    return " ".join(f"{label}:{n}" for label, n in partition.items() if n > 1) or "whole"
+
+
+def _bytes(rule: RuleReport | CutRuleReport) -> str:
+    return f"{rule.bytes_before:,} -> {rule.bytes_after:,} bytes sent"
 
 
 def _cost(cost: float, unit: str) -> str:
@@ -99,6 +112,6 @@ def _rule_lines(report: RulesReport) -> Iterator[str]:
     for rule in report.rules:
         times = f", {rule.fired:,} times" if rule.fired > 1 else ""
         yield f"{rule.rule}: {'as above' if rule.rule in printed else rule.law}"
-        yield f"  {rule.bytes_before:,} -> {rule.bytes_after:,} bytes sent{times}"
+        yield f"  {_bytes(rule)}{times}"
         printed.add(rule.rule)
     yield f"the cheapest of {report.considered:,} plans: {report.chosen}"

@@ -51,6 +51,7 @@ class ChoiceReport:
         taken: The vector that was taken.
         runners_up: The cheapest of the other vectors.
         others: The number of the other vectors, with the runners-up.
+        rules: The names of the rules whose outcome the vector implies.
     """
 
     nodes: Sequence[str]
@@ -58,6 +59,28 @@ class ChoiceReport:
     taken: VectorReport
     runners_up: Sequence[VectorReport]
     others: int
+    rules: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CutRuleReport:
+    """An application of a product rule to the cuts.
+
+    Attributes:
+        nodes: The ids of the operations whose cut changed.
+        old: The number of parts of each label before.
+        new: The number of parts of each label after.
+        bytes_before: The bytes that the placed program sent between sites before.
+        bytes_after: The bytes that it sends after.
+    """
+
+    rule: str
+    law: str
+    nodes: Sequence[str]
+    old: Mapping[str, int]
+    new: Mapping[str, int]
+    bytes_before: int
+    bytes_after: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +94,7 @@ class CutsReport:
         cost: The cost of the cuts that were taken.
         strategies: The cost of each strategy that applies to the graph.
         choices: The choices, producers first.
+        rules: The rules that changed a cut after the search.
     """
 
     source: str
@@ -79,6 +103,7 @@ class CutsReport:
     cost: float
     strategies: Mapping[str, float]
     choices: Sequence[ChoiceReport]
+    rules: Sequence[CutRuleReport]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -120,6 +120,29 @@ def test_costs_are_in_the_unit_of_the_objective(con: einsql.Connection) -> None:
     assert re.search(r"^total .* µs  by eindecomp$", str(plan), re.MULTILINE)
 
 
+def test_rules_that_changed_a_cut_follow_the_choices() -> None:
+    con = einsql.connect(config={"cost": "seconds", "jit": "never"})
+    for name, first, second, shape, parts in (
+        ("a", "i", "j", (32, 96), "i 2, j 4"),
+        ("b", "j", "k", (96, 128), "j 1, k 4"),
+        ("c", "k", "l", (128, 64), "k 1, l 1"),
+    ):
+        con.register(f"{name}_rows", np.ones(shape))
+        con.execute(
+            f"CREATE TENSOR {name} PARTITION BY ({parts}) AS "
+            f"SELECT d0 AS {first}, d1 AS {second}, val FROM {name}_rows"
+        )
+    sql = """WITH p AS (SELECT a.i, b.k, SUM(a.val * b.val) AS val FROM a JOIN b USING (j)
+    GROUP BY a.i, b.k) SELECT p.i, c.l, SUM(p.val * c.val) AS val FROM p JOIN c USING (k)
+    GROUP BY p.i, c.l"""
+    plan = con.explain(sql, sites=6, level="tra", verbose=True)
+    (rule,) = plan.to_dict()["levels"]["tra"]["derivation"]["rules"]
+    assert (rule["rule"], rule["nodes"], rule["new"]) == ("BMM", ["r0"], {"i": 2, "j": 1, "k": 1})
+    assert rule["bytes_after"] == plan.to_dict()["total"]["bytes_sent"] < rule["bytes_before"]
+    assert "\nBMM: X·Y = " in str(plan)
+    assert "\n  r0: i:2 k:3 becomes i:2; " in str(plan)
+
+
 # ---- other statements and options
 
 

@@ -138,7 +138,7 @@ class _Completing:
         for n, v in enumerate(self.problem.vertices):
             own = self._schedule(n)
             many = self.objective.repeated(own.copies)
-            v = read_by(v, own)
+            v = read_by(v, own.copies)
             key = (cost_key(v), own.vector.tobytes())
             if key not in self.alone:
                 vector = fitting(v, own.vector[None, :], self.objective.memory)
@@ -215,7 +215,7 @@ def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Flo
             per_vertex.append(FloatsMoved(0.0, 0.0, 0.0))
             continue
         own = schedules[n]
-        v = read_by(v, own)
+        v = read_by(v, own.copies)
         uses = tuple((u.axes, u.shape, u.width) for u in v.uses)
         fields = v.width, v.state_fields
         key = (v.extents, uses, v.keys, v.shape, fields, v.renames, own.vector.tobytes())
@@ -245,6 +245,6 @@ def is_everywhere(
     return own is not None and own.copies >= sites and own.calls == 1
 
 
-def read_by(v: Vertex, schedule: Schedule) -> Vertex:
+def read_by(v: Vertex, copies: int) -> Vertex:
     """The vertex for costing its reads: a renaming is free only in the cut of its operand."""
-    return replace(v, renames=False) if v.renames and schedule.copies > 1 else v
+    return replace(v, renames=False) if v.renames and copies > 1 else v
