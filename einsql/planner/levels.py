@@ -11,11 +11,18 @@ from dataclasses import dataclass
 from einsql.core.settings import Settings
 from einsql.engine.step import Tick
 from einsql.ir.einsum.graph import EinSum, walk
+from einsql.ir.ia.typing import remembering
 from einsql.ir.tra import plan as ra
-from einsql.optimizer.tra import RULES, Implemented, implement
+from einsql.optimizer.tra import RULES, Implemented, search, translate
 from einsql.optimizer.tra.lower import lower_graph_fields
 from einsql.planner.plan import Plan
 from einsql.planner.tile_plan import TilePlan
+
+MOST_LOCAL_PLANS = 256
+"""The maximum of plans of a search on one site, where rules only join local operations.
+
+A search of a hundred operations takes a second.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +46,18 @@ class Levels:
         """
         if self.sited is not None:
             return {"": self.sited}
+        sites = self.settings.sites
         disabled = self.settings.disabled_rules & {rule.name for rule in RULES}
-        return {
-            title: implement(relation, self.settings.sites, disabled=disabled, tick=tick)
-            for title, relation in self.tra.items()
-        }
+        with remembering():
+            return {
+                title: search(
+                    translate(relation, sites),
+                    disabled=disabled,
+                    most_plans=MOST_LOCAL_PLANS if sites == 1 else None,
+                    tick=tick,
+                )
+                for title, relation in self.tra.items()
+            }
 
 
 def levels_of(plan: Plan | TilePlan, settings: Settings) -> Levels:
