@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from einsql.engine.step import Measure, Tick
 from einsql.errors import NotSupportedError
-from einsql.explain.cost_report import operations_of
+from einsql.explain.cost_report import Operation, operations_of
 from einsql.explain.derivation_report import cuts_report, rules_report, total
 from einsql.explain.levels import LevelNode, LevelReport, LevelsReport, StepsReport
 from einsql.explain.report import StepReport
@@ -19,7 +19,7 @@ from einsql.ir.einsum.printer import format_graph, node_names
 from einsql.ir.ia import plan as ia
 from einsql.ir.ia.printer import format_implementation
 from einsql.ir.spmd.printer import format_groups, format_steps
-from einsql.ir.spmd.program import Complete, Exchange, Program, reads
+from einsql.ir.spmd.program import Complete, Exchange, Load, Program, reads
 from einsql.ir.tra import plan as tra
 from einsql.ir.tra.printer import format_plan
 from einsql.planner.levels import levels_of
@@ -151,10 +151,7 @@ class _Levels:
         derived = None
         if self.verbose:
             operations = operations_of(plan.cut, placed)
-            derived = StepsReport(
-                source="einsum",
-                steps={o.cut.name: [f"s{n}" for n in o.steps] for o in operations},
-            )
+            derived = StepsReport(source="einsum", steps=_steps_of(operations, placed))
         return LevelReport(text=text, nodes=_step_nodes(placed, headers), derivation=derived)
 
     def _over_elements(self, level: str, hint: str) -> Plan:
@@ -180,6 +177,19 @@ def _nodes(
         )
         for node, header in zip(nodes, _headers(text), strict=True)
     ]
+
+
+def _steps_of(operations: Sequence[Operation], placed: Program) -> dict[str, list[str]]:
+    """Returns the steps of each operation; a load belongs to the first operation that needs it."""
+    steps: dict[str, list[str]] = {}
+    loaded: set[int] = set()
+    for operation in operations:
+        numbers = {*operation.steps, *(s for n in operation.steps for s in reads(placed.steps[n]))}
+        loads = {n for n in numbers if isinstance(placed.steps[n], Load)} - loaded
+        loaded |= loads
+        shown = sorted({*loads, *operation.steps})
+        steps[operation.cut.name] = [f"s{n}" for n in shown]
+    return steps
 
 
 def _step_nodes(placed: Program, headers: Sequence[str]) -> list[LevelNode]:

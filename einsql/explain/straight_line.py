@@ -9,6 +9,7 @@ from einsql.core.units import data_size
 from einsql.engine.spilling_executor import peak
 from einsql.engine.step import Step
 from einsql.explain.levels import LevelNode, LevelReport, StepsReport
+from einsql.explain.operations import Measured
 from einsql.explain.report import StepReport
 from einsql.explain.text import measured_text, span
 from einsql.ir.einsum.graph import walk
@@ -35,7 +36,7 @@ def straight_line(
     names = [numbered[id(node)] for node in walk(*roots)]  # by slot
     computed = {t for step in steps for t in step.targets}
     texts = [
-        _format_step(n, step, names, computed) + measured_text(report.measured)
+        _format_step(n, step, report.measured, names, computed)
         for n, (step, report) in enumerate(zip(steps, reports, strict=True))
     ]
     nodes = [
@@ -56,7 +57,9 @@ def straight_line(
     )
 
 
-def _format_step(number: int, step: Step, names: Sequence[str], computed: Set[int]) -> str:
+def _format_step(
+    number: int, step: Step, measured: Measured | None, names: Sequence[str], computed: Set[int]
+) -> str:
     """Formats a step; `computed` are the slots that steps produce, whose memory can be freed."""
     read, produced = (", ".join(names[s] for s in slots) for slots in (step.sources, step.targets))
     text = f"s{number} {produced} := {step.kernel}({read})  {step.points:,} points"
@@ -64,7 +67,7 @@ def _format_step(number: int, step: Step, names: Sequence[str], computed: Set[in
         text += f"  of {span([k for k, _ in step.nodes])}"
     if step.detail:
         text += f"  {step.detail}"
-    text += f"  {step.nbytes:,} bytes"
+    text += measured_text(measured) or f"  {step.nbytes:,} bytes"
     freed = [names[slot] for slot in step.free if slot in computed]
     return text + (f"  frees {', '.join(freed)}" if freed else "")
 
