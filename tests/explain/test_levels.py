@@ -205,7 +205,11 @@ def test_fragments_of_other_statements_have_levels(con: einsql.Connection) -> No
 
 
 def test_the_page_shows_the_level(con: einsql.Connection) -> None:
-    assert "aggregate    SUM(r2)" in con.explain(PRODUCT, level="tra").html()
+    page = con.explain(PRODUCT, level="tra").html()
+    assert "aggregate    SUM(r2)" in page
+    assert '<details class="block" open><summary>Text</summary>' in page
+    shut = '<details class="block"><summary>Text</summary>'
+    assert shut in con.explain(PRODUCT).html()
 
 
 # ---- errors
