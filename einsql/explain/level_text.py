@@ -31,10 +31,9 @@ def level_lines(report: LevelsReport) -> list[str]:
     derived = shown.derivation
     if derived is None:
         return list(shown.text)
-    above = report.levels[derived.source].text
+    above = report.levels.get(derived.source)
     return [
-        f"-- {derived.source}",
-        *above,
+        *([f"-- {derived.source}", *above.text] if above is not None else []),
         f"-- from {derived.source} to {report.asked}",
         *_derivation_lines(derived, shown),
         f"-- {report.asked}",
@@ -59,7 +58,7 @@ def _derivation_lines(
 def _cut_lines(report: CutsReport) -> Iterator[str]:
     """Yields each choice with its runners-up, then the totals of the graph."""
     rows = [row for choice in report.choices for row in _choice_rows(choice, report.unit)]
-    names, cuts, costs = (max(len(row[n]) for row in rows) for n in range(3))
+    names, cuts, costs = (max((len(row[n]) for row in rows), default=0) for n in range(3))
     for name, cut, cost, rest in rows:
         yield f"{name:{names}}  {cut:{cuts}}  {cost:>{costs}}  {rest}".rstrip()
     for rule in report.rules:
