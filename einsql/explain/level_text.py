@@ -113,4 +113,7 @@ def _rule_lines(report: RulesReport) -> Iterator[str]:
         yield f"{rule.rule}: {'as above' if rule.rule in printed else rule.law}"
         yield f"  {_bytes(rule)}{times}"
         printed.add(rule.rule)
-    yield f"the cheapest of {report.considered:,} plans: {report.chosen}"
+    if report.considered == 1:
+        yield "no rule gives another plan"
+    else:
+        yield f"the cheapest of {report.considered:,} plans: {report.chosen}"
