@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from einsql.engine.cell import cell_node, is_relative
 from einsql.engine.step import Arrays, Group, Tick
+from einsql.ir.einsum.cells import cell_node, is_relative
 from einsql.ir.einsum.flops import flops_at_point
 from einsql.ir.einsum.graph import EinSum, Input, Node, Operand
-from einsql.ir.spmd.program import FusedSteps, Local, Program, with_state
+from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.spmd.program import FusedSteps, Local, Program
 
 Join = Callable[[Sequence[EinSum], Sequence[bool]], Group | None]
 """Joins nodes, producers first, to a group. The flags mark results that are visible outside. The

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from einsql.core.schema import Schema
-from einsql.engine.cell import cell_node
 from einsql.engine.exchange import Held, Index, Moving, cut_of, paste, slices
 from einsql.engine.fused_steps import Fused, Join, postponed
 from einsql.engine.partial_merge import Total
@@ -28,9 +27,11 @@ from einsql.engine.streaming_exchange import (
     within,
 )
 from einsql.engine.transport import LocalTransport, Transport
+from einsql.ir.einsum.cells import cell_node
 from einsql.ir.einsum.flops import flops_at_point
 from einsql.ir.einsum.graph import EinSum
-from einsql.ir.spmd.program import Exchange, Load, Local, Program, with_state
+from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.spmd.program import Exchange, Load, Local, Program
 from einsql.storage.fields import LocalFields
 
 ALONG = 2**15

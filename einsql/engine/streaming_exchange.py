@@ -36,7 +36,8 @@ import numpy as np
 
 from einsql.core.boxes import common, extents, volumes
 from einsql.engine.routes import Moves
-from einsql.ir.spmd.program import Exchange, Local, Program, reads, with_state
+from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.spmd.program import Exchange, Local, Program, reads
 
 PIECE = 2**22
 """Least average size of a piece in bytes."""

@@ -141,8 +141,8 @@ def block_executor(
     if sited is None:
         return LocalBlockProgram(node, jit)
     if cluster is None:
-        return BlockProgram(sited.root, jit, ra.generated(node))
-    return blocks.RankBlockProgram(cluster, sited.root, ra.generated(node), jit, keep)
+        return BlockProgram(sited.root, jit)
+    return blocks.RankBlockProgram(cluster, sited.root, jit, keep)
 
 
 def description_of(relation: TileRelation) -> tuple[tuple[Any, ...], ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
 from types import EllipsisType
 
 import numpy as np
@@ -27,7 +26,6 @@ from einsql.ir.tra.plan import (
     Tile,
     Transform,
     children,
-    generated,
     walk,
 )
 from einsql.ir.tra.typing import assembled, renamed, tiles_of, without
@@ -68,7 +66,6 @@ def run_blocks(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> 
     Raises:
         DataError: An element overflows, divides by zero or cannot be cast.
     """
-    inputs = {**generated(root), **inputs}
     nodes = walk(root)
     left = Counter(id(c) for node in nodes for c in children(node))
     fused = _fused(nodes, left)
@@ -121,7 +118,7 @@ def _pairs(
     if isinstance(node, Scan):
         array = np.asarray(inputs[node.tensor.name]).view()
         array.flags.writeable = False
-        yield from _cut(array, node.cuts)
+        yield from _cut(array, node.schema)
     elif isinstance(node, Join):
         for key in wanted.each_key():
             arrays = [
@@ -147,7 +144,7 @@ def _pairs(
     elif isinstance(node, Stack):
         yield from _stack(node, operands[0])
     elif isinstance(node, Repartition):
-        yield from _cut(assemble(node.source, operands[0]), node.cuts)
+        yield from _cut(assemble(node.source, operands[0]), node.schema)
     else:
         yield from _aggregated(node, operands[0].items(), run)
 
@@ -182,9 +179,12 @@ def _stack(node: Stack, blocks: Blocks) -> Iterator[tuple[KeyTuple, np.ndarray]]
         yield key, np.concatenate(arrays, axis=node.dim)
 
 
-def _cut(array: np.ndarray, cuts: Cuts) -> Iterator[tuple[KeyTuple, np.ndarray]]:
-    for key in product(*(range(len(c) - 1) for c in cuts)):
-        yield key, array[place_of(key, cuts)]
+def _cut(array: np.ndarray, schema: BlockSchema) -> Iterator[tuple[KeyTuple, np.ndarray]]:
+    for key in schema.each_key():
+        intervals = (slice(*d.interval(key)) for d in schema.dims)
+        # With the Ellipsis, an array of rank 0 stays an array.
+        place: tuple[slice | EllipsisType, ...] = (*intervals, ...)
+        yield key, array[place]
 
 
 def place_of(key: KeyTuple, cuts: Cuts) -> tuple[slice | EllipsisType, ...]:

@@ -13,7 +13,8 @@ from einsql.core.schema import DType
 from einsql.engine.partial_merge import merged
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.ir.einsum.graph import TRUE, EinSum, Output, Value
-from einsql.ir.spmd.program import Complete, Local, with_state
+from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.spmd.program import Complete, Local
 from einsql.ir.spmd.reduce_tree import Round, rounds
 from einsql.planner.plan import Plan
 from tests.support.plans import cached

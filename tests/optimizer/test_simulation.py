@@ -14,7 +14,8 @@ import pytest
 import einsql
 from einsql.core.machine import Machine, Topology, topology_like
 from einsql.engine.spmd_executor import SiteProgram
-from einsql.ir.spmd.program import Complete, Exchange, Local, Program, state_bytes, with_state
+from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.spmd.program import Complete, Exchange, Local, Program, state_bytes
 from einsql.optimizer.simulation import fair_shares
 from einsql.optimizer.simulation.fair_shares import durations
 from einsql.optimizer.simulation.messages import Messages, merging

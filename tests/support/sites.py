@@ -9,17 +9,16 @@ import numpy as np
 
 from einsql import tra
 from einsql.engine.tra.site_executor import gathered, run_sites
-from einsql.engine.tra.site_ops import reading
+from einsql.engine.tra.site_ops import arrays_at, reading
 from einsql.engine.transport import LocalTransport
 from einsql.errors import IntegrityError, ProgrammingError
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.ia import plan as ia
-from einsql.ir.ia.placement import Scattered, Shard, coordinates
-from einsql.ir.layout import Partial
+from einsql.ir.layout import Replicate, Shard
 from einsql.ir.tra.block_schema import KeyTuple
-from einsql.ir.tra.interpreter import evaluate_blocks
 from einsql.ir.tra.kernels import VALUE, instantiate
 from einsql.kernels import compile_node
+from tests.support.relations import by_reference
 
 Blocks = dict[KeyTuple, np.ndarray]
 Arrays = Mapping[str, np.ndarray]
@@ -32,7 +31,7 @@ def run_kernel(template: EinSum, arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 def meaning(relation: tra.Relation) -> Blocks:
     """What a relation means, by definition."""
-    return dict(sorted(evaluate_blocks(relation.plan, relation.arrays).items()))
+    return {key: record[VALUE] for key, record in sorted(by_reference(relation).items())}
 
 
 def on_sites(plan: ia.Node, arrays: Arrays) -> Blocks:
@@ -40,7 +39,7 @@ def on_sites(plan: ia.Node, arrays: Arrays) -> Blocks:
     transport = LocalTransport(plan.schema.sites)
     held, _ = run_sites(plan, reading(arrays), run_kernel, transport)
     for site, own in held.items():
-        assert sorted(own) == sorted(plan.schema.at(site)), f"site {site}"
+        assert sorted(own) == sorted(arrays_at(plan.schema, site)), f"site {site}"
         for (key, _), array in own.items():
             wanted = plan.schema.blocks
             assert (array.shape, array.dtype) == (wanted.shape(key), wanted.dtype.numpy)
@@ -61,21 +60,22 @@ def any_copies(plan: ia.Node, arrays: Arrays) -> Blocks:
 
 
 def lies_as_told(node: ia.Node) -> None:
-    """The placement is the law of where the arrays lie."""
-    schema = node.schema
-    placement = schema.placement
-    assert list(schema.held) == list(schema.blocks.each_key())
-    assert (schema.merge is not None) or all(len(p) == 1 for p in schema.held.values())
-    for key, parts in schema.held.items():
+    """The holders follow the entries of the layout, axis by axis."""
+    schema, layout = node.schema, node.schema.layout
+    assert schema.merge is not None or schema.holders.shape[1] == 1
+    shards = [e for e in layout.placed if isinstance(e, Shard)]
+    alone = [e for e in shards if [s.axis for s in shards].count(e.axis) == 1]
+    point = {site: n for n, site in enumerate(layout.mesh.points.tolist())}
+    for key, parts in zip(schema.blocks.each_key(), schema.holders.tolist(), strict=True):
         for copies in parts:
-            if placement.is_by_keys:
-                assert copies == placement.at(key)
-            for n, entry in enumerate(placement.entries):
-                found = {coordinates(s, placement.grid)[n] for s in copies}
-                if isinstance(entry, Shard):
-                    assert found == {key[entry.key] % placement.grid[n]}
-                elif not isinstance(entry, Partial | Scattered):
-                    assert len(found) == placement.grid[n]
+            if copies[0] < 0:
+                continue
+            at = [np.unravel_index(point[s], layout.mesh.shape) for s in copies]
+            for n, (entry, size) in enumerate(zip(layout.placed, layout.mesh.shape, strict=True)):
+                coordinates = {int(c[n]) for c in at}
+                assert len(coordinates) == (size if isinstance(entry, Replicate) else 1)
+                if isinstance(entry, Shard) and entry.cyclic and entry in alone:
+                    assert coordinates == {key[entry.axis] % size}
 
 
 def assert_same(got: Blocks, wanted: Blocks) -> None:

@@ -17,12 +17,12 @@ from einsql.engine.step import Arrays, Measure
 from einsql.engine.tra.block_kernels import kernel_runner
 from einsql.engine.tra.block_program import BlockExecutor, loads_of, numbered, tiles_of
 from einsql.errors import OperationalError
+from einsql.ir.ia.physical_schema import PhysicalSchema
 from einsql.ir.ia.plan import Node, walk
-from einsql.ir.ia.typing import PhysicalSchema
 from einsql.ir.layout import ranks_of
 from einsql.ir.spmd.program import Program
 from einsql.ir.tra.block_schema import Cuts, KeyTuple
-from einsql.ir.tra.kernels import VALUE
+from einsql.ir.tra.kernels import VALUE, reductions
 from einsql.storage.block_relation import Blocks, PlacedBlocks, RunKernel, merged
 from einsql.storage.fields import Fields
 
@@ -53,15 +53,14 @@ class RankBlocks(PlacedBlocks):
         return self._known[key]
 
     def __iter__(self) -> Iterator[KeyTuple]:
-        return iter(sorted(self._schema.held))
+        return self._schema.blocks.each_key()
 
     def __len__(self) -> int:
-        return len(self._schema.held)
+        return self._schema.blocks.count
 
     def tensor(self, schema: Schema, cuts: Cuts) -> Fields | None:
         """Returns the blocks as one tensor on the ranks; None if partial blocks must be merged."""
-        placements = self._schema.held.values()
-        if any(len(parts) > 1 for parts in placements) or len({len(c) for (c,) in placements}) != 1:
+        if self._schema.parts is not None or self._schema.blocks.count == 0:
             return None
         (field,) = schema.fields
         tiles, names = tiles_of(self._schema, cuts), {field.name: VALUE}
@@ -94,8 +93,9 @@ class RankBlocks(PlacedBlocks):
             arrays |= zip(numbers, fetched, strict=True)
         for n, (key, _) in first.items():
             parts_of.setdefault(key, []).append(arrays[n])
+        (merge,) = reductions(schema.merge or "")
         return {
-            key: reduce(lambda a, b: merged(schema.merge or "", a, b, self._run), parts)
+            key: reduce(lambda a, b: merged(merge, a, b, self._run), parts)
             for key, parts in sorted(parts_of.items())
         }
 
@@ -115,7 +115,6 @@ class RankBlockProgram(RankExecutable, BlockExecutor):
         self,
         cluster: Cluster,
         root: Node,
-        generated: Mapping[str, np.ndarray],
         jit: str,
         keep: Keep,
     ) -> None:
@@ -124,13 +123,11 @@ class RankBlockProgram(RankExecutable, BlockExecutor):
         Args:
             cluster: The ranks.
             root: The root relation of the plan.
-            generated: Arrays of scanned tensors that are generated, not stored.
             jit: The compilation mode of the kernels.
             keep: Callback for each input whose tiles the ranks cache.
         """
         super().__init__(cluster, Program(root.schema.sites, loads_of(root), 0), jit, keep)
         self._root = root
-        self._generated = {name: {VALUE: array} for name, array in generated.items()}
 
     def measured(self, inputs: Mapping[str, Arrays], tick: Tick) -> tuple[RankBlocks, Measure]:
         """Runs the plan; see `Executor.measured`.
@@ -138,7 +135,7 @@ class RankBlockProgram(RankExecutable, BlockExecutor):
         Raises:
             Error: As `Cluster.call`.
         """
-        lease, measure = self._ran({**inputs, **self._generated}, tick, measured=True)
+        lease, measure = self._ran(inputs, tick, measured=True)
         run = kernel_runner(self._jit, tick)
         return RankBlocks(self._cluster, lease, self._root.schema, run), measure
 

@@ -7,7 +7,7 @@ program, and stores the results under numbers, from which the driver fetches the
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import chain
 
 import numpy as np
@@ -17,15 +17,15 @@ from einsql.engine.spmd_executor import Loading
 from einsql.engine.step import Arrays, Executor, Measure, Tick
 from einsql.engine.tra.block_kernels import kernel_runner
 from einsql.engine.tra.site_executor import gathered, run_sites
-from einsql.engine.tra.site_ops import counting, reading
+from einsql.engine.tra.site_ops import counting, held, reading
 from einsql.engine.transport import LocalTransport, Transport
 from einsql.ir.einsum.graph import Input
+from einsql.ir.ia.physical_schema import PhysicalSchema
 from einsql.ir.ia.plan import Node, Scan, walk
-from einsql.ir.ia.typing import PhysicalSchema
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Load
 from einsql.ir.tra import plan as ra
-from einsql.ir.tra.block_schema import KeyTuple
+from einsql.ir.tra.block_schema import Cuts, KeyTuple, cut_dims
 from einsql.ir.tra.kernels import VALUE
 from einsql.storage.block_relation import run_blocks
 
@@ -44,9 +44,7 @@ class LocalBlockProgram(BlockExecutor):
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Mapping[KeyTuple, np.ndarray], Measure]:
         """Runs the plan; see `Executor.measured`."""
-        arrays = ra.generated(self._root)
-        stored = (n.tensor for n in ra.walk(self._root) if isinstance(n, ra.Scan))
-        arrays |= _arrays((t for t in stored if t.name not in arrays), inputs)
+        arrays = _arrays((n.tensor for n in ra.walk(self._root) if isinstance(n, ra.Scan)), inputs)
         flops = [0]
         start = time.perf_counter()
         run = counting(kernel_runner(self._jit, tick), flops, 0)
@@ -63,15 +61,12 @@ class BlockProgram(BlockExecutor):
         loads: The inputs of the plan's scans, in the order of the plan.
     """
 
-    def __init__(
-        self, root: Node, jit: str, generated: Mapping[str, np.ndarray] | None = None
-    ) -> None:
+    def __init__(self, root: Node, jit: str) -> None:
         """Prepares a plan.
 
         Args:
             root: The root relation of the plan.
             jit: The compilation mode of the kernels.
-            generated: Arrays of scanned tensors that are generated, for `run` and `measured`.
         """
         self.sites = root.schema.sites
         self.loads = loads_of(root)
@@ -79,14 +74,13 @@ class BlockProgram(BlockExecutor):
         self._scans = {id(scan): n for n, scan in enumerate(scans_of(root))}
         self._numbers = {at: n for n, at in enumerate(numbered(root.schema))}
         self._jit = jit
-        self._generated = {name: {VALUE: array} for name, array in (generated or {}).items()}
 
     def measured(
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Mapping[KeyTuple, np.ndarray], Measure]:
         """Runs the plan on virtual sites and gathers the result; see `Executor.measured`."""
         scans = (scan.tensor for scan in scans_of(self._root))
-        read = reading(_arrays(scans, {**inputs, **self._generated}))
+        read = reading(_arrays(scans, inputs))
         run = kernel_runner(self._jit, tick)
         by_site, measure = run_sites(self._root, read, run, LocalTransport(self.sites))
         return gathered(self._root, by_site, run), measure
@@ -108,7 +102,7 @@ class BlockProgram(BlockExecutor):
         known: list[dict[KeyTuple, np.ndarray]] = []
         for n, (scan, step) in enumerate(zip(scans_of(self._root), self.loads, strict=True)):
             owned = np.flatnonzero(np.isin(step.tiles.sites, transport.owned)).tolist()
-            keys = list(scan.schema.held)
+            keys = list(scan.schema.blocks.each_key())
             (field,) = scan.tensor.schema.fields
             tiles = load(n, step, owned)
             known.append({keys[t % step.tiles.once]: tiles[t][field.name] for t in owned})
@@ -143,33 +137,35 @@ def scans_of(root: Node) -> list[Scan]:
 
 def loads_of(root: Node) -> tuple[Load, ...]:
     """Returns the inputs of a plan's scans as tiles of stored tensors."""
-    return tuple(Load(s.tensor, tiles_of(s.schema, s.cuts)) for s in scans_of(root))
+    return tuple(Load(s.tensor, tiles_of(s.schema)) for s in scans_of(root))
 
 
 def numbered(schema: PhysicalSchema) -> list[tuple[KeyTuple, int, int]]:
     """Lists every copy of every array with its key, part and site, a complete copy first."""
-    most = max((len(copies) for copies in chain.from_iterable(schema.held.values())), default=0)
+    sites = held(schema)
+    most = max((len(copies) for copies in chain.from_iterable(sites.values())), default=0)
     return [
         (key, n, copies[copy])
         for copy in range(most)
-        for key, parts in schema.held.items()
+        for key, parts in sites.items()
         for n, copies in enumerate(parts)
         if copy < len(copies)
     ]
 
 
-def tiles_of(schema: PhysicalSchema, cuts: Sequence[Sequence[int]]) -> Tiles:
+def tiles_of(schema: PhysicalSchema, cuts: Cuts | None = None) -> Tiles:
     """Returns the blocks of a relation as tiles of a tensor, in the order of `numbered`.
 
     Args:
         schema: A relation with equally many copies of each array, without partial blocks; its key
             i cuts axis i.
-        cuts: The start positions of the blocks along each axis.
+        cuts: The start positions of the blocks along each axis; None if they have positions.
     """
     at = numbered(schema)
-    boxes = [[(c[k], c[k + 1]) for k, c in zip(key, cuts, strict=True)] for key, _, _ in at]
+    dims = schema.blocks.dims if cuts is None else cut_dims(cuts)
+    boxes = [[d.interval(key) for d in dims] for key, _, _ in at]
     return Tiles(
         np.array([site for _, _, site in at], np.int64),
-        np.array(boxes, np.int64).reshape(len(at), len(cuts), 2),
-        len(at) // max(1, len(schema.held)),
+        np.array(boxes, np.int64).reshape(len(at), len(dims), 2),
+        len(at) // max(1, schema.blocks.count),
     )

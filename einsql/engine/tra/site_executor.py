@@ -22,10 +22,13 @@ from einsql.engine.tra.site_ops import (
     Pairs,
     Read,
     aggregated,
+    arrays_at,
     counting,
+    held,
     local_pairs,
 )
 from einsql.engine.transport import Arrays, Routes, Transport
+from einsql.ir.ia.physical_schema import PhysicalSchema
 from einsql.ir.ia.plan import (
     Bcast,
     LocalAggregate,
@@ -39,9 +42,8 @@ from einsql.ir.ia.plan import (
     walk,
 )
 from einsql.ir.ia.transfers import array_transfers, piece_transfers
-from einsql.ir.ia.typing import PhysicalSchema
 from einsql.ir.tra.block_schema import KeyTuple
-from einsql.ir.tra.kernels import VALUE
+from einsql.ir.tra.kernels import VALUE, reductions
 from einsql.ir.tra.typing import assembled
 from einsql.storage.block_relation import Blocks, RunKernel, merged
 
@@ -117,7 +119,7 @@ def run_sites(
                 start = time.perf_counter()
                 own = [o[site] for o in operands]
                 kernel = counting(run, measure.flops, site)
-                pairs: Pairs = local_pairs(maker, last.schema.held, site, own, read, kernel)
+                pairs: Pairs = local_pairs(maker, held(last.schema), site, own, read, kernel)
                 if merges and isinstance(node, LocalAggregate):
                     pairs = aggregated(node, site, pairs, kernel)
                 blocks_of[id(node)][site] = dict(pairs)
@@ -149,9 +151,10 @@ def _fused(nodes: Sequence[Node], readers: Mapping[int, int]) -> set[int]:
 def gathered(root: Node, by_site: Mapping[int, AtSite], run: RunKernel) -> Blocks:
     """Returns one array for each key of a result: any copy, with parts merged by ⊕."""
     blocks: Blocks = {}
-    for key, parts in root.schema.held.items():
+    (merge,) = reductions(root.schema.merge or "")
+    for key, parts in held(root.schema).items():
         arrays = (by_site[copies[0]][key, n] for n, copies in enumerate(parts))
-        blocks[key] = reduce(lambda a, b: merged(root.schema.merge or "", a, b, run), arrays)
+        blocks[key] = reduce(lambda a, b: merged(merge, a, b, run), arrays)
     return dict(sorted(blocks.items()))
 
 
@@ -162,11 +165,13 @@ def _exchange(
     node: Bcast | Shuffle, by_site: dict[int, AtSite], transport: Transport
 ) -> dict[int, AtSite]:
     source, target = node.source.schema, node.schema
-    moved = list(array_transfers(source, target))
+    keys = list(source.blocks.each_key())
+    moved = [(keys[k], *rest) for k, *rest in array_transfers(source, target).tolist()]
+    wanted = held(target)
     shapes = [source.blocks.shape(key) for key, _, _, _ in moved]
     routes = _routes([t[2:] for t in moved], shapes, source, [t[:3] for t in moved])
     received: dict[int, AtSite] = {
-        site: {(key, n): a for (key, n), a in own.items() if site in target.held[key][n]}
+        site: {(key, n): a for (key, n), a in own.items() if site in wanted[key][n]}
         for site, own in by_site.items()
     }
 
@@ -186,27 +191,30 @@ def _recut(
     """Sends every piece of a block to the site of its new block, and assembles the new blocks."""
     source, target = node.source.schema, node.schema
     old = assembled(source.blocks, "Repartition")
-    moved = list(piece_transfers(source, target, old, node.cuts))
-    shapes = [tuple(hi - lo for lo, hi in piece.box) for piece, _, _ in moved]
-    cuts = [(piece.source, piece.box, origin) for piece, origin, _ in moved]
-    routes = _routes([t[1:] for t in moved], shapes, source, cuts)
+    moved = piece_transfers(source, target, node.cuts)
+    sources, targets = list(source.blocks.each_key()), list(target.blocks.each_key())
+    boxes = [tuple((lo, hi) for lo, hi in box) for box in moved.boxes.tolist()]
+    shapes = [tuple(hi - lo for lo, hi in box) for box in boxes]
+    origins, sites = moved.origin.tolist(), moved.target.tolist()
+    cuts = list(zip(moved.old.tolist(), boxes, origins, strict=True))
+    routes = _routes(list(zip(origins, sites, strict=True)), shapes, source, cuts)
     received: dict[int, AtSite] = {
         site: {
             (key, 0): np.empty(target.blocks.shape(key), target.blocks.dtype.numpy)
-            for key, n in target.at(site)
+            for key, n in arrays_at(target, site)
         }
         for site in by_site
     }
 
     def part(n: int) -> Arrays:
-        piece, origin, _ = moved[n]
-        starts = [c[k] for c, k in zip(old, piece.source, strict=True)]
-        return {VALUE: by_site[origin][piece.source, 0][slices(piece.box, starts)]}
+        key = sources[moved.old[n]]
+        starts = [c[k] for c, k in zip(old, key, strict=True)]
+        return {VALUE: by_site[origins[n]][key, 0][slices(boxes[n], starts)]}
 
     for n, arrays in transport.exchange(routes, part):
-        piece, _, site = moved[n]
-        starts = [c[k] for c, k in zip(node.cuts, piece.target, strict=True)]
-        received[site][piece.target, 0][slices(piece.box, starts)] = arrays[VALUE]
+        key = targets[moved.new[n]]
+        starts = target.blocks.box(key)[:, 0].tolist()
+        received[sites[n]][key, 0][slices(boxes[n], starts)] = arrays[VALUE]
     return received
 
 

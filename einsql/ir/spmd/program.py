@@ -14,15 +14,13 @@ step moves all fields of a relation together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from einsql.core.schema import DType
-from einsql.ir.einsum.conditional_outputs import always
-from einsql.ir.einsum.graph import TRUE, EinSum, Input, Output
-from einsql.ir.functions import REDUCTIONS
+from einsql.ir.einsum.graph import EinSum, Input
+from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.layout import Tiles
 
 COPIES = "*"
@@ -259,32 +257,6 @@ def reads(step: Step) -> tuple[int, ...]:
 def tuple_bytes(node: Input | EinSum) -> int:
     """Bytes of one tuple's fields."""
     return sum(f.dtype.numpy.itemsize for f in node.schema.fields)
-
-
-def best_of(name: str) -> str:
-    """The field that holds the extreme value of an ARG_MIN or ARG_MAX."""
-    return f"{name}.best"
-
-
-def some_of(name: str) -> str:
-    """The field that is true if the group of an ARG_MIN or ARG_MAX has a value."""
-    return f"{name}.some"
-
-
-def with_state(node: EinSum) -> EinSum:
-    """The node with the additional outputs for merging: the extreme value of each pair.
-
-    A part does not have the sums of other parts, so every conditional output is computed.
-    """
-    node = always(node)
-    extra: list[Output] = []
-    for o in node.outputs:
-        if o.reduction is not None and REDUCTIONS[o.reduction].better is not None:
-            value = o.args[1]
-            extreme = "min" if o.reduction == "arg_min" else "max"
-            extra.append(Output(best_of(o.name), (value,), value.dtype, extreme, o.where))
-            extra.append(Output(some_of(o.name), (TRUE,), DType.BOOLEAN, "bool_or", o.where))
-    return replace(node, outputs=(*node.outputs, *extra)) if extra else node
 
 
 def state_bytes(node: EinSum) -> int:

@@ -14,6 +14,7 @@ from einsql.core.boxes import extents
 from einsql.core.machine import Machine
 from einsql.core.mappings import memoized
 from einsql.ir.einsum.flops import effort_at_point
+from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import (
     Complete,
@@ -23,7 +24,6 @@ from einsql.ir.spmd.program import (
     Step,
     state_bytes,
     tuple_bytes,
-    with_state,
 )
 from einsql.optimizer.decomposition.problem import renames
 from einsql.optimizer.placement.traffic import Traffic, completing, exchanged

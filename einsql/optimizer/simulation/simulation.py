@@ -16,6 +16,7 @@ import numpy as np
 from einsql.core.machine import Machine, Topology
 from einsql.core.mappings import memoized
 from einsql.errors import NotSupportedError
+from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.spmd.program import (
     Complete,
     Exchange,
@@ -24,7 +25,6 @@ from einsql.ir.spmd.program import (
     Program,
     state_bytes,
     tuple_bytes,
-    with_state,
 )
 from einsql.optimizer.simulation.fair_shares import durations
 from einsql.optimizer.simulation.messages import Merging, Messages, exchanging, merging
