@@ -14,7 +14,7 @@ from einsql.ir.einsum.graph import EinSum, walk
 from einsql.ir.ia.typing import remembering
 from einsql.ir.tra import plan as ra
 from einsql.optimizer.tra import RULES, Implemented, search, translate
-from einsql.optimizer.tra.lower import lower_graph_fields
+from einsql.optimizer.tra.lower import lower
 from einsql.planner.plan import Plan
 from einsql.planner.tile_plan import TilePlan
 
@@ -30,8 +30,8 @@ class Levels:
     """The plans of a statement between its graph and its program.
 
     Attributes:
-        tra: The tensor-relational plan of each relation of the result, by title. The title of a
-            single relation is empty.
+        tra: The tensor-relational plan of each root, by title. The title of a single root is
+            empty.
     """
 
     tra: Mapping[str, ra.Node]
@@ -66,9 +66,6 @@ def levels_of(plan: Plan | TilePlan, settings: Settings) -> Levels:
     Args:
         plan: The plan.
         settings: The settings of the plan.
-
-    Raises:
-        NotSupportedError: The result of the statement is a stored tensor.
     """
     if isinstance(plan, TilePlan):
         return Levels({"": plan.node}, settings, plan.program.sited)
@@ -76,13 +73,7 @@ def levels_of(plan: Plan | TilePlan, settings: Settings) -> Levels:
     nodes = [n for n in walk(*roots) if isinstance(n, EinSum)]
     cuts = () if plan.cut is None else plan.cut.cuts
     parts = dict(zip(nodes, (cut.parts for cut in cuts), strict=False))
-    relations = {
-        (n, name): relation
-        for n, root in enumerate(roots)
-        for name, relation in lower_graph_fields(root, parts).items()
-    }
+    relations = lower(roots, parts)
     if len(relations) == 1:
-        return Levels({"": next(iter(relations.values()))}, settings, None)
-    several = len(roots) > 1
-    titles = {f"root {n}: {name}" if several else name: r for (n, name), r in relations.items()}
-    return Levels(titles, settings, None)
+        return Levels({"": relations[0]}, settings, None)
+    return Levels({f"root {n}": root for n, root in enumerate(relations)}, settings, None)
