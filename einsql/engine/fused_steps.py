@@ -78,7 +78,7 @@ class Fused:
         for n, node, edges in zip(self.plan.steps, self._nodes, self.plan.edges, strict=True):
             step = self._local(n)
             tiles = [int(pick[cell]) for pick in step.picks]
-            boxes = [steps[s].tiles.boxes[t] for s, t in zip(step.operands, tiles, strict=True)]
+            boxes = [steps[s].tiles.areas[t] for s, t in zip(step.operands, tiles, strict=True)]
             local = cell_node(node, step.labels, step.cells[cell], boxes, self._shifted)
             operands: list[Operand] = []
             for o, source, tile, edge in zip(

@@ -47,12 +47,12 @@ class Total:
             DataError: An integer sum overflows.
         """
         self.parts += 1
-        if self._first is None:
+        if self.parts == 1:
             self._first = part
             return
         for o, names in self._leading:
             new = self._state(part, names)
-            if o.name not in self._states:
+            if self._first is not None:
                 first = self._state(self._first, names)
                 self._states[o.name] = (converted(first[0], _EXACT),) if _is_float_sum(o) else first
             self._states[o.name] = _merged(o, self._states[o.name], new)
@@ -60,6 +60,7 @@ class Total:
                 (total,) = self._states[o.name]
                 self._states[o.name] = (np.zeros_like(total),)
                 self._earlier[o.name] = self._with_earlier(o.name, total)
+        self._first = None
 
     def _with_earlier(self, name: str, total: np.ndarray) -> np.ndarray:
         """Adds the earlier parts to a sum of parts."""
@@ -71,8 +72,8 @@ class Total:
 
     def result(self) -> dict[str, np.ndarray]:
         """Returns the merged parts as one part, which may be partial itself."""
-        assert self._first is not None  # there is at least one part
-        if not self._states:
+        assert self.parts > 0
+        if self._first is not None:
             return {o.name: self._first[o.name] for o in self._node.outputs}
         merged_fields = {
             name: array

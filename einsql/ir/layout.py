@@ -171,17 +171,25 @@ class Tiles:
         copies: The number of copies of the relation. The first tiles/copies tiles are one
             copy, the next ones the same boxes at other sites, and so on.
         layout: The placement that yields these tiles and sites; None if no placement does.
+        keyed: The number of leading axes of `boxes` along which a tile has one key and its
+            arrays have no axis.
     """
 
     sites: np.ndarray
     boxes: np.ndarray
     copies: int = 1
     layout: Layout | None = None
+    keyed: int = 0
 
     @property
     def once(self) -> int:
         """The number of tiles of one copy."""
         return len(self.sites) // self.copies
+
+    @property
+    def areas(self) -> np.ndarray:
+        """The part of the boxes that the arrays have, int64 (tiles, array axes, 2)."""
+        return self.boxes[:, self.keyed :]
 
     @property
     def volumes(self) -> np.ndarray:
@@ -192,6 +200,7 @@ class Tiles:
         """True if tiles, sites, their order and the layout are equal."""
         return self is other or (
             self.copies == other.copies
+            and self.keyed == other.keyed
             and self.layout == other.layout
             and np.array_equal(self.sites, other.sites)
             and np.array_equal(self.boxes, other.boxes)

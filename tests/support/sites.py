@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from random import Random
 
 import numpy as np
 
 from einsql import tra
-from einsql.engine.tra.site_executor import gathered, run_sites
-from einsql.engine.tra.site_ops import arrays_at, reading
-from einsql.engine.transport import LocalTransport
+from einsql.engine.block_program import gathered
+from einsql.engine.exchange import Held
+from einsql.engine.spmd_executor import SiteProgram
+from einsql.engine.step import Measure
 from einsql.errors import IntegrityError, ProgrammingError
-from einsql.ir.einsum.graph import EinSum
 from einsql.ir.ia import plan as ia
 from einsql.ir.layout import Replicate, Shard
 from einsql.ir.tra.block_schema import KeyTuple
-from einsql.ir.tra.kernels import VALUE, instantiate
+from einsql.ir.tra.kernels import VALUE
 from einsql.kernels import compile_node
+from einsql.optimizer.lowering.program import BlockPlan, lowered
 from tests.support.relations import by_reference
 
 Blocks = dict[KeyTuple, np.ndarray]
 Arrays = Mapping[str, np.ndarray]
-
-
-def run_kernel(template: EinSum, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    runner = compile_node(instantiate(template, [a.shape for a in arrays]), "never").run
-    return np.asarray(runner([{VALUE: a} for a in arrays], lambda done: None)[VALUE])
 
 
 def meaning(relation: tra.Relation) -> Blocks:
@@ -36,27 +32,48 @@ def meaning(relation: tra.Relation) -> Blocks:
 
 def on_sites(plan: ia.Node, arrays: Arrays) -> Blocks:
     """Runs a plan on its sites and holds every site against the plan's types."""
-    transport = LocalTransport(plan.schema.sites)
-    held, _ = run_sites(plan, reading(arrays), run_kernel, transport)
-    for site, own in held.items():
-        assert sorted(own) == sorted(arrays_at(plan.schema, site)), f"site {site}"
-        for (key, _), array in own.items():
-            wanted = plan.schema.blocks
-            assert (array.shape, array.dtype) == (wanted.shape(key), wanted.dtype.numpy)
-    assert sum(transport.sent) == sum(transport.received) == ia.bytes_sent(plan)
+    made = lowered(plan)
+    tiles, measure = _run(made, arrays)
+    assert sorted(_copies(made)) == sorted(
+        (*key, part, site)
+        for key, parts in zip(plan.schema.blocks.each_key(), plan.schema.holders, strict=True)
+        for part, copies in enumerate(parts.tolist())
+        for site in copies
+        if site >= 0
+    )
+    for n, (*key, _, _) in enumerate(_copies(made)):
+        wanted, array = plan.schema.blocks, tiles[n][VALUE]
+        assert (array.shape, array.dtype) == (wanted.shape(tuple(key)), wanted.dtype.numpy)
+    assert sum(measure.sent) == sum(measure.received) == ia.bytes_sent(plan)
+    assert made.program.bytes_sent == ia.bytes_sent(plan)
     for node in ia.walk(plan):
         lies_as_told(node)
-    return gathered(plan, held, run_kernel)
+    return gathered(made, tiles)
+
+
+def _run(plan: BlockPlan, arrays: Arrays) -> tuple[Held, Measure]:
+    program = SiteProgram(plan.program, lambda node: compile_node(node, "never"))
+    inputs = {name: {VALUE: array} for name, array in arrays.items()}
+    return program.run_virtually(inputs, lambda _: None)
+
+
+def _copies(plan: BlockPlan) -> list[tuple[int, ...]]:
+    """Key, part and site of every tile of the result."""
+    tiles = plan.program.steps[plan.program.root].tiles
+    keys = tiles.boxes[:, : tiles.keyed, 0].tolist()
+    parts = [0] if tiles.keyed == plan.keys else []
+    return [(*k, *parts, s) for k, s in zip(keys, tiles.sites.tolist(), strict=True)]
 
 
 def any_copies(plan: ia.Node, arrays: Arrays) -> Blocks:
     """What somebody finds who takes the first array under a key that any site holds."""
-    held, _ = run_sites(plan, reading(arrays), run_kernel, LocalTransport(plan.schema.sites))
-    found: Blocks = {}
-    for own in held.values():
-        for (key, _), array in own.items():
-            found.setdefault(key, array)
-    return dict(sorted(found.items()))
+    made = lowered(plan)
+    tiles, _ = _run(made, arrays)
+    found: dict[KeyTuple, tuple[int, np.ndarray]] = {}
+    for n, (*key, _, site) in enumerate(_copies(made)):
+        if site <= found.get(tuple(key), (site, None))[0]:
+            found[tuple(key)] = site, tiles[n][VALUE]
+    return {key: array for key, (_, array) in sorted(found.items())}
 
 
 def lies_as_told(node: ia.Node) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -54,6 +54,20 @@ def cell_node(
         )
         operands.append(Operand(Input(f"#{n}", Schema(keys, o.source.schema.fields)), o.labels))
     return replace(node, axes=axes, operands=tuple(operands))
+
+
+@lru_cache(maxsize=4096)
+def sized(template: EinSum, shapes: tuple[tuple[int, ...], ...]) -> EinSum:
+    """Returns a template over tiles of given shapes, the same object for equal arguments.
+
+    Labels without an operand keep their bounds. Positions are counted from the start of a tile.
+
+    Args:
+        template: The operation.
+        shapes: The shape of each operand's tile.
+    """
+    boxes = [np.array([(0, n) for n in shape], np.int64).reshape(-1, 2) for shape in shapes]
+    return cell_node(template, (), np.zeros((0, 2), np.int64), boxes)
 
 
 def is_relative(node: EinSum) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsql.ir.einsum.graph import Input
 from einsql.ir.einsum.printer import format_node
 from einsql.ir.layout import counted, layout_of, named_entries
 from einsql.ir.spmd.program import (
@@ -16,6 +15,7 @@ from einsql.ir.spmd.program import (
     Local,
     Program,
     Step,
+    View,
     reads,
 )
 
@@ -46,10 +46,17 @@ def format_groups(program: Program) -> list[str]:
 
 def relation_names(program: Program) -> list[str]:
     """Returns for each step the name of its relation: a stored tensor, or r0, r1, … as printed."""
-    locals_ = [step for step in program.steps if isinstance(step, Local)]
-    computed = {id(step.node): f"r{n}" for n, step in enumerate(locals_)}
-    relations = (program.relation(n) for n in range(len(program.steps)))
-    return [r.name if isinstance(r, Input) else computed[id(r)] for r in relations]
+    names: list[str] = []
+    computed = 0
+    for step in program.steps:
+        if isinstance(step, Load):
+            names.append(step.source.name)
+        elif isinstance(step, Local) or (isinstance(step, View) and step.relation is not None):
+            names.append(f"r{computed}")
+            computed += 1
+        else:
+            names.append(names[reads(step)[0]])
+    return names
 
 
 def format_tiles(program: Program, number: int, relation: str) -> str:
@@ -74,6 +81,8 @@ def _format_operation(step: Step, relation: str) -> list[str]:
     match step:
         case Load():
             return [f"  load         {step.source.name}"]
+        case View():
+            return [f"  view         {sources[0]}"]
         case Exchange():
             moved = _format_collectives(step.collectives) or "moves nothing"
             return [f"  exchange     {', '.join(sources)}  {moved}"]

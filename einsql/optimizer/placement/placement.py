@@ -169,7 +169,7 @@ class _Placing:
         assert waiting is not None
         along = tuple(COPIES if n < 0 else local.labels[n] for n in waiting.along)
         merge = Collective(way.collective, along, way.nbytes)
-        relation.steps = [self._add(Complete(partial, way.tiles, way.parts, (merge,)))]
+        relation.steps = [self._add(Complete(partial, local.node, way.tiles, way.parts, (merge,)))]
         relation.source = Source((self._interned(way.tiles),))
 
     def _fetch(

@@ -10,12 +10,12 @@ from einsql.ir.ia.plan import LocalJoin, Node, children, operation, walk, with_c
 from einsql.ir.ia.printer import format_implementation
 from einsql.ir.ia.typing import remembering
 from einsql.ir.tra import plan as tra
+from einsql.optimizer.lowering.translate import Stored, translate
 from einsql.optimizer.tra.composition import COMPOSITION
 from einsql.optimizer.tra.cost import Cost, Costs, Weights
 from einsql.optimizer.tra.products import PRODUCTS
 from einsql.optimizer.tra.repartition import REPARTITION
 from einsql.optimizer.tra.rules import ImplementationRule, same_blocks, stands_for
-from einsql.optimizer.tra.translate import Stored, translate
 
 RULES: tuple[ImplementationRule, ...] = (*PRODUCTS, *COMPOSITION, *REPARTITION)
 """Every rule; if two create the same plan, the trace names the more specific one."""
