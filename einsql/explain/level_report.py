@@ -22,7 +22,7 @@ from einsql.ir.spmd.printer import format_groups, format_steps
 from einsql.ir.spmd.program import Complete, Exchange, Load, Program, reads
 from einsql.ir.tra import plan as tra
 from einsql.ir.tra.printer import format_plan
-from einsql.planner.levels import levels_of
+from einsql.planner.levels import block_program, levels_of
 from einsql.planner.plan import Plan
 from einsql.sql.parser.syntax import LEVELS
 
@@ -92,8 +92,12 @@ class _Levels:
         return self._program()
 
     def _einsum(self) -> LevelReport:
-        plan = self._over_elements("einsum", "LEVEL tra is the first level of its plan.")
-        roots = plan.optimized.roots
+        if not isinstance(self.plan, Plan):
+            raise NotSupportedError(
+                "A query over tiles has no level einsum",
+                hint="LEVEL tra is the first level of its plan.",
+            )
+        roots = self.plan.optimized.roots
         names, nodes = node_names(roots), walk(*roots)
         text = format_graph(*roots).split("\n")
         return LevelReport(
@@ -137,27 +141,26 @@ class _Levels:
         return LevelReport(text=text, nodes=nodes, derivation=derived)
 
     def _program(self) -> LevelReport:
-        plan = self._over_elements("program", "Its sites run the plan that LEVEL ia shows.")
-        placed = plan.placed
-        if plan.cut is None or placed is None:
+        plan = self.plan
+        if not isinstance(plan, Plan):
+            placed = block_program(plan)
+        elif plan.placed is None:
             return straight_line(plan, self.settings, self.steps, self.verbose)
+        else:
+            placed = plan.placed
         blocks = format_steps(placed)
         headers = [block[0] for block in blocks]
         if self.measure is not None:
             for block, step in zip(blocks, self.measure.steps, strict=True):
                 block[0] += f"  {step.seconds * 1e3:.3f} ms  {step.sent:,} bytes sent"
         text = [*(line for block in blocks for line in block), *format_groups(placed)]
-        text.append(f"-- {placed.sites:,} sites: {placed.bytes_sent:,} bytes sent")
+        if placed.sites > 1:
+            text.append(f"-- {placed.sites:,} sites: {placed.bytes_sent:,} bytes sent")
         derived = None
-        if self.verbose:
+        if self.verbose and isinstance(plan, Plan) and plan.cut is not None:
             operations = operations_of(plan.cut, placed)
             derived = StepsReport(source="einsum", steps=_steps_of(operations, placed))
         return LevelReport(text=text, nodes=_step_nodes(placed, headers), derivation=derived)
-
-    def _over_elements(self, level: str, hint: str) -> Plan:
-        if not isinstance(self.plan, Plan):
-            raise NotSupportedError(f"A query over tiles has no level {level}", hint=hint)
-        return self.plan
 
 
 def _nodes(

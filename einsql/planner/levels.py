@@ -12,7 +12,9 @@ from einsql.core.settings import Settings
 from einsql.engine.step import Tick
 from einsql.ir.einsum.graph import EinSum, walk
 from einsql.ir.ia.typing import remembering
+from einsql.ir.spmd.program import Program
 from einsql.ir.tra import plan as ra
+from einsql.optimizer.lowering.program import lowered
 from einsql.optimizer.tra import RULES, Implemented, search, translate
 from einsql.optimizer.tra.lower import lower
 from einsql.planner.plan import Plan
@@ -58,6 +60,12 @@ class Levels:
                 )
                 for title, relation in self.tra.items()
             }
+
+
+def block_program(plan: TilePlan) -> Program:
+    """Returns the program of a query over tiles."""
+    sited = plan.program.sited
+    return lowered(translate(plan.node, 1) if sited is None else sited.root).program
 
 
 def levels_of(plan: Plan | TilePlan, settings: Settings) -> Levels:

@@ -64,6 +64,8 @@ def format_tiles(program: Program, number: int, relation: str) -> str:
     keys = program.relation(number).schema.keys
     shown = ", ".join(f"{k.name}:{k.hi if k.lo == 0 else f'{k.lo}..{k.hi}'}" for k in keys)
     step = program.steps[number]
+    if step.tiles.boxes.shape[1] != len(keys):  # blocks under keys, which have axes of their own
+        return f"s{number} {relation} in {counted(step.tiles)}"
     if isinstance(step, Local) and step.partial:  # no placement has several parts of a tile
         return f"s{number} {relation}[{shown}] in parts, {counted(step.tiles)}"
     tiles, extents = step.tiles, [k.extent for k in keys]
@@ -92,6 +94,8 @@ def _format_operation(step: Step, relation: str) -> list[str]:
             ]
         case Local():
             kernel = format_node(step.node, relation, tuple(sources))[1:]
+            if step.is_template:  # the tiles determine the extents
+                kernel = [line for line in kernel if not line.startswith("  over")]
             cut = " ".join(f"{_axis(x)}:{n}" for x, n in step.grid) or "whole"
             return [f"  local        {cut}", *(f"  {line}" for line in kernel)]
 
