@@ -14,8 +14,11 @@ from einsql.ir.einsum.graph import EinSum, walk
 from einsql.ir.ia.typing import remembering
 from einsql.ir.spmd.program import Program
 from einsql.ir.tra import plan as ra
+from einsql.optimizer.decomposition import Decomposition
 from einsql.optimizer.lowering.program import lowered
-from einsql.optimizer.tra import RULES, Implemented, search, translate
+from einsql.optimizer.placement.physical import physical_plan
+from einsql.optimizer.placement.placement import placed
+from einsql.optimizer.tra import RULES, Costs, Implemented, search, translate
 from einsql.optimizer.tra.lower import lower
 from einsql.planner.plan import Plan
 from einsql.planner.tile_plan import TilePlan
@@ -34,11 +37,15 @@ class Levels:
     Attributes:
         tra: The tensor-relational plan of each root, by title. The title of a single root is
             empty.
+        settings: The settings of the plan.
+        sited: The plan over tiles on several sites; None for others.
+        plan: The plan over elements on several sites; None for others.
     """
 
     tra: Mapping[str, ra.Node]
     settings: Settings
-    sited: Implemented | None
+    sited: Implemented | None = None
+    plan: Plan | None = None
 
     def ia(self, tick: Tick) -> dict[str, Implemented]:
         """Returns the plans of the implementation algebra by the titles of `tra`.
@@ -49,6 +56,8 @@ class Levels:
         if self.sited is not None:
             return {"": self.sited}
         sites = self.settings.sites
+        if self.plan is not None and self.plan.cut is not None:
+            return self._placed(self.plan, self.plan.cut)
         disabled = self.settings.disabled_rules & {rule.name for rule in RULES}
         with remembering():
             return {
@@ -60,6 +69,18 @@ class Levels:
                 )
                 for title, relation in self.tra.items()
             }
+
+    def _placed(self, plan: Plan, cut: Decomposition) -> dict[str, Implemented]:
+        """The plans that the program of the sites runs; Table 1 gives the first ones."""
+        roots = plan.optimized.roots
+        _, placement = placed(plan.optimized.root, cut)
+        plans = physical_plan(roots, placement, cut.sites)
+        implemented: dict[str, Implemented] = {}
+        with remembering():
+            for (title, relation), node in zip(self.tra.items(), plans, strict=True):
+                first = Costs().plan(translate(relation, cut.sites))
+                implemented[title] = Implemented(node, Costs().plan(node), (), first, 2)
+        return implemented
 
 
 def block_program(plan: TilePlan) -> Program:
@@ -76,12 +97,12 @@ def levels_of(plan: Plan | TilePlan, settings: Settings) -> Levels:
         settings: The settings of the plan.
     """
     if isinstance(plan, TilePlan):
-        return Levels({"": plan.node}, settings, plan.program.sited)
+        return Levels({"": plan.node}, settings, sited=plan.program.sited)
     roots = plan.optimized.roots
     nodes = [n for n in walk(*roots) if isinstance(n, EinSum)]
     cuts = () if plan.cut is None else plan.cut.cuts
     parts = dict(zip(nodes, (cut.parts for cut in cuts), strict=False))
     relations = lower(roots, parts)
     if len(relations) == 1:
-        return Levels({"": relations[0]}, settings, None)
-    return Levels({f"root {n}": root for n, root in enumerate(relations)}, settings, None)
+        return Levels({"": relations[0]}, settings, plan=plan)
+    return Levels({f"root {n}": root for n, root in enumerate(relations)}, settings, plan=plan)
