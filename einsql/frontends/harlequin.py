@@ -33,6 +33,7 @@ WORDS = (
     "EINSUM",
     "GRADIENT",
     "PARTITION BY",
+    "REPLICATE OVER",
     "SHOW TENSORS",
     "TENSOR",
     "TILES",

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from math import prod
 
 import numpy as np
@@ -221,18 +222,49 @@ def _deepened(
     return tuple(entries)
 
 
-def describe(layout: Layout, keys: Sequence[str]) -> str:
+def on_mesh(layout: Layout, mesh: Mesh) -> Layout | None:
+    """The same pieces at the same sites as a layout on another mesh of all sites; None if none is.
+
+    The axes of either mesh may be parts of an axis of the other one.
+    """
+    entries: list[Entry] = []
+    ends, far = _ends(layout.mesh), prod(mesh.shape)
+    if far != ends[0]:
+        return None
+    for size in mesh.shape:
+        near = far // size
+        inside = [
+            entry
+            for entry, (end, begin) in zip(layout.placed, pairwise(ends), strict=True)
+            if begin < far and near < end
+        ]
+        if any(end % x if end > x else x % end for end in (near, far) for x in ends):
+            return None
+        if size > 1 and len(set(inside)) != 1:
+            return None
+        entries.append(inside[0] if size > 1 else Replicate())
+        far = near
+    return Layout(mesh, tuple(entries))
+
+
+def _ends(mesh: Mesh) -> list[int]:
+    """The number of sites, then the stride of each axis."""
+    return list(accumulate(mesh.shape, lambda sites, size: sites // size, initial=prod(mesh.shape)))
+
+
+def describe(layout: Layout, keys: Sequence[str], named: bool = False) -> str:
     """Formats a layout in the terms of PyTorch's DTensor.
 
     Args:
         layout: A layout over all sites.
         keys: The names of the tensor's axes.
+        named: Whether the names of the mesh axes are shown, instead of r0, r1, ….
 
     Returns:
         Text such as `DeviceMesh(r0=2, r1=4) [Shard(i), Replicate]`. A mesh axis that cuts the
         pieces of a later one further is a `StridedShard`.
     """
-    axes = [(n, e) for (_, n), e in zip(layout.mesh.axes, layout.placed, strict=True) if n > 1]
+    axes = [(a, e) for a, e in zip(layout.mesh.axes, layout.placed, strict=True) if a[1] > 1]
     names = []
     for n, (_, entry) in enumerate(axes):
         if isinstance(entry, Shard):
@@ -241,20 +273,27 @@ def describe(layout: Layout, keys: Sequence[str]) -> str:
             names.append(f"{strided}Shard({keys[entry.axis]})")
         else:
             names.append(str(entry))
-    mesh = ", ".join(f"r{n}={size}" for n, (size, _) in enumerate(axes))
+    sizes = [(name if named else f"r{n}", size) for n, ((name, size), _) in enumerate(axes)]
+    mesh = ", ".join(f"{name}={size}" for name, size in sizes)
     return f"DeviceMesh({mesh}) [{', '.join(names)}]"
 
 
-def described(tiles: Tiles, sites: int, extents: Mapping[str, int]) -> str:
+def described(
+    tiles: Tiles, sites: int, extents: Mapping[str, int], mesh: Mesh | None = None
+) -> str:
     """Formats the placement of tiles as `describe` does; without one, as `8 tiles at 3 sites`.
 
     Args:
         tiles: All tiles of a relation.
         sites: The number of sites.
         extents: The relation's keys with their extents.
+        mesh: The mesh of the sites, whose axes are named where the placement follows them.
     """
     layout = tiles.layout or layout_of(tiles, sites, tuple(extents.values()))
     if layout is not None:
+        followed = None if mesh is None else on_mesh(layout, mesh)
+        if followed is not None:
+            return describe(followed, tuple(extents), named=True)
         return describe(layout, tuple(extents))
     many, at = len(tiles.sites), len(np.unique(tiles.sites))
     return f"{many} tile{'s'[: many > 1]} at {at} site{'s'[: at > 1]}"
@@ -285,7 +324,7 @@ def placement(
         The placement; unnamed mesh axes replicate.
 
     Raises:
-        InterfaceError: A mesh axis is unknown, is named twice, or cuts before an outer one.
+        InterfaceError: A mesh axis is unknown or is named twice.
     """
     entries: dict[str, Entry] = {}
     numbers = {name: n for n, (name, _) in enumerate(mesh.axes)}
@@ -303,12 +342,9 @@ def placement(
                 hint="Shard each index over separate mesh axes.",
             )
         entries[name] = entry
-    for names in axes:
+    for n, names in enumerate(axes):
         if [numbers[x] for x in names] != sorted(numbers[x] for x in names):
-            raise InterfaceError(
-                f"An axis on {', '.join(names)} is not cut in the order of the mesh",
-                hint="Name the mesh axes in their order, or reorder the mesh.",
-            )
+            entries.update({name: Shard(n, depth) for depth, name in enumerate(names)})
     return tuple(entries.get(name, Replicate()) for name, _ in mesh.axes)
 
 

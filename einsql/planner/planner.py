@@ -28,6 +28,7 @@ from einsql.planner.dependencies import (
     TensorDependency,
 )
 from einsql.planner.plan import Plan
+from einsql.planner.stored_inputs import idle_reason, stored_input
 from einsql.planner.target import ExecutionTarget, target_of
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
@@ -95,6 +96,8 @@ class BinderCatalog:
     """The nesting depth of each view and macro that has been read, by name."""
     shared: SharedQueries = field(default_factory=SharedQueries)
     """Subqueries that were computed once for several queries of the statement."""
+    notices: list[str] = field(default_factory=list)
+    """Remarks on the objects that the statement reads."""
     _sources: dict[str, object] = field(default_factory=dict)
     """The object that each input reads, by the name of the input."""
 
@@ -120,8 +123,8 @@ class BinderCatalog:
             raise damage_error(stored)
         if isinstance(stored, Tensor):
             tensor, fields = stored.relation, self.store.lent(stored)
-            sites, sparse = tensor.fields.tiles_over(self.sites), tensor.fields.is_sparse
-            node = Input(low, tensor.schema, stored.partition, stored.order, sites, sparse)
+            node = stored_input(low, stored, self.settings, self.sites)
+            self._note(idle_reason(stored, self.settings))
             dependency = TensorDependency(low, tensor.schema, low)
             return self._relation(node, dependency, fields, stored.columns)
         if stored is not None:
@@ -138,6 +141,10 @@ class BinderCatalog:
         by_table = TableDependency(rows.name, table.schema, name, self.tables)
         columns = tuple(f.name for f in table.schema.values)
         return self._relation(rows, by_table, table.fields, columns)
+
+    def _note(self, text: str) -> None:
+        if text and text not in self.notices:
+            self.notices.append(text)
 
     def is_table_file(self, path: str) -> bool:
         """Whether FROM reads a file as a table, as `tables.is_table`, or a table has this name.
@@ -358,8 +365,8 @@ def make_plan(
     if several:
         sited = catalog.on_sites(optimized.root)
         cut, placed, program = sited.cut, sited.placed, sited.program
-        if cut.notice and cut.notice not in notices:
-            notices.append(cut.notice)
+        remarks = [*catalog.notices, *([cut.notice] if cut.notice else ())]
+        notices.extend(text for text in remarks if text not in notices)
     else:
         cut, placed, program = None, None, catalog.compiled(*optimized.roots)
     columns = result_columns(relation)

@@ -79,6 +79,7 @@ KEYWORDS = [
     "PRAGMA",
     "READ_TENSOR",
     "REPLACE",
+    "REPLICATE",
     "ROLLBACK",
     "SELECT",
     "SET",

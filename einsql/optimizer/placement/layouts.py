@@ -26,6 +26,7 @@ from einsql.ir.layout import (
     Tiles,
     covers,
     layout_of,
+    region,
 )
 from einsql.ir.spmd.program import COPIES
 from einsql.optimizer.decomposition import Cut
@@ -140,6 +141,26 @@ def declared(
         return tiles
     mesh = Mesh((*(("", parts[n]) for n in order), ("", sites // number)))
     return laid(tiles, Layout(mesh, (*map(Shard, order), Single())))
+
+
+def tiles_of(keys: Sequence[tuple[int, int]], layout: Layout) -> Tiles:
+    """The tiles of a stored tensor under a layout without partial values.
+
+    Args:
+        keys: Bounds of each key.
+        layout: A layout over all sites.
+    """
+    mesh, first = layout.mesh, np.array(keys, np.int64).reshape(-1, 2)[:, :1]
+    pieces = region(mesh, layout.placed, [max(0, hi - lo) for lo, hi in keys])
+    repeats = [n for n, e in enumerate(layout.placed) if isinstance(e, Replicate)]
+    copy = np.zeros(len(pieces.there), np.int64)
+    at = _coordinates(mesh.shape)
+    for n in repeats:
+        copy = copy * mesh.shape[n] + at[n]
+    sites = np.argsort(copy, kind="stable")
+    sites = sites[pieces.there[sites]]
+    copies = prod(mesh.shape[n] for n in repeats)
+    return Tiles(sites, pieces.boxes[sites] + first, copies, layout)
 
 
 def spread(keys: Sequence[tuple[int, int]], sites: int) -> Tiles:
