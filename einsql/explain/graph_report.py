@@ -25,6 +25,7 @@ from einsql.explain.report import (
 )
 from einsql.ir.einsum.graph import EinSum, Input, Roots, walk
 from einsql.ir.einsum.printer import format_graph, format_node
+from einsql.ir.layout import Mesh
 from einsql.ir.spmd.program import Program, tuple_bytes
 from einsql.kernels.runtime import blas
 from einsql.optimizer.simulation.prediction import predict
@@ -66,7 +67,8 @@ def graph_report(
     names = names_of((root,))
     predicted = predict(placed, settings.machine)
     operations = operations_of(cut, placed)
-    nodes = operation_reports(operations, placed, predicted, names, by_site)
+    mesh = Mesh(settings.mesh) if settings.mesh_in_force else None
+    nodes = operation_reports(operations, placed, predicted, names, by_site, mesh)
     simulation = None
     if cluster is not None:
         from einsql.explain import simulation_report  # only SIMULATE needs it
