@@ -125,4 +125,4 @@ def _term(labels: Sequence[str], layout: Layout) -> str:
     for kind, remark in ((Partial, "partial over"), (Single, "at the first of")):
         names = [name for name, e in _entries(layout) if isinstance(e, kind)]
         text += f" ({remark} {', '.join(names)})" * bool(names)
-    return text
+    return text.strip()

@@ -105,10 +105,13 @@ class BinderCatalog:
     """Whether FLOAT arithmetic stays FLOAT."""
     sites: int = field(init=False)
     """The number of sites of the statement."""
+    mesh: tuple[tuple[str, int], ...] = field(init=False)
+    """The axes of the mesh of these sites; empty without one."""
 
     def __post_init__(self) -> None:
         self.float_stays = self.settings.float_math == "float"
         self.sites = self.settings.sites
+        self.mesh = self.settings.mesh_in_force
 
     def relation(self, name: str) -> Relation | None:
         """Returns a stored tensor, a registered array or an array in the caller's scope."""

@@ -116,6 +116,31 @@ def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
         yield Cells(labels, grid, coordinates, boxes, where, cut.copies, sites, idle)
 
 
+def gridded(node: EinSum, sites: int) -> Cells | None:
+    """The cells of an operation on its requested grid; None if it requests none of these sites."""
+    grid = [g for g in node.grid if g.size > 1]
+    if not grid or prod(g.size for g in grid) != sites:
+        return None
+    free = [a for a in node.axes if a.define is None]
+    labels = tuple(a.label for a in free)
+    cut = [g.label in labels for g in grid]
+    names = [g.label if own else COPIES for g, own in zip(grid, cut, strict=True)]
+    mesh = Mesh(tuple(zip(names, (g.size for g in grid), strict=True)))
+    placed = tuple(
+        Shard(labels.index(g.label), g.depth) if own else REPLICATE
+        for g, own in zip(grid, cut, strict=True)
+    )
+    tiles = tiles_of([(a.lo, a.hi) for a in free], Layout(mesh, placed))
+    coordinates = np.zeros((sites, len(labels)), np.int64)
+    along = zip(grid, placed, np.unravel_index(tiles.sites, mesh.shape), strict=True)
+    for g, entry, at in sorted(along, key=lambda axis: axis[0].depth):
+        if isinstance(entry, Shard):
+            coordinates[:, entry.axis] = coordinates[:, entry.axis] * g.size + at
+    depths = tuple(g.depth for g in grid)
+    sized = (coordinates, tiles.boxes, tiles.sites, tiles.copies, sites, len(grid), depths)
+    return Cells(labels, mesh.axes, *sized)
+
+
 def declared(
     keys: Sequence[tuple[int, int]], parts: Sequence[int], sites: int, order: Sequence[int] = ()
 ) -> Tiles:

@@ -124,7 +124,7 @@ class _Placing:
         wish = self.granted.get(id(node))
         if wish is not None:
             wish = self._partial(replace(wish, tiles=self._interned(wish.tiles)))
-        free = node is self.root and not node.hint and cut.copies == 1
+        free = node is self.root and not (node.hint or node.grid) and cut.copies == 1
         key = _signature(node, cut, read), id(wish), free
         choice = self.choices.get(key)
         if choice is None:
@@ -232,6 +232,7 @@ def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
         tuple(at[k] for k in node.keys),
         tuple(cut.parts[a.label] for a in node.axes if a.define is None),
         cut.copies,
+        tuple((at.get(g.label), g.size, g.depth) for g in node.grid),
         node.is_elementwise,
         is_linear(node),
         state_bytes(node),
