@@ -32,6 +32,7 @@ WORDS = (
     "DIM",
     "EINSUM",
     "GRADIENT",
+    "PARTIAL(SUM) OVER",
     "PARTITION BY",
     "REPLICATE OVER",
     "SHOW TENSORS",

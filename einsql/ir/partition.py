@@ -1,4 +1,4 @@
-"""The declared partition of a stored tensor: PARTITION BY and REPLICATE OVER.
+"""The declared partition of a stored tensor: PARTITION BY, REPLICATE OVER and PARTIAL(SUM) OVER.
 
 A partition is kept as it was declared. Where the tensor lies follows from the number of sites,
 and for a partition over mesh axes from the mesh of the session.
@@ -25,7 +25,7 @@ class Parts:
 
     numbers: tuple[int, ...]
     order: tuple[int, ...]
-    copies: ClassVar[tuple[str, ...]] = ()
+    over: ClassVar[list[str]] = []
 
     def listed(self, keys: Sequence[str]) -> str:
         """The content of the parentheses of PARTITION BY, such as `i 4, j 2`."""
@@ -39,28 +39,32 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class OnMesh:
-    """PARTITION BY (b data) REPLICATE OVER (model): mesh axes.
+    """PARTITION BY (b data) REPLICATE OVER (model) PARTIAL(SUM) OVER (rack): mesh axes.
 
     Attributes:
         axes: For each key the names of the mesh axes that shard it, the outer one first.
         copies: The mesh axes that REPLICATE OVER names. Axes that no clause names have copies too.
+        partial: The mesh axes that PARTIAL(SUM) OVER names: a sum is kept unreduced along them. A
+            complete value has copies there.
     """
 
     axes: tuple[tuple[str, ...], ...]
     copies: tuple[str, ...] = ()
+    partial: tuple[str, ...] = ()
 
     @property
     def named(self) -> tuple[str, ...]:
         """Every mesh axis that the partition names."""
-        return (*(name for names in self.axes for name in names), *self.copies)
+        return (*(name for names in self.axes for name in names), *self.copies, *self.partial)
 
-    def layout(self, mesh: Mesh) -> Layout:
-        """The layout on a mesh.
+    def layout(self, mesh: Mesh, kept: bool = False) -> Layout:
+        """The layout of a complete value on a mesh; of a sum that is kept unreduced if `kept`.
 
         Raises:
             InterfaceError: The mesh lacks an axis.
         """
-        return Layout(mesh, placement(mesh, self.axes))
+        partial = dict.fromkeys(self.partial, "sum") if kept else {}
+        return Layout(mesh, placement(mesh, self.axes, partial))
 
     def listed(self, keys: Sequence[str]) -> str:
         """The content of the parentheses of PARTITION BY, such as `b data, h model`."""
@@ -69,9 +73,14 @@ class OnMesh:
 
     def clauses(self, keys: Sequence[str]) -> str:
         """The clauses of CREATE TENSOR; `keys` are the names of the keys in SQL notation."""
-        by, over = self.listed(keys), ", ".join(self.copies)
-        clauses = [f"PARTITION BY ({by})"] * bool(by) + [f"REPLICATE OVER ({over})"] * bool(over)
-        return " ".join(clauses)
+        by = self.listed(keys)
+        return " ".join([f"PARTITION BY ({by})"] * bool(by) + self.over)
+
+    @property
+    def over(self) -> list[str]:
+        """The clauses other than PARTITION BY."""
+        named = (("REPLICATE", self.copies), ("PARTIAL(SUM)", self.partial))
+        return [f"{word} OVER ({', '.join(axes)})" for word, axes in named if axes]
 
 
 Partition = Parts | OnMesh

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from einsql.core.lazy_module import LazyModule
 from einsql.core.settings import Settings, mesh_text, points
-from einsql.ir.einsum.graph import Input
-from einsql.ir.layout import Mesh
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Node, Operand, Output, Value
+from einsql.ir.einsum.sharded_notation import Axes, grid_of
+from einsql.ir.layout import Layout, Mesh, placement
 from einsql.ir.partition import OnMesh, Parts
 
 if TYPE_CHECKING:
@@ -34,6 +35,43 @@ def stored_input(name: str, tensor: Tensor, settings: Settings, sites: int) -> I
     if tiles is None and partition is not None:
         tiles = declared_tiles(tensor, settings, sites)
     return Input(name, relation.schema, lies=tiles, sparse=sparse)
+
+
+def parts_input(name: str, tensor: Tensor, settings: Settings) -> Input:
+    """The input of the parts of a tensor that is kept unreduced on the mesh of the settings."""
+    parts, axes = tensor.relation.fields.summands, _axes_of_parts(tensor)
+    assert parts is not None
+    tiles, mesh = parts.fields.tiles_over(settings.sites), Mesh(settings.mesh)
+    if tiles is None:
+        layout = Layout(mesh, placement(mesh, axes))
+        tiles = layouts.tiles_of([(k.lo, k.hi) for k in parts.schema.keys], layout)
+    return Input(name, parts.schema, lies=tiles)
+
+
+def sum_of_parts(node: Node, tensor: Tensor, settings: Settings) -> EinSum:
+    """The sum over the parts of a tensor that is kept unreduced, at the sites of the parts.
+
+    Args:
+        node: The parts.
+        tensor: The tensor.
+        settings: The settings, which have the mesh.
+    """
+    keys = node.schema.keys
+    labels = tuple(k.name for k in keys)
+    outputs = tuple(
+        Output(f.name, (Value(0, f.name, f.dtype),), f.dtype, "sum") for f in node.schema.fields
+    )
+    domain = tuple(Axis(k.name, k.lo, k.hi) for k in keys)
+    grid = grid_of(Mesh(settings.mesh), labels, _axes_of_parts(tensor))
+    return EinSum(domain, (Operand(node, labels),), TRUE, labels[1:], outputs, (), grid)
+
+
+def _axes_of_parts(tensor: Tensor) -> Axes:
+    """The mesh axes of the key of the parts, then those of each key of the tensor."""
+    parts, partition = tensor.relation.fields.summands, tensor.partition
+    assert parts is not None
+    assert isinstance(partition, OnMesh)
+    return (parts.axes, *partition.axes)
 
 
 def declared_tiles(tensor: Tensor, settings: Settings, sites: int) -> Tiles | None:

@@ -75,6 +75,7 @@ KEYWORDS = [
     "OR",
     "ORDER",
     "OVER",
+    "PARTIAL",
     "PARTITION",
     "PRAGMA",
     "READ_TENSOR",

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
+from einsql.ir.einsum.graph import GridAxis
 from einsql.ir.einsum.notation import Spec, parse_spec
+from einsql.ir.layout import Mesh, Shard, placement
 
 Axes = tuple[tuple[str, ...], ...]
 """For each label of a tensor the mesh axes that shard it, the outer one first."""
@@ -138,3 +140,20 @@ def _ordered(sharded: ShardedSpec, mesh: Sequence[str]) -> Sequence[str]:
     written = [names for axes in (*sharded.inputs, sharded.output) for names in axes]
     depth = {axis: max((n.index(axis) for n in written if axis in n), default=0) for axis in mesh}
     return sorted(mesh, key=depth.__getitem__)
+
+
+def grid_of(
+    mesh: Mesh, labels: Sequence[str], axes: Sequence[Sequence[str]]
+) -> tuple[GridAxis, ...]:
+    """The grid of sites in which mesh axes cut labels.
+
+    Args:
+        mesh: The mesh.
+        labels: The labels.
+        axes: The mesh axes of each label, the outer one first.
+    """
+    entries = zip(placement(mesh, axes), mesh.shape, strict=True)
+    return tuple(
+        GridAxis(labels[e.axis], size, e.depth) if isinstance(e, Shard) else GridAxis("*", size)
+        for e, size in entries
+    )

@@ -8,21 +8,28 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sqlglot import exp
 
 from einsql.core.bfloat16 import stored
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.settings import MOST_SITES, mesh_text
 from einsql.errors import Error, IntegrityError, ProgrammingError, suggest
+from einsql.ir.einsum.graph import fresh
+from einsql.ir.layout import Mesh
 from einsql.ir.partition import OnMesh, Partition, Parts
+from einsql.optimizer import optimize
 from einsql.planner.plan import owners
-from einsql.planner.queries import query_binder, select
+from einsql.planner.queries import bind_query, plan_relation, query_binder, select
 from einsql.session.statements.insert import insert_rows, result_table
 from einsql.session.statements.target import as_declared, constant, refuse_null, rows, taken_by
 from einsql.sql.parser.syntax import CreateTensor, KeyCut
+from einsql.sql.scope.relation import Column
+from einsql.sql.scope.relation import Relation as Bound
 from einsql.sql.typing.typed_expr import convert
 from einsql.storage.array_ownership import owned
-from einsql.storage.fields import LocalFields
+from einsql.storage.fields import LocalFields, Summands
 from einsql.storage.objects import Tensor, kind_of
+from einsql.storage.partial_fields import PartialFields
 from einsql.storage.relation import Relation
 from einsql.storage.results.result import Result
 
@@ -64,6 +71,10 @@ def _selected(ctx: Context, statement: CreateTensor) -> Tensor:
     refusal = statement.refusal
     if statement.query is not None:
         try:
+            if statement.partial and empty is None:
+                kept = _kept_unreduced(ctx, statement, statement.query)
+                if kept is not None:
+                    return kept
             result, inputs = select(ctx, statement.query)
             if empty is None:
                 return _stored(statement.name, result, owners(inputs.values()))
@@ -81,6 +92,40 @@ def _selected(ctx: Context, statement: CreateTensor) -> Tensor:
         raise refusal
     table = hybrid_plan.run(ctx, hybrid_plan.split_from(ctx, statement.text, statement.start))
     return tensor_of(ctx, statement.name, table, empty)
+
+
+def _kept_unreduced(ctx: Context, statement: CreateTensor, query: exp.Query) -> Tensor | None:
+    """Returns the tensor of a query with PARTIAL(SUM) OVER, as parts on the sites.
+
+    Returns:
+        None if no mesh with the axes is in force, or the query is neither a sum nor linear in sums;
+        then the value is stored complete.
+    """
+    mesh, over = Mesh(ctx.settings.mesh_in_force), tuple(a.name for a in statement.partial)
+    named = {a.name for cut in statement.partition or () for a in cut.axes} | {*over}
+    if not named <= dict(mesh.axes).keys():
+        return None
+    from einsql.optimizer.placement.unreduced import PART, Unreduced  # for several sites only
+
+    bound = bind_query(ctx, query)
+    relation = bound.relation
+    if not isinstance(relation, Bound) or relation.edges or relation.hidden:
+        return None
+    root = optimize(relation.node, disabled=ctx.settings.disabled_rules, sited=True).root
+    axes = {cut.key.lower(): tuple(a.name for a in cut.axes) for cut in statement.partition or ()}
+    shards = {c.key: axes.get(c.name.lower(), ()) for c in relation.columns if c.key is not None}
+    split = Unreduced(mesh, over).node(root, shards)
+    if split is None:
+        return None
+    part = fresh(PART, (c.name for c in relation.columns))
+    columns = (Column(part, DType.BIGINT, key=split.keys[0]), *relation.columns)
+    plan = plan_relation(ctx, Bound(split, columns), bound.binder)
+    result = plan.result(bound.inputs, ctx.tick)
+    parts = _stored(statement.name, result, owners(bound.inputs.values()))
+    schema = parts.relation.schema
+    fields = PartialFields(Summands(schema, parts.relation.fields, mesh.axes, over))
+    complete = Schema(schema.keys[1:], schema.fields)
+    return Tensor(statement.name, Relation(complete, fields), parts.columns[1:])
 
 
 def _filled(empty: Tensor, result: Result) -> Tensor:
@@ -106,7 +151,7 @@ def _partition(ctx: Context, statement: CreateTensor, schema: Schema) -> Partiti
                 f'PARTITION BY finds no key "{cut.key}"',
                 hint=suggest(cut.key, (k.name for k in schema.keys), "keys"),
             )
-    axes = [*(a for cut in cuts for a in cut.axes), *statement.replicate]
+    axes = [*(a for cut in cuts for a in cut.axes), *statement.replicate, *statement.partial]
     if not axes:
         return None if statement.partition is None else _parts(cuts, schema)
     mesh = dict(ctx.settings.mesh_in_force)
@@ -118,8 +163,10 @@ def _partition(ctx: Context, statement: CreateTensor, schema: Schema) -> Partiti
                 position=axis.at,
             )
     names = {cut.key.lower(): tuple(a.name for a in cut.axes) for cut in cuts}
-    copies = tuple(a.name for a in statement.replicate)
-    return OnMesh(tuple(names.get(k.name.lower(), ()) for k in schema.keys), copies)
+    copies, partial = (
+        tuple(a.name for a in clause) for clause in (statement.replicate, statement.partial)
+    )
+    return OnMesh(tuple(names.get(k.name.lower(), ()) for k in schema.keys), copies, partial)
 
 
 def _parts(cuts: Sequence[KeyCut], schema: Schema) -> Parts:

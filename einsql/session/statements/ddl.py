@@ -11,7 +11,8 @@ from einsql.core.big_stack import with_deep_stack
 from einsql.core.schema import DType, Key
 from einsql.core.settings import SETTINGS, Settings, points, setting_text
 from einsql.errors import Error, OperationalError, ProgrammingError, suggest
-from einsql.ir.layout import Mesh, described
+from einsql.ir.layout import Mesh, describe, described
+from einsql.ir.partition import OnMesh
 from einsql.planner.queries import query_binder
 from einsql.planner.stored_inputs import stored_input
 from einsql.session.statements.target import taken_by
@@ -248,8 +249,7 @@ def _partition_text(tensor: Tensor) -> str:
     if partition is None:
         return ""
     text = partition.listed([k.name for k in tensor.relation.schema.keys]) or "()"
-    over = f"; REPLICATE OVER ({', '.join(partition.copies)})" if partition.copies else ""
-    return text + over
+    return "; ".join([text, *partition.over])
 
 
 def _placement_text(tensor: Tensor, settings: Settings) -> str:
@@ -261,6 +261,11 @@ def _placement_text(tensor: Tensor, settings: Settings) -> str:
             the mesh.
     """
     schema, sites = tensor.relation.schema, tensor.relation.fields.sites or settings.sites
+    summands, partition = tensor.relation.fields.summands, tensor.partition
+    if summands is not None and summands.mesh == settings.mesh_in_force:
+        assert isinstance(partition, OnMesh)
+        layout = partition.layout(Mesh(summands.mesh), kept=True)
+        return describe(layout, [k.name for k in schema.keys], named=True)
     stored = stored_input(tensor.name, tensor, settings, sites)
     if sites == 1 or not stored.settled:
         return ""

@@ -14,7 +14,6 @@ from einsql.ir.einsum.graph import (
     Axis,
     EinSum,
     Expr,
-    GridAxis,
     Input,
     Operand,
     Output,
@@ -22,8 +21,8 @@ from einsql.ir.einsum.graph import (
     view,
 )
 from einsql.ir.einsum.notation import Spec, parse_spec
-from einsql.ir.einsum.sharded_notation import Axes, cell_labels, parse_sharded
-from einsql.ir.layout import Layout, Mesh, Shard, placement
+from einsql.ir.einsum.sharded_notation import Axes, cell_labels, grid_of, parse_sharded
+from einsql.ir.layout import Layout, Mesh, placement
 from einsql.sql.binder.aggregates import Aggregation
 from einsql.sql.binder.context import Binder
 from einsql.sql.binder.domain import Domain
@@ -125,7 +124,7 @@ def _sharded(query: Binder, text: str, relations: Sequence[Relation]) -> Relatio
         operands.append(relation)
     result = einsum_relation(spec, operands, catalog.float_stays)
     assert isinstance(result.node, EinSum)
-    grid = _grid(labels, tuple(cells.values()), mesh)
+    grid = grid_of(mesh, labels, tuple(cells.values()))
     summed = replace(result, node=replace(result.node, grid=grid))
     return _placed(summed, spec.output, sharded.output, mesh)
 
@@ -135,7 +134,7 @@ def _placed(relation: Relation, keys: Sequence[str], axes: Axes, mesh: Mesh) -> 
     node, labels = relation.node, tuple(k.name for k in relation.node.schema.keys)
     by_key = dict(zip(keys, axes, strict=True))
     in_order = tuple(by_key.get(k, ()) for k in labels)
-    grid, layout = _grid(labels, in_order, mesh), Layout(mesh, placement(mesh, in_order))
+    grid, layout = grid_of(mesh, labels, in_order), Layout(mesh, placement(mesh, in_order))
     if isinstance(node, Input) and node.lies is not None and node.lies.layout == layout:
         return relation
     if isinstance(node, EinSum) and node.grid == grid:  # it is computed there
@@ -143,15 +142,6 @@ def _placed(relation: Relation, keys: Sequence[str], axes: Axes, mesh: Mesh) -> 
     bounds = [Axis(k.name, k.lo, k.hi) for k in node.schema.keys]
     copy = view(Operand(node, labels), bounds, labels)
     return replace(relation, node=replace(copy, grid=grid))
-
-
-def _grid(labels: Sequence[str], axes: Axes, mesh: Mesh) -> tuple[GridAxis, ...]:
-    """The grid of sites for the mesh axes of labels."""
-    entries = zip(placement(mesh, axes), mesh.shape, strict=True)
-    return tuple(
-        GridAxis(labels[e.axis], size, e.depth) if isinstance(e, Shard) else GridAxis("*", size)
-        for e, size in entries
-    )
 
 
 def _keys(relation: Relation) -> list[Column]:

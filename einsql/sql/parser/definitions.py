@@ -42,13 +42,13 @@ _KINDS = ("TENSOR", "VIEW", "MACRO", "TABLE", "SCHEMA", "SEQUENCE", "INDEX", "TY
 """Kinds of objects that CREATE and DROP accept, DuckDB's included."""
 
 
-def _check_axes(cuts: Sequence[KeyCut], copies: Sequence[MeshAxis]) -> None:
+def _check_axes(cuts: Sequence[KeyCut], others: Sequence[MeshAxis]) -> None:
     """Refuses numbers of parts beside mesh axes, and a mesh axis that is named twice.
 
     Raises:
         ProgrammingError: The clauses contradict each other.
     """
-    axes = [*(a for cut in cuts for a in cut.axes), *copies]
+    axes = [*(a for cut in cuts for a in cut.axes), *others]
     if axes and any(cut.parts is not None for cut in cuts):
         raise ProgrammingError(
             "A tensor is cut into numbers of parts or over axes of the mesh, not both",
@@ -60,7 +60,7 @@ def _check_axes(cuts: Sequence[KeyCut], copies: Sequence[MeshAxis]) -> None:
         if axis.name in seen:
             raise ProgrammingError(
                 f'The mesh axis "{axis.name}" is named twice',
-                hint="A mesh axis shards one key, or has copies.",
+                hint="A mesh axis shards one key, or has copies, or partial sums.",
                 position=axis.at,
             )
         seen.add(axis.name)
@@ -100,11 +100,12 @@ class DefinitionReader(TreeReader):
             self.expect(")", "after the columns")
         partition: tuple[KeyCut, ...] | None = None
         replicate: tuple[MeshAxis, ...] = ()
+        partial: tuple[MeshAxis, ...] = ()
         default: exp.Expr | None = None
         if self.word() == "PARTITION":
             raise self.error("Expected PARTITION BY")
         read = set[str]()
-        while self.word() in ("PARTITION BY", "REPLICATE", "DEFAULT"):
+        while self.word() in ("PARTITION BY", "REPLICATE", "PARTIAL", "DEFAULT"):
             if self.word() in read:
                 raise self.error("A clause is given twice")
             read.add(self.word())
@@ -112,9 +113,14 @@ class DefinitionReader(TreeReader):
                 partition = self.partition()
             elif self.take("REPLICATE"):
                 replicate = self.mesh_axes()
+            elif self.take("PARTIAL"):
+                self.expect("(", "after PARTIAL")
+                self.expect("SUM", "as the reduction of PARTIAL")
+                self.expect(")", "after SUM")
+                partial = self.mesh_axes()
             elif self.take("DEFAULT"):
                 default = self.default()
-        _check_axes(partition or (), replicate)
+        _check_axes(partition or (), (*replicate, *partial))
         statement = CreateTensor(
             name,
             replace,
@@ -122,6 +128,7 @@ class DefinitionReader(TreeReader):
             columns=tuple(columns),
             partition=partition,
             replicate=replicate,
+            partial=partial,
             default=default,
         )
         if self.take("AS"):
@@ -193,7 +200,7 @@ class DefinitionReader(TreeReader):
 
     def mesh_axes(self) -> tuple[MeshAxis, ...]:
         """OVER (axis, …)."""
-        self.expect("OVER", "after REPLICATE")
+        self.expect("OVER", "before the axes of the mesh")
         self.expect("(", "after OVER")
         axes = [self.mesh_axis("an axis of the mesh")]
         while self.take(","):

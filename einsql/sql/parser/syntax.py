@@ -77,6 +77,7 @@ class CreateTensor:
     Attributes:
         partition: The keys of PARTITION BY; None without the clause.
         replicate: The mesh axes of REPLICATE OVER.
+        partial: The mesh axes of PARTIAL(SUM) OVER.
         query: The SELECT; None without a SELECT, and for one that only DuckDB's grammar accepts.
         text: The statement's text, if it has a SELECT.
         start: The offset of the SELECT in the text.
@@ -89,6 +90,7 @@ class CreateTensor:
     columns: tuple[ColumnDef, ...] = ()
     partition: tuple[KeyCut, ...] | None = None
     replicate: tuple[MeshAxis, ...] = ()
+    partial: tuple[MeshAxis, ...] = ()
     default: exp.Expr | None = None
     query: exp.Query | None = None
     text: str = ""

@@ -124,7 +124,10 @@ def _partition(description: Mapping[str, Any], keys: int) -> Partition | None:
     order, written = tuple(map(_whole, description["order"])), description["partition"]
     if isinstance(written, dict):
         axes = tuple(tuple(_of(str, name) for name in names) for names in written["axes"])
-        partition = OnMesh(axes, tuple(_of(str, name) for name in written["copies"]))
+        copies, partial = (
+            tuple(_of(str, name) for name in written[entry]) for entry in ("copies", "partial")
+        )
+        partition = OnMesh(axes, copies, partial)
         if len(axes) != keys or len(set(partition.named)) != len(partition.named):
             raise ValueError("its PARTITION BY does not fit its keys")
         return partition

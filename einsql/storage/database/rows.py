@@ -238,7 +238,7 @@ def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Ro
 def _partition(partition: Partition | None) -> dict[str, Any]:
     """A declared partition as entries of a tensor's description."""
     if isinstance(partition, OnMesh):
-        return {"partition": {"axes": partition.axes, "copies": partition.copies}, "order": ()}
+        return {"partition": asdict(partition), "order": ()}
     if partition is None:
         return {"partition": None, "order": ()}
     return {"partition": partition.numbers, "order": partition.order}
