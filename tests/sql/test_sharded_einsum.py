@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -197,3 +198,36 @@ def test_a_part_of_a_hybrid_statement_is_sharded() -> None:
         f"SELECT val FROM EINSUM('{text}', m, v, sharded := true) ORDER BY val LIMIT 2"
     ).fetchall()
     assert rows == [(n,) for n in np.sort(a["m"] @ a["v"])[:2]]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_placements_give_the_same_answer_and_send_what_is_planned(seed: int) -> None:
+    chance = random.Random(seed)
+    mesh = chance.choice([{"a": 2, "b": 3}, {"a": 4}, {"a": 2, "b": 2, "c": 2}, {"a": 7}])
+    con, a = session(", ".join(f"{name}={size}" for name, size in mesh.items()))
+
+    def placed(labels: str) -> str:
+        axes = dict.fromkeys(labels, "")
+        for name in chance.sample(sorted(mesh), len(mesh)):
+            label = chance.choice([*labels, None])
+            if label is not None:
+                axes[label] += f"_{name}"
+        return " ".join(label + names for label, names in axes.items())
+
+    for terms, output, tensors in (
+        (("bsd", "de"), "ebs", ("x", "w0")),
+        (("de", "e"), "d", ("m", "v")),
+        (("bsd",), "sb", ("x",)),
+        (("bsd", "de", "ef"), "bf", ("x", "w0", "w1")),
+    ):
+        for _ in range(3):
+            result = placed(output)
+            text = f"{', '.join(map(placed, terms))} -> {result}"
+            sql = f"SELECT * FROM EINSUM('{text}', {', '.join(tensors)}, sharded := true)"
+            expected = np.einsum(f"{','.join(terms)}->{output}", *(a[t] for t in tensors))
+            np.testing.assert_array_equal(con.execute(sql).fetch_numpy(), expected, err_msg=text)
+            report = explained(con, sql, "ANALYZE, ")
+            for node in report["nodes"]:
+                assert node["measured"]["bytes_sent"] == node["bytes_sent"], text
+            lines = [line for line, _ in notation(report)]
+            assert any(line.endswith(f"-> {result}") for line in lines), (text, lines)
