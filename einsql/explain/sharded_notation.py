@@ -46,8 +46,8 @@ def sharded_notation(
         x for step in before if step in labels for x in _moved(step, labels[step], placed, mesh)
     ]
     terms = [_term(o.labels, x) for o, x in zip(operands, layouts, strict=False)]
-    cells, result = layouts[len(operands)], layouts[-1]
-    text = f"{', '.join(terms)} -> {_term(local.node.keys, result)}".strip()
+    cells, target = layouts[len(operands)], layouts[-1]
+    text = f"{', '.join(terms)} -> {_term(local.node.keys, target)}".strip()
     merges = []
     if after:
         name = "all-reduce" if len(after) > 1 else after[0].collectives[0].name

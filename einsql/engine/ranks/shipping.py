@@ -8,7 +8,7 @@ from einsql.core.boxes import common, volumes
 from einsql.core.schema import Schema
 from einsql.ir.einsum.graph import Input, Operand
 from einsql.ir.layout import Tiles
-from einsql.ir.spmd.program import Local, Program, Step
+from einsql.ir.spmd.program import Complete, Local, Program, Step
 
 MOST_TILES = 4096
 """Greatest number of tiles for which ranks cache a tensor; others are sent by every statement."""
@@ -18,7 +18,7 @@ def detached(program: Program) -> Program:
     """Returns a program whose nodes keep only the schemas of their operands."""
 
     def alone(step: Step) -> Step:
-        if not isinstance(step, Local):
+        if not isinstance(step, Local | Complete):
             return step
         operands = tuple(
             Operand(Input(f"#{n}", o.source.schema), o.labels)

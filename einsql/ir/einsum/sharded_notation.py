@@ -123,13 +123,13 @@ def cell_labels(sharded: ShardedSpec, mesh: Sequence[str], sizes: Sequence[int])
             for label, axes in zip(sharded.spec.inputs[n], sharded.inputs[n], strict=True)
             if axis in axes
         ]
-        result = [
+        kept = [
             label
             for label, axes in zip(sharded.spec.output, sharded.output, strict=True)
             if axis in axes
         ]
-        if result and (not wanted or result[0] in wanted):
-            chosen[result[0]].append(axis)
+        if kept and (not wanted or kept[0] in wanted):
+            chosen[kept[0]].append(axis)
         elif wanted:
             chosen[wanted[0]].append(axis)
     return tuple(tuple(chosen[label]) for label in labels)

@@ -21,7 +21,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.sharded_notation import grid_of
 from einsql.ir.layout import Layout, Mesh, Shard
-from einsql.optimizer.placement.deferred_reduction import is_linear
+from einsql.optimizer.placement.deferred_reduction import is_linear_in_sums
 from einsql.optimizer.rewrite.node_properties import in_order
 
 _KEPT = (DType.FLOAT, DType.DOUBLE)
@@ -59,7 +59,7 @@ class Unreduced:
         """
         if isinstance(node, Input) or node.guard != TRUE:
             return None
-        split = self._linear(node, axes) if is_linear(node) else self._sum(node)
+        split = self._linear(node, axes) if is_linear_in_sums(node) else self._sum(node)
         if split is None:
             return None
         shards = [self.over, *(axes.get(key, ()) for key in node.keys)]
@@ -92,11 +92,11 @@ class Unreduced:
         place = fresh("place", [*labels, part])
         length = max(1, -(-axis.extent // self.number))
         first = call("mul", DType.BIGINT, Label(part), bigint(length))
-        value = call("add", DType.BIGINT, first, Label(place))
+        position = call("add", DType.BIGINT, first, Label(place))
         if axis.lo:
-            value = call("add", DType.BIGINT, value, bigint(axis.lo))
+            position = call("add", DType.BIGINT, position, bigint(axis.lo))
         domain = [Axis(part, 0, self.number), Axis(place, 0, length)]
-        domain += [replace(a, define=value) if a is axis else a for a in node.axes]
+        domain += [replace(a, define=position) if a is axis else a for a in node.axes]
         return in_order(replace(node, axes=tuple(domain), keys=(part, *node.keys)))
 
     def _is_sharded(self, node: EinSum, label: str) -> bool:

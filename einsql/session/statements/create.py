@@ -120,8 +120,8 @@ def _kept_unreduced(ctx: Context, statement: CreateTensor, query: exp.Query) -> 
     part = fresh(PART, (c.name for c in relation.columns))
     columns = (Column(part, DType.BIGINT, key=split.keys[0]), *relation.columns)
     plan = plan_relation(ctx, Bound(split, columns), bound.binder)
-    result = plan.result(bound.inputs, ctx.tick)
-    parts = _stored(statement.name, result, owners(bound.inputs.values()))
+    computed = plan.result(bound.inputs, ctx.tick)
+    parts = _stored(statement.name, computed, owners(bound.inputs.values()))
     schema = parts.relation.schema
     fields = PartialFields(Summands(schema, parts.relation.fields, mesh.axes, over))
     complete = Schema(schema.keys[1:], schema.fields)

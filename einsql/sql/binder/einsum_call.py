@@ -84,15 +84,15 @@ def _is_sharded(option: exp.PropertyEQ) -> bool:
     Raises:
         ProgrammingError: It is another option, or its value is not TRUE or FALSE.
     """
-    value = option.expression
-    if option.name.lower() != "sharded" or not isinstance(value, exp.Boolean):
+    setting = option.expression
+    if option.name.lower() != "sharded" or not isinstance(setting, exp.Boolean):
         raise ProgrammingError(
-            f"EINSUM has no option {option.name} := {value.sql()}",
+            f"EINSUM has no option {option.name} := {setting.sql()}",
             hint="sharded := true reads mesh axes: EINSUM('b_data e, e f -> b_data f', x, w, "
             "sharded := true).",
             position=position(option),
         )
-    return bool(value.this)
+    return bool(setting.this)
 
 
 def _sharded(query: Binder, text: str, relations: Sequence[Relation]) -> Relation:
@@ -122,10 +122,10 @@ def _sharded(query: Binder, text: str, relations: Sequence[Relation]) -> Relatio
         if not (is_read_there and is_free):
             relation = _placed(relation, [c.key or "" for c in _keys(relation)], axes, mesh)
         operands.append(relation)
-    result = einsum_relation(spec, operands, catalog.float_stays)
-    assert isinstance(result.node, EinSum)
+    sums = einsum_relation(spec, operands, catalog.float_stays)
+    assert isinstance(sums.node, EinSum)
     grid = grid_of(mesh, labels, tuple(cells.values()))
-    summed = replace(result, node=replace(result.node, grid=grid))
+    summed = replace(sums, node=replace(sums.node, grid=grid))
     return _placed(summed, spec.output, sharded.output, mesh)
 
 
