@@ -345,7 +345,20 @@ def describe(layout: Layout, keys: Sequence[str], named: bool = False) -> str:
         Text such as `DeviceMesh(r0=2, r1=4) [Shard(i), Replicate]`. A mesh axis that cuts the
         pieces of a later one further is a `StridedShard`.
     """
-    axes = [(a, e) for a, e in zip(layout.mesh.axes, layout.placed, strict=True) if a[1] > 1]
+    entries = named_entries(layout, keys)
+    axes = [name if named else f"r{n}" for n, name in enumerate(_long_axes(layout.mesh))]
+    mesh = ", ".join(f"{axis}={size}" for axis, (size, _) in zip(axes, entries, strict=True))
+    return f"DeviceMesh({mesh}) [{', '.join(name for _, name in entries)}]"
+
+
+def _long_axes(mesh: Mesh) -> list[str]:
+    """The names of the axes that are longer than 1."""
+    return [name for name, size in mesh.axes if size > 1]
+
+
+def named_entries(layout: Layout, keys: Sequence[str]) -> list[tuple[int, str]]:
+    """The size and the entry of each mesh axis that is longer than 1, with the names of keys."""
+    axes = [(n, e) for (_, n), e in zip(layout.mesh.axes, layout.placed, strict=True) if n > 1]
     names = []
     for n, (_, entry) in enumerate(axes):
         if isinstance(entry, Shard):
@@ -354,9 +367,7 @@ def describe(layout: Layout, keys: Sequence[str], named: bool = False) -> str:
             names.append(f"{strided}Shard({keys[entry.axis]})")
         else:
             names.append(str(entry))
-    sizes = [(name if named else f"r{n}", size) for n, ((name, size), _) in enumerate(axes)]
-    mesh = ", ".join(f"{name}={size}" for name, size in sizes)
-    return f"DeviceMesh({mesh}) [{', '.join(names)}]"
+    return [(size, name) for (size, _), name in zip(axes, names, strict=True)]
 
 
 def described(
@@ -376,6 +387,11 @@ def described(
         if followed is not None:
             return describe(followed, tuple(extents), named=True)
         return describe(layout, tuple(extents))
+    return counted(tiles)
+
+
+def counted(tiles: Tiles) -> str:
+    """Formats the number of tiles and sites, as `8 tiles at 3 sites`."""
     many, at = len(tiles.sites), len(np.unique(tiles.sites))
     return f"{many} tile{'s'[: many > 1]} at {at} site{'s'[: at > 1]}"
 
