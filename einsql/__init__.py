@@ -118,7 +118,8 @@ def connect(
         settings = changed_settings(settings, str(name), str(value))
     cluster = _cluster(ranks)
     if cluster is not None:
-        settings.sites = settings.sites if "sites" in options else cluster.ranks
+        if options.keys().isdisjoint(("sites", "mesh")):
+            settings.sites = cluster.ranks
         settings.cost = settings.cost if "cost" in options else "seconds"
         if "latency" not in options:
             settings.machine = replace(settings.machine, latency=RANK_LATENCY)

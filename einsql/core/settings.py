@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from einsql.core.machine import MOST_OF_MEMORY, Machine, memory
 from einsql.core.plan_text import PlanText
@@ -17,6 +19,8 @@ class Settings:
 
     Attributes:
         machine: The rates from which costs in seconds follow; each rate is a setting.
+        mesh: The axes of the mesh of sites, with their sizes; empty for no mesh. Sites are numbered
+            with the last axis fastest. See `mesh_in_force`.
         site_memory: Most bytes of a cell of a partitioned operation; None for no limit.
         device: The device that runs kernels: the processor or a GPU.
         device_memory: Most bytes of relations on the device; None for nearly all free memory.
@@ -33,6 +37,7 @@ class Settings:
     disabled_rules: frozenset[str] = frozenset()
     enable_external_access: bool = True
     sites: int = 1
+    mesh: tuple[tuple[str, int], ...] = ()
     strategy: str = "eindecomp"
     cost: str = "floats"
     site_memory: int | None = None
@@ -44,6 +49,11 @@ class Settings:
     max_temp_directory_size: int | None = None
     machine: Machine = field(default_factory=Machine)
     plan: PlanText | None = None
+
+    @property
+    def mesh_in_force(self) -> tuple[tuple[str, int], ...]:
+        """The axes of the mesh if it has as many points as there are sites, and several."""
+        return self.mesh if 1 < self.sites == points(self.mesh) else ()
 
 
 _CHOICES = {
@@ -58,6 +68,8 @@ _MEMORY = ("site_memory", "device_memory", "memory_limit", "max_temp_directory_s
 """Settings that are amounts of memory; an empty value sets no limit."""
 _PERCENT = re.compile(r"\s*(\d{1,3}(?:\.\d*)?)\s*%\s*")
 MOST_SITES = 65536  # a plan has arrays with an entry for each site
+_MESH_AXIS = re.compile(r"\s*([A-Za-z][A-Za-z0-9]*)\s*=\s*([0-9]{1,9})\s*")
+"""An axis of a mesh. Names have no underscore, which separates them in the sharding notation."""
 
 RATES: dict[str, Quantity] = {
     "flops_float": FLOPS,
@@ -81,6 +93,7 @@ SETTINGS = (
     "disabled_rules",
     "enable_external_access",
     "sites",
+    "mesh",
     "strategy",
     "plan",
     *_MEMORY,
@@ -124,6 +137,8 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
         if not re.fullmatch("[0-9]{1,9}", value) or not 1 <= int(value) <= MOST_SITES:
             raise ProgrammingError(f"sites is a number from 1 to {MOST_SITES:,}, not {value}")
         return replace(settings, sites=int(value))
+    if name == "mesh":
+        return _with_mesh(settings, value)
     if name == "strategy":
         return replace(settings, strategy=value)
     if name == "plan":
@@ -149,6 +164,56 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
     )
 
 
+def points(mesh: Sequence[tuple[str, int]]) -> int:
+    """The number of points of a mesh; 0 without axes."""
+    return prod(size for _, size in mesh) if mesh else 0
+
+
+def mesh_text(mesh: Sequence[tuple[str, int]]) -> str:
+    """A mesh in the notation of SET."""
+    return ", ".join(f"{axis}={size}" for axis, size in mesh)
+
+
+def _with_mesh(settings: Settings, value: str) -> Settings:
+    """The settings with a mesh, and with its number of sites if the user has set none.
+
+    Raises:
+        ProgrammingError: The text is no mesh, or the mesh has another number of points than there
+            are sites.
+    """
+    axes: list[tuple[str, int]] = []
+    for text in value.split(",") if value.strip() else ():
+        axis = _MESH_AXIS.fullmatch(text)
+        if axis is None or int(axis[2]) < 1:
+            raise ProgrammingError(
+                f"A mesh cannot have the axis '{text.strip()}'",
+                hint="Axes are names with sizes, as in SET mesh = 'data=2, model=4'.",
+            )
+        if axis[1].lower() in dict(axes):
+            raise ProgrammingError(f'The mesh has two axes "{axis[1].lower()}"')
+        axes.append((axis[1].lower(), int(axis[2])))
+    mesh, number, sites = tuple(axes), points(axes), settings.sites
+    if number > MOST_SITES:
+        raise ProgrammingError(
+            f"The mesh has {number:,} points", hint=f"At most {MOST_SITES:,} sites are possible."
+        )
+    if mesh and sites not in (1, number, points(settings.mesh)):
+        raise ProgrammingError(
+            f"The mesh has {number:,} points, but there are {sites:,} sites",
+            hint=f"'{_fitting(mesh, sites)}' fits, or SET sites = {number}.",
+        )
+    return replace(settings, mesh=mesh, sites=number if mesh else sites)
+
+
+def _fitting(mesh: Sequence[tuple[str, int]], sites: int) -> str:
+    """A mesh of a number of sites with the first axes of another mesh, as far as they divide it."""
+    axes: list[tuple[str, int]] = []
+    for axis, size in mesh[:-1]:
+        axes.append((axis, size if sites % size == 0 else 1))
+        sites //= axes[-1][1]
+    return mesh_text([*axes, (mesh[-1][0], sites)])
+
+
 def _bytes(name: str, value: str) -> int | None:
     """An amount of memory in bytes; `memory_limit` also accepts a percentage of the machine's."""
     if value.lower() == "none":
@@ -172,6 +237,8 @@ def setting_text(settings: Settings, name: str) -> str:
         return f"{value}B"
     if name == "temp_directory":
         return str(value or "")
+    if name == "mesh":
+        return mesh_text(value)
     if isinstance(value, PlanText):
         return value.path
     return str(value).lower()

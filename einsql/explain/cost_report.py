@@ -17,10 +17,12 @@ from einsql.explain.operations import (
     ReadReport,
 )
 from einsql.explain.report import SiteReport
+from einsql.explain.sharded_notation import sharded_notation
 from einsql.ir.einsum.flops import flops, flops_at_point
 from einsql.ir.einsum.graph import EinSum, Input
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.einsum.printer import format_node
+from einsql.ir.layout import Mesh
 from einsql.ir.spmd.program import (
     COPIES,
     Collective,
@@ -89,6 +91,7 @@ def operation_reports(
     predicted: Prediction,
     names: Mapping[int, str],
     measure: Measure | None,
+    mesh: Mesh | None = None,
 ) -> list[OperationReport]:
     """Returns the report of each operation, without groups, kernels and simulation.
 
@@ -98,6 +101,7 @@ def operation_reports(
         predicted: The predicted seconds and bytes of the steps.
         names: The name of each node of the graph, by id.
         measure: The measure of a run, for EXPLAIN ANALYZE.
+        mesh: The mesh of the sites, for the sharded index notation.
     """
     costs = tra_costs(placed)
     reports = []
@@ -136,6 +140,11 @@ def operation_reports(
                 memory=predicted.cells[operation.number],
                 measured=measured,
                 text=format_node(node, names[id(node)], names_read),
+                notation=None
+                if mesh is None
+                else sharded_notation(
+                    local, operation.before, _moving(operation.after, placed), placed, mesh
+                ),
                 keys=node.keys,
                 reads=_reads(operation, placed, names_read),
                 bytes=node.schema.size * tuple_bytes(node),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsql.core.units import EXACT, data_size, duration, quantity
-from einsql.explain.operations import OperationReport
+from einsql.explain.operations import CollectiveReport, OperationReport
 from einsql.explain.report import GraphReport
 
 _WIDEST = 32
@@ -118,7 +118,22 @@ def _tensors(node: OperationReport) -> list[tuple[str, str]]:
     return [
         *rows,
         (f"makes {node.id}[{', '.join(node.keys)}]", _moved(placements.result, merged)),
+        *((f"  {n.text}", _collectives(n.collectives)) for n in node.notation or ()),
     ]
+
+
+def _collectives(collectives: Sequence[CollectiveReport]) -> str:
+    """Formats collectives as `all-gather over data 40 B, all-to-all over model 8 B`."""
+    return ", ".join(
+        " ".join(
+            (
+                c.collective,
+                *(("over", ", ".join(c.along)) if c.along else ()),
+                data_size(c.bytes_sent),
+            )
+        )
+        for c in collectives
+    )
 
 
 def _moved(placed: Sequence[str], moved: str) -> str:

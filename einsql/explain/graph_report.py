@@ -26,6 +26,7 @@ from einsql.explain.report import (
 )
 from einsql.ir.einsum.graph import EinSum, Input, Roots, walk
 from einsql.ir.einsum.printer import format_graph, format_node, node_names
+from einsql.ir.layout import Mesh
 from einsql.ir.spmd.program import Program, tuple_bytes
 from einsql.kernels.runtime import blas
 from einsql.optimizer.simulation.prediction import predict
@@ -69,7 +70,8 @@ def graph_report(
     names = node_names((root,))
     predicted = predict(placed, settings.machine)
     operations = operations_of(cut, placed)
-    nodes = operation_reports(operations, placed, predicted, names, by_site)
+    mesh = Mesh(settings.mesh) if settings.mesh_in_force else None
+    nodes = operation_reports(operations, placed, predicted, names, by_site, mesh)
     simulation = None
     if cluster is not None:
         from einsql.explain import simulation_report  # only SIMULATE needs it

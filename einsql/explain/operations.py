@@ -107,6 +107,20 @@ class CollectiveReport:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NotationReport:
+    """A step in sharded index notation, and the collectives that it takes.
+
+    Attributes:
+        text: The labels of the operands and of the result, each with its mesh axes, such as
+            `b_data e, e f_model -> b_data f_model`.
+        collectives: The collectives, along mesh axes.
+    """
+
+    text: str
+    collectives: Sequence[CollectiveReport]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GroupReport:
     """Operations that run together, block by block.
 
@@ -144,6 +158,8 @@ class OperationReport:
         memory: The bytes of the largest cell.
         measured: The measure; in a group only the last operation's measure is not 0.
         text: The operation's lines in the text of the graph.
+        notation: The moves of the operands and the operation in sharded index notation; None
+            without a mesh.
         keys: The labels that are keys of the result.
         bytes: The bytes of the result.
         cells: The site of each cell of the grid, the last axis fastest; None for many cells.
@@ -170,6 +186,7 @@ class OperationReport:
     measured: Measured | None = None
     group: GroupReport | None = None
     text: Sequence[str]
+    notation: Sequence[NotationReport] | None = None
     keys: Sequence[str]
     reads: Sequence[ReadReport]
     bytes: int

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from math import prod
 
 import numpy as np
@@ -302,20 +303,57 @@ def _deepened(
     return tuple(entries)
 
 
-def describe(layout: Layout, keys: Sequence[str]) -> str:
+def on_mesh(layout: Layout, mesh: Mesh) -> Layout | None:
+    """The same pieces at the same sites as a layout on another mesh of all sites; None if none is.
+
+    The axes of either mesh may be parts of an axis of the other one.
+    """
+    entries: list[Entry] = []
+    ends, far = _ends(layout.mesh), prod(mesh.shape)
+    if far != ends[0] or layout.mesh.sites != mesh.sites:
+        return None
+    for size in mesh.shape:
+        near = far // size
+        inside = [
+            entry
+            for entry, (end, begin) in zip(layout.placed, pairwise(ends), strict=True)
+            if begin < far and near < end
+        ]
+        if any(end % x if end > x else x % end for end in (near, far) for x in ends):
+            return None
+        if size > 1 and len(set(inside)) != 1:
+            return None
+        entries.append(inside[0] if size > 1 else Replicate())
+        far = near
+    return Layout(mesh, tuple(entries))
+
+
+def _ends(mesh: Mesh) -> list[int]:
+    """The number of sites, then the stride of each axis."""
+    return list(accumulate(mesh.shape, lambda sites, size: sites // size, initial=prod(mesh.shape)))
+
+
+def describe(layout: Layout, keys: Sequence[str], named: bool = False) -> str:
     """Formats a layout in the terms of PyTorch's DTensor.
 
     Args:
         layout: A layout over all sites.
         keys: The names of the tensor's axes.
+        named: Whether the names of the mesh axes are shown, instead of r0, r1, ….
 
     Returns:
         Text such as `DeviceMesh(r0=2, r1=4) [Shard(i), Replicate]`. A mesh axis that cuts the
         pieces of a later one further is a `StridedShard`.
     """
     entries = named_entries(layout, keys)
-    mesh = ", ".join(f"r{n}={size}" for n, (size, _) in enumerate(entries))
+    axes = [name if named else f"r{n}" for n, name in enumerate(_long_axes(layout.mesh))]
+    mesh = ", ".join(f"{axis}={size}" for axis, (size, _) in zip(axes, entries, strict=True))
     return f"DeviceMesh({mesh}) [{', '.join(name for _, name in entries)}]"
+
+
+def _long_axes(mesh: Mesh) -> list[str]:
+    """The names of the axes that are longer than 1."""
+    return [name for name, size in mesh.axes if size > 1]
 
 
 def named_entries(layout: Layout, keys: Sequence[str]) -> list[tuple[int, str]]:
@@ -332,16 +370,24 @@ def named_entries(layout: Layout, keys: Sequence[str]) -> list[tuple[int, str]]:
     return [(size, name) for (size, _), name in zip(axes, names, strict=True)]
 
 
-def described(tiles: Tiles, sites: int, extents: Mapping[str, int]) -> str:
+def described(
+    tiles: Tiles, sites: int, extents: Mapping[str, int], mesh: Mesh | None = None
+) -> str:
     """Formats the placement of tiles as `describe` does; without one, as `8 tiles at 3 sites`.
 
     Args:
         tiles: All tiles of a relation.
         sites: The number of sites.
         extents: The relation's keys with their extents.
+        mesh: The mesh of the sites, whose axes are named where the placement follows them.
     """
     layout = tiles.layout or layout_of(tiles, sites, tuple(extents.values()))
-    return counted(tiles) if layout is None else describe(layout, tuple(extents))
+    if layout is not None:
+        followed = None if mesh is None else on_mesh(layout, mesh)
+        if followed is not None:
+            return describe(followed, tuple(extents), named=True)
+        return describe(layout, tuple(extents))
+    return counted(tiles)
 
 
 def counted(tiles: Tiles) -> str:
@@ -375,7 +421,7 @@ def placement(
         The placement; unnamed mesh axes replicate.
 
     Raises:
-        InterfaceError: A mesh axis is unknown, is named twice, or cuts before an outer one.
+        InterfaceError: A mesh axis is unknown or is named twice.
     """
     entries: dict[str, Entry] = {}
     numbers = {name: n for n, (name, _) in enumerate(mesh.axes)}
@@ -393,12 +439,9 @@ def placement(
                 hint="Shard each index over separate mesh axes.",
             )
         entries[name] = entry
-    for names in axes:
+    for n, names in enumerate(axes):
         if [numbers[x] for x in names] != sorted(numbers[x] for x in names):
-            raise InterfaceError(
-                f"An axis on {', '.join(names)} is not cut in the order of the mesh",
-                hint="Name the mesh axes in their order, or reorder the mesh.",
-            )
+            entries.update({name: Shard(n, depth) for depth, name in enumerate(names)})
     return tuple(entries.get(name, Replicate()) for name, _ in mesh.axes)
 
 

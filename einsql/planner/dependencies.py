@@ -81,6 +81,22 @@ class TensorDependency(Dependency):
 
 
 @dataclass(frozen=True, slots=True)
+class PartsDependency(TensorDependency):
+    """The parts of a stored tensor whose sum is kept unreduced."""
+
+    @property
+    def source(self) -> object:
+        """See `Dependency`."""
+        return PartsDependency, self.tensor
+
+    def read(self, ctx: Context) -> Fields | None:
+        """See `Dependency`."""
+        tensor = ctx.store.objects.get(self.tensor)
+        parts = tensor.relation.fields.summands if isinstance(tensor, Tensor) else None
+        return None if parts is None or parts.schema != self.schema else parts.fields
+
+
+@dataclass(frozen=True, slots=True)
 class ScopeDependency(RelationDependency):
     """An array among the caller's variables.
 

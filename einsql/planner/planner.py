@@ -21,6 +21,7 @@ from einsql.planner.compile import check_domains, compiled
 from einsql.planner.dependencies import (
     Dependency,
     FileDependency,
+    PartsDependency,
     ScopeDependency,
     SharedDependency,
     SharedQueries,
@@ -28,12 +29,13 @@ from einsql.planner.dependencies import (
     TensorDependency,
 )
 from einsql.planner.plan import Plan
+from einsql.planner.stored_inputs import idle_reason, parts_input, stored_input, sum_of_parts
 from einsql.planner.target import ExecutionTarget, target_of
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.scope.relation import Column, Relation, TileRelation, known_bounds
-from einsql.storage.fields import Fields, as_fields
+from einsql.storage.fields import Fields, Summands, as_fields
 from einsql.storage.host_arrays import array_relation, file_relation
 from einsql.storage.memory import Memory
 from einsql.storage.objects import (
@@ -96,6 +98,10 @@ class BinderCatalog:
     """The nesting depth of each view and macro that has been read, by name."""
     shared: SharedQueries = field(default_factory=SharedQueries)
     """Subqueries that were computed once for several queries of the statement."""
+    notices: list[str] = field(default_factory=list)
+    """Remarks on the objects that the statement reads."""
+    _sums: dict[str, EinSum] = field(default_factory=dict)
+    """The sums of tensors that are kept unreduced, by name; references share one node."""
     _sources: dict[str, object] = field(default_factory=dict)
     """The object that each input reads, by the name of the input."""
 
@@ -103,10 +109,13 @@ class BinderCatalog:
     """Whether FLOAT arithmetic stays FLOAT."""
     sites: int = field(init=False)
     """The number of sites of the statement."""
+    mesh: tuple[tuple[str, int], ...] = field(init=False)
+    """The axes of the mesh of these sites; empty without one."""
 
     def __post_init__(self) -> None:
         self.float_stays = self.settings.float_math == "float"
         self.sites = self.settings.sites
+        self.mesh = self.settings.mesh_in_force
 
     def relation(self, name: str) -> Relation | None:
         """Returns a stored tensor, a registered array or an array in the caller's scope."""
@@ -120,9 +129,12 @@ class BinderCatalog:
         if isinstance(stored, Damaged):
             raise damage_error(stored)
         if isinstance(stored, Tensor):
+            parts = stored.relation.fields.summands
+            if parts is not None and parts.mesh == self.mesh:
+                return self._sum_of(stored, parts)
             tensor, fields = stored.relation, self.store.lent(stored)
-            sites, sparse = tensor.fields.tiles_over(self.sites), tensor.fields.is_sparse
-            node = Input(low, tensor.schema, stored.partition, stored.order, sites, sparse)
+            node = stored_input(low, stored, self.settings, self.sites)
+            self._note(idle_reason(stored, self.settings))
             dependency = TensorDependency(low, tensor.schema, low)
             return self._relation(node, dependency, fields, stored.columns)
         if stored is not None:
@@ -139,6 +151,25 @@ class BinderCatalog:
         by_table = TableDependency(rows.name, table.schema, name, self.tables)
         columns = tuple(f.name for f in table.schema.values)
         return self._relation(rows, by_table, table.fields, columns)
+
+    def _sum_of(self, stored: Tensor, parts: Summands) -> Relation:
+        """Returns the sum over the parts of a tensor that is kept unreduced."""
+        low, schema = stored.name.lower(), parts.schema
+        node = parts_input(f"{low} (parts)", stored, self.settings)
+        dependency = PartsDependency(node.name, schema, low)
+        read = self._relation(node, dependency, parts.fields, ()).node
+        if low not in self._sums:
+            self._sums[low] = sum_of_parts(read, stored, self.settings)
+        keys = {k.name for k in schema.keys}
+        shown = (
+            key_column(c) if c in keys else Column(c, schema.dtype(c), field=c)
+            for c in stored.columns
+        )
+        return Relation(self._sums[low], tuple(shown))
+
+    def _note(self, text: str) -> None:
+        if text and text not in self.notices:
+            self.notices.append(text)
 
     def is_table_file(self, path: str) -> bool:
         """Whether FROM reads a file as a table, as `tables.is_table`, or a table has this name.
@@ -361,8 +392,8 @@ def make_plan(
         cut = site_plan.cut
         if cut.plan_notice:
             _notice_once(catalog, notices, cut.plan_notice)
-        if cut.notice and cut.notice not in notices:
-            notices.append(cut.notice)
+        remarks = [*catalog.notices, *([cut.notice] if cut.notice else ())]
+        notices.extend(text for text in remarks if text not in notices)
     else:
         program = catalog.compiled(*optimized.roots)
     columns = result_columns(relation)

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from einsql import errors
 from einsql.core.lazy_module import LazyModule, lazy_modules
-from einsql.core.settings import SETTINGS, changed_settings
+from einsql.core.settings import SETTINGS, changed_settings, mesh_text
 from einsql.planner.outcome import Changed, Listing, Outcome, Rows
 from einsql.planner.queries import query_binder
 from einsql.session import statements
@@ -270,3 +270,8 @@ def _set(ctx: Context, statement: st.Set, text: str) -> None:
             return
         raise
     ctx.change_settings(changed)
+    idle = changed.mesh and changed.sites > 1 and not changed.mesh_in_force
+    if statement.name == "sites" and idle:
+        ctx.notices.append(
+            f"The mesh {mesh_text(changed.mesh)} is without force at {changed.sites:,} sites"
+        )

@@ -42,6 +42,7 @@ class Fields(Mapping[str, np.ndarray]):
         is_detached: Whether they stay unchanged when the inputs of their statement change.
         sites: The number of sites with the tiles; None for fields that are not placed.
         layout: The layout of the fields' payload file; None without a file.
+        summands: The parts of a sum that is kept unreduced; None for other fields.
     """
 
     __slots__ = ()
@@ -51,6 +52,7 @@ class Fields(Mapping[str, np.ndarray]):
     is_detached: bool = False
     sites: int | None = None
     layout: Layout | None = None
+    summands: Summands | None = None
 
     def local(self) -> Mapping[str, np.ndarray]:
         """Returns the arrays that are already in this process's memory."""
@@ -135,6 +137,29 @@ class Fields(Mapping[str, np.ndarray]):
             schema: The present schema with other lower bounds of the keys.
         """
         return self
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summands:
+    """The parts of a sum, along the first key of a relation.
+
+    Attributes:
+        schema: The key that numbers the parts, the keys of the sum, and the fields.
+        fields: The parts.
+        mesh: The mesh of sites on which they were computed.
+        axes: The mesh axes along which each site has one part.
+    """
+
+    schema: Schema
+    fields: Fields
+    mesh: tuple[tuple[str, int], ...]
+    axes: tuple[str, ...]
+
+    def placed_like(self, other: Summands) -> bool:
+        """Whether plans for these parts are valid for the other parts."""
+        return (
+            (self.mesh, self.axes, self.schema) == (other.mesh, other.axes, other.schema)
+        ) and self.fields.placed_like(other.fields)
 
 
 class LocalFields(dict[str, np.ndarray], Fields):

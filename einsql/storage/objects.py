@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from einsql.errors import Error, InterruptedError, OperationalError
+from einsql.ir.partition import Partition
 from einsql.storage.fields import Fields, LocalFields
 from einsql.storage.relation import Relation
 
@@ -19,10 +20,7 @@ class Tensor:
         name: The name as written.
         relation: The schema and the arrays.
         columns: Column names in declared order; keys and values of the relation.
-        partition: The number of parts of each key over the sites, all 1 for a copy at
-            every site; None if nothing is declared.
-        order: Positions of the keys in declared order, in which blocks are numbered with the
-            last key fastest.
+        partition: The declared partition over the sites; None if nothing is declared.
         default: The value of keys that were never set, or None.
         borrowed: True for a registered array, which its owner may change at any time.
         temporary: True for a TEMP tensor, which only its session sees and which is never written.
@@ -31,8 +29,7 @@ class Tensor:
     name: str
     relation: Relation
     columns: tuple[str, ...]
-    partition: tuple[int, ...] | None = None
-    order: tuple[int, ...] = ()
+    partition: Partition | None = None
     default: Any = None
     borrowed: bool = False
     temporary: bool = False
@@ -49,7 +46,6 @@ class Tensor:
             relation=relation,
             columns=self.columns,
             partition=self.partition,
-            order=self.order,
             default=self.default,
             borrowed=self.borrowed,
             temporary=self.temporary,
@@ -198,11 +194,10 @@ def same_form(old: Object | None, new: Object | None) -> bool:
         and new.relation.fields.is_local
         and old.columns is new.columns
         and old.partition is new.partition
-        and old.order is new.order
     ) or (
         old.relation.schema == new.relation.schema
         and old.columns == new.columns
-        and (old.partition, old.order) == (new.partition, new.order)
+        and old.partition == new.partition
         and old.relation.fields.placed_like(new.relation.fields)
         # Plans read stored fields box by box.
         and (old.relation.fields.layout is None) == (new.relation.fields.layout is None)

@@ -21,6 +21,7 @@ from einsql.ir.layout import (
     described,
     layout_of,
 )
+from einsql.ir.partition import Parts
 from einsql.optimizer.decomposition.problem import nearest_cut
 from einsql.planner.plan import Plan
 from einsql.storage.objects import Tensor
@@ -83,7 +84,7 @@ def test_a_result_is_read_where_it_was_left() -> None:
     # A declared cut does not count where it is known how the tensor lies.
     stored = con.store.get("c")
     assert isinstance(stored, Tensor)
-    con.store.put(replace(stored, partition=(8, 1), order=(0, 1)))
+    con.store.put(replace(stored, partition=Parts((8, 1), (0, 1))))
     assert traffic(con, scaled) == 0
 
 

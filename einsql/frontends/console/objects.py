@@ -96,10 +96,8 @@ def definition(connection: einsql.Connection, entry: Entry) -> str:
 def _options(stored: Tensor) -> str:
     options = ""
     if stored.partition is not None:
-        keys = stored.relation.schema.keys
-        cut = [(keys[n].name, stored.partition[n]) for n in stored.order]
-        parts = ", ".join(f"{quoted(key)} {count}" for key, count in cut if count > 1)
-        options += f" PARTITION BY ({parts})"
+        keys = [quoted(k.name) for k in stored.relation.schema.keys]
+        options += f" {stored.partition.clauses(keys)}"
     if stored.default is not None:
         options += f" DEFAULT {format_value(stored.default, '', '')}"
     return options

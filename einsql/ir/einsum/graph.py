@@ -188,6 +188,21 @@ class Output:
     where: Expr = TRUE
 
 
+@dataclass(frozen=True, slots=True)
+class GridAxis:
+    """An axis of a requested grid of sites.
+
+    Attributes:
+        label: The label that it cuts; another text, such as "*", repeats the calls along it.
+        size: The number of sites along it.
+        depth: The order of axes that cut the same label, as in `Shard`.
+    """
+
+    label: str
+    size: int
+    depth: int = 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EinSum:
     """One extended Einstein summation; `keys` are labels of the domain, in result order.
@@ -195,6 +210,8 @@ class EinSum:
     Attributes:
         hint: Labels with the parts into which several sites cut them; it does not change
             the result.
+        grid: The requested grid of all sites, the slowest axis first; empty if placement is free.
+            It does not change the result.
     """
 
     axes: tuple[Axis, ...]
@@ -203,6 +220,7 @@ class EinSum:
     keys: tuple[str, ...]
     outputs: tuple[Output, ...]
     hint: tuple[tuple[str, int], ...] = ()
+    grid: tuple[GridAxis, ...] = ()
 
     @property
     def schema(self) -> Schema:

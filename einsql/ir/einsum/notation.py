@@ -16,12 +16,17 @@ class Spec:
     output: tuple[str, ...]
 
 
-def parse_spec(text: str, ranks: Sequence[int]) -> Spec:
+def parse_spec(text: str, ranks: Sequence[int], words: bool = False) -> Spec:
     """Parses an einsum expression over operands of the given ranks.
 
     Labels are single letters, or words separated by spaces as in 'b s h, b t h -> b h s t'.
     Without `->` the output has every label that occurs once, in alphabetical order, after
     the axes of the ellipsis.
+
+    Args:
+        text: The expression.
+        ranks: The rank of each operand.
+        words: Whether labels are words separated by spaces in any case.
 
     Raises:
         ProgrammingError: The expression does not fit the operands.
@@ -32,7 +37,7 @@ def parse_spec(text: str, ranks: Sequence[int]) -> Spec:
         raise ProgrammingError(
             f"EINSUM '{text}' has {len(terms)} operands, but {len(ranks)} are given"
         )
-    long = any(len(part.split()) > 1 for part in (*terms, right))
+    long = words or any(len(part.split()) > 1 for part in (*terms, right))
     split = [_labels(t, long, text) for t in terms]
     covered = [_covered(labels, rank, text) for labels, rank in zip(split, ranks, strict=True)]
     widest = max(covered, default=0)

@@ -248,7 +248,10 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Ver
 
 
 def _hinted(node: EinSum, free: list[Axis], sites: int) -> tuple[int | None, ...]:
-    """The parts of the free labels by the PARTITION hint, at most one for each value."""
+    """The parts of the free labels by a grid or the PARTITION hint, at most one for each value."""
+    if node.grid:
+        along = {a.label: [g.size for g in node.grid if g.label == a.label] for a in free}
+        return tuple(min(prod(along[a.label]), max(1, a.extent)) for a in free)
     extents = {a.label: max(1, a.extent) for a in free}
     parts_of_label: dict[str, int] = {}
     for label, parts in node.hint:

@@ -21,6 +21,7 @@ from einsql.optimizer.placement.layouts import (
     Cells,
     distinct,
     following,
+    gridded,
     grids,
     groups,
     here,
@@ -124,7 +125,7 @@ def choose(
         wish: The partial result to prefer, if a grid of the operation yields it.
         free: True if a map may be cut differently, provided that no cell grows.
     """
-    pinned = pinned_cells(node, cut, sites)
+    pinned = gridded(node, sites) or pinned_cells(node, cut, sites)
     waiting = [None if s.shared else s.partial for s in sources]
     late = partial_cells(node, waiting, sites) if waiting and pinned is None else None
     if late is not None:

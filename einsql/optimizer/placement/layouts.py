@@ -24,6 +24,7 @@ from einsql.ir.layout import (
     Tiles,
     covers,
     layout_of,
+    region,
 )
 from einsql.ir.spmd.program import COPIES
 from einsql.optimizer.decomposition import Cut
@@ -115,6 +116,31 @@ def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
         yield Cells(labels, grid, coordinates, boxes, where, cut.copies, sites, idle)
 
 
+def gridded(node: EinSum, sites: int) -> Cells | None:
+    """The cells of an operation on its requested grid; None if it requests none of these sites."""
+    grid = [g for g in node.grid if g.size > 1]
+    if not grid or prod(g.size for g in grid) != sites:
+        return None
+    free = [a for a in node.axes if a.define is None]
+    labels = tuple(a.label for a in free)
+    cut = [g.label in labels for g in grid]
+    names = [g.label if own else COPIES for g, own in zip(grid, cut, strict=True)]
+    mesh = Mesh(tuple(zip(names, (g.size for g in grid), strict=True)))
+    placed = tuple(
+        Shard(labels.index(g.label), g.depth) if own else REPLICATE
+        for g, own in zip(grid, cut, strict=True)
+    )
+    tiles = tiles_of([(a.lo, a.hi) for a in free], Layout(mesh, placed))
+    coordinates = np.zeros((sites, len(labels)), np.int64)
+    along = zip(grid, placed, np.unravel_index(tiles.sites, mesh.shape), strict=True)
+    for g, entry, at in sorted(along, key=lambda axis: axis[0].depth):
+        if isinstance(entry, Shard):
+            coordinates[:, entry.axis] = coordinates[:, entry.axis] * g.size + at
+    depths = tuple(g.depth for g in grid)
+    sized = (coordinates, tiles.boxes, tiles.sites, tiles.copies, sites, len(grid), depths)
+    return Cells(labels, mesh.axes, *sized)
+
+
 def pinned_cells(node: EinSum, cut: Cut, sites: int) -> Cells | None:
     """The cells of an operation on the grid of a plan file; None if the file has no grid for it."""
     pinned = cut.pinned
@@ -153,6 +179,26 @@ def declared(
         return tiles
     mesh = Mesh((*(("", parts[n]) for n in order), ("", sites // number)))
     return laid(tiles, Layout(mesh, (*map(Shard, order), Single())))
+
+
+def tiles_of(keys: Sequence[tuple[int, int]], layout: Layout) -> Tiles:
+    """The tiles of a stored tensor under a layout without partial values.
+
+    Args:
+        keys: Bounds of each key.
+        layout: A layout over all sites.
+    """
+    mesh, first = layout.mesh, np.array(keys, np.int64).reshape(-1, 2)[:, :1]
+    pieces = region(mesh, layout.placed, [max(0, hi - lo) for lo, hi in keys])
+    repeats = [n for n, e in enumerate(layout.placed) if isinstance(e, Replicate)]
+    copy = np.zeros(len(pieces.there), np.int64)
+    at = _coordinates(mesh.shape)
+    for n in repeats:
+        copy = copy * mesh.shape[n] + at[n]
+    sites = np.argsort(copy, kind="stable")
+    sites = sites[pieces.there[sites]]
+    copies = prod(mesh.shape[n] for n in repeats)
+    return Tiles(sites, pieces.boxes[sites] + first, copies, layout)
 
 
 def spread(keys: Sequence[tuple[int, int]], sites: int) -> Tiles:

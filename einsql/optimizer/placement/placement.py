@@ -149,7 +149,7 @@ class _Placing:
             wish = self._partial(replace(wish, tiles=self._interned(wish.tiles)))
         pinned = cut.pinned
         recut = not node.hint if pinned is None else pinned.recut
-        free = node is self.root and recut and cut.copies == 1
+        free = node is self.root and recut and not node.grid and cut.copies == 1
         key = _signature(node, cut, read), id(wish), free
         choice = self.choices.get(key)
         if choice is None:
@@ -266,6 +266,7 @@ def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
         tuple(at[k] for k in node.keys),
         tuple(cut.parts[a.label] for a in node.axes if a.define is None),
         cut.copies,
+        tuple((at.get(g.label), g.size, g.depth) for g in node.grid),
         None if cut.pinned is None else _pinned_places(node, cut.pinned),
         node.is_elementwise,
         is_linear_in_sums(node),

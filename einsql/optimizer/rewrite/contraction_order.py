@@ -300,7 +300,7 @@ class _Plan:
         """A node over some of the labels."""
         axes = tuple(a for a in self.node.axes if a.label in labels)
         hint = hint_over(self.node.hint, labels)
-        return EinSum(axes, operands, guard, keys, tuple(outputs), hint)
+        return EinSum(axes, operands, guard, keys, tuple(outputs), hint, self.node.grid)
 
 
 def _stored_name(t: _Terms) -> str:

@@ -126,7 +126,8 @@ class _Canonical:
             for o in (node.operands[n] for n in order)
         )
         hint = tuple(sorted((self._labels[x], parts) for x, parts in node.hint))
-        self.key: _Key = (tuple(axes), read, self.expr(node.guard), len(node.keys), hint)
+        grid = tuple((self._labels.get(g.label, -1), g.size, g.depth) for g in node.grid)
+        self.key: _Key = (tuple(axes), read, self.expr(node.guard), len(node.keys), hint, grid)
 
     def expr(self, e: Expr) -> _Key:
         """An expression with labels and operands by number."""

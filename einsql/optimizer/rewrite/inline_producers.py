@@ -59,7 +59,7 @@ def compose(node: EinSum, n: int) -> EinSum | None:
     can neither raise nor drop the reader's point.
     """
     producer = node.operands[n].source
-    if not isinstance(producer, EinSum) or not is_pointwise(producer):
+    if not isinstance(producer, EinSum) or producer.grid or not is_pointwise(producer):
         return None
     total = is_total(producer)
     asked = Value(n, PRESENT, DType.BOOLEAN)
@@ -90,7 +90,7 @@ def compose(node: EinSum, n: int) -> EinSum | None:
     axes = (*inner.derived(), *over.axes)
     hint = hint_over((*node.hint, *inner.hint), {a.label for a in axes})
     guard = conj(*exists, over.guard)
-    return in_order(EinSum(axes, inner.operands, guard, node.keys, outputs, hint))
+    return in_order(EinSum(axes, inner.operands, guard, node.keys, outputs, hint, node.grid))
 
 
 def _fields(producer: EinSum, exists: bool) -> dict[str, Expr] | None:

@@ -101,7 +101,7 @@ def _split(wide: EinSum, key: int, reader: EinSum, operand: int) -> _Split | Non
     label = wide.keys[key]
     if wide.axis(label).define is not None or any(label in labels_of(e) for e in exprs(wide)):
         return None
-    if label in dict(wide.hint):  # the hint cuts the complete key
+    if wide.grid or label in dict(wide.hint):  # the complete key is cut
         return None
     with_key = [o for o in wide.operands if label in o.labels]
     if len(with_key) == len(wide.operands) or any(o.labels.count(label) > 1 for o in with_key):

@@ -41,7 +41,7 @@ def _divisor(node: EinSum, axis: Axis) -> int | None:
     """The number by which a free label is divided; its other uses only index operands."""
     if axis.define is not None or axis.label in node.keys or axis.extent == 0:
         return None
-    if axis.label in dict(node.hint):  # the hint cuts the complete label
+    if node.grid or axis.label in dict(node.hint):  # the complete label is cut
         return None
     divisors: set[int] = set()
     finding = {a.define for a in node.axes if a.define is not None and a.label not in node.keys}

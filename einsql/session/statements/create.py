@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sqlglot import exp
 
 from einsql.core.bfloat16 import stored
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.settings import MOST_SITES
+from einsql.core.settings import MOST_SITES, mesh_text
 from einsql.errors import Error, IntegrityError, ProgrammingError, suggest
+from einsql.ir.einsum.graph import fresh
+from einsql.ir.layout import Mesh
+from einsql.ir.partition import OnMesh, Partition, Parts
+from einsql.optimizer import optimize
 from einsql.planner.plan import owners
-from einsql.planner.queries import query_binder, select
+from einsql.planner.queries import bind_query, plan_relation, query_binder, select
 from einsql.session.statements.insert import insert_rows, result_table
 from einsql.session.statements.target import as_declared, constant, refuse_null, rows, taken_by
-from einsql.sql.parser.syntax import CreateTensor
+from einsql.sql.parser.syntax import CreateTensor, KeyCut
+from einsql.sql.scope.relation import Column
+from einsql.sql.scope.relation import Relation as Bound
 from einsql.sql.typing.typed_expr import convert
 from einsql.storage.array_ownership import owned
-from einsql.storage.fields import LocalFields
+from einsql.storage.fields import LocalFields, Summands
 from einsql.storage.objects import Tensor, kind_of
+from einsql.storage.partial_fields import PartialFields
 from einsql.storage.relation import Relation
 from einsql.storage.results.result import Result
 
@@ -47,9 +56,9 @@ def create_tensor(ctx: Context, statement: CreateTensor) -> int:
         )
     ctx.duck.refuse(statement.name)
     tensor = _selected(ctx, statement) if statement.text else _declared(ctx, statement)
-    if statement.partition is not None:
-        parts, order = _parts(statement.partition, tensor.relation.schema)
-        tensor = as_declared(ctx, replace(tensor, partition=parts, order=order))
+    partition = _partition(ctx, statement, tensor.relation.schema)
+    if partition is not None:
+        tensor = as_declared(ctx, replace(tensor, partition=partition))
     ctx.store.put(replace(tensor, temporary=statement.temporary))
     if not statement.text and PRESENT in tensor.relation.fields:
         return 0
@@ -62,6 +71,10 @@ def _selected(ctx: Context, statement: CreateTensor) -> Tensor:
     refusal = statement.refusal
     if statement.query is not None:
         try:
+            if statement.partial and empty is None:
+                kept = _kept_unreduced(ctx, statement, statement.query)
+                if kept is not None:
+                    return kept
             result, inputs = select(ctx, statement.query)
             if empty is None:
                 return _stored(statement.name, result, owners(inputs.values()))
@@ -81,6 +94,40 @@ def _selected(ctx: Context, statement: CreateTensor) -> Tensor:
     return tensor_of(ctx, statement.name, table, empty)
 
 
+def _kept_unreduced(ctx: Context, statement: CreateTensor, query: exp.Query) -> Tensor | None:
+    """Returns the tensor of a query with PARTIAL(SUM) OVER, as parts on the sites.
+
+    Returns:
+        None if no mesh with the axes is in force, or the query is neither a sum nor linear in sums;
+        then the value is stored complete.
+    """
+    mesh, over = Mesh(ctx.settings.mesh_in_force), tuple(a.name for a in statement.partial)
+    named = {a.name for cut in statement.partition or () for a in cut.axes} | {*over}
+    if not named <= dict(mesh.axes).keys():
+        return None
+    from einsql.optimizer.placement.unreduced import PART, Unreduced  # for several sites only
+
+    bound = bind_query(ctx, query)
+    relation = bound.relation
+    if not isinstance(relation, Bound) or relation.edges or relation.hidden:
+        return None
+    root = optimize(relation.node, disabled=ctx.settings.disabled_rules, sited=True).root
+    axes = {cut.key.lower(): tuple(a.name for a in cut.axes) for cut in statement.partition or ()}
+    shards = {c.key: axes.get(c.name.lower(), ()) for c in relation.columns if c.key is not None}
+    split = Unreduced(mesh, over).node(root, shards)
+    if split is None:
+        return None
+    part = fresh(PART, (c.name for c in relation.columns))
+    columns = (Column(part, DType.BIGINT, key=split.keys[0]), *relation.columns)
+    plan = plan_relation(ctx, Bound(split, columns), bound.binder)
+    computed = plan.result(bound.inputs, ctx.tick)
+    parts = _stored(statement.name, computed, owners(bound.inputs.values()))
+    schema = parts.relation.schema
+    fields = PartialFields(Summands(schema, parts.relation.fields, mesh.axes, over))
+    complete = Schema(schema.keys[1:], schema.fields)
+    return Tensor(statement.name, Relation(complete, fields), parts.columns[1:])
+
+
 def _filled(empty: Tensor, result: Result) -> Tensor:
     """Inserts the rows of a SELECT into a declared tensor, matching columns by position."""
     if len(result.columns) != len(empty.columns):
@@ -91,24 +138,43 @@ def _filled(empty: Tensor, result: Result) -> Tensor:
     return insert_rows(empty, result_table(empty, list(empty.columns), result), replaces=False)
 
 
-def _parts(
-    partition: tuple[tuple[str, int], ...], schema: Schema
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Resolves PARTITION BY.
+def _partition(ctx: Context, statement: CreateTensor, schema: Schema) -> Partition | None:
+    """Resolves PARTITION BY and REPLICATE OVER; None without these clauses.
 
-    Returns:
-        The number of parts of each key, 1 for unnamed keys, and the positions of the named
-        keys in their order.
+    Raises:
+        ProgrammingError: A key or a mesh axis does not exist, or there are too many parts.
     """
-    keys = {k.name.lower(): k for k in schema.keys}
-    named = [key.lower() for key, _ in partition]
-    parts = dict.fromkeys(keys, 1)
-    for key, number in partition:
-        if key.lower() not in parts:
+    cuts = statement.partition or ()
+    for cut in cuts:
+        if cut.key.lower() not in (k.name.lower() for k in schema.keys):
             raise ProgrammingError(
-                f'PARTITION BY finds no key "{key}"',
-                hint=suggest(key, (k.name for k in schema.keys), "keys"),
+                f'PARTITION BY finds no key "{cut.key}"',
+                hint=suggest(cut.key, (k.name for k in schema.keys), "keys"),
             )
+    axes = [*(a for cut in cuts for a in cut.axes), *statement.replicate, *statement.partial]
+    if not axes:
+        return None if statement.partition is None else _parts(cuts, schema)
+    mesh = dict(ctx.settings.mesh_in_force)
+    for axis in axes if mesh else ():
+        if axis.name not in mesh:
+            raise ProgrammingError(
+                f'The mesh {mesh_text(ctx.settings.mesh)} has no axis "{axis.name}"',
+                hint=suggest(axis.name, mesh, "axes"),
+                position=axis.at,
+            )
+    names = {cut.key.lower(): tuple(a.name for a in cut.axes) for cut in cuts}
+    copies, partial = (
+        tuple(a.name for a in clause) for clause in (statement.replicate, statement.partial)
+    )
+    return OnMesh(tuple(names.get(k.name.lower(), ()) for k in schema.keys), copies, partial)
+
+
+def _parts(cuts: Sequence[KeyCut], schema: Schema) -> Parts:
+    """Resolves numbers of parts; unnamed keys have one part and are last in the order."""
+    keys = {k.name.lower(): k for k in schema.keys}
+    named = [cut.key.lower() for cut in cuts]
+    parts = dict.fromkeys(keys, 1)
+    for key, number in ((cut.key, cut.parts or 1) for cut in cuts):
         if number > max(1, keys[key.lower()].extent):
             raise ProgrammingError(
                 f'"{key}" has too few values for {number} parts: {keys[key.lower()].extent}',
@@ -121,7 +187,7 @@ def _parts(
             hint=f"There are never more than {MOST_SITES:,} sites.",
         )
     order = dict.fromkeys([*named, *keys])
-    return tuple(parts.values()), tuple(map(list(keys).index, order))
+    return Parts(tuple(parts.values()), tuple(map(list(keys).index, order)))
 
 
 def _declared(ctx: Context, statement: CreateTensor) -> Tensor:

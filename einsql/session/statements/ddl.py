@@ -9,11 +9,12 @@ from sqlglot import exp
 
 from einsql.core.big_stack import with_deep_stack
 from einsql.core.schema import DType, Key
-from einsql.core.settings import SETTINGS, setting_text
+from einsql.core.settings import SETTINGS, Settings, points, setting_text
 from einsql.errors import Error, OperationalError, ProgrammingError, suggest
-from einsql.ir.einsum.graph import Input
-from einsql.ir.layout import described
+from einsql.ir.layout import Mesh, describe, described
+from einsql.ir.partition import OnMesh
 from einsql.planner.queries import query_binder
+from einsql.planner.stored_inputs import stored_input
 from einsql.session.statements.target import taken_by
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parser.create_headers import head_of
@@ -191,7 +192,7 @@ def show(ctx: Context, statement: Show) -> Table:
                 ", ".join(f"{f.name} {f.dtype.value}" for f in t.relation.schema.values),
                 t.relation.nbytes,
                 _partition_text(t),
-                _placement_text(t, ctx.settings.sites),
+                _placement_text(t, ctx.settings),
             )
             for t in tensors
         ]
@@ -212,7 +213,7 @@ def show(ctx: Context, statement: Show) -> Table:
         relation = binder.named(statement.name, exp.to_identifier(statement.name))
         stored = ctx.store.get(statement.name)
         if isinstance(stored, Tensor):
-            placement = _placement_text(stored, ctx.settings.sites)
+            placement = _placement_text(stored, ctx.settings)
     if not isinstance(relation, Relation):
         return _DESCRIBED, _tile_columns(relation)
     bounds = {k.name: k for k in relation.node.schema.keys}
@@ -240,31 +241,39 @@ def _tile_columns(relation: TileRelation) -> list[tuple[Any, ...]]:
 
 
 def _partition_text(tensor: Tensor) -> str:
-    """Formats the declared cut as `i 4, j 2`, `()` for a copy at every site, "" without one."""
-    if tensor.partition is None:
+    """Formats the declared cut as `i 4, j 2` or `i data; REPLICATE OVER (model)`.
+
+    It is `()` for a copy at every site, and "" without a declaration.
+    """
+    partition = tensor.partition
+    if partition is None:
         return ""
-    keys = tensor.relation.schema.keys
-    cut = [(keys[n].name, tensor.partition[n]) for n in tensor.order]
-    return ", ".join(f"{key} {parts}" for key, parts in cut if parts > 1) or "()"
+    text = partition.listed([k.name for k in tensor.relation.schema.keys]) or "()"
+    return "; ".join([text, *partition.over])
 
 
-def _placement_text(tensor: Tensor, sites: int) -> str:
+def _placement_text(tensor: Tensor, settings: Settings) -> str:
     """Returns a tensor's placement in DTensor's terms; "" if it has none.
 
     Args:
         tensor: The tensor.
-        sites: The number of sites of its declared cut, if the tensor is not placed yet.
+        settings: The number of sites of its declared cut, if the tensor is not placed yet, and
+            the mesh.
     """
-    schema, fields = tensor.relation.schema, tensor.relation.fields
-    sites = fields.sites or sites
-    tiles = fields.tiles_over(sites)
-    stored = Input(tensor.name, schema, tensor.partition, tensor.order, tiles)
+    schema, sites = tensor.relation.schema, tensor.relation.fields.sites or settings.sites
+    summands, partition = tensor.relation.fields.summands, tensor.partition
+    if summands is not None and summands.mesh == settings.mesh_in_force:
+        assert isinstance(partition, OnMesh)
+        layout = partition.layout(Mesh(summands.mesh), kept=True)
+        return describe(layout, [k.name for k in schema.keys], named=True)
+    stored = stored_input(tensor.name, tensor, settings, sites)
     if sites == 1 or not stored.settled:
         return ""
     from einsql.optimizer.placement.layouts import lying  # takes 20 ms; only several sites need it
 
     extents = {k.name: k.extent for k in schema.keys}
-    return described(lying(stored, sites), sites, extents)
+    mesh = Mesh(settings.mesh) if points(settings.mesh) == sites else None
+    return described(lying(stored, sites), sites, extents, mesh)
 
 
 def _range_text(key: Key) -> str:

@@ -25,8 +25,9 @@ from einsql.ir.einsum.graph import (
     disj,
     negate,
 )
-from einsql.optimizer.placement.layouts import declared, spread
+from einsql.optimizer.placement.layouts import spread
 from einsql.planner.queries import catalog_of, query_binder, run_node
+from einsql.planner.stored_inputs import declared_tiles, stored_input
 from einsql.session.statements.target import as_declared, refuse_null, rows, settled
 from einsql.session.statements.write_set import Write
 from einsql.storage import files
@@ -55,11 +56,9 @@ def loaded(ctx: Context, tensor: Tensor, file: files.FileTensor) -> Tensor:
     old = tensor.relation.schema
     (value,) = old.values
     bounds = [(k.lo, k.hi) for k in old.keys]
-    tiles = tensor.relation.fields.tiles_over(sites)
-    if tensor.partition is not None:
-        tiles = declared(bounds, tensor.partition, sites, tensor.order)
-    elif tiles is None:
-        tiles = spread(bounds, sites)
+    tiles = declared_tiles(tensor, ctx.settings, sites)
+    if tiles is None:
+        tiles = tensor.relation.fields.tiles_over(sites) or spread(bounds, sites)
     schema = Schema(old.keys, (value,))
     lease = cluster.tiles()
     sources = reads(cluster, file.description, value.name, tiles, sites)
@@ -229,9 +228,8 @@ def _merging(
     if left != TRUE:
         outputs.append(Output(PRESENT, (left,), DType.BOOLEAN))
     labels = tuple(k.name for k in schema.keys)
-    old_lies = tensor.relation.fields.tiles_over(sites)
     sources = (
-        Input(_OLD, schema, tensor.partition, tensor.order, old_lies),
+        stored_input(_OLD, tensor, ctx.settings, sites),
         Input(_NEW, Schema(schema.keys, tuple(new)), lies=fields.tiles_over(sites)),
     )
     axes = tuple(Axis(k.name, k.lo, k.hi) for k in schema.keys)

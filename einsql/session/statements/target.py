@@ -13,6 +13,7 @@ from einsql.core.schema import PRESENT, DType, Field, Schema, valid
 from einsql.errors import DataError, Error, ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Const
 from einsql.planner.queries import evaluate
+from einsql.planner.stored_inputs import declared_tiles
 from einsql.sql.binder.dml import Target
 from einsql.sql.parser.positions import locate
 from einsql.sql.parser.sqlglot_trees import changing
@@ -93,12 +94,11 @@ def settled(tensor: Tensor, fields: Fields, columns: Mapping[str, str]) -> Tenso
 def as_declared(ctx: Context, tensor: Tensor) -> Tensor:
     """Moves a placed tensor's tiles to its declared partition."""
     relation = tensor.relation
-    if tensor.partition is None or not isinstance(relation.fields, PlacedFields):
+    if not isinstance(relation.fields, PlacedFields):
         return tensor
-    from einsql.optimizer.placement.layouts import declared  # for several sites only
-
-    bounds = [(k.lo, k.hi) for k in relation.schema.keys]
-    tiles = declared(bounds, tensor.partition, relation.fields.sites, tensor.order)
+    tiles = declared_tiles(tensor, ctx.settings, relation.fields.sites)
+    if tiles is None:
+        return tensor
     fields = relation.fields.moved(tiles, ctx.tick)
     return replace(tensor, relation=Relation(relation.schema, fields))
 

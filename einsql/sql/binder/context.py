@@ -71,6 +71,10 @@ class Catalog(Protocol):
     def sites(self) -> int:
         """The number of sites that run the statement."""
 
+    @property
+    def mesh(self) -> tuple[tuple[str, int], ...]:
+        """The axes of the mesh of these sites with their sizes; empty without one."""
+
     def relation(self, name: str) -> Relation | None:
         """The stored tensor or the array in scope of a name, or None."""
 

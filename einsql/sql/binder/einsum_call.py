@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
 from einsql.core.schema import PRESENT, DType, valid
-from einsql.errors import ProgrammingError
-from einsql.ir.einsum.graph import TRUE, Expr, Output, Value
+from einsql.errors import Error, ProgrammingError
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    EinSum,
+    Expr,
+    Input,
+    Operand,
+    Output,
+    Value,
+    view,
+)
 from einsql.ir.einsum.notation import Spec, parse_spec
+from einsql.ir.einsum.sharded_notation import Axes, cell_labels, grid_of, parse_sharded
+from einsql.ir.layout import Layout, Mesh, placement
 from einsql.sql.binder.aggregates import Aggregation
 from einsql.sql.binder.context import Binder
 from einsql.sql.binder.domain import Domain
@@ -31,11 +44,15 @@ def _column(label: str, output: Sequence[str]) -> str:
 def bind_einsum(query: Binder, call: exp.Anonymous) -> Relation:
     """Binds EINSUM(spec, tensor, …): the sum of products, one row per output key.
 
+    With `sharded := true` the labels of the specification carry mesh axes.
+
     Raises:
-        ProgrammingError: Ranks or bounds are incompatible, or an argument is not a tensor's name.
+        ProgrammingError: Ranks or bounds are incompatible, an argument is not a tensor's name, or
+            mesh axes contradict each other.
     """
     at = position(call)
-    args = call.expressions
+    args = [a for a in call.expressions if not isinstance(a, exp.PropertyEQ)]
+    options = [_is_sharded(a) for a in call.expressions if isinstance(a, exp.PropertyEQ)]
     if not args or not isinstance(args[0], exp.Literal) or not args[0].is_string:
         raise ProgrammingError("EINSUM needs its expression as text first", position=at)
     relations: list[Relation] = []
@@ -49,12 +66,82 @@ def bind_einsum(query: Binder, call: exp.Anonymous) -> Relation:
             raise ProgrammingError(
                 "EINSUM takes names of tensors or subqueries", position=position(arg) or at
             )
+    text, ranks = args[0].name, [len(_keys(r)) for r in relations]
     try:
-        spec = parse_spec(args[0].name, [len(_keys(r)) for r in relations])
-        return einsum_relation(spec, relations, query.catalog.float_stays)
-    except ProgrammingError as error:
-        error.position = at
+        if True in options:
+            return _sharded(query, text, relations)
+        return einsum_relation(parse_spec(text, ranks), relations, query.catalog.float_stays)
+    except Error as error:
+        start = position(args[0])
+        inside = None if start is None or error.position is None else start + 1 + error.position
+        error.position = at if inside is None else inside
         raise
+
+
+def _is_sharded(option: exp.PropertyEQ) -> bool:
+    """The value of the option `sharded := true`.
+
+    Raises:
+        ProgrammingError: It is another option, or its value is not TRUE or FALSE.
+    """
+    setting = option.expression
+    if option.name.lower() != "sharded" or not isinstance(setting, exp.Boolean):
+        raise ProgrammingError(
+            f"EINSUM has no option {option.name} := {setting.sql()}",
+            hint="sharded := true reads mesh axes: EINSUM('b_data e, e f -> b_data f', x, w, "
+            "sharded := true).",
+            position=position(option),
+        )
+    return bool(setting.this)
+
+
+def _sharded(query: Binder, text: str, relations: Sequence[Relation]) -> Relation:
+    """Binds a specification with mesh axes; at one site the axes have no effect.
+
+    Raises:
+        ProgrammingError: See `bind_einsum`; the position is the offset in the specification.
+    """
+    catalog = query.catalog
+    mesh = Mesh(catalog.mesh)
+    sharded = parse_sharded(text, [len(_keys(r)) for r in relations], [n for n, _ in mesh.axes])
+    if not mesh.axes and catalog.sites > 1:
+        raise ProgrammingError(
+            f"sharded := true needs a mesh of the {catalog.sites} sites",
+            hint=f"SET mesh = 'data={catalog.sites}' names their axes.",
+        )
+    if not mesh.axes:
+        return einsum_relation(sharded.spec, relations, catalog.float_stays)
+    spec = sharded.spec
+    labels = tuple(dict.fromkeys(x for term in spec.inputs for x in term))
+    sizes = [r.node.schema.size for r in relations]
+    cells = dict(zip(labels, cell_labels(sharded, [n for n, _ in mesh.axes], sizes), strict=True))
+    operands = []
+    for relation, term, axes in zip(relations, spec.inputs, sharded.inputs, strict=True):
+        is_read_there = axes == tuple(cells[x] for x in term) and len(set(term)) == len(term)
+        is_free = isinstance(relation.node, Input) and not relation.node.settled
+        if not (is_read_there and is_free):
+            relation = _placed(relation, [c.key or "" for c in _keys(relation)], axes, mesh)
+        operands.append(relation)
+    sums = einsum_relation(spec, operands, catalog.float_stays)
+    assert isinstance(sums.node, EinSum)
+    grid = grid_of(mesh, labels, tuple(cells.values()))
+    summed = replace(sums, node=replace(sums.node, grid=grid))
+    return _placed(summed, spec.output, sharded.output, mesh)
+
+
+def _placed(relation: Relation, keys: Sequence[str], axes: Axes, mesh: Mesh) -> Relation:
+    """The relation at the sites that mesh axes of its keys determine."""
+    node, labels = relation.node, tuple(k.name for k in relation.node.schema.keys)
+    by_key = dict(zip(keys, axes, strict=True))
+    in_order = tuple(by_key.get(k, ()) for k in labels)
+    grid, layout = grid_of(mesh, labels, in_order), Layout(mesh, placement(mesh, in_order))
+    if isinstance(node, Input) and node.lies is not None and node.lies.layout == layout:
+        return relation
+    if isinstance(node, EinSum) and node.grid == grid:  # it is computed there
+        return relation
+    bounds = [Axis(k.name, k.lo, k.hi) for k in node.schema.keys]
+    copy = view(Operand(node, labels), bounds, labels)
+    return replace(relation, node=replace(copy, grid=grid))
 
 
 def _keys(relation: Relation) -> list[Column]:

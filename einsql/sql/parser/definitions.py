@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace as replace_field
 
 from sqlglot import TokenType, exp
@@ -16,6 +17,8 @@ from einsql.sql.parser.syntax import (
     CreateTensor,
     CreateView,
     Drop,
+    KeyCut,
+    MeshAxis,
     Statement,
 )
 from einsql.sql.parser.tokens import did_you_mean
@@ -37,6 +40,30 @@ TYPE_NAMES = {
 
 _KINDS = ("TENSOR", "VIEW", "MACRO", "TABLE", "SCHEMA", "SEQUENCE", "INDEX", "TYPE")
 """Kinds of objects that CREATE and DROP accept, DuckDB's included."""
+
+
+def _check_axes(cuts: Sequence[KeyCut], others: Sequence[MeshAxis]) -> None:
+    """Refuses numbers of parts beside mesh axes, and a mesh axis that is named twice.
+
+    Raises:
+        ProgrammingError: The clauses contradict each other.
+    """
+    axes = [*(a for cut in cuts for a in cut.axes), *others]
+    if axes and any(cut.parts is not None for cut in cuts):
+        raise ProgrammingError(
+            "A tensor is cut into numbers of parts or over axes of the mesh, not both",
+            hint="PARTITION BY (i data, j model) names the mesh axes of each key.",
+            position=axes[0].at,
+        )
+    seen = set[str]()
+    for axis in axes:
+        if axis.name in seen:
+            raise ProgrammingError(
+                f'The mesh axis "{axis.name}" is named twice',
+                hint="A mesh axis shards one key, or has copies, or partial sums.",
+                position=axis.at,
+            )
+        seen.add(axis.name)
 
 
 class DefinitionReader(TreeReader):
@@ -71,24 +98,37 @@ class DefinitionReader(TreeReader):
             while self.take(","):
                 columns.append(self.column())
             self.expect(")", "after the columns")
-        partition: tuple[tuple[str, int], ...] | None = None
+        partition: tuple[KeyCut, ...] | None = None
+        replicate: tuple[MeshAxis, ...] = ()
+        partial: tuple[MeshAxis, ...] = ()
         default: exp.Expr | None = None
         if self.word() == "PARTITION":
             raise self.error("Expected PARTITION BY")
-        while self.word() in ("PARTITION BY", "DEFAULT"):
-            earlier = default if self.word() == "DEFAULT" else partition
-            if earlier is not None:
+        read = set[str]()
+        while self.word() in ("PARTITION BY", "REPLICATE", "PARTIAL", "DEFAULT"):
+            if self.word() in read:
                 raise self.error("A clause is given twice")
+            read.add(self.word())
             if self.take("PARTITION BY"):
                 partition = self.partition()
+            elif self.take("REPLICATE"):
+                replicate = self.mesh_axes()
+            elif self.take("PARTIAL"):
+                self.expect("(", "after PARTIAL")
+                self.expect("SUM", "as the reduction of PARTIAL")
+                self.expect(")", "after SUM")
+                partial = self.mesh_axes()
             elif self.take("DEFAULT"):
                 default = self.default()
+        _check_axes(partition or (), (*replicate, *partial))
         statement = CreateTensor(
             name,
             replace,
             if_not_exists,
             columns=tuple(columns),
             partition=partition,
+            replicate=replicate,
+            partial=partial,
             default=default,
         )
         if self.take("AS"):
@@ -123,26 +163,50 @@ class DefinitionReader(TreeReader):
             )
         return ColumnDef(name, None, dtype)
 
-    def partition(self) -> tuple[tuple[str, int], ...]:
-        """(key n, key n, …); () places a copy at every site."""
-        parts: dict[str, int] = {}
+    def partition(self) -> tuple[KeyCut, ...]:
+        """(key n, key n, …) or (key axis …, …); () places a copy at every site."""
+        cuts: dict[str, KeyCut] = {}
         try:
             self.expect("(", "after PARTITION BY")
             while not self.take(")"):
-                if parts:
+                if cuts:
                     self.expect(",", "or )")
                 position = self.position()
                 key = self.name("a key")
-                if key.lower() in {k.lower() for k in parts}:
+                if key.lower() in cuts:
                     raise ProgrammingError(f"{key} is partitioned twice", position=position)
-                parts[key] = self.integer("a number of parts", least=1)
+                cuts[key.lower()] = self.key_cut(key)
         except ProgrammingError as error:
             error.hint = (
-                "PARTITION BY (i 4, j 2) cuts i into 4 parts and j into 2; () is a copy at "
-                "every site."
+                "PARTITION BY (i 4, j 2) cuts i into 4 parts and j into 2; (i data, j model) cuts "
+                "them along axes of the mesh; () is a copy at every site."
             )
             raise
-        return tuple(parts.items())
+        return tuple(cuts.values())
+
+    def key_cut(self, key: str) -> KeyCut:
+        """A number of parts, or one or more mesh axes."""
+        if not self.ended and self.tokens[self.at].token_type is TokenType.NUMBER:
+            return KeyCut(key, self.integer("a number of parts", least=1))
+        axes = [self.mesh_axis("a number of parts, or an axis of the mesh")]
+        while self.word() not in (",", ")"):
+            axes.append(self.mesh_axis("an axis of the mesh, a comma or )"))
+        return KeyCut(key, None, tuple(axes))
+
+    def mesh_axis(self, what: str) -> MeshAxis:
+        """The name of an axis of the mesh."""
+        at = self.position()
+        return MeshAxis(self.name(what).lower(), at)
+
+    def mesh_axes(self) -> tuple[MeshAxis, ...]:
+        """OVER (axis, …)."""
+        self.expect("OVER", "before the axes of the mesh")
+        self.expect("(", "after OVER")
+        axes = [self.mesh_axis("an axis of the mesh")]
+        while self.take(","):
+            axes.append(self.mesh_axis("an axis of the mesh"))
+        self.expect(")", "after the axes")
+        return tuple(axes)
 
     def default(self) -> exp.Expr:
         """A number with an optional sign, TRUE or FALSE."""

@@ -60,10 +60,30 @@ class ColumnDef:
 
 
 @dataclass(frozen=True, slots=True)
+class MeshAxis:
+    """A mesh axis in a clause, with its offset in the text."""
+
+    name: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCut:
+    """A key of PARTITION BY: with a number of parts, or with mesh axes, the outer one first."""
+
+    key: str
+    parts: int | None
+    axes: tuple[MeshAxis, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CreateTensor:
     """CREATE [OR REPLACE] [TEMP] TENSOR, declared, AS SELECT or both.
 
     Attributes:
+        partition: The keys of PARTITION BY; None without the clause.
+        replicate: The mesh axes of REPLICATE OVER.
+        partial: The mesh axes of PARTIAL(SUM) OVER.
         query: The SELECT; None without a SELECT, and for one that only DuckDB's grammar accepts.
         text: The statement's text, if it has a SELECT.
         start: The offset of the SELECT in the text.
@@ -74,7 +94,9 @@ class CreateTensor:
     replace: bool
     if_not_exists: bool
     columns: tuple[ColumnDef, ...] = ()
-    partition: tuple[tuple[str, int], ...] | None = None
+    partition: tuple[KeyCut, ...] | None = None
+    replicate: tuple[MeshAxis, ...] = ()
+    partial: tuple[MeshAxis, ...] = ()
     default: exp.Expr | None = None
     query: exp.Query | None = None
     text: str = ""

@@ -10,6 +10,7 @@ from typing import Any
 
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.errors import Error
+from einsql.ir.partition import OnMesh, Partition, Parts
 from einsql.storage.database.checks import CHUNK
 from einsql.storage.database.directory import Directory, is_payload
 from einsql.storage.database.layout import Layout
@@ -103,24 +104,41 @@ def _tensor(description: Mapping[str, Any], directory: Directory) -> Tensor:
     shown = {*(k.name for k in keys), *(f.name for f in schema.values)}
     if len({*named}) != len(named) or {*columns} != shown or len(columns) != len(shown):
         raise ValueError("its columns are not its keys and values")
-    order = tuple(map(_whole, description["order"]))
-    partition = description["partition"]
-    if partition is not None:
-        partition = tuple(_whole(n, 1) for n in partition)
-    every = list(range(len(keys)))
-    if (partition is not None or order) and sorted(order) != every:
-        raise ValueError("its PARTITION BY does not name each key once")
-    if partition is not None and len(partition) != len(keys):
-        raise ValueError("its PARTITION BY has not one number for each key")
     fields = directory.fields(layout, schema, name)
     return Tensor(
         name=name,
         relation=Relation(schema, fields),
         columns=columns,
-        partition=partition,
-        order=order,
+        partition=_partition(description, len(keys)),
         default=_default(description["default"]),
     )
+
+
+def _partition(description: Mapping[str, Any], keys: int) -> Partition | None:
+    """The declared partition of a tensor with a number of keys.
+
+    Raises:
+        ValueError: It does not fit the keys.
+        TypeError: An entry has another type.
+    """
+    order, written = tuple(map(_whole, description["order"])), description["partition"]
+    if isinstance(written, dict):
+        axes = tuple(tuple(_of(str, name) for name in names) for names in written["axes"])
+        copies, partial = (
+            tuple(_of(str, name) for name in written[entry]) for entry in ("copies", "partial")
+        )
+        partition = OnMesh(axes, copies, partial)
+        if len(axes) != keys or len(set(partition.named)) != len(partition.named):
+            raise ValueError("its PARTITION BY does not fit its keys")
+        return partition
+    if (written is not None or order) and sorted(order) != list(range(keys)):
+        raise ValueError("its PARTITION BY does not name each key once")
+    if written is None:
+        return None
+    numbers = tuple(_whole(n, 1) for n in written)
+    if len(numbers) != keys:
+        raise ValueError("its PARTITION BY has not one number for each key")
+    return Parts(numbers, order)
 
 
 def _default(value: object) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from einsql.core.quoting import in_quotes
 from einsql.errors import OperationalError
+from einsql.ir.partition import OnMesh, Partition
 from einsql.storage.database.layout import Layout
 from einsql.storage.objects import Definition, Object, Tensor
 
@@ -225,14 +226,22 @@ def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Ro
         "keys": [(k.name, k.lo, k.hi) for k in schema.keys],
         "fields": [(f.name, f.dtype.value) for f in schema.fields],
         "columns": item.columns,
-        "partition": item.partition,
-        "order": item.order,
+        **_partition(item.partition),
         "default": default
         if default is None or isinstance(default, bool | int)
         else float(default).hex(),
         "payload": asdict(layout),
     }
     return Row(name=name, version=version, kind="tensor", description=json.dumps(description))
+
+
+def _partition(partition: Partition | None) -> dict[str, Any]:
+    """A declared partition as entries of a tensor's description."""
+    if isinstance(partition, OnMesh):
+        return {"partition": asdict(partition), "order": ()}
+    if partition is None:
+        return {"partition": None, "order": ()}
+    return {"partition": partition.numbers, "order": partition.order}
 
 
 def payload_of(item: Object | None) -> str | None:

@@ -1,0 +1,159 @@
+"""The notation of EINSUM with mesh axes: 'b_data s e, e f_model -> b_data s f_model'."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from einsql.errors import NotSupportedError, ProgrammingError, suggest
+from einsql.ir.einsum.graph import GridAxis
+from einsql.ir.einsum.notation import Spec, parse_spec
+from einsql.ir.layout import Mesh, Shard, placement
+
+Axes = tuple[tuple[str, ...], ...]
+"""For each label of a tensor the mesh axes that shard it, the outer one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedSpec:
+    """A parsed expression with the placements of its tensors.
+
+    Attributes:
+        spec: The expression without mesh axes.
+        inputs: The mesh axes of each label of each operand.
+        output: The mesh axes of each label of the output.
+    """
+
+    spec: Spec
+    inputs: tuple[Axes, ...]
+    output: Axes
+
+
+def parse_sharded(text: str, ranks: Sequence[int], mesh: Sequence[str]) -> ShardedSpec:
+    """Parses an expression whose labels are followed by mesh axes, `label_axis_axis`.
+
+    Labels are separated by spaces. A mesh axis is a name, or its number from 0 in the mesh.
+
+    Args:
+        text: The expression.
+        ranks: The ranks of the operands.
+        mesh: The names of the mesh axes; empty without a mesh, where every axis is accepted.
+
+    Raises:
+        ProgrammingError: The expression does not fit the operands, an axis is unknown, or a tensor
+            has two labels on one axis. The position is the offset in the text.
+        NotSupportedError: A label that occurs twice in an operand is sharded.
+    """
+    spec = parse_spec(re.sub(r"_[^\s,>-]*", "", text), ranks, words=True)
+    bounds = [m.start() for m in re.finditer(r",|->", text)]
+    starts = [0, *(n + 1 for n in bounds), len(text) + 1]
+    terms = [_shards(text, first, last - 1, mesh) for first, last in pairwise(starts)]
+    inputs = tuple(
+        tuple(term.get(label, ()) for label in labels)
+        for labels, term in zip(spec.inputs, terms, strict=False)
+    )
+    last = terms[-1] if len(terms) > len(inputs) else {}
+    return ShardedSpec(spec, inputs, tuple(last.get(label, ()) for label in spec.output))
+
+
+def _shards(text: str, first: int, last: int, mesh: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The mesh axes of the labels of one term, which is a part of the text."""
+    shards: dict[str, tuple[str, ...]] = {}
+    taken: dict[str, str] = {}
+    words = list(re.finditer(r"[^\s>]+", text[first:last]))
+    labels = [word[0].partition("_")[0] for word in words]
+    for word, label in zip(words, labels, strict=True):
+        axes: list[str] = []
+        for part in re.finditer(r"(?<=_)[^_]*", word[0]):
+            at = first + word.start() + part.start()
+            axis = _axis(part[0], mesh, at)
+            if axis in taken:
+                raise ProgrammingError(
+                    f'The mesh axis "{axis}" shards "{taken[axis]}" and "{label}" of one tensor',
+                    hint="A mesh axis shards one label of a tensor; leave it out at the other.",
+                    position=at,
+                )
+            if labels.count(label) > 1:
+                raise NotSupportedError(
+                    f'The label "{label}" occurs twice in a tensor and is sharded',
+                    hint="Select the diagonal in a subquery.",
+                    position=at,
+                )
+            taken[axis] = label
+            axes.append(axis)
+        shards[label] = tuple(axes)
+    return shards
+
+
+def _axis(written: str, mesh: Sequence[str], at: int) -> str:
+    """The name of a mesh axis that is written by name or number."""
+    name = written.lower()
+    if mesh and name.isdecimal() and int(name) < len(mesh):
+        return mesh[int(name)]
+    if not name or (mesh and name not in mesh):
+        raise ProgrammingError(
+            f'The mesh has no axis "{written}"',
+            hint=suggest(name, mesh, "axes") if mesh else "A label is followed by _ and an axis.",
+            position=at,
+        )
+    return name
+
+
+def cell_labels(sharded: ShardedSpec, mesh: Sequence[str], sizes: Sequence[int]) -> Axes:
+    """For each label of the operands, in their order, the mesh axes along which calls are cut.
+
+    A mesh axis cuts the label that the operands shard along it. If they shard different labels, it
+    cuts the one that the output shards, else the one of the largest operand; the other operands
+    are gathered. An axis that only the output names cuts the output's label.
+
+    Args:
+        sharded: The expression.
+        mesh: The names of the mesh axes.
+        sizes: The number of elements of each operand.
+    """
+    labels = tuple(dict.fromkeys(x for term in sharded.spec.inputs for x in term))
+    chosen: dict[str, list[str]] = {label: [] for label in labels}
+    for axis in _ordered(sharded, mesh):
+        by_size = sorted(range(len(sizes)), key=lambda n: -sizes[n])
+        wanted = [
+            label
+            for n in by_size
+            for label, axes in zip(sharded.spec.inputs[n], sharded.inputs[n], strict=True)
+            if axis in axes
+        ]
+        kept = [
+            label
+            for label, axes in zip(sharded.spec.output, sharded.output, strict=True)
+            if axis in axes
+        ]
+        if kept and (not wanted or kept[0] in wanted):
+            chosen[kept[0]].append(axis)
+        elif wanted:
+            chosen[wanted[0]].append(axis)
+    return tuple(tuple(chosen[label]) for label in labels)
+
+
+def _ordered(sharded: ShardedSpec, mesh: Sequence[str]) -> Sequence[str]:
+    """The mesh axes, those of one label in the order in which it names them."""
+    written = [names for axes in (*sharded.inputs, sharded.output) for names in axes]
+    depth = {axis: max((n.index(axis) for n in written if axis in n), default=0) for axis in mesh}
+    return sorted(mesh, key=depth.__getitem__)
+
+
+def grid_of(
+    mesh: Mesh, labels: Sequence[str], axes: Sequence[Sequence[str]]
+) -> tuple[GridAxis, ...]:
+    """The grid of sites in which mesh axes cut labels.
+
+    Args:
+        mesh: The mesh.
+        labels: The labels.
+        axes: The mesh axes of each label, the outer one first.
+    """
+    entries = zip(placement(mesh, axes), mesh.shape, strict=True)
+    return tuple(
+        GridAxis(labels[e.axis], size, e.depth) if isinstance(e, Shard) else GridAxis("*", size)
+        for e, size in entries
+    )

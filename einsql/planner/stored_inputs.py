@@ -1,0 +1,108 @@
+"""Stored tensors as inputs of graphs: the sites that PARTITION BY and REPLICATE OVER give them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from einsql.core.lazy_module import LazyModule
+from einsql.core.settings import Settings, mesh_text, points
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Node, Operand, Output, Value
+from einsql.ir.einsum.sharded_notation import Axes, grid_of
+from einsql.ir.layout import Layout, Mesh, placement
+from einsql.ir.partition import OnMesh, Parts
+
+if TYPE_CHECKING:
+    from einsql.ir.layout import Tiles
+    from einsql.optimizer.placement import layouts
+    from einsql.storage.objects import Tensor
+else:  # takes 20 ms; only several sites need it
+    layouts = LazyModule("einsql.optimizer.placement.layouts")
+
+
+def stored_input(name: str, tensor: Tensor, settings: Settings, sites: int) -> Input:
+    """The input of a stored tensor, with the sites where its tiles are or are declared to be.
+
+    Args:
+        name: The name of the input.
+        tensor: The tensor.
+        settings: The settings, which have the mesh.
+        sites: The number of sites.
+    """
+    relation, partition = tensor.relation, tensor.partition
+    tiles, sparse = relation.fields.tiles_over(sites), relation.fields.is_sparse
+    if isinstance(partition, Parts):
+        return Input(name, relation.schema, partition.numbers, partition.order, tiles, sparse)
+    if tiles is None and partition is not None:
+        tiles = declared_tiles(tensor, settings, sites)
+    return Input(name, relation.schema, lies=tiles, sparse=sparse)
+
+
+def parts_input(name: str, tensor: Tensor, settings: Settings) -> Input:
+    """The input of the parts of a tensor that is kept unreduced on the mesh of the settings."""
+    parts, axes = tensor.relation.fields.summands, _axes_of_parts(tensor)
+    assert parts is not None
+    tiles, mesh = parts.fields.tiles_over(settings.sites), Mesh(settings.mesh)
+    if tiles is None:
+        layout = Layout(mesh, placement(mesh, axes))
+        tiles = layouts.tiles_of([(k.lo, k.hi) for k in parts.schema.keys], layout)
+    return Input(name, parts.schema, lies=tiles)
+
+
+def sum_of_parts(node: Node, tensor: Tensor, settings: Settings) -> EinSum:
+    """The sum over the parts of a tensor that is kept unreduced, at the sites of the parts.
+
+    Args:
+        node: The parts.
+        tensor: The tensor.
+        settings: The settings, which have the mesh.
+    """
+    keys = node.schema.keys
+    labels = tuple(k.name for k in keys)
+    outputs = tuple(
+        Output(f.name, (Value(0, f.name, f.dtype),), f.dtype, "sum") for f in node.schema.fields
+    )
+    domain = tuple(Axis(k.name, k.lo, k.hi) for k in keys)
+    grid = grid_of(Mesh(settings.mesh), labels, _axes_of_parts(tensor))
+    return EinSum(domain, (Operand(node, labels),), TRUE, labels[1:], outputs, (), grid)
+
+
+def _axes_of_parts(tensor: Tensor) -> Axes:
+    """The mesh axes of the key of the parts, then those of each key of the tensor."""
+    parts, partition = tensor.relation.fields.summands, tensor.partition
+    assert parts is not None
+    assert isinstance(partition, OnMesh)
+    return (parts.axes, *partition.axes)
+
+
+def declared_tiles(tensor: Tensor, settings: Settings, sites: int) -> Tiles | None:
+    """The tiles that a tensor's declaration gives it; None without one in force."""
+    partition, keys = tensor.partition, [(k.lo, k.hi) for k in tensor.relation.schema.keys]
+    if isinstance(partition, Parts):
+        return layouts.declared(keys, partition.numbers, sites, partition.order)
+    if partition is None or sites == 1 or points(settings.mesh) != sites:
+        return None
+    mesh = Mesh(settings.mesh)
+    if missing_axes(partition, mesh):
+        return None
+    return layouts.tiles_of(keys, partition.layout(mesh))
+
+
+def missing_axes(partition: OnMesh, mesh: Mesh) -> tuple[str, ...]:
+    """The axes that a partition names and a mesh lacks."""
+    return tuple(name for name in partition.named if name not in dict(mesh.axes))
+
+
+def idle_reason(tensor: Tensor, settings: Settings) -> str:
+    """The reason why a declaration over mesh axes has no force at several sites; "" if it has."""
+    partition = tensor.partition
+    if not isinstance(partition, OnMesh) or settings.sites == 1:
+        return ""
+    clauses = partition.clauses([k.name for k in tensor.relation.schema.keys])
+    prefix = f"{clauses} of {tensor.name} has no effect: "
+    if not settings.mesh:
+        return f"{prefix}SET mesh gives the sites no axes"
+    if not settings.mesh_in_force:
+        mesh = mesh_text(settings.mesh)
+        return f"{prefix}the mesh {mesh} is without force at {settings.sites:,} sites"
+    missing = missing_axes(partition, Mesh(settings.mesh))
+    return f'{prefix}the mesh has no axis "{missing[0]}"' if missing else ""
