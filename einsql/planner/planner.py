@@ -490,7 +490,11 @@ def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
     if target_of(settings, catalog.cluster) is ExecutionTarget.SITES:
         check_rules(settings.disabled_rules)
         disabled = settings.disabled_rules & {r.name for r in tra.RULES}
-        sited = tra.implement(node, settings.sites, disabled=disabled, tick=catalog.tick)
+        in_seconds = settings.cost == "seconds"
+        weights = tra.Weights.in_seconds(settings.machine) if in_seconds else None
+        sited = tra.implement(
+            node, settings.sites, weights=weights, disabled=disabled, tick=catalog.tick
+        )
     placed = catalog.store.placed
     executor = tile_plan.block_executor(node, sited, settings.jit, catalog.cluster, placed)
     return tile_plan.TileProgram(node, executor, sited)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import einsql
+from einsql import tra
 from einsql.optimizer.decomposition.problem import Problem, problem_of
 from einsql.optimizer.decomposition.products import CutRule, Roles, implied, rules_of
 from einsql.optimizer.decomposition.vectors import viable
@@ -114,6 +115,18 @@ def test_rules_never_make_a_plan_costlier_and_disabling_a_named_rule_changes_the
             con.execute("SET disabled_rules = ''")
             assert con.execute(CHAIN).fetchall() == expected
     assert applied >= 2
+
+
+def test_sql_tiles_and_tra_send_the_same_bytes_in_seconds(con: einsql.Connection) -> None:
+    _stored(con, "a", "ij", (256, 256), "i 2, j 2")
+    _stored(con, "b", "jk", (256, 256), "j 2, k 2")
+    con.execute("SET sites = 4; SET cost = 'seconds'")
+    tiles = """SELECT a.i, b.k, tensor_sum(tensor_einsum('ij,jk->ik', a.tile, b.tile)) AS tile
+    FROM TILES(a, 2, 2) a JOIN TILES(b, 2, 2) b ON a.j = b.j GROUP BY a.i, b.k"""
+    sent = [con.explain(sql).to_dict()["total"]["bytes_sent"] for sql in (PRODUCT, tiles)]
+    x, y = (tra.scan(np.ones((256, 256)), (2, 2), name=name) for name in "xy")
+    by_hand = x.join(y, (1,), (0,), tra.matmul).aggregate((0, 2)).place(4).bytes_sent
+    assert {*sent, by_hand} == {2 * 256 * 256 * 8}
 
 
 def test_the_measure_of_floats_keeps_the_cuts_of_eindecomp(con: einsql.Connection) -> None:

@@ -87,12 +87,12 @@ class _Building:
         return tuple(self.plan_of[id(root)] for root in self.roots)
 
     def _operation(self, node: EinSum) -> ia.Node:
-        result = self.lowered[id(node)]
+        lowered = self.lowered[id(node)]
         then = None
-        if isinstance(result, tra.Transform):
-            then, result = result, result.source
-        merge = result if isinstance(result, tra.Aggregate) else None
-        join = result.source if isinstance(result, tra.Aggregate) else result
+        if isinstance(lowered, tra.Transform):
+            then, lowered = lowered, lowered.source
+        merge = lowered if isinstance(lowered, tra.Aggregate) else None
+        join = lowered.source if isinstance(lowered, tra.Aggregate) else lowered
         assert isinstance(join, tra.Join)
         assert join.domain is not None
         plan = self._join(node, join)

@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 
 from einsql.core.boxes import volumes
+from einsql.core.machine import Machine
 from einsql.core.mappings import memoized
 from einsql.ir.einsum.flops import flops, flops_at_point
 from einsql.ir.einsum.graph import TRUE, EinSum
@@ -53,6 +54,11 @@ class Weights:
 
     alpha: float = 1.0
     beta: float = 0.001
+
+    @classmethod
+    def in_seconds(cls, machine: Machine) -> Weights:
+        """The weights by a machine's rates for DOUBLE: the measure of `SET cost = 'seconds'`."""
+        return cls(8 / machine.network, 1 / machine.flops_double)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,14 +90,14 @@ class _Lowering:
         kernel = with_state(node) if partial else node
         operands = [self._operand(node, o, domain) for o in node.operands]
         sources, keys = tuple(s for s, _ in operands), tuple(k for _, k in operands)
-        result: ra.Node = ra.Join(sources, keys, kernel, domain)
+        plan: ra.Node = ra.Join(sources, keys, kernel, domain)
         if partial:
             # Without a reduction every free label is a key of the result.
             merge = tuple(o.reduction for o in kernel.outputs if o.reduction is not None)
-            result = ra.Aggregate(result, kept, merge if len(merge) > 1 else merge[0])
+            plan = ra.Aggregate(plan, kept, merge if len(merge) > 1 else merge[0])
         if len(kernel.outputs) > len(node.outputs):
-            result = ra.Transform(result, passed_on(node))
-        self.nodes[id(node)] = result
+            plan = ra.Transform(plan, passed_on(node))
+        self.nodes[id(node)] = plan
 
     def _operand(
         self, node: EinSum, operand: Operand, domain: Domain
