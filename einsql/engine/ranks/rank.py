@@ -36,7 +36,6 @@ from einsql.engine.ranks.messages import (
     Done,
     Failed,
     Fallen,
-    Handle,
     Hello,
     Kept,
     Order,
@@ -52,7 +51,7 @@ from einsql.engine.ranks.messages import (
 )
 from einsql.engine.ranks.rendezvous import KEY, reach
 from einsql.engine.ranks.threads import share_cores
-from einsql.engine.ranks.tile_store import Alone, compact, nbytes, obey, read
+from einsql.engine.ranks.tile_store import Alone, TileStore, compact, nbytes, obey, read
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Measure
 from einsql.engine.tra.block_program import BlockProgram
@@ -96,7 +95,7 @@ class Rank:
     def __init__(self, connection: Connection, comm: MPI.Intracomm) -> None:
         self._connection = connection
         self._comm = comm
-        self._held: dict[Handle, Held] = {}
+        self._held = TileStore()
         self._programs: dict[int, SiteProgram | BlockProgram] = {}
         self._orders: queue.SimpleQueue[Order | Regroup | None] = queue.SimpleQueue()
         self._cancelled = -1
@@ -112,7 +111,7 @@ class Rank:
                 self._regroup(order)
                 continue
             for handle in order.release:
-                self._held.pop(handle, None)
+                self._held.release(handle)
             for plan in order.forget:
                 self._programs.pop(plan, None)
             if isinstance(order.command, Shutdown):
