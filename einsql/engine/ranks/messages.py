@@ -156,19 +156,30 @@ class Fill:
     source: Read
 
 
+Piece = tuple[tuple[slice | EllipsisType, ...], Mapping[str, np.ndarray]]
+"""The part of a tile that changes, and its new values by field."""
+
+
 @dataclass(frozen=True)
-class Paste:
-    """Creates tiles as copies of stored ones, with new values in some cells.
+class Change:
+    """Creates a version of stored tiles with new values in some cells.
 
     Attributes:
-        handle: The tiles that are copied; they do not change.
-        made: The handle of the new tiles.
-        pieces: By tile number the part that changes, and the new values by field.
+        handle: The stored tiles; this version does not change.
+        made: The handle of the new version.
+        pieces: The changes by tile number.
     """
 
     handle: Handle
     made: Handle
-    pieces: Mapping[int, tuple[tuple[slice | EllipsisType, ...], Mapping[str, np.ndarray]]]
+    pieces: Mapping[int, Piece]
+
+
+@dataclass(frozen=True)
+class Paste:
+    """Changes some cells of tensors."""
+
+    changes: tuple[Change, ...]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from einsql.engine.ranks import storage
 from einsql.engine.ranks.call import Tick
 from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.groups import Lease
-from einsql.engine.ranks.messages import Command, Kept, Run, Sent, Ship, Slice, Source
+from einsql.engine.ranks.messages import Change, Command, Kept, Run, Sent, Ship, Slice, Source
 from einsql.engine.ranks.shipping import covers, detached
 from einsql.engine.ranks.storage import Holders, count, fetch, reads, renamed_terms
 from einsql.engine.ranks.windows import CacheableFields, cacheable_tiles, tiles_of_whole
@@ -174,25 +174,30 @@ class RankFields(PlacedFields):
             self.title,
         )
 
-    def pasted(self, box: np.ndarray, values: Mapping[str, np.ndarray]) -> RankFields | None:
-        """Returns copies of the tiles with new values in a box of keys.
+    def changed(
+        self, box: np.ndarray, values: Mapping[str, np.ndarray]
+    ) -> tuple[RankFields, Sequence[Change]] | None:
+        """Returns a version of the tiles with new values in a box of keys.
 
         Args:
             box: int64 (keys, 2), within the bounds of the keys.
             values: By field, in the shape of the box.
 
         Returns:
-            The copies, or None if some tiles are not on the ranks.
+            The new version, and the change of each rank, which has to be made before the version
+            is read. None if some tiles are not on the ranks.
         """
         cluster = self.cluster
         if not cluster.knows(self.lease):
             return None
         lease = cluster.tiles()
-        handles = self.lease.number, lease.number
-        storage.paste(cluster, *handles, self.names, self.tiles, self.sites, box, values)
-        return RankFields(
+        new = RankFields(
             cluster, lease, self.schema, self.tiles, self.sites, self.names, None, self.title
         )
+        ranks = ranks_of(self.tiles.sites, self.sites, cluster.ranks)
+        renamed = {self.names[k]: a for k, a in values.items()}
+        pieces = storage.pieces(self.tiles.boxes, ranks, cluster.ranks, box, renamed)
+        return new, [Change(self.lease.number, lease.number, own) for own in pieces]
 
     def window(self, at: Sequence[slice], axes: Sequence[int]) -> WindowFields:
         """Returns a part of the relation without moving data; see `Fields.window`."""

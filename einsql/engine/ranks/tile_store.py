@@ -9,7 +9,7 @@ import numpy as np
 
 from einsql.core.boxes import extents
 from einsql.engine.exchange import Held, Index
-from einsql.engine.ranks.messages import Count, Fetch, Fill, Handle, Paste, Read, Write
+from einsql.engine.ranks.messages import Change, Count, Fetch, Fill, Handle, Paste, Read, Write
 from einsql.storage import files
 from einsql.storage.array_ownership import distinct, owner
 from einsql.storage.fields import count_keys
@@ -87,7 +87,7 @@ class TileStore:
             self._own[before] = own - {p for p, at, _ in undo if at is None}
             self._tiles[before] = _restored(tiles, undo, own)
 
-    def paste(self, command: Paste) -> None:
+    def change(self, command: Change) -> None:
         """Changes some elements of stored tiles under a new handle."""
         tiles = self[command.handle]
         own = self._own.pop(command.handle, set())
@@ -162,7 +162,8 @@ def obey(command: Alone, known: TileStore, proceed: Callable[[], None]) -> objec
             known[command.handle] = tiles = read(command.source, proceed)
             return nbytes(tiles)
         if isinstance(command, Paste):
-            known.paste(command)
+            for change in command.changes:
+                known.change(change)
             return None
         stored = known[command.handle]
         if isinstance(command, Write):

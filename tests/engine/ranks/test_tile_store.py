@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from einsql.engine.exchange import Held, slices
-from einsql.engine.ranks.messages import Paste
+from einsql.engine.ranks.messages import Change
 from einsql.engine.ranks.tile_store import TileStore
 
 SHAPE = (3, 5)
@@ -18,7 +18,7 @@ def tiles(start: float) -> Held:
 
 def paste(store: TileStore, handle: int, made: int, tile: int, row: int, value: float) -> None:
     at = slices([(row, row + 1), (1, 4)], [0, 0])
-    store.paste(Paste(handle, made, {tile: (at, {"val": np.full((1, 3), value)})}))
+    store.change(Change(handle, made, {tile: (at, {"val": np.full((1, 3), value)})}))
 
 
 def same(held: Held, expected: Held) -> None:
