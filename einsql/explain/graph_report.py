@@ -58,11 +58,10 @@ def graph_report(
         cluster: The cluster to simulate the plan on; None for no simulation.
     """
     root = plan.optimized.root
-    cut, placed = plan.cut, plan.placed
-    by_site = measure
-    if cut is None or placed is None:
-        cut, placed = sited(root, settings)
-        by_site = None
+    site_plan, by_site = plan.site_plan, measure
+    if site_plan is None:
+        site_plan, by_site = sited(root, settings), None
+    cut, placed = site_plan.cut, site_plan.program
     names = names_of((root,))
     predicted = predict(placed, settings.machine)
     operations = operations_of(cut, placed)
