@@ -120,7 +120,9 @@ class BinderCatalog:
         if isinstance(stored, Tensor):
             tensor, fields = stored.relation, self.store.lent(stored)
             sites, sparse = tensor.fields.tiles_over(self.sites), tensor.fields.is_sparse
-            node = Input(low, tensor.schema, stored.partition, stored.order, sites, sparse)
+            constant = sites is not None and stored.partition is None and not stored.changed
+            placed = stored.partition, stored.order, sites
+            node = Input(low, tensor.schema, *placed, sparse=sparse, constant=constant)
             dependency = TensorDependency(low, tensor.schema, low)
             return self._relation(node, dependency, fields, stored.columns)
         if stored is not None:

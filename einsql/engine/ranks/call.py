@@ -29,6 +29,9 @@ from einsql.storage.out_of_memory import enough_memory
 
 Tick = Callable[[float], None]
 
+Unused = tuple[tuple[Handle, ...], tuple[int, ...]]
+"""Handles of tiles and numbers of programs that a rank may release."""
+
 STUBBORN = 10.0
 """Seconds within which ranks must answer after a cancellation."""
 
@@ -100,17 +103,17 @@ class Call:
         """Whether MPI failed at a rank."""
         return any(isinstance(a, Failed) and a.apart for a in self._answers.values())
 
-    def tell(self, released: tuple[Handle, ...], forgotten: tuple[int, ...]) -> None:
+    def tell(self, unused: Mapping[int, Unused]) -> None:
         """Sends the command. After a cancellation the remaining ranks get `Decline` instead.
 
         Args:
-            released: Tiles that the driver no longer needs.
-            forgotten: Programs that the driver no longer needs.
+            unused: By rank what the driver no longer needs.
 
         Raises:
             Gone: A rank has ended.
         """
         for rank, command in self._commands.items():
+            released, forgotten = unused[rank]
             order = Order(self._number, command, released, forgotten)
             if not self._goes_on() or not self._send(rank, order):
                 declined = Decline(None, order.together)

@@ -140,12 +140,14 @@ class Run:
         loads: The source of the tiles of each Load, by step number.
         result: The handle of the result.
         measured: Whether the driver needs the measures of each step.
+        together: Whether ranks send each other messages; if so, all of them fail or none.
     """
 
     plan: int
     loads: Mapping[int, Source]
     result: Handle
     measured: bool = True
+    together: bool = True
 
 
 @dataclass(frozen=True)
@@ -260,7 +262,7 @@ class Order:
     @property
     def together(self) -> bool:
         """Whether all ranks get such a command and wait for each other."""
-        return isinstance(self.command, Run)
+        return isinstance(self.command, Run) and self.command.together
 
 
 @dataclass(frozen=True)

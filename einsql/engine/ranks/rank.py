@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from einsql.core import buffer_pool
+from einsql.engine.communicator import Fabric
 from einsql.engine.exchange import Held
 from einsql.engine.mpi_transport import (
     CANCELLED,
@@ -173,6 +174,7 @@ class Rank:
         from mpi4py import MPI
 
         self._comm = MPI.Intracomm(self._comm.Shrink())
+        Fabric.of(self._comm)
         self._answer(Done(order.number, Hello(self._comm.rank, self._comm.size)))
 
     # ---- orders
@@ -196,6 +198,8 @@ class Rank:
             if isinstance(command, ShipBlocks):
                 self._programs[command.plan] = BlockProgram(command.nodes[-1], command.jit)
                 return Done(order.number)
+            if isinstance(command, Run):
+                return self._run_with_all(order.number, command)
             if isinstance(command, Alone):
                 proceed = partial(self._proceed, self._stops(order.number))
                 return Done(order.number, obey(command, self._held, proceed))
@@ -204,24 +208,27 @@ class Rank:
             return self._failed(order.number, error)
 
     def _run_with_all(self, number: int, command: Command) -> Done | Failed:
-        """Runs a program with all other ranks; either all ranks fail or none."""
+        """Runs a program with all other ranks; either all ranks fail or none, if it says so."""
         stops = self._stops(number)
         transport = RankTransport(self._comm, self._comm.size, stops)
+        if isinstance(command, Decline):
+            return self._withdraw(transport, self._declined(number, command))
+        assert isinstance(command, Run)
         try:
-            if isinstance(command, Decline):
-                return self._withdraw(transport, self._declined(number, command))
-            assert isinstance(command, Run)
             program = self._programs[command.plan]
             transport = RankTransport(self._comm, program.sites, stops)
             with enough_memory:
                 tiles, measure = self._run(command, program, transport, self._tick(number, stops))
-            transport.agree(CANCELLED if stops() else READY)
+            if command.together:
+                transport.agree(CANCELLED if stops() else READY)
+            else:
+                self._proceed(stops)
         except Abandoned as stop:
             return Failed(number, None, stop.status == CANCELLED)
-        except InterruptedError:
-            return self._withdraw(transport, Failed(number, None, True))
         except BaseException as error:  # the other ranks must learn of any error
-            return self._withdraw(transport, self._failed(number, error))
+            cancelled = isinstance(error, InterruptedError)
+            answer = Failed(number, None, True) if cancelled else self._failed(number, error)
+            return self._withdraw(transport, answer) if command.together else answer
         self._held[command.result] = compact(tiles)
         if not command.measured:
             measure = Measure(tiles=measure.tiles)
@@ -269,7 +276,7 @@ class Rank:
     def _tiles(self, source: Kept | Sent, tiles: Sequence[int]) -> Held:
         """Returns tiles that are stored here, or came with the message."""
         if isinstance(source, Kept):
-            stored = self._held[source.handle]
+            stored = self._held[source.handle] if tiles else {}  # without tiles it may be unknown
             return {n: {new: stored[n][old] for new, old in source.names.items()} for n in tiles}
         if source.keep is not None:
             self._held[source.keep] = source.tiles
@@ -324,10 +331,12 @@ def _failed(number: int, error: BaseException, rank: int) -> Failed:
 
 
 def nameless(comm: MPI.Intracomm) -> None:
-    """Unlinks the shared memory that all ranks have mapped.
+    """Unlinks the shared memory that all ranks have mapped; the call is collective.
 
-    The kernel then frees it however the ranks end.
+    The kernel then frees it however the ranks end. The ranks also find their neighbours here,
+    because a rank may get its first program alone.
     """
+    Fabric.of(comm)
     comm.Barrier()
     leftovers.unlink(leftovers.segments())
 

@@ -160,21 +160,21 @@ def pasted(ctx: Context, changes: Sequence[WriteSet]) -> list[WriteSet]:
     """
     cluster = ctx.cluster
     assert cluster is not None
-    stored, pastes = list(changes), list[Sequence[Change]]()
+    stored, pastes = list(changes), dict[int, list[Change]]()
     for n, change in enumerate(changes):
         new = _versioned(change, cluster) if isinstance(change, Write) else None
         if new is not None:
             assert isinstance(change, Write)
             relation = Relation(change.tensor.relation.schema, new[0])
-            stored[n] = replace(change.tensor, relation=relation)
-            pastes.append(new[1])
+            stored[n] = replace(change.tensor, relation=relation, changed=True)
+            for rank, change_there in new[1].items():
+                pastes.setdefault(rank, []).append(change_there)
     if pastes:
-        own = zip(*pastes, strict=True)
-        cluster.call({r: Paste(changed) for r, changed in enumerate(own)})
+        cluster.call({r: Paste(tuple(changed)) for r, changed in sorted(pastes.items())})
     return stored
 
 
-def _versioned(write: Write, cluster: Cluster) -> tuple[RankFields, Sequence[Change]] | None:
+def _versioned(write: Write, cluster: Cluster) -> tuple[RankFields, Mapping[int, Change]] | None:
     """Returns the new version of a tensor on ranks; None if the changes are no such box."""
     fields, schema, at = write.tensor.relation.fields, write.tensor.relation.schema, write.at
     if not isinstance(fields, RankFields) or fields.cluster is not cluster or write.flat:
@@ -218,7 +218,8 @@ def overwritten(
         binder = query_binder(ctx)
         catalog_of(binder).fields.update({_OLD: tensor.relation.fields, _NEW: fields})
         new = run_node(ctx, _merging(ctx, tensor, fields, columns, presence), binder)
-    return as_declared(ctx, settled(tensor, new, {f.name: f.name for f in schema.values}))
+    written = settled(tensor, new, {f.name: f.name for f in schema.values})
+    return replace(as_declared(ctx, written), changed=True)
 
 
 def _merging(
