@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from einsql.planner.bounds_probe import Probe
     from einsql.planner.sites import OnSites
     from einsql.planner.tile_plan import Part, TilePlan, TileProgram
+    from einsql.sql.tiles import free_tiling
     from einsql.storage.duckdb.operands import Tables
     from einsql.storage.files import tables as table_files
 else:  # imported for computed keys, several sites, tiles, GPUs and files only
@@ -65,6 +66,7 @@ else:  # imported for computed keys, several sites, tiles, GPUs and files only
     bounds_probe, device_program, sites, tile_plan = lazy_modules(
         "einsql.planner", "bounds_probe", "device_program", "sites", "tile_plan"
     )
+    free_tiling = LazyModule("einsql.sql.tiles.free_tiling")
     table_files = LazyModule("einsql.storage.files.tables")
 
 
@@ -443,6 +445,7 @@ def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
     Raises:
         InterfaceError: A name among the disabled rules is no rule.
     """
+    free_tiling.require_numbers(node, "tiles or their keys reach the result")
     settings, sited = catalog.settings, None
     if target_of(settings, catalog.cluster) is ExecutionTarget.SITES:
         check_rules(settings.disabled_rules)
