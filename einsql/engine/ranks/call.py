@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import time
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -142,11 +142,12 @@ class Call:
             Stubborn: Some ranks do not answer.
         """
         while waiting := [r for r in self._told if r not in self._answers]:
-            lines = {self._job.ranks[r].line: r for r in waiting}
-            for line in wait(list(lines), GLANCE):
-                self._take(lines[line])  # type: ignore[index]  # the list contains connections only
+            answering = self._answering(waiting)
+            for rank in answering:
+                self._take(rank)
             self._look()
-            if not self._commands.keys().isdisjoint(self._job.ended()):
+            # The line of a rank that ends is closed, as a rule; another process may keep it open.
+            if not answering and not self._commands.keys().isdisjoint(self._job.ended()):
                 raise Gone
             if time.monotonic() > self._until:
                 if self.apart:
@@ -165,6 +166,14 @@ class Call:
         return [a.value for a in answers if isinstance(a, Done)]
 
     # ---- messages
+
+    def _answering(self, waiting: Sequence[int]) -> list[int]:
+        """Waits up to `GLANCE`; returns the ranks that have sent a message, or have ended."""
+        poll = select.poll()
+        lines = {self._job.ranks[r].line.fileno(): r for r in waiting}
+        for line in lines:
+            poll.register(line, select.POLLIN)
+        return [lines[line] for line, _ in poll.poll(GLANCE * 1000)]
 
     def _send(self, rank: int, message: object) -> bool:
         line = self._job.ranks[rank].line

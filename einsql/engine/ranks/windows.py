@@ -89,21 +89,22 @@ class Windows:
     """The tiles of windows by the tiles of their parts, which are the same objects in each run."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Tiles, Schema, tuple[int, ...], WindowTiles]] = {}
+        self._known: dict[tuple[object, ...], tuple[Tiles, Schema, WindowTiles]] = {}
 
     def of(
         self, part: WindowFields, schema: Schema, tiles: Tiles, is_kept: Callable[[Tiles], bool]
     ) -> WindowTiles | None:
         """As `cacheable_tiles`; the tiles of windows of one extent are the same object."""
         extents = tuple(part.at[n].stop - part.at[n].start for n in part.axes)
-        known = self._known.get(id(tiles))
-        if known is None or known[1] is not schema or known[2] != extents:
+        key = id(tiles), id(schema), *part.axes, *extents  # the values keep both objects
+        known = self._known.get(key)
+        if known is None:
             cut = cacheable_tiles(part, schema, tiles, is_kept)
             if cut is not None:
-                self._known[id(tiles)] = tiles, schema, extents, cut
+                self._known[key] = tiles, schema, cut
             return cut
         at = tuple(s if n in part.axes else None for n, s in enumerate(part.at))
-        return WindowTiles(known[3].tiles, at)
+        return WindowTiles(known[2].tiles, at)
 
 
 def tiles_of_whole(part: WindowFields, schema: Schema | None, tiles: Tiles) -> Tiles:
