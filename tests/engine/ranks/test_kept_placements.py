@@ -11,8 +11,12 @@ import pytest
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
 import einsql
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.engine.ranks.messages import Kept, Run
 from einsql.engine.ranks.start import starting
+from einsql.engine.ranks.windows import Windows
+from einsql.ir.layout import Tiles
+from einsql.storage.fields import LocalFields, WindowFields
 from tests.engine.ranks.conftest import close_alone
 from tests.support.oracle.ranks import WatchedCluster
 
@@ -125,3 +129,17 @@ def test_an_error_at_one_rank_alone_is_an_error_of_the_statement(
         found = con.execute(sql, [-(2.0**15)]).fetch_numpy()
         np.testing.assert_array_equal(found["val"], np.arange(2**16) - 2**15)
     assert not cluster.noted[-1].together
+
+
+def test_windows_along_other_axes_have_other_tiles() -> None:
+    schema = Schema((Key("i", 0, 4), Key("j", 0, 4)), (Field("val", DType.DOUBLE),))
+    tiles = Tiles(np.zeros(1, np.int64), np.array([[[0, 1], [0, 1]]]))
+    fields, windows = LocalFields({"val": np.zeros((4, 4))}), Windows()
+    for start in range(3):
+        for axis, box in ((0, [[0, 4], [0, 1]]), (1, [[0, 1], [0, 4]])):
+            at = [slice(0, 1), slice(0, 1)]
+            at[axis] = slice(start, start + 1)
+            cut = windows.of(WindowFields(fields, at, (axis,)), schema, tiles, lambda _: False)
+            assert cut is not None
+            assert cut.tiles.boxes.tolist() == [box]
+            assert cut.at == tuple(at[n] if n == axis else None for n in range(2))
