@@ -7,16 +7,17 @@ only in their transport.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from einsql.core.boxes import extents
 from einsql.core.schema import Schema
-from einsql.engine.cell import cell_node
-from einsql.engine.exchange import Held, Index, Moving, cut_of, paste, slices
+from einsql.engine.exchange import Held, Index, Merging, Moving, cut_of, paste, slices
 from einsql.engine.fused_steps import Fused, Join, postponed
 from einsql.engine.partial_merge import Total
+from einsql.engine.single_readers import merged_on_arrival, nested_steps
 from einsql.engine.step import Arrays, Compile, GraphExecutor, Measure, Runner, StepMeasure, Tick
 from einsql.engine.streaming_exchange import (
     WINDOW,
@@ -28,9 +29,11 @@ from einsql.engine.streaming_exchange import (
     within,
 )
 from einsql.engine.transport import LocalTransport, Transport
+from einsql.ir.einsum.cells import cell_node, sized
 from einsql.ir.einsum.flops import flops_at_point
 from einsql.ir.einsum.graph import EinSum
-from einsql.ir.spmd.program import Exchange, Load, Local, Program, with_state
+from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.spmd.program import Complete, Exchange, Load, Local, Program, View, tuple_bytes
 from einsql.storage.fields import LocalFields
 
 ALONG = 2**15
@@ -84,14 +87,11 @@ Loading = Callable[[int, Load, Sequence[int]], Held]
 class SiteProgram(GraphExecutor):
     """A placed program for the transport's sites; `run` uses virtual sites in this process."""
 
-    def __init__(
-        self, program: Program, schema: Schema, compile_node: Compile, join: Join | None = None
-    ) -> None:
+    def __init__(self, program: Program, compile_node: Compile, join: Join | None = None) -> None:
         if join is None:
             program = replace(program, together=())
         self.program = program
         self.sites = program.sites
-        self.schema = schema
         self._compile = compile_node
         self._runners: dict[object, tuple[Runner, int]] = {}
         self._cells: dict[tuple[int, int], _Cell] = {}
@@ -102,12 +102,14 @@ class SiteProgram(GraphExecutor):
             for n, s in enumerate(program.steps)
             if isinstance(s, Local) and s.partial
         }
-        self._moving = Moving(program, self._stated)
-        self._released = program.released()
+        self._moving = Moving(program)
+        self._nested = nested_steps(program)
+        self._released = program.released(self._nested)
         self.aliased_inputs = program.inputs
         self._fused = {t.steps[-1]: Fused(program, t, join) for t in program.together if join}
         self._postponed = postponed(program.together)
         apart = {*self._postponed, *self._fused}
+        self._merged = {n: m for n, m in merged_on_arrival(program).items() if n not in apart}
         self._streaming = {e: r for e, r in candidates(program).items() if r not in apart}
         self._streams: dict[int, Stream | None] = {}
 
@@ -115,6 +117,11 @@ class SiteProgram(GraphExecutor):
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Sequence[LocalFields], Measure]:
         """Runs every step on virtual sites and assembles the result; see `Executor.measured`."""
+        tiles_made, measure = self.run_virtually(inputs, tick)
+        return (self._assembled(tiles_made),), measure
+
+    def run_virtually(self, inputs: Mapping[str, Arrays], tick: Tick) -> tuple[Held, Measure]:
+        """Runs every step on virtual sites; returns the tiles of the result at all sites."""
 
         def load(number: int, step: Load, tiles: Sequence[int]) -> Held:
             if number not in self._loads:
@@ -127,8 +134,7 @@ class SiteProgram(GraphExecutor):
                 for n, at in self._loads[number]
             }
 
-        tiles_made, measure = self.execute(LocalTransport(self.program.sites), load, tick)
-        return (self._assembled(tiles_made),), measure
+        return self.execute(LocalTransport(self.program.sites), load, tick)
 
     def execute(self, transport: Transport, load: Loading, tick: Tick) -> tuple[Held, Measure]:
         """Runs every step at the transport's owned sites.
@@ -149,10 +155,11 @@ class SiteProgram(GraphExecutor):
         measure = Measure(seconds=[0.0] * sites, flops=[0] * sites)
         tiles_of: dict[int, Held] = {}
         streams: dict[int, Stream] = {}
+        merges: dict[int, Merging] = {}
         for n, step in enumerate(self.program.steps):
             start, before = time.perf_counter(), sum(transport.sent)
             done = self._released[n]
-            if n in self._postponed:
+            if n in self._postponed or n in self._nested:
                 pass
             elif isinstance(step, Load):
                 tiles_of[n] = load(n, step, moving.owned(n, step.tiles, transport))
@@ -169,9 +176,19 @@ class SiteProgram(GraphExecutor):
             elif n in self._fused:
                 self._run_fused(self._fused[n], tiles_of, transport, tick, measure)
             elif isinstance(step, Local):
-                tiles_of[n] = self._local(n, step, tiles_of, transport, tick, measure)
+                results = self._local(n, step, tiles_of, transport, tick, measure)
+                if n in self._merged:
+                    at = self._merged[n]
+                    merges[at] = self._merge(at, results, measure)
+                else:
+                    tiles_of[n] = dict(results)
+            elif isinstance(step, View):
+                tiles_of[n] = moving.view(n, step, tiles_of[step.source], transport)
             else:
-                tiles_of[n] = moving.complete(n, step, tiles_of[step.source], transport)
+                merge = merges.pop(n, None) or self._merge(
+                    n, tiles_of[step.source].items(), measure
+                )
+                tiles_of[n] = moving.complete(n, step, merge, transport)
             for source in done:
                 tiles_of.pop(source, None)  # fused steps may store no tiles
             took, sent = time.perf_counter() - start, sum(transport.sent) - before
@@ -181,7 +198,7 @@ class SiteProgram(GraphExecutor):
             tick((n + 1) / len(self.program.steps))
         measure.sent, measure.received = transport.sent, transport.received
         tiles = tiles_of[self.program.root]
-        if is_small(self.schema):
+        if is_small(self.program):
             once = self.program.steps[self.program.root].tiles.once
             measure.tiles = {n: fields for n, fields in tiles.items() if n < once}
         return tiles, measure
@@ -196,13 +213,45 @@ class SiteProgram(GraphExecutor):
         transport: Transport,
         tick: Tick,
         measure: Measure,
-    ) -> Held:
-        outputs: Held = {}
+    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Yields the result tile of each owned cell as soon as it is computed."""
         for n in self._moving.owned(number, step.tiles, transport):
-            cell = self._cell(number, step, n)
-            operands = [tiles_of[s][t] for s, t in cell.sources]
-            outputs[n] = self._run_cell(cell, number, operands, tick, measure)
-        return outputs
+            yield n, self._tile(number, step, n, tiles_of, tick, measure)
+
+    def _tile(
+        self,
+        number: int,
+        step: Local,
+        n: int,
+        tiles_of: dict[int, Held],
+        tick: Tick,
+        measure: Measure,
+    ) -> dict[str, np.ndarray]:
+        """Computes a tile of a local step, and tiles of nested steps that only it reads."""
+        cell = self._cell(number, step, n)
+        operands: list[Arrays] = []
+        for source, tile in cell.sources:
+            if source in self._nested:
+                maker = self.program.steps[source]
+                assert isinstance(maker, Local)
+                operands.append(self._tile(source, maker, tile, tiles_of, tick, measure))
+            else:
+                operands.append(tiles_of[source][tile])
+        return self._run_cell(cell, number, operands, tick, measure)
+
+    def _merge(
+        self,
+        number: int,
+        parts: Iterable[tuple[int, dict[str, np.ndarray]]],
+        measure: Measure,
+    ) -> Merging:
+        """Merges the partial tiles of owned sites, each on its arrival."""
+        step = self.program.steps[number]
+        assert isinstance(step, Complete)
+        merging = self._moving.merge(number, step, measure)
+        for part, fields in parts:
+            merging.add(part, fields)
+        return merging
 
     def _run_cell(
         self,
@@ -227,7 +276,7 @@ class SiteProgram(GraphExecutor):
             sources = tuple(
                 (s, int(pick[n])) for s, pick in zip(step.operands, step.picks, strict=True)
             )
-            boxes = [self.program.steps[s].tiles.boxes[t] for s, t in sources]
+            boxes = [self.program.steps[s].tiles.areas[t] for s, t in sources]
             runner, points = self._runner(number, node, step, step.cells[n], boxes)
             if number not in self._points:
                 self._points[number] = flops_at_point(step.node)
@@ -324,7 +373,7 @@ class SiteProgram(GraphExecutor):
             ):
                 tile, fields = box, arrays
                 if n != stream.operand:
-                    tile = steps[source].tiles.boxes[pick[cell]]
+                    tile = steps[source].tiles.areas[pick[cell]]
                     fields = tiles_of[source][int(pick[cell])]
                 boxes.append(within(o.labels, tile, step, share.domain))
                 inside = slices(boxes[-1], tile[:, 0])
@@ -348,7 +397,7 @@ class SiteProgram(GraphExecutor):
         for share in stream.at_hand:
             if share.cell in outputs:
                 tile = int(step.picks[stream.operand][share.cell])
-                box = exchange.tiles.boxes[tile]
+                box = exchange.tiles.areas[tile]
                 fields = self._moving.at_hand(exchange, tile, tiles_of)
                 work(share, box, fields or self._moving.nothing(exchange.sources[0], box))
         return outputs
@@ -359,12 +408,16 @@ class SiteProgram(GraphExecutor):
         """Returns the compiled node over one cell, and its number of points. Cells that differ
         only in position share the kernel.
         """
-        local = cell_node(node, step.labels, cell, boxes)
-        key = (
-            number,
-            tuple((a.lo, a.hi) for a in local.axes),
-            tuple(k for o in local.operands for k in o.source.schema.keys),
-        )
+        key: object
+        if step.is_template:
+            key = local = sized(node, tuple(tuple(extents(box).tolist()) for box in boxes))
+        else:
+            local = cell_node(node, step.labels, cell, boxes)
+            key = (
+                number,
+                tuple((a.lo, a.hi) for a in local.axes),
+                tuple(k for o in local.operands for k in o.source.schema.keys),
+            )
         if key not in self._runners:
             self._runners[key] = self._compile(local).run, local.points
         return self._runners[key]
@@ -372,7 +425,7 @@ class SiteProgram(GraphExecutor):
     def _assembled(self, parts: Held) -> LocalFields:
         """Assembles the result from one copy of its tiles."""
         tiles = self.program.steps[self.program.root].tiles
-        bounds = _bounds(self.schema)
+        bounds = _bounds(self.program.relation(self.program.root).schema)
         fields = LocalFields()
         for n, part in parts.items():
             if n < tiles.once:
@@ -380,9 +433,11 @@ class SiteProgram(GraphExecutor):
         return fields
 
 
-def is_small(schema: Schema) -> bool:
+def is_small(program: Program) -> bool:
     """Whether a result is small enough to be sent with the answers of ranks."""
-    return schema.size * sum(f.dtype.numpy.itemsize for f in schema.fields) <= ALONG
+    tiles = program.steps[program.root].tiles
+    size = int(tiles.volumes[: tiles.once].sum())
+    return size * tuple_bytes(program.relation(program.root)) <= ALONG
 
 
 def sliced(step: Load, fields: Arrays, tiles: Sequence[int]) -> Held:

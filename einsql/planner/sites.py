@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from einsql.core.lazy_module import LazyModule
-from einsql.core.schema import Schema
 from einsql.core.settings import Settings
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Arrays, GraphExecutor
@@ -86,16 +85,15 @@ def on_sites(
         Error: See `check_domains`.
     """
     plan = sited(root, settings)
-    return OnSites(plan, _program(plan.program, root.schema, settings, cluster, note))
+    return OnSites(plan, _program(plan.program, settings, cluster, note))
 
 
 def _program(
     placed: Placed,
-    schema: Schema,
     settings: Settings,
     cluster: Cluster | None,
     note: Callable[[str, Arrays, PlacedFields], None],
 ) -> GraphExecutor:
     if cluster is None:
-        return SiteProgram(placed, schema, compiler(settings), joining(settings))
-    return rank_program.RankProgram(cluster, placed, schema, settings.jit, note)
+        return SiteProgram(placed, compiler(settings), joining(settings))
+    return rank_program.RankProgram(cluster, placed, settings.jit, note)

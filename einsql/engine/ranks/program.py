@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -136,7 +135,7 @@ class RankFields(PlacedFields):
         absent = np.full((len(tiles.sites), 2), -1)
         steps = Load(source, self.tiles), Exchange((0,), absent, tiles, ())
         program = Program(self.sites, steps, 1)
-        mover = RankProgram(self.cluster, program, self.schema, "never", lambda *_: None)
+        mover = RankProgram(self.cluster, program, "never", lambda *_: None)
         (fields,) = mover.run({source.name: self}, tick)
         return fields
 
@@ -292,37 +291,60 @@ class _Distribution:
     covers: bool
 
 
-class RankExecutable(ABC):
-    """A program that is shipped to the ranks once, for any number of runs."""
+class RankProgram(GraphExecutor):
+    """A program and the ranks that run it; the result stays on the ranks."""
 
     def __init__(self, cluster: Cluster, program: Program, jit: str, keep: Keep) -> None:
         """Prepares the program; the first run ships it to the ranks.
 
         Args:
             cluster: The ranks.
-            program: The source of the number of sites and of the loads.
+            program: The program.
             jit: The compilation mode of the kernels.
             keep: Callback for each input whose tiles the ranks cache.
         """
         self.program = program
+        self.schema = program.relation(program.root).schema
         self._cluster = cluster
         self._jit = jit
         self._keep = keep
         self._plan: Lease | None = None
         self._distributions: dict[tuple[int, int], _Distribution] = {}
-        self._together = True
+        self._together = is_joint(program)
         self._working: Callable[[int], Sequence[int]] = range
+        if not self._together:
+            self._working = cache(partial(working, program))
         self._loads = {n: s for n, s in enumerate(program.steps) if isinstance(s, Load)}
         self._windows = Windows()
 
-    @abstractmethod
-    def _ship(self, plan: int) -> Command:
-        """Returns the command that ships the program to the ranks under a plan number."""
+    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[RankFields]:
+        """Runs every step; the result stays on the ranks.
 
-    def _ran(
+        Raises:
+            Error: See `Cluster.call`.
+        """
+        return self._run(inputs, tick, measured=False)[0]
+
+    def measured(
+        self, inputs: Mapping[str, Arrays], tick: Tick
+    ) -> tuple[Sequence[RankFields], Measure]:
+        """Runs every step like `run`, and measures every step and site."""
+        return self._run(inputs, tick, measured=True)
+
+    def _run(
+        self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
+    ) -> tuple[Sequence[RankFields], Measure]:
+        result, measure = self.run_on_ranks(inputs, tick, measured=measured)
+        tiles = self.program.steps[self.program.root].tiles
+        fields = RankFields(self._cluster, result, self.schema, tiles, self.program.sites)
+        if measure.tiles and is_small(self.program):
+            fields.learn(measure.tiles)
+        return (fields,), measure
+
+    def run_on_ranks(
         self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
     ) -> tuple[Lease, Measure]:
-        """Runs the program. Returns the handle of the result and the measures.
+        """Runs the program; returns the handle of the result's tiles and the measures.
 
         Args:
             inputs: The inputs by name.
@@ -335,7 +357,7 @@ class RankExecutable(ABC):
         cluster = self._cluster
         if self._plan is None or not cluster.knows(self._plan):
             plan = cluster.plan()
-            cluster.all(self._ship(plan.number), tick)
+            cluster.all(Ship(plan.number, detached(self.program), self._jit), tick)
             self._plan = plan
         loads: dict[int, dict[int, Source]] = {r: {} for r in range(cluster.ranks)}
         kept: list[Callable[[], None]] = []
@@ -442,55 +464,6 @@ class RankExecutable(ABC):
             return [Kept(moved.lease.number, moved.names)] * cluster.ranks
         arrays = {name: part[name] for name in part}
         return [Sent(sliced(step, arrays, n), None) for n in self._distribution(step).numbers]
-
-
-class RankProgram(RankExecutable, GraphExecutor):
-    """A placed program and the ranks that run it; the result stays on the ranks."""
-
-    def __init__(
-        self, cluster: Cluster, program: Program, schema: Schema, jit: str, keep: Keep
-    ) -> None:
-        """Prepares the program; the first run ships it to the ranks.
-
-        Args:
-            cluster: The ranks.
-            program: The program.
-            schema: The schema of the result.
-            jit: The compilation mode of the kernels.
-            keep: Callback for each input whose tiles the ranks cache.
-        """
-        super().__init__(cluster, program, jit, keep)
-        self._together = is_joint(program)
-        if not self._together:
-            self._working = cache(partial(working, program))
-        self.schema = schema
-
-    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[RankFields]:
-        """Runs every step; the result stays on the ranks.
-
-        Raises:
-            Error: See `Cluster.call`.
-        """
-        return self._run(inputs, tick, measured=False)[0]
-
-    def measured(
-        self, inputs: Mapping[str, Arrays], tick: Tick
-    ) -> tuple[Sequence[RankFields], Measure]:
-        """Runs every step like `run`, and measures every step and site."""
-        return self._run(inputs, tick, measured=True)
-
-    def _run(
-        self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
-    ) -> tuple[Sequence[RankFields], Measure]:
-        result, measure = self._ran(inputs, tick, measured=measured)
-        tiles = self.program.steps[self.program.root].tiles
-        fields = RankFields(self._cluster, result, self.schema, tiles, self.program.sites)
-        if measure.tiles and is_small(self.schema):
-            fields.learn(measure.tiles)
-        return (fields,), measure
-
-    def _ship(self, plan: int) -> Command:
-        return Ship(plan, detached(self.program), self.schema, self._jit)
 
 
 def _forget(lease: Lease) -> None:

@@ -21,7 +21,7 @@ def detached(program: Program) -> Program:
     """Returns a program whose nodes keep only the schemas of their operands."""
 
     def alone(step: Step) -> Step:
-        if not isinstance(step, Local):
+        if not isinstance(step, Local | Complete):
             return step
         operands = tuple(
             Operand(Input(f"#{n}", o.source.schema), o.labels)

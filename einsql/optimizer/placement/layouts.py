@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice, permutations, product
 from math import prod
 
 import numpy as np
 
 from einsql.core.boxes import common, split, volumes
-from einsql.core.mappings import memoized
 from einsql.errors import InternalError
-from einsql.ir.einsum.graph import Axis, EinSum, Input
-from einsql.ir.einsum.intervals import bounds_of, interval
+from einsql.ir.einsum.cells import values_read
+from einsql.ir.einsum.graph import EinSum, Input
 from einsql.ir.layout import (
     Entry,
     Layout,
@@ -173,10 +171,7 @@ def needed(node: EinSum, operand: int, cells: Cells) -> Tiles:
     labels = node.operands[operand].labels
     boxes = np.empty((len(cells.sites), len(labels), 2), np.int64)
     for axis, label in enumerate(labels):
-        if label in cells.labels:
-            boxes[:, axis] = cells.boxes[:, cells.labels.index(label)]
-        else:
-            boxes[:, axis] = reach(node, node.axis(label), cells.labels, cells.boxes)
+        boxes[:, axis] = values_read(node, label, cells.labels, cells.boxes)
     return Tiles(cells.sites, boxes)
 
 
@@ -239,29 +234,6 @@ def groups(node: EinSum, cells: Cells) -> np.ndarray | None:
         if x in node.keys:
             group = group * (cells.coordinates[:, n].max() + 1) + cells.coordinates[:, n]
     return np.argsort(group, kind="stable").reshape(group.max() + 1, -1)
-
-
-def reach(node: EinSum, axis: Axis, labels: tuple[str, ...], cells: np.ndarray) -> np.ndarray:
-    """The bounds of a derived axis in each cell, (cells, 2); full range or a window with halo."""
-    assert axis.define is not None
-    full = np.array([axis.lo, axis.hi], np.int64)
-    if axis.label in node.keys:  # the result has all values of the axis
-        return np.tile(full, (len(cells), 1))
-    known, define = bounds_of(node), axis.define
-    if not len(cells):
-        return np.zeros((0, 2), np.int64)
-
-    def reached(cell: np.ndarray) -> np.ndarray:
-        bounds = known | {x: (lo, hi) for x, (lo, hi) in zip(labels, cell.tolist(), strict=True)}
-        inside = interval(define, bounds)
-        if inside is None:
-            return full
-        # The expression may overflow 64 bits where the axis has no values.
-        lo = min(max(axis.lo, inside[0]), axis.hi)
-        return np.array([lo, max(lo, min(axis.hi, inside[1] + 1))], np.int64)
-
-    seen: dict[bytes, np.ndarray] = {}
-    return np.stack([memoized(seen, cell.tobytes(), partial(reached, cell)) for cell in cells])
 
 
 def distinct(need: Tiles) -> tuple[Tiles, np.ndarray]:

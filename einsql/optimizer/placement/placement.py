@@ -39,7 +39,7 @@ from einsql.ir.spmd.program import (
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.placement.choose_grid import Choice, Fetch, Source, choose
 from einsql.optimizer.placement.completion import Completion, PartialResult, freely
-from einsql.optimizer.placement.deferred_reduction import is_linear
+from einsql.optimizer.placement.deferred_reduction import is_linear_in_sums
 from einsql.optimizer.placement.layouts import lying, spread
 
 _NOT_LOADED = -1
@@ -144,7 +144,7 @@ class _Placing:
             sources = [r.source for r in read]
             choice = choose(node, cut, self.sites, sources, self._interned, wish, free=free)
             self.choices[key] = choice
-        if len(choice.closing) > 1 and is_linear(node):
+        if len(choice.closing) > 1 and is_linear_in_sums(node):
             self._wish(node, read)
         for n, way in choice.closing.items():
             if read[n].source.partial is not None:
@@ -182,7 +182,7 @@ class _Placing:
         assert waiting is not None
         along = tuple(COPIES if n < 0 else local.labels[n] for n in waiting.along)
         merge = Collective(way.collective, along, way.nbytes)
-        relation.steps = [self._add(Complete(partial, way.tiles, way.parts, (merge,)))]
+        relation.steps = [self._add(Complete(partial, local.node, way.tiles, way.parts, (merge,)))]
         relation.source = Source((self._interned(way.tiles),))
 
     def _fetch(
@@ -280,7 +280,7 @@ def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
         tuple(cut.parts[a.label] for a in node.axes if a.define is None),
         cut.copies,
         node.is_elementwise,
-        is_linear(node),
+        is_linear_in_sums(node),
         state_bytes(node),
         tuple(
             (
