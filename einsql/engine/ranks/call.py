@@ -112,7 +112,8 @@ class Call:
         Raises:
             Gone: A rank has ended.
         """
-        for rank, command in self._commands.items():
+        # A rank that is told may take the core of this process; rank 0 often has the most to do.
+        for rank, command in reversed(list(self._commands.items())):
             released, forgotten = unused[rank]
             order = Order(self._number, command, released, forgotten)
             if not self._goes_on() or not self._send(rank, order):
