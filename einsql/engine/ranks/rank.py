@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from einsql.core import buffer_pool
+from einsql.core.fp_errors import Ignored
 from einsql.engine.communicator import Fabric
 from einsql.engine.exchange import Held
 from einsql.engine.mpi_transport import (
@@ -57,6 +58,7 @@ from einsql.engine.step import Measure
 from einsql.errors import Error, InternalError, InterruptedError
 from einsql.ir.spmd.program import Load
 from einsql.kernels import compile_node, join
+from einsql.kernels.runtime.blas import Statement
 from einsql.storage.out_of_memory import available, enough_memory
 
 if TYPE_CHECKING:
@@ -209,7 +211,7 @@ class Rank:
         try:
             program = self._programs[command.plan]
             transport = RankTransport(self._comm, program.sites, stops)
-            with enough_memory:
+            with enough_memory, Ignored(), Statement():
                 tiles, measure = self._run(command, program, transport, self._tick(number, stops))
             if command.together:
                 transport.agree(CANCELLED if stops() else READY)
