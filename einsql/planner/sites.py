@@ -24,7 +24,9 @@ from einsql.storage.fields import PlacedFields
 if TYPE_CHECKING:
     from einsql.engine.ranks import program as rank_program
     from einsql.engine.ranks.driver import Cluster
-else:  # imported for plans on ranks only
+    from einsql.planner import plan_files
+else:  # imported for plans on ranks, and for plan files, only
+    plan_files = LazyModule("einsql.planner.plan_files")
     rank_program = LazyModule("einsql.engine.ranks.program")
 
 
@@ -32,15 +34,26 @@ def sited(root: Node, settings: Settings) -> SitePlan:
     """Returns the plan of a graph over the sites of the settings.
 
     Raises:
-        Error: See `check_domains`.
+        Error: See `check_domains`, or the plan file of the settings does not fit the graph.
     """
     check_domains(root)
-    objective, disabled = objective_of(settings), settings.disabled_rules
-    plan = plan_sites(root, settings.sites, settings.strategy, objective, disabled)
+    plan = _planned(root, settings)
     find = grouping(settings)
     if find is None:
         return plan
     return replace(plan, program=joined(plan.program, (g.nodes for g in find((root,)))))
+
+
+def _planned(root: Node, settings: Settings) -> SitePlan:
+    """Returns the plan of a graph by the strategy of the settings, or by their plan file."""
+    sites, strategy = settings.sites, settings.strategy
+    objective, disabled = objective_of(settings), settings.disabled_rules
+    if settings.plan is None or sites == 1:
+        return plan_sites(root, sites, strategy, objective, disabled)
+    use = plan_files.use_of(settings.plan, root, objective.memory, sites)
+    plan = plan_sites(root, sites, strategy, objective, disabled, use.pins)
+    cut = replace(plan.cut, plan_file=use.summary, plan_notice=use.notice)
+    return replace(plan, cut=cut)
 
 
 def objective_of(settings: Settings) -> Objective:

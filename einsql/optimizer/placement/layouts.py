@@ -91,6 +91,8 @@ def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
         raise InternalError(f"{number} calls in {cut.copies} copies need more than {sites} sites")
     intervals = [split(a.lo, a.hi, cut.parts[a.label]) for a in free]
     orders = list(islice(permutations(extent), ORDERS))
+    if cut.pinned is not None and cut.pinned.mesh is not None:
+        orders = [cut.pinned.mesh]
     spaced = number < sites and sites % number == 0
     places = [len(extent), *(range(len(extent)) if spaced else ())]
     for idle, order in product(places, orders):
@@ -111,6 +113,19 @@ def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
             boxes[:, n] = intervals[n][coordinates[:, n]]
         grid = tuple(zip(order, shape, strict=True))
         yield Cells(labels, grid, coordinates, boxes, where, cut.copies, sites, idle)
+
+
+def pinned_cells(node: EinSum, cut: Cut, sites: int) -> Cells | None:
+    """The cells of an operation on the grid of a plan file; None if the file has no grid for it."""
+    pinned = cut.pinned
+    if pinned is None or pinned.mesh is None:
+        return None
+    candidates = list(grids(node, cut, sites))
+    if pinned.sites is None:
+        return candidates[0]
+    wanted = np.array(pinned.sites, np.int64)
+    alike = (c for c in candidates if np.array_equal(c.sites, wanted))
+    return next(alike, replace(candidates[0], sites=wanted))
 
 
 def declared(

@@ -36,7 +36,7 @@ from einsql.ir.spmd.program import (
     state_bytes,
     tuple_bytes,
 )
-from einsql.optimizer.decomposition import Cut, Decomposition
+from einsql.optimizer.decomposition import Cut, Decomposition, Pinned
 from einsql.optimizer.placement.choose_grid import Choice, Fetch, Source, choose
 from einsql.optimizer.placement.completion import Completion, PartialResult, freely
 from einsql.optimizer.placement.deferred_reduction import is_linear_in_sums
@@ -137,7 +137,9 @@ class _Placing:
         wish = self.granted.get(id(node))
         if wish is not None:
             wish = self._partial(replace(wish, tiles=self._interned(wish.tiles)))
-        free = node is self.root and not node.hint and cut.copies == 1
+        pinned = cut.pinned
+        recut = not node.hint if pinned is None else pinned.recut
+        free = node is self.root and recut and cut.copies == 1
         key = _signature(node, cut, read), id(wish), free
         choice = self.choices.get(key)
         if choice is None:
@@ -270,6 +272,13 @@ def _is_kept(node: Node, need: Tiles) -> bool:
     return int(need.volumes.sum()) <= keepable(node.schema.size)
 
 
+def _pinned_places(node: EinSum, pinned: Pinned) -> Hashable:
+    """The grid and the sites of a plan file, with labels by position."""
+    at = {COPIES: -1} | {a.label: n for n, a in enumerate(node.axes)}
+    mesh = None if pinned.mesh is None else tuple(at[x] for x in pinned.mesh)
+    return mesh, pinned.sites
+
+
 def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
     """A key of all inputs of the choice for an operation, with labels by position."""
     at = {a.label: str(n) for n, a in enumerate(node.axes)}
@@ -279,6 +288,7 @@ def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
         tuple(at[k] for k in node.keys),
         tuple(cut.parts[a.label] for a in node.axes if a.define is None),
         cut.copies,
+        None if cut.pinned is None else _pinned_places(node, cut.pinned),
         node.is_elementwise,
         is_linear_in_sums(node),
         state_bytes(node),
