@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from einsql.explain.levels import LevelsReport
 from einsql.explain.operations import InputReport, Measured, OperationReport, SimulationReport
 
 Lines = Sequence[str]
@@ -148,6 +149,7 @@ class GraphReport:
         ranks: The number of processes that ran the plan, under ANALYZE on several sites.
         inputs: The stored tensors.
         result: The id of the operation or tensor that is the result.
+        levels: The levels of the plan; None without LEVEL.
     """
 
     statement: str = field(metadata=TEXT_ONLY)
@@ -164,6 +166,7 @@ class GraphReport:
     inputs: Sequence[InputReport]
     result: str
     simulation: SimulationReport | None
+    levels: LevelsReport | None
 
     @property
     def measured(self) -> list[Measured]:
@@ -192,10 +195,12 @@ class ChangesReport:
 
     Attributes:
         program: The program of all changes on one site; None for separate plans.
+        levels: The levels of this program; None without LEVEL.
     """
 
     parts: Sequence[ChangePart]
     program: ProgramReport | None = field(metadata=TEXT_ONLY)
+    levels: LevelsReport | None = None
 
 
 # ---- plans over tiles
@@ -240,6 +245,7 @@ class TileReport:
         table1: The first plan of the search, under VERBOSE on several sites.
         rewrites: The rules that changed this first plan to the plan; None without VERBOSE.
         per_site: The work of each site, under ANALYZE.
+        levels: The levels of the plan; None without LEVEL.
     """
 
     sites: int
@@ -251,6 +257,7 @@ class TileReport:
     rewrites: Sequence[TileRewrite] | None
     measured: Measured | None
     per_site: Sequence[SiteReport] | None
+    levels: LevelsReport | None
 
 
 # ---- statements that DuckDB runs

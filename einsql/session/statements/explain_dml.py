@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from einsql.errors import NotSupportedError
 from einsql.explain.explanation import Explanation, refuse_drawing
-from einsql.explain.graph_report import graph_report, names_of, program_report
+from einsql.explain.graph_report import graph_report, program_report
+from einsql.explain.level_report import levels_report
 from einsql.explain.report import ChangePart, ChangesReport
+from einsql.ir.einsum.printer import node_names
 from einsql.session.statements.dml import bind
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.syntax import Explain
@@ -46,19 +48,23 @@ def explain_change(ctx: Context, asked: Explain, cluster: Topology | None) -> Ex
     if len(prepared.plans) < len(titles):
         (plan,) = prepared.plans
         roots = plan.optimized.roots
-        names = names_of(roots)
+        names = node_names(roots)
+        program = program_report(asked, plan, measures[0])
         return Explanation(
             ChangesReport(
                 parts=[
                     ChangePart(part=title, root=names[id(root)])
                     for title, root in zip(titles, roots, strict=True)
                 ],
-                program=program_report(asked, plan, measures[0]),
+                program=program,
+                levels=levels_report(
+                    asked, plan, ctx.settings, ctx.tick, steps=program.steps or ()
+                ),
             ),
             asked.form,
         )
     reports = [
-        graph_report(asked, plan, ctx.settings, measure, cluster)
+        graph_report(asked, plan, ctx.settings, measure, ctx.tick, cluster)
         for plan, measure in zip(prepared.plans, measures, strict=True)
     ]
     if len(titles) == 1:
