@@ -10,6 +10,7 @@ from zlib import crc32
 import numpy as np
 
 from einsql.engine.mpi_wait import finish
+from einsql.ir.layout import ranks_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -38,6 +39,7 @@ class Fabric:
         self.nodes = np.empty(comm.size, np.int64)
         finish([comm.Iallgather(own, self.nodes)])
         self._groups: OrderedDict[tuple[int, ...], MPI.Intracomm | None] = OrderedDict()
+        self._ranks: dict[int, tuple[np.ndarray, list[int]]] = {}
         self._mine, self._other = np.zeros(1, np.int32), np.zeros(1, np.int32)
 
     @classmethod
@@ -50,6 +52,20 @@ class Fabric:
             comm.Set_attr(key, fabric)
         assert isinstance(fabric, Fabric)
         return fabric
+
+    def ranks_of(self, sites: int) -> np.ndarray:
+        """Returns the rank of each of so many sites, int64 (sites,)."""
+        return self._distribution(sites)[0]
+
+    def owned(self, sites: int) -> Sequence[int]:
+        """Returns the sites of this rank, of so many sites."""
+        return self._distribution(sites)[1]
+
+    def _distribution(self, sites: int) -> tuple[np.ndarray, list[int]]:
+        if sites not in self._ranks:
+            ranks = ranks_of(np.arange(sites), sites, self.comm.size)
+            self._ranks[sites] = ranks, np.flatnonzero(ranks == self.comm.rank).tolist()
+        return self._ranks[sites]
 
     def worst(self, status: int) -> int:
         """Returns the greatest of the values of all ranks.

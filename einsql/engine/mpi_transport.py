@@ -17,7 +17,6 @@ from einsql.engine.communicator import Fabric
 from einsql.engine.mpi_schedule import AllGather, Schedule, scheduled
 from einsql.engine.mpi_wait import arrivals, finish
 from einsql.engine.transport import Arrays, Cut, Room, Routes
-from einsql.ir.layout import ranks_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -69,8 +68,8 @@ class RankTransport:
         self._comm = comm
         self._fabric = Fabric.of(comm)
         self._cancelled = cancelled
-        self.ranks = ranks_of(np.arange(sites), sites, comm.size)
-        self.owned: Sequence[int] = np.flatnonzero(self.ranks == comm.rank).tolist()
+        self.ranks = self._fabric.ranks_of(sites)
+        self.owned: Sequence[int] = self._fabric.owned(sites)
         self.sent = [0] * sites
         self.received = [0] * sites
 

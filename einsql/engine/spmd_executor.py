@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from einsql.core.boxes import extents
+from einsql.core.fp_errors import Ignored
 from einsql.core.schema import Schema
 from einsql.engine.exchange import Held, Index, Merging, Moving, cut_of, paste, slices
 from einsql.engine.fused_steps import Fused, Join, postponed
@@ -134,7 +135,8 @@ class SiteProgram(GraphExecutor):
                 for n, at in self._loads[number]
             }
 
-        return self.execute(LocalTransport(self.program.sites), load, tick)
+        with Ignored():
+            return self.execute(LocalTransport(self.program.sites), load, tick)
 
     def execute(self, transport: Transport, load: Loading, tick: Tick) -> tuple[Held, Measure]:
         """Runs every step at the transport's owned sites.

@@ -28,6 +28,7 @@ from einsql.ir.spmd.program import (
     Collective,
     Complete,
     Exchange,
+    Load,
     Local,
     Program,
     tuple_bytes,
@@ -79,7 +80,8 @@ def operations_of(cut: Decomposition, placed: Program) -> list[Operation]:
     operations = []
     locals_ = ((n, step) for n, step in enumerate(placed.steps) if isinstance(step, Local))
     for one, (n, local) in zip(cut.cuts, locals_, strict=True):
-        before = tuple(s for s in dict.fromkeys(local.operands) if s not in seen)
+        brought = (s for s in dict.fromkeys(local.operands) if s not in seen)
+        before = tuple(s for s in brought if isinstance(placed.steps[s], Load | Exchange))
         seen.update(before)
         operations.append(Operation(one, local, n, before, tuple(after.get(n, ()))))
     return operations

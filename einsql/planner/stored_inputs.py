@@ -32,9 +32,10 @@ def stored_input(name: str, tensor: Tensor, settings: Settings, sites: int) -> I
     tiles, sparse = relation.fields.tiles_over(sites), relation.fields.is_sparse
     if isinstance(partition, Parts):
         return Input(name, relation.schema, partition.numbers, partition.order, tiles, sparse)
+    constant = tiles is not None and partition is None and not tensor.changed
     if tiles is None and partition is not None:
         tiles = declared_tiles(tensor, settings, sites)
-    return Input(name, relation.schema, lies=tiles, sparse=sparse)
+    return Input(name, relation.schema, lies=tiles, sparse=sparse, constant=constant)
 
 
 def parts_input(name: str, tensor: Tensor, settings: Settings) -> Input:

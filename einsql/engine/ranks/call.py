@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import time
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,9 @@ from einsql.errors import Error, InternalError, InterruptedError
 from einsql.storage.out_of_memory import enough_memory
 
 Tick = Callable[[float], None]
+
+Unused = tuple[tuple[Handle, ...], tuple[int, ...]]
+"""Handles of tiles and numbers of programs that a rank may release."""
 
 STUBBORN = 10.0
 """Seconds within which ranks must answer after a cancellation."""
@@ -100,17 +103,18 @@ class Call:
         """Whether MPI failed at a rank."""
         return any(isinstance(a, Failed) and a.apart for a in self._answers.values())
 
-    def tell(self, released: tuple[Handle, ...], forgotten: tuple[int, ...]) -> None:
+    def tell(self, unused: Mapping[int, Unused]) -> None:
         """Sends the command. After a cancellation the remaining ranks get `Decline` instead.
 
         Args:
-            released: Tiles that the driver no longer needs.
-            forgotten: Programs that the driver no longer needs.
+            unused: By rank what the driver no longer needs.
 
         Raises:
             Gone: A rank has ended.
         """
-        for rank, command in self._commands.items():
+        # A rank that is told may take the core of this process; rank 0 often has the most to do.
+        for rank, command in reversed(list(self._commands.items())):
+            released, forgotten = unused[rank]
             order = Order(self._number, command, released, forgotten)
             if not self._goes_on() or not self._send(rank, order):
                 declined = Decline(None, order.together)
@@ -139,11 +143,12 @@ class Call:
             Stubborn: Some ranks do not answer.
         """
         while waiting := [r for r in self._told if r not in self._answers]:
-            lines = {self._job.ranks[r].line: r for r in waiting}
-            for line in wait(list(lines), GLANCE):
-                self._take(lines[line])  # type: ignore[index]  # the list contains connections only
+            answering = self._answering(waiting)
+            for rank in answering:
+                self._take(rank)
             self._look()
-            if not self._commands.keys().isdisjoint(self._job.ended()):
+            # The line of a rank that ends is closed, as a rule; another process may keep it open.
+            if not answering and not self._commands.keys().isdisjoint(self._job.ended()):
                 raise Gone
             if time.monotonic() > self._until:
                 if self.apart:
@@ -162,6 +167,14 @@ class Call:
         return [a.value for a in answers if isinstance(a, Done)]
 
     # ---- messages
+
+    def _answering(self, waiting: Sequence[int]) -> list[int]:
+        """Waits up to `GLANCE`; returns the ranks that have sent a message, or have ended."""
+        poll = select.poll()
+        lines = {self._job.ranks[r].line.fileno(): r for r in waiting}
+        for line in lines:
+            poll.register(line, select.POLLIN)
+        return [lines[line] for line, _ in poll.poll(GLANCE * 1000)]
 
     def _send(self, rank: int, message: object) -> bool:
         line = self._job.ranks[rank].line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, Self
@@ -13,7 +13,7 @@ import numpy as np
 
 from einsql.core import forks
 from einsql.engine.cancellation import watch
-from einsql.engine.ranks.call import GLANCE, STUBBORN, Call, Gone, Stubborn, Tick
+from einsql.engine.ranks.call import GLANCE, STUBBORN, Call, Gone, Stubborn, Tick, Unused
 from einsql.engine.ranks.framing import send
 from einsql.engine.ranks.groups import Group, Lease
 from einsql.engine.ranks.interrupts import deferred
@@ -53,6 +53,7 @@ class Cluster:
         self._numbers = count(1)
         self._released: list[Handle] = []
         self._forgotten: list[int] = []
+        self._unsent: list[tuple[list[Handle], list[int]]] = []
         self._busy = threading.RLock()
         self._job: Processes | None = None
         self._groups: weakref.WeakSet[Group] = weakref.WeakSet()
@@ -158,7 +159,7 @@ class Cluster:
             try:
                 if job.ended():
                     raise Gone
-                call.tell(*self._unused(everybody=len(commands) == self.ranks))
+                call.tell(self._unused(commands))
                 return call.values()
             except Gone:
                 raise self._lost(job) from None
@@ -188,13 +189,19 @@ class Cluster:
         finally:
             self._busy.release()
 
-    def _unused(self, everybody: bool) -> tuple[tuple[Handle, ...], tuple[int, ...]]:
-        """Returns handles that the ranks may release; none unless all ranks get a message."""
-        if not everybody:
-            return (), ()
+    def _unused(self, ranks: Iterable[int]) -> dict[int, Unused]:
+        """Returns the handles that ranks may release with their next message."""
         released, forgotten = tuple(self._released), tuple(self._forgotten)
         del self._released[: len(released)], self._forgotten[: len(forgotten)]
-        return released, forgotten
+        for tiles, plans in self._unsent:
+            tiles.extend(released)
+            plans.extend(forgotten)
+        unused = {
+            rank: (tuple(self._unsent[rank][0]), tuple(self._unsent[rank][1])) for rank in ranks
+        }
+        for rank in unused:
+            self._unsent[rank] = [], []
+        return unused
 
     # ---- start and end of the ranks
 
@@ -213,6 +220,7 @@ class Cluster:
 
                 self._job = self._start(check)
                 self._end = weakref.finalize(self, _leave, self._job)
+            self._unsent = [([], []) for _ in self._job.ranks]
             self._form(len(self._job.ranks))
         return self._job
 
@@ -265,6 +273,7 @@ class Cluster:
             job.keep(order)
             for group in self._groups:
                 group.renumber({old: new for new, old in enumerate(order)}, who)
+            self._unsent = [self._unsent[n] for n in order]
             self._form(len(order))
             return True
         return False

@@ -123,12 +123,14 @@ class Run:
         loads: The source of the tiles of each Load, by step number.
         result: The handle of the result.
         measured: Whether the driver needs the measures of each step.
+        together: Whether ranks send each other messages; if so, all of them fail or none.
     """
 
     plan: int
     loads: Mapping[int, Source]
     result: Handle
     measured: bool = True
+    together: bool = True
 
 
 @dataclass(frozen=True)
@@ -139,19 +141,30 @@ class Fill:
     source: Read
 
 
+Piece = tuple[tuple[slice | EllipsisType, ...], Mapping[str, np.ndarray]]
+"""The part of a tile that changes, and its new values by field."""
+
+
 @dataclass(frozen=True)
-class Paste:
-    """Creates tiles as copies of stored ones, with new values in some cells.
+class Change:
+    """Creates a version of stored tiles with new values in some cells.
 
     Attributes:
-        handle: The tiles that are copied; they do not change.
-        made: The handle of the new tiles.
-        pieces: By tile number the part that changes, and the new values by field.
+        handle: The stored tiles; this version does not change.
+        made: The handle of the new version.
+        pieces: The changes by tile number.
     """
 
     handle: Handle
     made: Handle
-    pieces: Mapping[int, tuple[tuple[slice | EllipsisType, ...], Mapping[str, np.ndarray]]]
+    pieces: Mapping[int, Piece]
+
+
+@dataclass(frozen=True)
+class Paste:
+    """Changes some cells of tensors."""
+
+    changes: tuple[Change, ...]
 
 
 @dataclass(frozen=True)
@@ -232,7 +245,7 @@ class Order:
     @property
     def together(self) -> bool:
         """Whether all ranks get such a command and wait for each other."""
-        return isinstance(self.command, Run)
+        return isinstance(self.command, Run) and self.command.together
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -17,10 +17,16 @@ from einsql.engine.ranks import storage
 from einsql.engine.ranks.call import Tick
 from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.groups import Lease
-from einsql.engine.ranks.messages import Command, Kept, Run, Sent, Ship, Slice, Source
-from einsql.engine.ranks.shipping import covers, detached
+from einsql.engine.ranks.messages import Change, Command, Kept, Run, Sent, Ship, Slice, Source
+from einsql.engine.ranks.shipping import covers, detached, is_joint, working
 from einsql.engine.ranks.storage import Holders, count, fetch, reads, renamed_terms
-from einsql.engine.ranks.windows import CacheableFields, cacheable_tiles, tiles_of_whole
+from einsql.engine.ranks.versions import Version, Versions
+from einsql.engine.ranks.windows import (
+    CacheableFields,
+    Windows,
+    cacheable_tiles,
+    tiles_of_whole,
+)
 from einsql.engine.spmd_executor import combined_measure, is_small, sliced
 from einsql.engine.step import Arrays, GraphExecutor, Measure
 from einsql.errors import OperationalError, RanksLost
@@ -70,7 +76,7 @@ class RankFields(PlacedFields):
         self.title = title
         self.small: Mapping[str, np.ndarray] = {}
         self._known: dict[str, ReferenceType[np.ndarray]] = {}
-        self._versions = [(tiles, sites, lease, self.names)]
+        self._versions = Versions(Version(tiles, sites, lease, self.names))
 
     def __getitem__(self, name: str) -> np.ndarray:
         if self.origin is not None:
@@ -139,16 +145,8 @@ class RankFields(PlacedFields):
         if not any(moved):
             return self
         boxes = self.tiles.boxes + np.array(moved, np.int64).reshape(-1, 1)
-        fields = RankFields(
-            self.cluster,
-            self.lease,
-            schema,
-            Tiles(self.tiles.sites, boxes, self.tiles.copies),
-            self.sites,
-            self.names,
-            None,
-            self.title,
-        )
+        tiles = Tiles(self.tiles.sites, boxes, self.tiles.copies)
+        fields = self._like(self.lease, schema, tiles, self.names)
         fields.small = self.small
         return fields
 
@@ -162,36 +160,31 @@ class RankFields(PlacedFields):
         moved = self.moved(Tiles(self.tiles.sites, boxes, self.tiles.copies), lambda _: None)
         ends = zip(self.schema.keys, box.tolist(), strict=True)
         schema = Schema(tuple(Key(k.name, lo, hi) for k, (lo, hi) in ends), self.schema.fields)
-        return RankFields(
-            self.cluster,
-            moved.lease,
-            schema,
-            moved.tiles,
-            self.sites,
-            moved.names,
-            None,
-            self.title,
-        )
+        return self._like(moved.lease, schema, moved.tiles, moved.names)
 
-    def pasted(self, box: np.ndarray, values: Mapping[str, np.ndarray]) -> RankFields | None:
-        """Returns copies of the tiles with new values in a box of keys.
+    def changed(
+        self, box: np.ndarray, values: Mapping[str, np.ndarray]
+    ) -> tuple[RankFields, Mapping[int, Change]] | None:
+        """Returns a version of the tiles with new values in a box of keys.
 
         Args:
             box: int64 (keys, 2), within the bounds of the keys.
             values: By field, in the shape of the box.
 
         Returns:
-            The copies, or None if some tiles are not on the ranks.
+            The new version, and the change of each rank that has tiles, which has to be made before
+            the version is read. None if some tiles are not on the ranks.
         """
         cluster = self.cluster
         if not cluster.knows(self.lease):
             return None
         lease = cluster.tiles()
-        handles = self.lease.number, lease.number
-        storage.paste(cluster, *handles, self.names, self.tiles, self.sites, box, values)
-        return RankFields(
-            cluster, lease, self.schema, self.tiles, self.sites, self.names, None, self.title
-        )
+        new = self._like(lease, self.schema, self.tiles, self.names)
+        ranks = ranks_of(self.tiles.sites, self.sites, cluster.ranks)
+        renamed = {self.names[k]: a for k, a in values.items()}
+        pieces = storage.pieces(self.tiles.boxes, ranks, cluster.ranks, box, renamed)
+        holding = np.unique(ranks).tolist()
+        return new, {r: Change(self.lease.number, lease.number, pieces[r]) for r in holding}
 
     def window(self, at: Sequence[slice], axes: Sequence[int]) -> WindowFields:
         """Returns a part of the relation without moving data; see `Fields.window`."""
@@ -205,15 +198,15 @@ class RankFields(PlacedFields):
             sites: The number of sites; sites are distributed over the ranks, so it sets the
                 rank of each site.
         """
-        for known, of, lease, names in self._versions:
-            same = of == sites and known.equals(replace(tiles, layout=known.layout))
-            if same and self.cluster.knows(lease):
-                return Kept(lease.number, names)
-        return None
+        return self._versions.kept(tiles, sites, self.cluster.knows)
 
     def add(self, tiles: Tiles, sites: int, lease: Lease) -> None:
         """Registers that ranks also have the relation in other tiles, under its own field names."""
-        self._versions.append((tiles, sites, lease, {name: name for name in self.names}))
+        self._versions.add(Version(tiles, sites, lease, {name: name for name in self.names}))
+
+    def trim(self) -> None:
+        """Releases tiles if ranks have too many; see `Versions.trim`."""
+        self._versions.trim()
 
     def holders(self) -> Holders:
         """Returns the holders of one copy, combined from several copies after ranks ended.
@@ -221,15 +214,15 @@ class RankFields(PlacedFields):
         Raises:
             OperationalError: Some tiles are lost.
         """
-        for n, (tiles, sites, lease, names) in enumerate(self._versions):
-            now = np.array(lease.group.now)
-            ranks = now[ranks_of(tiles.sites, sites, len(now))]
+        for n, version in enumerate(self._versions):
+            tiles, now = version.tiles, np.array(version.lease.group.now)
+            ranks = now[ranks_of(tiles.sites, version.sites, len(now))]
             there = (ranks >= 0).reshape(tiles.copies, -1)
             if there.any(axis=0).all() and (n == 0 or covers(tiles, self.schema)):
                 numbers = there.argmax(axis=0) * tiles.once + np.arange(tiles.once)
                 return Holders(
-                    handle=lease.number,
-                    names=names,
+                    handle=version.lease.number,
+                    names=version.names,
                     numbers=numbers,
                     ranks=ranks[numbers],
                     boxes=tiles.boxes[numbers],
@@ -268,6 +261,12 @@ class RankFields(PlacedFields):
                 arrays = fetch(self.cluster, holders, dtypes, box)
                 return LocalFields({name: arrays[holders.names[name]] for name in names})
         return LocalFields()
+
+    def _like(
+        self, lease: Lease, schema: Schema, tiles: Tiles, names: Mapping[str, str]
+    ) -> RankFields:
+        """Returns fields on the same ranks, of a tensor of the same name."""
+        return RankFields(self.cluster, lease, schema, tiles, self.sites, names, None, self.title)
 
     @property
     def _lows(self) -> np.ndarray:
@@ -311,7 +310,12 @@ class RankProgram(GraphExecutor):
         self._keep = keep
         self._plan: Lease | None = None
         self._distributions: dict[tuple[int, int], _Distribution] = {}
-        self._loads = {id(s) for s in program.steps if isinstance(s, Load)}
+        self._together = is_joint(program)
+        self._working: Callable[[int], Sequence[int]] = range
+        if not self._together:
+            self._working = cache(partial(working, program))
+        self._loads = {n: s for n, s in enumerate(program.steps) if isinstance(s, Load)}
+        self._windows = Windows()
 
     def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[RankFields]:
         """Runs every step; the result stays on the ranks.
@@ -357,14 +361,14 @@ class RankProgram(GraphExecutor):
             self._plan = plan
         loads: dict[int, dict[int, Source]] = {r: {} for r in range(cluster.ranks)}
         kept: list[Callable[[], None]] = []
-        for n, step in enumerate(self.program.steps):
-            if isinstance(step, Load):
-                fields = inputs[step.source.name]
-                for rank, source in enumerate(self._sources(step, fields, kept, tick)):
-                    loads[rank][n] = source
+        for n, step in self._loads.items():
+            fields = inputs[step.source.name]
+            for rank, source in enumerate(self._sources(step, fields, kept, tick)):
+                loads[rank][n] = source
         result = cluster.tiles()
         runs: dict[int, Command] = {
-            r: Run(self._plan.number, own, result.number, measured) for r, own in loads.items()
+            r: Run(self._plan.number, loads[r], result.number, measured, self._together)
+            for r in (range if measured else self._working)(cluster.ranks)
         }
         measures = cluster.call(runs, tick)
         for done in kept:
@@ -406,6 +410,7 @@ class RankProgram(GraphExecutor):
             if alive and on_ranks.sites == self.program.sites:
                 moved = on_ranks.moved(tiles, tick)
                 on_ranks.add(tiles, on_ranks.sites, moved.lease)
+                kept.append(on_ranks.trim)
                 return [Kept(moved.lease.number, moved.names)] * cluster.ranks
         lease = cluster.tiles()
         if on_ranks is not None:
@@ -427,7 +432,7 @@ class RankProgram(GraphExecutor):
             rank = ranks_of(tiles.sites, self.program.sites, ranks)
             numbers = [np.flatnonzero(rank == r).tolist() for r in range(ranks)]
             distribution = _Distribution(numbers, covers(tiles, step.source.schema))
-            if id(step) in self._loads:
+            if any(step is s for s in self._loads.values()):
                 self._distributions[id(step), ranks] = distribution
         return distribution
 
@@ -446,9 +451,13 @@ class RankProgram(GraphExecutor):
         def is_kept(tiles: Tiles) -> bool:
             return tensor.version(tiles, sites) is not None
 
-        if there and (cut := cacheable_tiles(part, tensor.schema, step.tiles, is_kept)) is not None:
+        cut = self._windows.of(part, tensor.schema, step.tiles, is_kept) if there else None
+        if cut is not None:
             load = Load(Input(step.source.name, tensor.schema), cut.tiles)
-            return [Slice(s, cut.at) for s in self._placed(load, tensor, kept, tick)]
+            sources = self._placed(load, tensor, kept, tick)
+            if isinstance(sources[0], Kept):  # the same for all ranks
+                return [Slice(sources[0], cut.at)] * cluster.ranks
+            return [Slice(s, cut.at) for s in sources]
         if there and tensor.origin is None and cluster.knows(tensor.lease):
             moved = tensor.moved(tiles_of_whole(part, tensor.schema, step.tiles), tick)
             kept.append(partial(_forget, moved.lease))  # the ranks have it until the end of the run

@@ -18,6 +18,8 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from einsql.core import buffer_pool
+from einsql.core.fp_errors import Ignored
+from einsql.engine.communicator import Fabric
 from einsql.engine.exchange import Held
 from einsql.engine.mpi_transport import (
     CANCELLED,
@@ -36,7 +38,6 @@ from einsql.engine.ranks.messages import (
     Done,
     Failed,
     Fallen,
-    Handle,
     Hello,
     Kept,
     Order,
@@ -51,12 +52,13 @@ from einsql.engine.ranks.messages import (
 )
 from einsql.engine.ranks.rendezvous import KEY, reach
 from einsql.engine.ranks.threads import share_cores
-from einsql.engine.ranks.tile_store import Alone, compact, nbytes, obey, read
+from einsql.engine.ranks.tile_store import Alone, TileStore, compact, nbytes, obey, read
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Measure
 from einsql.errors import Error, InternalError, InterruptedError
 from einsql.ir.spmd.program import Load
 from einsql.kernels import compile_node, join
+from einsql.kernels.runtime.blas import Statement
 from einsql.storage.out_of_memory import available, enough_memory
 
 if TYPE_CHECKING:
@@ -94,7 +96,7 @@ class Rank:
     def __init__(self, connection: Connection, comm: MPI.Intracomm) -> None:
         self._connection = connection
         self._comm = comm
-        self._held: dict[Handle, Held] = {}
+        self._held = TileStore()
         self._programs: dict[int, SiteProgram] = {}
         self._orders: queue.SimpleQueue[Order | Regroup | None] = queue.SimpleQueue()
         self._cancelled = -1
@@ -110,7 +112,7 @@ class Rank:
                 self._regroup(order)
                 continue
             for handle in order.release:
-                self._held.pop(handle, None)
+                self._held.release(handle)
             for plan in order.forget:
                 self._programs.pop(plan, None)
             if isinstance(order.command, Shutdown):
@@ -172,6 +174,7 @@ class Rank:
         from mpi4py import MPI
 
         self._comm = MPI.Intracomm(self._comm.Shrink())
+        Fabric.of(self._comm)
         self._answer(Done(order.number, Hello(self._comm.rank, self._comm.size)))
 
     # ---- orders
@@ -189,6 +192,8 @@ class Rank:
                     command.program, compile_one, partial(join, compile_node=compile_one)
                 )
                 return Done(order.number)
+            if isinstance(command, Run):
+                return self._run_with_all(order.number, command)
             if isinstance(command, Alone):
                 proceed = partial(self._proceed, self._stops(order.number))
                 return Done(order.number, obey(command, self._held, proceed))
@@ -197,24 +202,27 @@ class Rank:
             return self._failed(order.number, error)
 
     def _run_with_all(self, number: int, command: Command) -> Done | Failed:
-        """Runs a program with all other ranks; either all ranks fail or none."""
+        """Runs a program with all other ranks; either all ranks fail or none, if it says so."""
         stops = self._stops(number)
         transport = RankTransport(self._comm, self._comm.size, stops)
+        if isinstance(command, Decline):
+            return self._withdraw(transport, self._declined(number, command))
+        assert isinstance(command, Run)
         try:
-            if isinstance(command, Decline):
-                return self._withdraw(transport, self._declined(number, command))
-            assert isinstance(command, Run)
             program = self._programs[command.plan]
             transport = RankTransport(self._comm, program.sites, stops)
-            with enough_memory:
+            with enough_memory, Ignored(), Statement():
                 tiles, measure = self._run(command, program, transport, self._tick(number, stops))
-            transport.agree(CANCELLED if stops() else READY)
+            if command.together:
+                transport.agree(CANCELLED if stops() else READY)
+            else:
+                self._proceed(stops)
         except Abandoned as stop:
             return Failed(number, None, stop.status == CANCELLED)
-        except InterruptedError:
-            return self._withdraw(transport, Failed(number, None, True))
         except BaseException as error:  # the other ranks must learn of any error
-            return self._withdraw(transport, self._failed(number, error))
+            cancelled = isinstance(error, InterruptedError)
+            answer = Failed(number, None, True) if cancelled else self._failed(number, error)
+            return self._withdraw(transport, answer) if command.together else answer
         self._held[command.result] = compact(tiles)
         if not command.measured:
             measure = Measure(tiles=measure.tiles)
@@ -262,7 +270,7 @@ class Rank:
     def _tiles(self, source: Kept | Sent, tiles: Sequence[int]) -> Held:
         """Returns tiles that are stored here, or came with the message."""
         if isinstance(source, Kept):
-            stored = self._held[source.handle]
+            stored = self._held[source.handle] if tiles else {}  # without tiles it may be unknown
             return {n: {new: stored[n][old] for new, old in source.names.items()} for n in tiles}
         if source.keep is not None:
             self._held[source.keep] = source.tiles
@@ -317,10 +325,12 @@ def _failed(number: int, error: BaseException, rank: int) -> Failed:
 
 
 def nameless(comm: MPI.Intracomm) -> None:
-    """Unlinks the shared memory that all ranks have mapped.
+    """Unlinks the shared memory that all ranks have mapped; the call is collective.
 
-    The kernel then frees it however the ranks end.
+    The kernel then frees it however the ranks end. The ranks also find their neighbours here,
+    because a rank may get its first program alone.
     """
+    Fabric.of(comm)
     comm.Barrier()
     leftovers.unlink(leftovers.segments())
 

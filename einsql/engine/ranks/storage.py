@@ -11,8 +11,8 @@ from einsql.core.boxes import common, extents, volumes
 from einsql.engine.exchange import slices
 from einsql.engine.ranks.call import Tick
 from einsql.engine.ranks.driver import Cluster
-from einsql.engine.ranks.messages import Command, Count, Fetch, Fill, Handle, Paste, Read, Write
-from einsql.ir.layout import Tiles, ranks_of
+from einsql.engine.ranks.messages import Command, Count, Fetch, Fill, Handle, Piece, Read, Write
+from einsql.ir.layout import Tiles
 from einsql.storage import files
 from einsql.storage.fields import Term
 
@@ -122,45 +122,29 @@ def load(cluster: Cluster, handle: Handle, sources: Sequence[Read], tick: Tick) 
     cluster.call(fills, tick)
 
 
-def paste(
-    cluster: Cluster,
-    handle: Handle,
-    target: Handle,
-    names: Mapping[str, str],
-    tiles: Tiles,
-    sites: int,
+def pieces(
+    boxes: np.ndarray,
+    ranks: np.ndarray,
+    count: int,
     box: np.ndarray,
     values: Mapping[str, np.ndarray],
-) -> None:
-    """Makes ranks copy stored tiles with new values in a box of keys.
+) -> list[dict[int, Piece]]:
+    """Returns the new values of each rank's tiles in a box of keys.
 
     Args:
-        cluster: The ranks.
-        handle: The tiles that are copied.
-        target: The handle of the new tiles.
-        names: The names of the fields on the ranks.
-        tiles: The sites and boxes of the tiles.
-        sites: The number of sites.
+        boxes: int64 (tiles, keys, 2), the keys of each tile.
+        ranks: int64 (tiles,), the rank of each tile.
+        count: The number of ranks.
         box: int64 (keys, 2).
         values: By field, in the shape of the box.
-
-    Raises:
-        Error: See `Cluster.call`.
     """
-    rank = ranks_of(tiles.sites, sites, cluster.ranks)
-    shared = common(tiles.boxes, box)
-    some = volumes(shared) > 0
-    commands: dict[int, Command] = {}
-    for r in range(cluster.ranks):
-        pieces = {}
-        for n in np.flatnonzero(some & (rank == r)).tolist():
-            inside = slices(shared[n], box[:, 0])
-            pieces[n] = (
-                slices(shared[n], tiles.boxes[n, :, 0]),
-                {names[k]: a[inside] for k, a in values.items()},
-            )
-        commands[r] = Paste(handle, target, pieces)
-    cluster.call(commands)
+    found: list[dict[int, Piece]] = [{} for _ in range(count)]
+    shared = common(boxes, box)
+    for n in np.flatnonzero(volumes(shared) > 0).tolist():
+        inside = slices(shared[n], box[:, 0])
+        new = {k: a[inside] for k, a in values.items()}
+        found[ranks[n]][n] = slices(shared[n], boxes[n, :, 0]), new
+    return found
 
 
 def write(

@@ -1,14 +1,15 @@
-"""The tiles of one rank: reading, writing, counting and sending."""
+"""The tiles of one rank: storing, changing, reading, writing, counting and sending."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from einsql.core.boxes import extents
-from einsql.engine.exchange import Held
-from einsql.engine.ranks.messages import Count, Fetch, Fill, Handle, Paste, Read, Write
+from einsql.engine.exchange import Held, Index
+from einsql.engine.ranks.messages import Change, Count, Fetch, Fill, Handle, Paste, Read, Write
 from einsql.storage import files
 from einsql.storage.array_ownership import distinct, owner
 from einsql.storage.fields import count_keys
@@ -18,7 +19,131 @@ Alone = Fill | Paste | Write | Count | Fetch
 """Commands that involve no other rank."""
 
 
-def obey(command: Alone, known: dict[Handle, Held], proceed: Callable[[], None]) -> object:
+Place = tuple[int, str]
+"""The number of a tile, and a field."""
+Overwritten = tuple[Place, Index | None, np.ndarray]
+"""Where a tile differs from its next version, and its elements there; None for all of the tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Older:
+    """Tiles as they were before changes.
+
+    Attributes:
+        newer: The handle of the tiles after the changes.
+        undo: The overwritten elements, the latest change first.
+    """
+
+    newer: Handle
+    undo: tuple[Overwritten, ...]
+
+
+class TileStore:
+    """The tiles of a rank, by handle.
+
+    A change of some elements makes a new version under a new handle. An array that nothing but
+    versions of one tensor refers to is changed in place; the older version then consists of the
+    newer one and the overwritten elements. It becomes complete again if it is read, or if the
+    newer version is released first.
+    """
+
+    def __init__(self) -> None:
+        self._tiles: dict[Handle, Held] = {}
+        self._older: dict[Handle, _Older] = {}
+        self._before: dict[Handle, Handle] = {}
+        self._own: dict[Handle, set[Place]] = {}
+
+    def __getitem__(self, handle: Handle) -> Held:
+        older = self._older.pop(handle, None)
+        if older is not None:
+            tiles = _restored(self[older.newer], older.undo)
+            del self._before[older.newer]
+            self._own.pop(self._newest(older.newer), None)  # both versions share some arrays
+            self._tiles[handle] = tiles
+        return self._tiles[handle]
+
+    def __setitem__(self, handle: Handle, tiles: Held) -> None:
+        """Stores tiles, whose arrays may be those of other tiles."""
+        self._tiles[handle] = tiles
+        if self._own:
+            owners = {id(owner(a)) for fields in tiles.values() for a in fields.values()}
+            for other, places in self._own.items():
+                held = self._tiles[other]
+                places -= {p for p in places if id(held[p[0]][p[1]]) in owners}
+
+    def release(self, handle: Handle) -> None:
+        """Removes tiles, if they are stored here."""
+        before = self._before.pop(handle, None)
+        own = self._own.pop(handle, set())
+        older = self._older.pop(handle, None)
+        if older is not None:
+            del self._before[older.newer]
+            if before is not None:
+                self._link(before, older.newer, older.undo + self._older[before].undo)
+            return
+        tiles = self._tiles.pop(handle, None)
+        if before is not None and tiles is not None:
+            undo = self._older.pop(before).undo
+            self._own[before] = own - {p for p, at, _ in undo if at is None}
+            self._tiles[before] = _restored(tiles, undo, own)
+
+    def change(self, command: Change) -> None:
+        """Changes some elements of stored tiles under a new handle."""
+        tiles = self[command.handle]
+        own = self._own.pop(command.handle, set())
+        changed, undo = dict(tiles), list[Overwritten]()
+        writes: list[tuple[np.ndarray, Index, np.ndarray]] = []
+        copied = set[Place]()
+        for n, (at, values) in command.pieces.items():
+            changed[n] = dict(tiles[n])
+            for name, piece in values.items():
+                array = tiles[n][name]
+                if (n, name) in own:
+                    undo.append(((n, name), at, array[at].copy()))
+                else:
+                    undo.append(((n, name), None, array))
+                    array = changed[n][name] = array.copy()
+                    copied.add((n, name))
+                writes.append((array, at, piece))
+        for array, at, piece in writes:  # all memory is allocated
+            array[at] = piece
+        del self._tiles[command.handle]
+        self._tiles[command.made] = changed
+        self._own[command.made] = own | copied
+        self._link(command.handle, command.made, tuple(undo))
+
+    def _link(self, handle: Handle, newer: Handle, undo: tuple[Overwritten, ...]) -> None:
+        self._older[handle] = _Older(newer, undo)
+        self._before[newer] = handle
+
+    def _newest(self, handle: Handle) -> Handle:
+        while handle in self._older:
+            handle = self._older[handle].newer
+        return handle
+
+
+def _restored(tiles: Held, undo: Sequence[Overwritten], own: Collection[Place] = ()) -> Held:
+    """Returns tiles without changes.
+
+    Args:
+        tiles: The tiles with the changes.
+        undo: The overwritten elements, the latest change first.
+        own: The arrays that may be changed in place; others are copied.
+    """
+    restored, private = {n: dict(fields) for n, fields in tiles.items()}, set(own)
+    for (n, name), at, values in undo:
+        if at is None:
+            restored[n][name] = values
+            private.discard((n, name))
+            continue
+        if (n, name) not in private:
+            restored[n][name] = restored[n][name].copy()
+            private.add((n, name))
+        restored[n][name][at] = values
+    return restored
+
+
+def obey(command: Alone, known: TileStore, proceed: Callable[[], None]) -> object:
     """Executes a command that involves no other rank.
 
     Args:
@@ -36,10 +161,11 @@ def obey(command: Alone, known: dict[Handle, Held], proceed: Callable[[], None])
         if isinstance(command, Fill):
             known[command.handle] = tiles = read(command.source, proceed)
             return nbytes(tiles)
-        stored = known[command.handle]
         if isinstance(command, Paste):
-            known[command.made] = _pasted(command, stored)
+            for change in command.changes:
+                known.change(change)
             return None
+        stored = known[command.handle]
         if isinstance(command, Write):
             return _write(command, stored, proceed)
         if isinstance(command, Count):
@@ -70,17 +196,6 @@ def read(source: Read, proceed: Callable[[], None]) -> Held:
 def nbytes(tiles: Held) -> int:
     """Returns the bytes of tiles; shared arrays count once."""
     return sum({id(a): a.nbytes for fields in tiles.values() for a in fields.values()}.values())
-
-
-def _pasted(command: Paste, tiles: Held) -> Held:
-    """Returns the tiles with new values; unchanged fields are shared."""
-    pasted = dict(tiles)
-    for n, (at, values) in command.pieces.items():
-        pasted[n] = dict(tiles[n])
-        for name, piece in values.items():
-            pasted[n][name] = tiles[n][name].copy()
-            pasted[n][name][at] = piece
-    return pasted
 
 
 def _write(command: Write, tiles: Held, proceed: Callable[[], None]) -> int:

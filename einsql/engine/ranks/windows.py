@@ -12,12 +12,10 @@ from dataclasses import dataclass
 
 from einsql.core.boxes import volumes
 from einsql.core.schema import Schema
+from einsql.ir.einsum.graph import keepable
 from einsql.ir.layout import Tiles
 from einsql.storage.fields import Fields, LocalFields, WindowFields
 from einsql.storage.objects import Tensor
-
-SMALL = 2**22
-"""Greatest number of keys of a relation that may be replicated on every rank."""
 
 
 class CacheableFields(LocalFields):
@@ -82,9 +80,31 @@ def cacheable_tiles(
         boxes[:, n] = key.lo, key.hi
         at[n] = span
     wanted = Tiles(tiles.sites, boxes, tiles.copies)
-    if not is_kept(wanted) and int(wanted.volumes.sum()) > max(schema.size, SMALL):
+    if not is_kept(wanted) and int(wanted.volumes.sum()) > keepable(schema.size):
         return None
     return WindowTiles(wanted, tuple(at))
+
+
+class Windows:
+    """The tiles of windows by the tiles of their parts, which are the same objects in each run."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], tuple[Tiles, Schema, WindowTiles]] = {}
+
+    def of(
+        self, part: WindowFields, schema: Schema, tiles: Tiles, is_kept: Callable[[Tiles], bool]
+    ) -> WindowTiles | None:
+        """As `cacheable_tiles`; the tiles of windows of one extent are the same object."""
+        extents = tuple(part.at[n].stop - part.at[n].start for n in part.axes)
+        key = id(tiles), id(schema), *part.axes, *extents  # the values keep both objects
+        known = self._known.get(key)
+        if known is None:
+            cut = cacheable_tiles(part, schema, tiles, is_kept)
+            if cut is not None:
+                self._known[key] = tiles, schema, cut
+            return cut
+        at = tuple(s if n in part.axes else None for n, s in enumerate(part.at))
+        return WindowTiles(known[2].tiles, at)
 
 
 def tiles_of_whole(part: WindowFields, schema: Schema | None, tiles: Tiles) -> Tiles:

@@ -115,6 +115,8 @@ class Input:
         lies: The placement: stored tiles with their sites. They cover every key, once except for
             copies. They take precedence over the declared cut.
         sparse: Whether its fields may be a `Sparse`, which stores only some elements.
+        constant: Whether nothing has changed the tensor since it was made. Ranks keep it in the
+            tiles of its readers, besides its own; see `keepable`.
     """
 
     name: str
@@ -123,11 +125,25 @@ class Input:
     order: tuple[int, ...] = ()
     lies: Tiles | None = None
     sparse: bool = False
+    constant: bool = False
 
     @property
     def settled(self) -> bool:
         """True if the tensor's sites are fixed; otherwise the readers' sites load it."""
         return self.lies is not None or self.parts is not None
+
+
+SMALL = 2**22
+"""Greatest number of elements of a relation that may have a copy at every site."""
+
+
+def keepable(size: int) -> int:
+    """The greatest number of elements of tiles that sites keep besides a tensor's own.
+
+    Args:
+        size: The number of keys of the tensor.
+    """
+    return max(size, SMALL)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

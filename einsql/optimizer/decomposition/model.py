@@ -147,7 +147,7 @@ class _Tables:
 
     def repartition(self, use: Use, made: np.ndarray, used: np.ndarray) -> np.ndarray:
         """The table of an edge."""
-        key = (use.shape, use.width, use.nbytes, made.tobytes(), used.tobytes())
+        key = (use.shape, use.width, use.nbytes, use.constant, made.tobytes(), used.tobytes())
         return memoized(
             self._repartitions, key, lambda: self._objective.repartition(use, made, used)
         )

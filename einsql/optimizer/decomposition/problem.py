@@ -40,6 +40,7 @@ class Use:
         width: Fields of a tuple.
         nbytes: Bytes of a tuple.
         tensor: The name of a stored tensor.
+        constant: Whether sites keep the operand in its reader's tiles for later runs.
     """
 
     producer: int | None
@@ -48,6 +49,7 @@ class Use:
     width: int = 1
     nbytes: int = 4
     tensor: str | None = None
+    constant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Vertex:
         fixed: For each label the parts fixed by a hint or a declaration, None where
             the strategy is free; empty if no label is fixed.
         stored: True for a vertex that represents a stored tensor with fixed sites.
+        constant: True if sites keep such a tensor in its readers' tiles for later runs.
         holders: The number of sites that store parts of a stored tensor; 0 if each tile of
             its cut has a separate site.
         disabled: Names of rules that no vector may imply.
@@ -96,6 +99,7 @@ class Vertex:
     double: bool = False
     fixed: tuple[int | None, ...] = ()
     stored: bool = False
+    constant: bool = False
     holders: int = 0
     disabled: frozenset[str] = frozenset()
 
@@ -195,6 +199,7 @@ def _stored(tensor: Input) -> Vertex:
         state_bytes=tuple_bytes(tensor),
         fixed=tuple(min(n, max(1, extent)) for n, extent in zip(parts, schema.shape, strict=True)),
         stored=True,
+        constant=tensor.constant,
         holders=holders,
     )
 
@@ -227,7 +232,9 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Ver
         tensor = o.source.name if isinstance(o.source, Input) else None
         producer = numbers.get(id(o.source))
         width = len(schema.fields)
-        uses.append(Use(producer, axes, schema.shape, width, tuple_bytes(o.source), tensor))
+        constant = isinstance(o.source, Input) and o.source.constant
+        nbytes = tuple_bytes(o.source)
+        uses.append(Use(producer, axes, schema.shape, width, nbytes, tensor, constant))
     return Vertex(
         name,
         tuple(a.label for a in free),
@@ -296,7 +303,7 @@ def with_published(problem: Problem) -> Problem:
                     f"{v.name}'",
                     tuple(v.labels[k] for k in cuttable),
                     tuple(v.extents[k] for k in cuttable),
-                    (Use(moved[n], axes, v.shape, v.width, v.nbytes),),
+                    (Use(moved[n], axes, v.shape, v.width, v.nbytes, constant=v.constant),),
                     axes,
                     v.shape,
                     v.width,

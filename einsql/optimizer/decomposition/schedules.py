@@ -115,6 +115,7 @@ class _Completing:
             v.shape,
             v.width,
             v.nbytes,
+            use.constant,
             source.tobytes(),
             tuple(
                 (layout.tobytes(), used.tobytes(), copies) for layout, used, _, copies in reading
@@ -153,7 +154,8 @@ class _Completing:
         ):
             return 0.0
         produced, used = self._made(use), self.objective.used(use, reader.vector[None, :])
-        key = (use.shape, use.width, use.nbytes, produced.tobytes(), used.tobytes())
+        form = use.shape, use.width, use.nbytes, use.constant
+        key = (*form, produced.tobytes(), used.tobytes())
         return memoized(
             self.moved, key, lambda: float(self.objective.repartition(use, produced, used)[0, 0])
         )

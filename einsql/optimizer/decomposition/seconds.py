@@ -7,21 +7,28 @@ The sites of cells are unknown before placement, so the prediction assumes a goo
 * All sites of a group share the merge of partial results, if an axis of the result is long
   enough.
 * Senders share the traffic evenly.
-* Stored tensors are read at their sites.
+* Stored tensors are read at their sites. The movement of one that nothing changes counts once in
+  `RUNS` runs, because sites keep it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
 from einsql.core.boxes import split
 from einsql.core.machine import Machine
+from einsql.ir.einsum.graph import keepable
 from einsql.optimizer.decomposition.costs import tiles
 from einsql.optimizer.decomposition.problem import Use, Vertex
 from einsql.optimizer.decomposition.vectors import restricted
+
+RUNS = 16
+"""Runs of a statement that share the movement of a constant tensor; most statements run once or
+very often, and between both the choice hardly matters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,11 @@ class Seconds:
         messages = met * np.where(shares & (group > 1), group, 1) - np.where(idle, 0, 1)
         messages = np.clip(messages, 1, np.maximum(1, holders))
         m = self.machine
-        return np.asarray(np.where(most > 0, most / m.network + messages * m.latency, 0.0))
+        seconds = np.where(most > 0, most / m.network + messages * m.latency, 0.0)
+        if use.constant:
+            is_kept = readers * need <= keepable(prod(use.shape))
+            seconds = np.where(is_kept, seconds / RUNS, seconds)
+        return np.asarray(seconds)
 
     def repeated(self, copies: int) -> float:
         """1, because groups work at the same time."""

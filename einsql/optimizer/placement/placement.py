@@ -11,7 +11,18 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from einsql.ir.einsum.graph import EinSum, Input, Node, children, consumers, relabel, walk
+import numpy as np
+
+from einsql.ir.einsum.graph import (
+    EinSum,
+    Input,
+    Node,
+    children,
+    consumers,
+    keepable,
+    relabel,
+    walk,
+)
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import (
     COPIES,
@@ -30,6 +41,9 @@ from einsql.optimizer.placement.choose_grid import Choice, Fetch, Source, choose
 from einsql.optimizer.placement.completion import Completion, PartialResult, freely
 from einsql.optimizer.placement.deferred_reduction import is_linear_in_sums
 from einsql.optimizer.placement.layouts import lying, spread
+
+_NOT_LOADED = -1
+"""In place of a step: no operation has read a stored tensor at its sites yet."""
 
 
 @dataclass(slots=True)
@@ -127,19 +141,18 @@ class _Placing:
             assert isinstance(self.root, Input)
             tiles = spread([(k.lo, k.hi) for k in self.root.schema.keys], self.sites)
             return self._add(Load(self.root, tiles))
-        return relation.steps[0]
+        return self._version(self.root, relation, 0)
 
     def _add(self, step: Step) -> int:
         self.steps.append(step)
         return len(self.steps) - 1
 
     def _input(self, node: Input) -> None:
-        """Loads a tensor at its fixed sites; without fixed sites its readers load it."""
+        """Records the fixed sites of a tensor, from which it is loaded when it is first read."""
         relation = self.relations[id(node)] = _Relation()
         if node.settled:
-            tiles = self._interned(lying(node, self.sites))
-            relation.source = Source((tiles,))
-            relation.steps = [self._add(Load(node, tiles))]
+            relation.source = Source((self._interned(lying(node, self.sites)),))
+            relation.steps = [_NOT_LOADED]
 
     def _operation(self, node: EinSum) -> None:
         cut = self.cuts[id(node)]
@@ -165,11 +178,11 @@ class _Placing:
                 self._complete(read[n], way)
         labels = (a.label for a in node.axes if a.define is None)
         names = dict(zip(choice.cells.labels, labels, strict=True)) | {COPIES: COPIES}
-        operands = tuple(
+        fetched = [
             self._fetch(o.source, r, fetch, names)
             for o, r, fetch in zip(node.operands, read, choice.fetches, strict=True)
-        )
-        self._local(node, choice, operands, names)
+        ]
+        self._local(node, choice, fetched, names)
 
     def _wish(self, node: EinSum, read: Sequence[_Relation]) -> None:
         """Records the preference to place operands without fixed sites like another operand."""
@@ -201,36 +214,54 @@ class _Placing:
 
     def _fetch(
         self, node: Node, relation: _Relation, fetch: Fetch, names: Mapping[str, str]
-    ) -> int:
-        """The step that produces the needed tiles; equal tiles are fetched once."""
+    ) -> tuple[int, np.ndarray]:
+        """The step that produces the needed tiles, and the tile that each cell reads.
+
+        Equal tiles are fetched once. Tiles that are complete at their sites are read in place.
+        """
         known = relation.fetched.get(id(fetch.need))
         if known is not None:
-            return known
+            return known, fetch.pick
         if relation.source.partial is not None:  # read unmerged, completed later
-            return relation.steps[0]
-        if not fetch.used:
+            return relation.steps[0], fetch.pick
+        version = _in_place(relation.source, fetch)
+        if version is not None:
+            return self._version(node, relation, version), fetch.at_hand[fetch.pick, 1]
+        nbytes = sum(c.nbytes for c in fetch.collectives)
+        if not fetch.used or (nbytes and _is_kept(node, fetch.need)):
             assert isinstance(node, Input)
             step = self._add(Load(node, fetch.need))
         else:
-            sources = tuple(relation.steps[v] for v in fetch.used)
+            sources = tuple(self._version(node, relation, v) for v in fetch.used)
             moves = tuple(
                 replace(c, along=tuple(names[x] for x in c.along if x)) for c in fetch.collectives
             )
             exchange = Exchange(sources, fetch.at_hand, fetch.need, moves, fetch.completes)
             step = self._add(exchange)
-            if exchange.nbytes:
-                relation.source = Source((*relation.source.versions, fetch.need))
-                relation.steps.append(step)
+        if nbytes:
+            relation.source = Source((*relation.source.versions, fetch.need))
+            relation.steps.append(step)
         relation.fetched[id(fetch.need)] = step
-        return step
+        return step, fetch.pick
+
+    def _version(self, node: Node, relation: _Relation, version: int) -> int:
+        """The step that produces a version of a relation."""
+        if relation.steps[version] == _NOT_LOADED:
+            assert isinstance(node, Input)
+            relation.steps[version] = self._add(Load(node, relation.source.versions[version]))
+        return relation.steps[version]
 
     def _local(
-        self, node: EinSum, choice: Choice, operands: tuple[int, ...], names: Mapping[str, str]
+        self,
+        node: EinSum,
+        choice: Choice,
+        fetched: Sequence[tuple[int, np.ndarray]],
+        names: Mapping[str, str],
     ) -> None:
         cells = choice.cells
         labels = tuple(names[x] for x in cells.labels)
         grid = tuple((names[x], parts) for x, parts in cells.grid)
-        picks = tuple(f.pick for f in choice.fetches)
+        operands, picks = tuple(n for n, _ in fetched), tuple(pick for _, pick in fetched)
         reads = operands, picks, choice.tiles, choice.partial is not None
         step = self._add(Local(node, labels, grid, cells.sites, cells.boxes, *reads))
         partial = None if choice.partial is None else self._partial(choice.partial)
@@ -248,6 +279,22 @@ class _Placing:
         merged = partial.members.tobytes(), partial.members.shape
         key = (id(partial.tiles), merged, partial.width, partial.along)
         return self.partials.setdefault(key, partial)
+
+
+def _in_place(source: Source, fetch: Fetch) -> int | None:
+    """The version of a relation of which cells read complete tiles at their sites, if one is."""
+    if len(fetch.used) != 1 or (fetch.at_hand[:, 0] != 0).any():
+        return None
+    (version,) = fetch.used
+    whole = source.versions[version].boxes[fetch.at_hand[:, 1]]
+    return version if (fetch.need.boxes == whole).all() else None
+
+
+def _is_kept(node: Node, need: Tiles) -> bool:
+    """Whether sites keep a stored tensor in these tiles for later runs."""
+    if not isinstance(node, Input) or not node.constant:
+        return False
+    return int(need.volumes.sum()) <= keepable(node.schema.size)
 
 
 def _pinned_places(node: EinSum, pinned: Pinned) -> Hashable:

@@ -215,7 +215,8 @@ def _declared(ctx: Context, statement: CreateTensor) -> Tensor:
         schema = Schema(keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
         fields[PRESENT] = np.broadcast_to(np.zeros((), np.bool_), schema.shape)
     columns = tuple(c.name for c in statement.columns)
-    return Tensor(statement.name, Relation(schema, LocalFields(fields)), columns, default=default)
+    relation = Relation(schema, LocalFields(fields))
+    return Tensor(statement.name, relation, columns, default=default, changed=True)
 
 
 def _stored(name: str, result: Result, foreign: set[int]) -> Tensor:

@@ -272,6 +272,10 @@ class PreparedDml:
                 raise
             if number:
                 changes.append(new)
+        if ctx.cluster is not None and changes:
+            from einsql.session.statements import dml_on_ranks  # imports the transport to the ranks
+
+            changes = dml_on_ranks.pasted(ctx, changes)
         store(ctx, changes, lambda: _foreign(inputs, root_fields))
         return Changed(number) if result is None else Rows(result, self.plans[0].description)
 

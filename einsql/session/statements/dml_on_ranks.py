@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Schema
+from einsql.engine.ranks.messages import Change, Paste
 from einsql.engine.ranks.program import RankFields
 from einsql.engine.ranks.storage import load, reads, write
 from einsql.ir.einsum.graph import (
@@ -29,7 +30,7 @@ from einsql.optimizer.placement.layouts import spread
 from einsql.planner.queries import catalog_of, query_binder, run_node
 from einsql.planner.stored_inputs import declared_tiles, stored_input
 from einsql.session.statements.target import as_declared, refuse_null, rows, settled
-from einsql.session.statements.write_set import Write
+from einsql.session.statements.write_set import Write, WriteSet
 from einsql.storage import files
 from einsql.storage.fields import Fields
 from einsql.storage.objects import Tensor
@@ -37,6 +38,7 @@ from einsql.storage.relation import Relation
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
+    from einsql.engine.ranks.driver import Cluster
     from einsql.planner.context import Context
 
 _OLD, _NEW = "#old", "#new"
@@ -145,28 +147,48 @@ def inserted(
     return overwritten(ctx, tensor, result.fields, len(result), columns, presence=True)
 
 
-def pasted(ctx: Context, write: Write) -> Write | Tensor:
-    """Sends the new values of a box to the ranks that have its tiles.
+def pasted(ctx: Context, changes: Sequence[WriteSet]) -> list[WriteSet]:
+    """Sends the new values of boxes to the ranks that have their tiles, in one message to each.
 
     Args:
-        ctx: The session.
-        write: The new values.
+        ctx: The session, whose plans run on ranks.
+        changes: The changes of a statement.
 
     Returns:
-        The new tensor; the unchanged `write` if the tensor's tiles are not on these ranks.
+        The changes, with a new tensor in place of each box of a tensor on these ranks.
     """
-    tensor, at = write.tensor, write.at
-    fields, schema = tensor.relation.fields, tensor.relation.schema
-    if not isinstance(fields, RankFields) or at is None or fields.cluster is not ctx.cluster:
-        return write
+    cluster = ctx.cluster
+    assert cluster is not None
+    stored, pastes = list(changes), dict[int, list[Change]]()
+    for n, change in enumerate(changes):
+        new = _versioned(change, cluster) if isinstance(change, Write) else None
+        if new is not None:
+            assert isinstance(change, Write)
+            relation = Relation(change.tensor.relation.schema, new[0])
+            stored[n] = replace(change.tensor, relation=relation, changed=True)
+            for rank, change_there in new[1].items():
+                pastes.setdefault(rank, []).append(change_there)
+    if pastes:
+        cluster.call({r: Paste(tuple(changed)) for r, changed in sorted(pastes.items())})
+    return stored
+
+
+def _versioned(write: Write, cluster: Cluster) -> tuple[RankFields, Mapping[int, Change]] | None:
+    """Returns the new version of a tensor on ranks; None if the changes are no such box."""
+    fields, schema, at = write.tensor.relation.fields, write.tensor.relation.schema, write.at
+    if not isinstance(fields, RankFields) or fields.cluster is not cluster or write.flat:
+        return None
+    if not write.presence or not isinstance(at, tuple):
+        return None
+    if not all(isinstance(s, slice) for s in at):
+        return None
     box = np.array([(s.start + k.lo, s.stop + k.lo) for s, k in zip(at, schema.keys, strict=True)])
     box = box.astype(np.int64).reshape(-1, 2)
     shape = tuple(s.stop - s.start for s in at)
     values = {k: np.broadcast_to(a, shape) for k, a in write.values.items()}
     if schema.has(PRESENT):
         values[PRESENT] = np.broadcast_to(np.True_, shape)
-    new = fields.pasted(box, values)
-    return write if new is None else replace(tensor, relation=Relation(schema, new))
+    return fields.changed(box, values)
 
 
 def overwritten(
@@ -195,7 +217,8 @@ def overwritten(
         binder = query_binder(ctx)
         catalog_of(binder).fields.update({_OLD: tensor.relation.fields, _NEW: fields})
         new = run_node(ctx, _merging(ctx, tensor, fields, columns, presence), binder)
-    return as_declared(ctx, settled(tensor, new, {f.name: f.name for f in schema.values}))
+    written = settled(tensor, new, {f.name: f.name for f in schema.values})
+    return replace(as_declared(ctx, written), changed=True)
 
 
 def _merging(

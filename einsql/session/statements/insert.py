@@ -59,10 +59,6 @@ def inserted(
             return overwritten, len(result)
     columns = dict(zip(order, result.columns, strict=True))
     box = _box(tensor, columns, result, replaces, constants)
-    if box is not None and tensor.relation.fields.sites is not None:
-        from einsql.session.statements import dml_on_ranks  # as above
-
-        return dml_on_ranks.pasted(ctx, box), box.count
     if box is not None:
         return box, box.count
     return row_write(tensor, result_table(tensor, order, result), replaces)

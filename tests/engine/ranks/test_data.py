@@ -92,8 +92,9 @@ def test_each_rank_reads_only_its_tiles(
         sql = f"SELECT d0, SUM(val) AS val FROM '{path}' GROUP BY d0"
         assert (con.execute(sql).fetch_numpy() == W.sum(axis=1)).all()
         assert [measure.read for _, measure in watch.of(Run)] == [W.nbytes // 3] * 3
+    watch.seen.clear()
     con.execute(f"SELECT SUM(val * val) FROM read_tensor('{path}') WHERE d0 < 6")
-    assert sum(measure.read for _, measure in watch.of(Run)[-3:]) == W.nbytes // 2
+    assert sum(measure.read for _, measure in watch.of(Run)) == W.nbytes // 2
 
 
 @pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_bytes(b"\x93NUMPY")])
