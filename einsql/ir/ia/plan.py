@@ -1,8 +1,9 @@
-"""Language 3 for plans over blocks: the implementation algebra (TRA §3).
+"""Language 3: the implementation algebra (TRA §3).
 
-A plan is a tensor-relational plan whose arrays are placed at sites. The rules of TRA §4.2 rewrite
-plans, and the cheapest one runs. EinSum graphs that EinDecomp has cut become SPMD programs
-instead (`einsql.ir.spmd`), which no rule rewrites.
+A plan is a tensor-relational plan whose arrays are placed at sites. Plans over blocks come from
+Table 1 (TRA §4.1); the rules of TRA §4.2 rewrite them, and the cheapest one runs. Plans over
+elements come from the cuts of EinDecomp and from placement; their joins have domains, and product
+rules act on their cuts (`einsql.optimizer.site_optimizer`).
 
 Bcast and Shuffle move arrays between sites; all other operations are local to a site.
 Repartition both moves and computes, because local operations cannot recut a tensor.

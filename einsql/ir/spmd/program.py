@@ -5,10 +5,10 @@ exchange sends tiles to the sites that need them (the paper's BCAST and SHUF). A
 merges partial results (SHUF and local aggregation). A step has the parameters of every site,
 so all sites run the same program.
 
-EinSum graphs become SPMD programs directly: EinDecomp decides the cuts, placement the site of
-each cell. Plans of the implementation algebra (`einsql.ir.ia`), which rules have rewritten,
-become SPMD programs by `einsql.optimizer.lowering`. Programs are costed and run, but never
-rewritten. Their tiles are boxes of keys. So tiles may overlap, as the halo of a window does, and
+Plans of the implementation algebra (`einsql.ir.ia`) become SPMD programs by
+`einsql.optimizer.lowering`. Placement emits the program of a graph over elements at once, because
+that takes less time; the program of its plan in the algebra has the same cells and sends the same
+bytes. Programs are costed and run, but never rewritten. Their tiles are boxes of keys. So tiles may overlap, as the halo of a window does, and
 a step moves all fields of a relation together. A block under a key is a tile with one key along
 each leading axis.
 """
