@@ -47,7 +47,7 @@ def physical_plan(roots: Sequence[Node], placed: Placed, sites: int) -> tuple[ia
         sites: The number of sites.
 
     Raises:
-        NotSupportedError: A site has several cells of an operation, for which there is no law.
+        NotSupportedError: A site has several cells of an operation, or a part has no values.
     """
     return _Building(roots, placed, sites).plans()
 
@@ -173,10 +173,19 @@ def _entries(mesh: Mesh, places: Sequence[int], copies: Entry) -> tuple[Entry, .
 
 
 def _parts(node: EinSum, cells: Cells) -> Parts:
-    """The boundaries of each cut label, from its least value."""
+    """The boundaries of each cut label, from its least value.
+
+    Raises:
+        NotSupportedError: A part has no values, as mesh axes with more points than values make.
+    """
     parts: dict[str, tuple[int, ...]] = {}
     for n, label in enumerate(cells.labels):
         if (cells.coordinates[:, n] > 0).any():
+            if (cells.boxes[:, n, 0] >= cells.boxes[:, n, 1]).any():
+                raise NotSupportedError(
+                    f"LEVEL ia cannot show an operation with empty parts of {label}",
+                    hint="Shard a label with at least one value for each site along its axes.",
+                )
             starts = np.unique(cells.boxes[:, n, 0])
             ends = (*starts.tolist(), int(cells.boxes[:, n, 1].max()))
             lo = node.axis(label).lo
