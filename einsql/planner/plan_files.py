@@ -159,8 +159,12 @@ def write_plan(path: str, text: str) -> None:
     """Writes a new plan file atomically.
 
     Raises:
-        OperationalError: The file exists or cannot be written.
+        OperationalError: The file has no name, exists or cannot be written.
     """
+    if not path:
+        raise OperationalError(
+            "EXPORT PLAN needs the name of a file", hint="EXPORT PLAN 'p.json' FOR … writes p.json."
+        )
     real = os.path.abspath(os.path.expanduser(path))
     with writing(path):
         exists = os.path.lexists(real)

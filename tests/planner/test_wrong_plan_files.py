@@ -142,6 +142,8 @@ def test_nothing_is_overwritten_and_a_failed_export_leaves_nothing(tmp_path: Pat
         con.execute(statement)
     assert caught.value.position == statement.index("'")
     assert path.read_text() == "mine"
+    with pytest.raises(einsql.OperationalError, match="needs the name of a file"):
+        con.execute(f"EXPORT PLAN '' FOR {PRODUCT}")
     with pytest.raises(einsql.OperationalError, match="cannot be written"):
         con.execute(f"EXPORT PLAN '{tmp_path}/no/p.json' FOR {PRODUCT}")
     for inner, reason in (

@@ -164,6 +164,7 @@ def test_wrong_clauses_are_refused(clause: str, reason: str) -> None:
     with pytest.raises(einsql.ProgrammingError, match=reason) as error:
         con.execute(f"CREATE TENSOR c {clause} AS {GRADIENT}")
     assert error.value.position is not None
+    assert ("Only sums are kept" in str(error.value.hint)) == ("MAX" in clause)
 
 
 def test_a_sum_without_keys_is_kept_in_a_file(tmp_path: Path) -> None:

@@ -115,7 +115,9 @@ class DefinitionReader(TreeReader):
                 replicate = self.mesh_axes()
             elif self.take("PARTIAL"):
                 self.expect("(", "after PARTIAL")
-                self.expect("SUM", "as the reduction of PARTIAL")
+                if not self.take("SUM"):
+                    hint = "Only sums are kept; without the clause the value is stored complete."
+                    raise self.error("Expected SUM as the reduction of PARTIAL", hint)
                 self.expect(")", "after SUM")
                 partial = self.mesh_axes()
             elif self.take("DEFAULT"):
