@@ -47,7 +47,8 @@ def combined_measure(measures: Sequence[Measure]) -> Measure:
     counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
     flops, sent, received = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
     read = sum(m.read for m in measures)
-    tiles = {n: fields for m in measures for n, fields in (m.tiles or {}).items()}
+    each_root = zip(*(m.tiles for m in measures), strict=True)
+    tiles = [{n: f for part in parts for n, f in part.items()} for parts in each_root]
     return Measure(
         steps=steps,
         seconds=seconds,
@@ -85,13 +86,25 @@ class SiteProgram(GraphExecutor):
     """A placed program for the transport's sites; `run` uses virtual sites in this process."""
 
     def __init__(
-        self, program: Program, schema: Schema, compile_node: Compile, join: Join | None = None
+        self,
+        program: Program,
+        schemas: Sequence[Schema],
+        compile_node: Compile,
+        join: Join | None = None,
     ) -> None:
+        """Prepares a program.
+
+        Args:
+            program: The program.
+            schemas: The schema of each root.
+            compile_node: Compiles a node to a kernel.
+            join: Joins the nodes of fused steps; None runs them separately.
+        """
         if join is None:
             program = replace(program, together=())
         self.program = program
         self.sites = program.sites
-        self.schema = schema
+        self.schemas = schemas
         self._compile = compile_node
         self._runners: dict[object, tuple[Runner, int]] = {}
         self._cells: dict[tuple[int, int], _Cell] = {}
@@ -114,7 +127,7 @@ class SiteProgram(GraphExecutor):
     def measured(
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Sequence[LocalFields], Measure]:
-        """Runs every step on virtual sites and assembles the result; see `Executor.measured`."""
+        """Runs every step on virtual sites and assembles the results; see `Executor.measured`."""
 
         def load(number: int, step: Load, tiles: Sequence[int]) -> Held:
             if number not in self._loads:
@@ -127,10 +140,12 @@ class SiteProgram(GraphExecutor):
                 for n, at in self._loads[number]
             }
 
-        tiles_made, measure = self.execute(LocalTransport(self.program.sites), load, tick)
-        return (self._assembled(tiles_made),), measure
+        results, measure = self.execute(LocalTransport(self.program.sites), load, tick)
+        return [self._assembled(n, tiles) for n, tiles in enumerate(results)], measure
 
-    def execute(self, transport: Transport, load: Loading, tick: Tick) -> tuple[Held, Measure]:
+    def execute(
+        self, transport: Transport, load: Loading, tick: Tick
+    ) -> tuple[list[Held], Measure]:
         """Runs every step at the transport's owned sites.
 
         Args:
@@ -139,7 +154,7 @@ class SiteProgram(GraphExecutor):
             tick: Callback with the completed fraction, 0 to 1; raises to cancel.
 
         Returns:
-            The tiles of the result at these sites, and the measures of the run.
+            The tiles of each root at these sites, and the measures of the run.
 
         Raises:
             DataError: A selected element overflows, divides by zero or cannot be cast.
@@ -180,11 +195,10 @@ class SiteProgram(GraphExecutor):
             measure.steps.append(StepMeasure(took, sent=sent))
             tick((n + 1) / len(self.program.steps))
         measure.sent, measure.received = transport.sent, transport.received
-        tiles = tiles_of[self.program.root]
-        if is_small(self.schema):
-            once = self.program.steps[self.program.root].tiles.once
-            measure.tiles = {n: fields for n, fields in tiles.items() if n < once}
-        return tiles, measure
+        for schema, root in zip(self.schemas, self.program.roots, strict=True):
+            once = self.program.steps[root].tiles.once if is_small(schema) else 0
+            measure.tiles.append({n: f for n, f in tiles_of[root].items() if n < once})
+        return [tiles_of[root] for root in self.program.roots], measure
 
     # ---- the steps
 
@@ -369,10 +383,10 @@ class SiteProgram(GraphExecutor):
             self._runners[key] = self._compile(local).run, local.points
         return self._runners[key]
 
-    def _assembled(self, parts: Held) -> LocalFields:
-        """Assembles the result from one copy of its tiles."""
-        tiles = self.program.steps[self.program.root].tiles
-        bounds = _bounds(self.schema)
+    def _assembled(self, root: int, parts: Held) -> LocalFields:
+        """Assembles the result of a root from one copy of its tiles."""
+        tiles = self.program.steps[self.program.roots[root]].tiles
+        bounds = _bounds(self.schemas[root])
         fields = LocalFields()
         for n, part in parts.items():
             if n < tiles.once:

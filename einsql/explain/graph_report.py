@@ -52,18 +52,18 @@ def graph_report(
 
     Args:
         asked: The EXPLAIN statement; VERBOSE adds the changes of each rewrite rule.
-        plan: The plan, with one root.
+        plan: The plan.
         settings: The settings of the plan.
         measure: The measure of a run, for EXPLAIN ANALYZE.
         cluster: The cluster to simulate the plan on; None for no simulation.
     """
-    root = plan.optimized.root
+    roots = plan.optimized.roots
     cut, placed = plan.cut, plan.placed
     by_site = measure
     if cut is None or placed is None:
-        cut, placed = sited(root, settings)
+        cut, placed = sited(roots, settings)
         by_site = None
-    names = names_of((root,))
+    names = names_of(roots)
     predicted = predict(placed, settings.machine)
     operations = operations_of(cut, placed)
     nodes = operation_reports(operations, placed, predicted, names, by_site)
@@ -95,14 +95,14 @@ def graph_report(
         nodes=nodes,
         per_site=site_reports(operations, placed, predicted, by_site),
         ranks=None if by_site is None else by_site.ranks,
-        inputs=[_input(n) for n in walk(root) if isinstance(n, Input)],
-        result=names[id(root)],
+        inputs=[_input(n) for n in walk(*roots) if isinstance(n, Input)],
+        result=names[id(roots[0])] if len(roots) == 1 else None,
         simulation=simulation,
     )
 
 
 def program_report(asked: Explain, plan: Plan, measure: Measure | None) -> ProgramReport:
-    """Returns the text of a graph, which may have several roots, and of its steps."""
+    """Returns the text of a graph and of its steps."""
     optimized = plan.optimized
     trace = optimized.trace if asked.verbose else ()
     bound = trace[0].old if trace else optimized.roots

@@ -5,7 +5,7 @@ Only statements over several sites import this module; it imports the optimizer'
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from einsql.core.schema import Schema
 from einsql.core.settings import Settings
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Arrays, GraphExecutor
-from einsql.ir.einsum.graph import Node
+from einsql.ir.einsum.graph import Roots
 from einsql.ir.spmd.program import Program as Placed
 from einsql.optimizer.decomposition import Decomposition, Floats, Objective, Seconds, decompose
 from einsql.optimizer.placement.fuse_steps import joined
@@ -29,16 +29,17 @@ else:  # imported for plans on ranks only
     rank_program = LazyModule("einsql.engine.ranks.program")
 
 
-def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
+def sited(roots: Roots, settings: Settings) -> tuple[Decomposition, Placed]:
     """Returns the division of a graph over the sites, and the program of the sites.
 
     Raises:
         Error: See `check_domains`.
     """
-    check_domains(root)
-    cut = decompose(root, settings.sites, settings.strategy, objective_of(settings))
-    placed, find = place(root, cut), grouping(settings)
-    return cut, placed if find is None else joined(placed, (g.nodes for g in find((root,))))
+    check_domains(*roots)
+    objective = objective_of(settings)
+    cut = decompose(*roots, sites=settings.sites, strategy=settings.strategy, objective=objective)
+    placed, find = place(*roots, cut=cut), grouping(settings)
+    return cut, placed if find is None else joined(placed, (g.nodes for g in find(roots)))
 
 
 def objective_of(settings: Settings) -> Objective:
@@ -68,7 +69,7 @@ class OnSites:
 
 
 def on_sites(
-    root: Node,
+    roots: Roots,
     settings: Settings,
     cluster: Cluster | None,
     note: Callable[[str, Arrays, PlacedFields], None],
@@ -76,7 +77,7 @@ def on_sites(
     """Cuts a graph over sites.
 
     Args:
-        root: The graph.
+        roots: The roots of the graph.
         settings: The session's settings.
         cluster: The MPI ranks, or None for virtual sites.
         note: Callback for tensors that ranks cache; `Store.placed`.
@@ -84,17 +85,18 @@ def on_sites(
     Raises:
         Error: See `check_domains`.
     """
-    cut, placed = sited(root, settings)
-    return OnSites(cut, placed, _program(placed, root.schema, settings, cluster, note))
+    cut, placed = sited(roots, settings)
+    schemas = tuple(r.schema for r in roots)
+    return OnSites(cut, placed, _program(placed, schemas, settings, cluster, note))
 
 
 def _program(
     placed: Placed,
-    schema: Schema,
+    schemas: Sequence[Schema],
     settings: Settings,
     cluster: Cluster | None,
     note: Callable[[str, Arrays, PlacedFields], None],
 ) -> GraphExecutor:
     if cluster is None:
-        return SiteProgram(placed, schema, compiler(settings), joining(settings))
-    return rank_program.RankProgram(cluster, placed, schema, settings.jit, note)
+        return SiteProgram(placed, schemas, compiler(settings), joining(settings))
+    return rank_program.RankProgram(cluster, placed, schemas, settings.jit, note)

@@ -90,7 +90,7 @@ def test_decomposed_graphs_are_lowered_node_by_node(sites: int) -> None:
     a, b, c, d, e = (tensor(x, (0, n), (0, m)) for x, n, m in SHAPES)
     root = product_of(product_of(a, b), product_of(c, product_of(d, e)), "add")
     nodes = [n for n in walk(root) if isinstance(n, EinSum)]
-    cuts = {n: c.parts for n, c in zip(nodes, decompose(root, sites).cuts, strict=True)}
+    cuts = {n: c.parts for n, c in zip(nodes, decompose(root, sites=sites).cuts, strict=True)}
     inputs = data(root, sites)
     relation = tra.Relation(lower_graph(root, cuts), {x: f["val"] for x, f in inputs.items()})
     checked(relation)

@@ -107,7 +107,7 @@ class BlockProgram:
         parts: Mapping[EinSum, Mapping[str, int]] = random_parts(root, pick)
         if pick.random() < 0.3:
             nodes = [n for n in walk(root) if isinstance(n, EinSum)]
-            cuts = decompose(root, pick.randint(2, 6)).cuts
+            cuts = decompose(root, sites=pick.randint(2, 6)).cuts
             parts = {n: c.parts for n, c in zip(nodes, cuts, strict=True)}
         self.plans = lower_graph_fields(root, parts)
 

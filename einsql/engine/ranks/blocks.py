@@ -128,7 +128,7 @@ class RankBlockProgram(RankExecutable, BlockExecutor):
             jit: The compilation mode of the kernels.
             keep: Callback for each input whose tiles the ranks cache.
         """
-        super().__init__(cluster, Program(root.schema.sites, loads_of(root), 0), jit, keep)
+        super().__init__(cluster, Program(root.schema.sites, loads_of(root), (0,)), jit, keep)
         self._root = root
         self._generated = {name: {VALUE: array} for name, array in generated.items()}
 
@@ -138,7 +138,7 @@ class RankBlockProgram(RankExecutable, BlockExecutor):
         Raises:
             Error: As `Cluster.call`.
         """
-        lease, measure = self._ran({**inputs, **self._generated}, tick, measured=True)
+        (lease,), measure = self._ran({**inputs, **self._generated}, tick, measured=True)
         run = kernel_runner(self._jit, tick)
         return RankBlocks(self._cluster, lease, self._root.schema, run), measure
 

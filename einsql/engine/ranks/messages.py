@@ -56,11 +56,11 @@ class Hello:
 
 @dataclass(frozen=True)
 class Ship:
-    """Sends a program for any number of runs."""
+    """Sends a program for any number of runs, with the schema of each root."""
 
     plan: int
     program: Program
-    schema: Schema
+    schemas: tuple[Schema, ...]
     jit: str
 
 
@@ -134,17 +134,17 @@ Source = Kept | Sent | Read | Slice
 
 @dataclass(frozen=True)
 class Run:
-    """Runs a program over given tensors; the result stays on the ranks.
+    """Runs a program over given tensors; its results stay on the ranks.
 
     Attributes:
         loads: The source of the tiles of each Load, by step number.
-        result: The handle of the result.
+        results: The handle of the tiles of each root.
         measured: Whether the driver needs the measures of each step.
     """
 
     plan: int
     loads: Mapping[int, Source]
-    result: Handle
+    results: tuple[Handle, ...]
     measured: bool = True
 
 

@@ -22,7 +22,7 @@ from einsql.engine.ranks.messages import Command, Kept, Run, Sent, Ship, Slice, 
 from einsql.engine.ranks.shipping import covers, detached
 from einsql.engine.ranks.storage import Holders, count, fetch, reads, renamed_terms
 from einsql.engine.ranks.windows import CacheableFields, cacheable_tiles, tiles_of_whole
-from einsql.engine.spmd_executor import combined_measure, is_small, sliced
+from einsql.engine.spmd_executor import combined_measure, sliced
 from einsql.engine.step import Arrays, GraphExecutor, Measure
 from einsql.errors import OperationalError, RanksLost
 from einsql.ir.einsum.graph import Input
@@ -129,8 +129,8 @@ class RankFields(PlacedFields):
         source = Input("#", self.schema)
         absent = np.full((len(tiles.sites), 2), -1)
         steps = Load(source, self.tiles), Exchange((0,), absent, tiles, ())
-        program = Program(self.sites, steps, 1)
-        mover = RankProgram(self.cluster, program, self.schema, "never", lambda *_: None)
+        program = Program(self.sites, steps, (1,))
+        mover = RankProgram(self.cluster, program, (self.schema,), "never", lambda *_: None)
         (fields,) = mover.run({source.name: self}, tick)
         return fields
 
@@ -301,7 +301,7 @@ class RankExecutable(ABC):
 
         Args:
             cluster: The ranks.
-            program: The source of the number of sites and of the loads.
+            program: The source of the number of sites, of the loads and of the number of roots.
             jit: The compilation mode of the kernels.
             keep: Callback for each input whose tiles the ranks cache.
         """
@@ -319,8 +319,8 @@ class RankExecutable(ABC):
 
     def _ran(
         self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
-    ) -> tuple[Lease, Measure]:
-        """Runs the program. Returns the handle of the result and the measures.
+    ) -> tuple[list[Lease], Measure]:
+        """Runs the program. Returns the handle of each root's tiles and the measures.
 
         Args:
             inputs: The inputs by name.
@@ -342,14 +342,15 @@ class RankExecutable(ABC):
                 fields = inputs[step.source.name]
                 for rank, source in enumerate(self._sources(step, fields, kept, tick)):
                     loads[rank][n] = source
-        result = cluster.tiles()
+        results = [cluster.tiles() for _ in self.program.roots]
+        numbers = tuple(lease.number for lease in results)
         runs: dict[int, Command] = {
-            r: Run(self._plan.number, own, result.number, measured) for r, own in loads.items()
+            r: Run(self._plan.number, own, numbers, measured) for r, own in loads.items()
         }
         measures = cluster.call(runs, tick)
         for done in kept:
             done()
-        return result, combined_measure(measures)
+        return results, combined_measure(measures)
 
     def _sources(
         self, step: Load, fields: Arrays, kept: list[Callable[[], None]], tick: Tick
@@ -438,25 +439,25 @@ class RankExecutable(ABC):
 
 
 class RankProgram(RankExecutable, GraphExecutor):
-    """A placed program and the ranks that run it; the result stays on the ranks."""
+    """A placed program and the ranks that run it; its results stay on the ranks."""
 
     def __init__(
-        self, cluster: Cluster, program: Program, schema: Schema, jit: str, keep: Keep
+        self, cluster: Cluster, program: Program, schemas: Sequence[Schema], jit: str, keep: Keep
     ) -> None:
         """Prepares the program; the first run ships it to the ranks.
 
         Args:
             cluster: The ranks.
             program: The program.
-            schema: The schema of the result.
+            schemas: The schema of each root.
             jit: The compilation mode of the kernels.
             keep: Callback for each input whose tiles the ranks cache.
         """
         super().__init__(cluster, program, jit, keep)
-        self.schema = schema
+        self.schemas = tuple(schemas)
 
     def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[RankFields]:
-        """Runs every step; the result stays on the ranks.
+        """Runs every step; the results stay on the ranks.
 
         Raises:
             Error: See `Cluster.call`.
@@ -472,15 +473,20 @@ class RankProgram(RankExecutable, GraphExecutor):
     def _run(
         self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
     ) -> tuple[Sequence[RankFields], Measure]:
-        result, measure = self._ran(inputs, tick, measured=measured)
-        tiles = self.program.steps[self.program.root].tiles
-        fields = RankFields(self._cluster, result, self.schema, tiles, self.program.sites)
-        if measure.tiles and is_small(self.schema):
-            fields.learn(measure.tiles)
-        return (fields,), measure
+        leases, measure = self._ran(inputs, tick, measured=measured)
+        placed, results = self.program, []
+        for lease, schema, root, known in zip(
+            leases, self.schemas, placed.roots, measure.tiles, strict=True
+        ):
+            tiles = placed.steps[root].tiles
+            fields = RankFields(self._cluster, lease, schema, tiles, placed.sites)
+            if known:
+                fields.learn(known)
+            results.append(fields)
+        return results, measure
 
     def _ship(self, plan: int) -> Command:
-        return Ship(plan, detached(self.program), self.schema, self._jit)
+        return Ship(plan, detached(self.program), self.schemas, self._jit)
 
 
 def _forget(lease: Lease) -> None:

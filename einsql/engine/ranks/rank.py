@@ -189,7 +189,7 @@ class Rank:
                 compile_one = partial(compile_node, jit=command.jit)
                 self._programs[command.plan] = SiteProgram(
                     command.program,
-                    command.schema,
+                    command.schemas,
                     compile_one,
                     partial(join, compile_node=compile_one),
                 )
@@ -215,7 +215,7 @@ class Rank:
             program = self._programs[command.plan]
             transport = RankTransport(self._comm, program.sites, stops)
             with enough_memory:
-                tiles, measure = self._run(command, program, transport, self._tick(number, stops))
+                results, measure = self._run(command, program, transport, self._tick(number, stops))
             transport.agree(CANCELLED if stops() else READY)
         except Abandoned as stop:
             return Failed(number, None, stop.status == CANCELLED)
@@ -223,7 +223,8 @@ class Rank:
             return self._withdraw(transport, Failed(number, None, True))
         except BaseException as error:  # the other ranks must learn of any error
             return self._withdraw(transport, self._failed(number, error))
-        self._held[command.result] = compact(tiles)
+        for handle, tiles in zip(command.results, results, strict=True):
+            self._held[handle] = compact(tiles)
         if not command.measured:
             measure = Measure(tiles=measure.tiles)
         return Done(number, measure)
@@ -247,7 +248,7 @@ class Rank:
         program: SiteProgram | BlockProgram,
         transport: RankTransport,
         tick: Callable[[float], None],
-    ) -> tuple[Held, Measure]:
+    ) -> tuple[list[Held], Measure]:
         loaded = 0
 
         def load(number: int, _: Load, tiles: Sequence[int]) -> Held:
@@ -263,9 +264,9 @@ class Rank:
                 return tiles_read
             return self._tiles(source, tiles)
 
-        tiles_made, measure = program.execute(transport, load, tick)
+        results, measure = program.execute(transport, load, tick)
         measure.read = loaded
-        return tiles_made, measure
+        return results, measure
 
     def _tiles(self, source: Kept | Sent, tiles: Sequence[int]) -> Held:
         """Returns tiles that are stored here, or came with the message."""

@@ -91,7 +91,9 @@ class BlockProgram(BlockExecutor):
         by_site, measure = run_sites(self._root, read, run, LocalTransport(self.sites))
         return gathered(self._root, by_site, run), measure
 
-    def execute(self, transport: Transport, load: Loading, tick: Tick) -> tuple[Held, Measure]:
+    def execute(
+        self, transport: Transport, load: Loading, tick: Tick
+    ) -> tuple[list[Held], Measure]:
         """Runs the plan at the transport's owned sites.
 
         Args:
@@ -100,7 +102,7 @@ class BlockProgram(BlockExecutor):
             tick: Callback; raises to cancel.
 
         Returns:
-            The blocks of the result at these sites by number, and the measures of the run.
+            The blocks of the only root at these sites by number, and the measures of the run.
 
         Raises:
             DataError: An element overflows, divides by zero or cannot be cast.
@@ -123,7 +125,7 @@ class BlockProgram(BlockExecutor):
             for site, own in by_site.items()
             for (key, n), array in own.items()
         }
-        return at_tiles, measure
+        return [at_tiles], measure
 
 
 def _arrays(tensors: Iterable[Input], inputs: Mapping[str, Arrays]) -> dict[str, np.ndarray]:

@@ -179,17 +179,17 @@ class FusedSteps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """Steps in order; the last relation is the result.
+    """Steps in order; some of their relations are results.
 
     Attributes:
         sites: The number of sites.
-        root: The step that produces the result's tiles.
+        roots: For each root of the graph the step that produces its tiles.
         together: Groups of fused local steps; the groups are disjoint.
     """
 
     sites: int
     steps: tuple[Step, ...]
-    root: int
+    roots: tuple[int, ...]
     together: tuple[FusedSteps, ...] = ()
 
     @property
@@ -227,7 +227,7 @@ class Program:
         return local
 
     def released(self) -> list[list[int]]:
-        """For each step the steps whose tiles it is the last to read, except the result's."""
+        """For each step the steps whose tiles it is the last to read, except the results'."""
         run = list(range(len(self.steps)))
         for t in self.together:
             for n in (*t.steps, *t.links):
@@ -238,7 +238,7 @@ class Program:
                 last[source] = max(last[source], run[n])
         freed: list[list[int]] = [[] for _ in self.steps]
         for source, n in enumerate(last):
-            if source != self.root:
+            if source not in self.roots:
                 freed[n].append(source)
         return freed
 

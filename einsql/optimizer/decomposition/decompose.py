@@ -79,12 +79,12 @@ class Decomposition:
 
 
 def decompose(
-    root: Node, sites: int, strategy: str = "eindecomp", objective: Objective = FLOATS
+    *roots: Node, sites: int, strategy: str = "eindecomp", objective: Objective = FLOATS
 ) -> Decomposition:
     """Cuts every operation of a graph.
 
     Args:
-        root: The graph.
+        roots: The roots of the graph.
         sites: p, the number of sites.
         strategy: A name in STRATEGIES; `data` takes a label, `data:batch`. If it does not
             apply, `eindecomp` cuts.
@@ -95,7 +95,7 @@ def decompose(
         OperationalError: Optimality was requested and not proven in time, or an operation
             takes more memory than the objective allows.
     """
-    return cut_problem(problem_of(root, sites), sites, strategy, objective)
+    return cut_problem(problem_of(*roots, sites=sites), sites, strategy, objective)
 
 
 def cut_problem(

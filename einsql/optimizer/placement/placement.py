@@ -11,7 +11,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from einsql.ir.einsum.graph import EinSum, Input, Node, children, consumers, relabel, walk
+from einsql.ir.einsum.graph import (
+    EinSum,
+    Input,
+    Node,
+    Roots,
+    children,
+    consumers,
+    relabel,
+    walk,
+)
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import (
     COPIES,
@@ -47,17 +56,17 @@ class _Relation:
     fetched: dict[int, int] = field(default_factory=dict)
 
 
-def place(root: Node, cut: Decomposition) -> Program:
+def place(*roots: Node, cut: Decomposition) -> Program:
     """The program of a cut graph.
 
     Args:
-        root: The graph that was cut.
+        roots: The roots of the graph that was cut.
         cut: The cuts of the graph's operations.
     """
-    placing = _Placing(root, cut, {})
+    placing = _Placing(roots, cut, {})
     program = placing.program()
     if placing.wishes:
-        again = _Placing(root, cut, placing.wishes).program()
+        again = _Placing(roots, cut, placing.wishes).program()
         program = min(program, again, key=lambda p: p.bytes_sent)
     return program
 
@@ -71,15 +80,15 @@ class _Placing:
     """
 
     def __init__(
-        self, root: Node, cut: Decomposition, granted: Mapping[int, PartialResult]
+        self, roots: Roots, cut: Decomposition, granted: Mapping[int, PartialResult]
     ) -> None:
         self.granted = granted
         self.wishes: dict[int, PartialResult] = {}
-        self.root = root
+        self.roots = roots
         self.sites = cut.sites
-        nodes = [n for n in walk(root) if isinstance(n, EinSum)]
+        nodes = [n for n in walk(*roots) if isinstance(n, EinSum)]
         self.cuts = {id(n): c for n, c in zip(nodes, cut.cuts, strict=True)}
-        self.readers = consumers(root)
+        self.readers = consumers(*roots)
         self.steps: list[Step] = []
         self.relations: dict[int, _Relation] = {}
         self.choices: dict[Hashable, Choice] = {}
@@ -88,22 +97,22 @@ class _Placing:
 
     def program(self) -> Program:
         """Places every relation."""
-        for node in walk(self.root):
+        for node in walk(*self.roots):
             if isinstance(node, Input):
                 self._input(node)
             else:
                 self._operation(node)
-        root = self._result()
-        return Program(self.sites, tuple(self.steps), root)
+        roots = tuple(map(self._result, self.roots))
+        return Program(self.sites, tuple(self.steps), roots)
 
-    def _result(self) -> int:
-        relation = self.relations[id(self.root)]
+    def _result(self, root: Node) -> int:
+        relation = self.relations[id(root)]
         if relation.source.partial is not None:
             self._complete(relation, freely(relation.source.partial))
         if not relation.steps:  # a stored tensor without a declared cut
-            assert isinstance(self.root, Input)
-            tiles = spread([(k.lo, k.hi) for k in self.root.schema.keys], self.sites)
-            return self._add(Load(self.root, tiles))
+            assert isinstance(root, Input)
+            tiles = spread([(k.lo, k.hi) for k in root.schema.keys], self.sites)
+            relation.steps = [self._add(Load(root, tiles))]
         return relation.steps[0]
 
     def _add(self, step: Step) -> int:
@@ -124,7 +133,7 @@ class _Placing:
         wish = self.granted.get(id(node))
         if wish is not None:
             wish = self._partial(replace(wish, tiles=self._interned(wish.tiles)))
-        free = node is self.root and not node.hint and cut.copies == 1
+        free = any(node is root for root in self.roots) and not node.hint and cut.copies == 1
         key = _signature(node, cut, read), id(wish), free
         choice = self.choices.get(key)
         if choice is None:

@@ -197,7 +197,7 @@ class _Measures:
     def _placed(self, root: EinSum, sites: int, *parts: Mapping[str, int]) -> Program:
         """Places a graph with the cut of each node in `parts`."""
         cuts = tuple(Cut(f"r{n}", dict(p), 1, 0.0, 0.0, 0.0) for n, p in enumerate(parts))
-        return place(root, Decomposition("calibration", sites, cuts, 0.0))
+        return place(root, cut=Decomposition("calibration", sites, cuts, 0.0))
 
     def _program(self, placed: Program, root: EinSum) -> np.ndarray:
         """Returns the seconds of each step of a program."""
@@ -210,7 +210,7 @@ class _Measures:
                 inputs[step.source.name] = LocalFields({schema.values[0].name: ones})
         program: GraphExecutor
         if self._cluster is None:
-            program = SiteProgram(placed, root.schema, compiler(self._settings))
+            program = SiteProgram(placed, [root.schema], compiler(self._settings))
         else:
             from einsql.engine.ranks.program import (
                 RankProgram,
@@ -219,7 +219,7 @@ class _Measures:
             def keep(name: str, _: Arrays, loaded: Fields) -> None:
                 inputs[name] = loaded
 
-            program = RankProgram(self._cluster, placed, root.schema, self._settings.jit, keep)
+            program = RankProgram(self._cluster, placed, [root.schema], self._settings.jit, keep)
         took: list[list[float]] = []
 
         def run() -> None:

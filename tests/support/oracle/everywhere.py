@@ -146,8 +146,8 @@ def _run(
 ) -> tuple[str, int, str]:
     """Runs a plan in one way: what is wrong, the bytes it sent, and the strategy that cut."""
     root = plan.optimized.root
-    cut, placed = sited(root, settings)
-    program = SiteProgram(placed, root.schema, compiler(settings))
+    cut, placed = sited((root,), settings)
+    program = SiteProgram(placed, [root.schema], compiler(settings))
     (fields,), measure = program.measured(inputs, lambda done: None)
     sent = sum(measure.sent)
     why = difference(list(plan.wrap(fields, inputs).rows()), theirs, inexact)
