@@ -138,7 +138,8 @@ class RankBlockProgram(RankExecutable, BlockExecutor):
         Raises:
             Error: As `Cluster.call`.
         """
-        (lease,), measure = self._ran({**inputs, **self._generated}, tick, measured=True)
+        prepared = self._prepared({**inputs, **self._generated}, tick, measured=True)
+        (lease,), measure = prepared.results, self._ran(prepared, tick)
         run = kernel_runner(self._jit, tick)
         return RankBlocks(self._cluster, lease, self._root.schema, run), measure
 

@@ -12,7 +12,8 @@ from typing import Any, Self
 import numpy as np
 
 from einsql.core import forks
-from einsql.engine.cancellation import watch
+from einsql.engine.cancellation import AheadError, watch
+from einsql.engine.ranks.ahead import Ahead, Started
 from einsql.engine.ranks.call import GLANCE, STUBBORN, Call, Gone, Stubborn, Tick
 from einsql.engine.ranks.framing import send
 from einsql.engine.ranks.groups import Group, Lease
@@ -20,6 +21,9 @@ from einsql.engine.ranks.interrupts import deferred
 from einsql.engine.ranks.messages import Command, Decline, Handle, Hello, Order, Shutdown
 from einsql.engine.ranks.processes import Processes
 from einsql.errors import Error, InterfaceError, OperationalError, RanksLost
+
+Heard = Callable[[list[Any]], None]
+"""Callback with the answer of each rank."""
 
 _AGAIN = (
     "The next statement starts new ranks and sends them the tensors of this process; "
@@ -32,6 +36,7 @@ class Cluster:
 
     Attributes:
         ranks: The number of ranks.
+        ahead: The unanswered runs.
     """
 
     def __init__(self, start: Callable[[Callable[[], None]], Processes]) -> None:
@@ -47,6 +52,7 @@ class Cluster:
         """
         self.ranks = 0
         self._start = start
+        self.ahead = Ahead()
         self._users = 0
         self._refusal: Callable[[], Error] | None = None
         self._hearers: list[weakref.WeakMethod[Callable[[RanksLost], None]]] = []
@@ -152,30 +158,118 @@ class Cluster:
             OperationalError: A rank has ended, and all others with it.
         """
         tick = tick or watch()
-        with self._alone(tick), deferred() as interrupted:
-            job = self._running(interrupted)
-            call = Call(job, next(self._numbers), commands, tick, interrupted, into or {})
-            try:
-                if job.ended():
-                    raise Gone
-                call.tell(*self._unused(everybody=len(commands) == self.ranks))
-                return call.values()
-            except Gone:
-                raise self._lost(job) from None
-            except Stubborn as stop:
-                who = job.named(stop.ranks)
-                self._abandon(who)
-                raise OperationalError(
-                    f"The statement was cancelled, but {who} did not stop within "
-                    f"{STUBBORN:g} s, so all ranks were ended",
-                    hint=_AGAIN,
-                ) from call.stopped
-            except BaseException:
-                if call.apart and job.ended():
-                    raise self._lost(job) from None  # the MPI failure follows from its end
-                if call.apart or not call.complete:
-                    self._abandon("the ranks")  # the state of the running commands is unknown
-                raise
+        with self._alone(tick):
+            self.hear(all_runs=True)
+            with deferred() as interrupted:
+                job = self._running(interrupted)
+                call = Call(job, next(self._numbers), commands, tick, interrupted, into or {})
+                with self._supervised(job, lambda: call):
+                    if job.ended():
+                        raise Gone
+                    call.tell(*self._unused(everybody=len(commands) == self.ranks))
+                    return call.values()
+
+    def lead(self) -> bool:
+        """Makes this thread the only one that may start runs ahead; False if another one may."""
+        with self._alone(watch()):
+            if self.ahead.owner:
+                return False
+            self.ahead.owner = threading.get_ident()
+            return True
+
+    def follow(self) -> None:
+        """Ends what `lead` has begun."""
+        self.ahead.reset()
+        self.ahead.owner = 0
+
+    @property
+    def starts_ahead(self) -> bool:
+        """Whether this thread's runs start before the previous ones are answered."""
+        return self.ahead.allowed and self.ahead.is_own
+
+    def start(self, commands: Mapping[int, Command], tick: Tick, heard: Heard, nbytes: int) -> None:
+        """Sends the command of a run to all ranks without waiting for their answers.
+
+        Args:
+            commands: The command of each rank.
+            tick: Callback with the completed fraction, 0 to 1; raises to cancel.
+            heard: Callback with the answer of each rank; `hear` calls it.
+            nbytes: Bytes of the results.
+
+        Raises:
+            AheadError: See `hear`.
+        """
+        ahead = self.ahead
+        with self._alone(tick):
+            self.hear(at_once=not ahead.is_full)
+            with deferred() as interrupted:
+                job, after = self._running(interrupted), ahead.latest
+                number = next(self._numbers)
+                call = Call(job, number, commands, tick, interrupted, None, ahead.calls)
+                ahead.add(Started(call, heard, nbytes))
+                with self._hearing(job):
+                    if job.ended():
+                        raise Gone
+                    call.tell(*self._unused(everybody=True), after)
+            if call.stopped is not None:
+                ahead.stop(call.stopped)
+            if call.stopped is not None or ahead.error is not None:
+                self.hear(all_runs=True)
+
+    def hear(self, *, all_runs: bool = False, at_once: bool = False) -> None:
+        """Takes the answers to runs that have started ahead, in order.
+
+        Args:
+            all_runs: Whether to wait for all runs, not only for the oldest.
+            at_once: Whether to take only answers that have arrived.
+
+        Raises:
+            AheadError: A run failed or was cancelled; it and all later runs have no results.
+        """
+        ahead = self.ahead
+        with self._alone(watch()):
+            if len(ahead) and self._job is not None:
+                with deferred() as interrupted, self._hearing(self._job):
+                    ahead.hear(interrupted, all_runs=all_runs, at_once=at_once)
+        if ahead.error is not None and ahead.is_own:
+            raise AheadError(ahead.error) from None
+
+    @contextmanager
+    def _hearing(self, job: Processes) -> Iterator[None]:
+        """Ends all runs that have started ahead if ranks end."""
+        ahead = self.ahead
+        try:
+            with self._supervised(job, lambda: ahead.oldest):
+                yield
+        except BaseException as error:
+            ahead.drop(error)
+
+    @contextmanager
+    def _supervised(self, job: Processes, call_of: Callable[[], Call]) -> Iterator[None]:
+        """Handles the end of ranks during a call.
+
+        Raises:
+            Error: See `call`.
+        """
+        try:
+            yield
+        except Gone:
+            raise self._lost(job) from None
+        except Stubborn as stop:
+            who = job.named(stop.ranks)
+            self._abandon(who)
+            raise OperationalError(
+                f"The statement was cancelled, but {who} did not stop within "
+                f"{STUBBORN:g} s, so all ranks were ended",
+                hint=_AGAIN,
+            ) from call_of().stopped
+        except BaseException:
+            call = call_of()
+            if call.apart and job.ended():
+                raise self._lost(job) from None  # the MPI failure follows from its end
+            if call.apart or not call.complete:
+                self._abandon("the ranks")  # the state of the running commands is unknown
+            raise
 
     @contextmanager
     def _alone(self, tick: Tick | None) -> Iterator[None]:

@@ -236,15 +236,18 @@ Command = Ship | ShipBlocks | Run | Fill | Paste | Write | Count | Fetch | Shutd
 class Order:
     """A command with its number.
 
-    release: Handles that the driver no longer needs.
+    Attributes:
+        release: Handles that the driver no longer needs.
         forget: Plans that the driver no longer needs.
-        forget: Plans likewise.
+        after: The number of an unanswered run; if it fails, the command is not executed. 0 if the
+            command depends on no other one.
     """
 
     number: int
     command: Command
     release: tuple[Handle, ...] = ()
     forget: tuple[int, ...] = ()
+    after: int = 0
 
     @property
     def together(self) -> bool:
@@ -254,9 +257,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Cancel:
-    """Cancels the command of this number."""
+    """Cancels the commands with the numbers from `number` to `last`."""
 
     number: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -306,3 +310,11 @@ class Failed:
     error: BaseException | None
     cancelled: bool = False
     apart: bool = False
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers to several commands, oldest first."""
+
+    number: int
+    answers: tuple[Done | Failed, ...]

@@ -21,8 +21,9 @@ from einsql.engine.ranks.groups import Lease
 from einsql.engine.ranks.messages import Command, Kept, Run, Sent, Ship, Slice, Source
 from einsql.engine.ranks.shipping import covers, detached
 from einsql.engine.ranks.storage import Holders, count, fetch, reads, renamed_terms
+from einsql.engine.ranks.tile_store import nbytes as bytes_of
 from einsql.engine.ranks.windows import CacheableFields, cacheable_tiles, tiles_of_whole
-from einsql.engine.spmd_executor import combined_measure, sliced
+from einsql.engine.spmd_executor import ALONG, combined_measure, sliced
 from einsql.engine.step import Arrays, GraphExecutor, Measure
 from einsql.errors import OperationalError, RanksLost
 from einsql.ir.einsum.graph import Input
@@ -84,11 +85,14 @@ class RankFields(PlacedFields):
         return array
 
     def learn(self, tiles: Held) -> None:
-        """Caches small tiles that came with the answer.
+        """Records that the tiles exist, and caches small ones that came with the answer.
 
         Args:
-            tiles: One copy, by the names of the fields in this process.
+            tiles: One copy, by the names of the fields in this process; empty for large tiles.
         """
+        self.pending = False
+        if not tiles:
+            return
         bounds = self._whole()
         arrays: dict[str, np.ndarray] = {}
         for n, part in tiles.items():
@@ -245,6 +249,7 @@ class RankFields(PlacedFields):
 
     def count(self, *terms: Term) -> int:
         """Counts the keys that satisfy all terms, on the ranks."""
+        self._settle()
         if self.small:
             return count_keys(self.small, terms)
         while True:
@@ -258,6 +263,7 @@ class RankFields(PlacedFields):
         Raises:
             Error: See `Cluster.call`.
         """
+        self._settle()
         if self.small:
             at = slices(box, [0] * len(box))
             return LocalFields({name: self.small[name][at].copy() for name in names})
@@ -269,6 +275,11 @@ class RankFields(PlacedFields):
                 arrays = fetch(self.cluster, holders, dtypes, box)
                 return LocalFields({name: arrays[holders.names[name]] for name in names})
         return LocalFields()
+
+    def _settle(self) -> None:
+        """Waits for the run that computes the tiles."""
+        if self.pending:
+            self.cluster.hear(all_runs=True)
 
     @property
     def _lows(self) -> np.ndarray:
@@ -291,6 +302,23 @@ class _Distribution:
 
     numbers: list[list[int]]
     covers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedRun:
+    """The commands of a run.
+
+    Attributes:
+        results: The handle of the tiles of each root.
+        commands: The command of each rank.
+        kept: Callbacks after the run, for each input that the ranks cache.
+        light: Whether the ranks have the program, and the commands contain little data.
+    """
+
+    results: list[Lease]
+    commands: dict[int, Command]
+    kept: list[Callable[[], None]]
+    light: bool
 
 
 class RankExecutable(ABC):
@@ -317,10 +345,10 @@ class RankExecutable(ABC):
     def _ship(self, plan: int) -> Command:
         """Returns the command that ships the program to the ranks under a plan number."""
 
-    def _ran(
+    def _prepared(
         self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
-    ) -> tuple[list[Lease], Measure]:
-        """Runs the program. Returns the handle of each root's tiles and the measures.
+    ) -> _PreparedRun:
+        """Returns the commands of a run.
 
         Args:
             inputs: The inputs by name.
@@ -330,11 +358,11 @@ class RankExecutable(ABC):
         Raises:
             Error: See `Cluster.call`.
         """
-        cluster = self._cluster
+        cluster, repeated = self._cluster, True
         if self._plan is None or not cluster.knows(self._plan):
             plan = cluster.plan()
             cluster.all(self._ship(plan.number), tick)
-            self._plan = plan
+            self._plan, repeated = plan, False
         loads: dict[int, dict[int, Source]] = {r: {} for r in range(cluster.ranks)}
         kept: list[Callable[[], None]] = []
         for n, step in enumerate(self.program.steps):
@@ -347,10 +375,18 @@ class RankExecutable(ABC):
         runs: dict[int, Command] = {
             r: Run(self._plan.number, own, numbers, measured) for r, own in loads.items()
         }
-        measures = cluster.call(runs, tick)
-        for done in kept:
+        return _PreparedRun(results, runs, kept, repeated and _is_light(loads))
+
+    def _ran(self, run: _PreparedRun, tick: Tick) -> Measure:
+        """Runs the program and returns the measures.
+
+        Raises:
+            Error: See `Cluster.call`.
+        """
+        measures = self._cluster.call(run.commands, tick)
+        for done in run.kept:
             done()
-        return results, combined_measure(measures)
+        return combined_measure(measures)
 
     def _sources(
         self, step: Load, fields: Arrays, kept: list[Callable[[], None]], tick: Tick
@@ -462,31 +498,54 @@ class RankProgram(RankExecutable, GraphExecutor):
         Raises:
             Error: See `Cluster.call`.
         """
-        return self._run(inputs, tick, measured=False)[0]
+        run = self._prepared(inputs, tick, measured=False)
+        results = self._results(run.results)
+        if not (run.light and self._cluster.starts_ahead):
+            _learn(results, self._ran(run, tick))
+            return results
+
+        def hear(measures: Sequence[Measure]) -> None:
+            for done in run.kept:
+                done()
+            _learn(results, combined_measure(measures))
+
+        for fields in results:
+            fields.pending = True
+        nbytes = sum(s.size * sum(f.dtype.numpy.itemsize for f in s.fields) for s in self.schemas)
+        self._cluster.start(run.commands, tick, hear, nbytes)
+        return results
 
     def measured(
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Sequence[RankFields], Measure]:
         """Runs every step like `run`, and measures every step and site."""
-        return self._run(inputs, tick, measured=True)
-
-    def _run(
-        self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
-    ) -> tuple[Sequence[RankFields], Measure]:
-        leases, measure = self._ran(inputs, tick, measured=measured)
-        placed, results = self.program, []
-        for lease, schema, root, known in zip(
-            leases, self.schemas, placed.roots, measure.tiles, strict=True
-        ):
-            tiles = placed.steps[root].tiles
-            fields = RankFields(self._cluster, lease, schema, tiles, placed.sites)
-            if known:
-                fields.learn(known)
-            results.append(fields)
+        run = self._prepared(inputs, tick, measured=True)
+        results, measure = self._results(run.results), self._ran(run, tick)
+        _learn(results, measure)
         return results, measure
+
+    def _results(self, leases: Sequence[Lease]) -> list[RankFields]:
+        placed = self.program
+        return [
+            RankFields(self._cluster, lease, schema, placed.steps[root].tiles, placed.sites)
+            for lease, schema, root in zip(leases, self.schemas, placed.roots, strict=True)
+        ]
 
     def _ship(self, plan: int) -> Command:
         return Ship(plan, detached(self.program), self.schemas, self._jit)
+
+
+def _learn(results: Sequence[RankFields], measure: Measure) -> None:
+    """Records that results exist on the ranks."""
+    for fields, tiles in zip(results, measure.tiles, strict=True):
+        fields.learn(tiles)
+
+
+def _is_light(loads: Mapping[int, Mapping[int, Source]]) -> bool:
+    """Whether the messages with the inputs of a run are short."""
+    sources = (s for own in loads.values() for s in own.values())
+    parts = (s.source if isinstance(s, Slice) else s for s in sources)
+    return sum(bytes_of(s.tiles) for s in parts if isinstance(s, Sent)) <= ALONG
 
 
 def _forget(lease: Lease) -> None:
