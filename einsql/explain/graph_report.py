@@ -58,11 +58,10 @@ def graph_report(
         cluster: The cluster to simulate the plan on; None for no simulation.
     """
     roots = plan.optimized.roots
-    cut, placed = plan.cut, plan.placed
-    by_site = measure
-    if cut is None or placed is None:
-        cut, placed = sited(roots, settings)
-        by_site = None
+    site_plan, by_site = plan.site_plan, measure
+    if site_plan is None:
+        site_plan, by_site = sited(roots, settings), None
+    cut, placed = site_plan.cut, site_plan.program
     names = names_of(roots)
     predicted = predict(placed, settings.machine)
     operations = operations_of(cut, placed)

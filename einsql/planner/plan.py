@@ -25,6 +25,7 @@ from einsql.storage.results.result import Result, ResultColumn
 if TYPE_CHECKING:
     from einsql.ir.spmd.program import Program as Placed
     from einsql.optimizer.decomposition import Decomposition
+    from einsql.optimizer.site_optimizer import SitePlan
     from einsql.planner import tile_plan
     from einsql.planner.bounds_probe import Probe
     from einsql.planner.context import Context
@@ -40,8 +41,7 @@ class Plan:
     Attributes:
         relation: The bound relation before rewriting.
         optimized: The rewritten graph with its trace.
-        cut: The division of each operation over several sites.
-        placed: The program of these sites.
+        site_plan: The cuts, the program and the applied rules for several sites.
         volatile: Whether the plan runs only once, as computing a bound from the data is costly.
         probes: The other bounds that were computed from the data; the plan is valid while they
             hold.
@@ -56,8 +56,7 @@ class Plan:
     version: int
     volatile: bool
     files: tuple[str, ...] = ()
-    cut: Decomposition | None = None
-    placed: Placed | None = None
+    site_plan: SitePlan | None = None
     columns: tuple[ResultColumn, ...] = ()
     description: tuple[tuple[Any, ...], ...] = ()
     parts: tuple[Part, ...] = ()
@@ -68,6 +67,16 @@ class Plan:
     use: ParameterUse = NOTHING
     """The use of the statement's parameters."""
     ends: tuple[Cut | Shift, ...] = ()  # bounds of the result's keys that depend on parameters
+
+    @property
+    def cut(self) -> Decomposition | None:
+        """The cuts of the operations; None on one site."""
+        return None if self.site_plan is None else self.site_plan.cut
+
+    @property
+    def placed(self) -> Placed | None:
+        """The program of the sites; None on one site."""
+        return None if self.site_plan is None else self.site_plan.program
 
     def result(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
         """Runs the plan."""

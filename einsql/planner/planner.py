@@ -51,14 +51,14 @@ from einsql.storage.session_store import Store
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
-    from einsql.ir.spmd.program import Program as Placed
     from einsql.ir.tra.plan import Node as TileNode
     from einsql.optimizer import tra
-    from einsql.optimizer.decomposition import Decomposition
+    from einsql.optimizer.site_optimizer import SitePlan
     from einsql.planner import bounds_probe, device_program, sites, tile_plan
     from einsql.planner.bounds_probe import Probe
     from einsql.planner.sites import OnSites
     from einsql.planner.tile_plan import Part, TilePlan, TileProgram
+    from einsql.sql.tiles import free_tiling
     from einsql.storage.duckdb.operands import Tables
     from einsql.storage.files import tables as table_files
 else:  # imported for computed keys, several sites, tiles, GPUs and files only
@@ -66,6 +66,7 @@ else:  # imported for computed keys, several sites, tiles, GPUs and files only
     bounds_probe, device_program, sites, tile_plan = lazy_modules(
         "einsql.planner", "bounds_probe", "device_program", "sites", "tile_plan"
     )
+    free_tiling = LazyModule("einsql.sql.tiles.free_tiling")
     table_files = LazyModule("einsql.storage.files.tables")
 
 
@@ -352,16 +353,16 @@ def make_plan(
         relation.node, *more, disabled=settings.disabled_rules, sited=several,
         alone=target is ExecutionTarget.CPU,
     )  # fmt: skip
-    cut: Decomposition | None
-    placed: Placed | None
+    site_plan: SitePlan | None = None
     program: GraphExecutor
     if several:
         sited = catalog.on_sites(optimized.roots)
-        cut, placed, program = sited.cut, sited.placed, sited.program
-        if cut.notice and cut.notice not in notices:
-            notices.append(cut.notice)
+        site_plan, program = sited.plan, sited.program
+        notice = site_plan.cut.notice
+        if notice and notice not in notices:
+            notices.append(notice)
     else:
-        cut, placed, program = None, None, catalog.compiled(*optimized.roots)
+        program = catalog.compiled(*optimized.roots)
     columns = result_columns(relation)
     keys = {k.name: n for n, k in enumerate(relation.node.schema.keys)}
     ends = tuple(e.end(catalog.given, keys[name]) for name, e in relation.edges)
@@ -374,8 +375,7 @@ def make_plan(
         catalog.store.version,
         catalog.volatile,
         catalog.files,
-        cut,
-        placed,
+        site_plan,
         columns,
         tuple((c.name, c.dtype.value, None, None, None, None, None) for c in columns),
         catalog.parts(inputs_of(*optimized.roots)),
@@ -443,6 +443,7 @@ def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
     Raises:
         InterfaceError: A name among the disabled rules is no rule.
     """
+    free_tiling.require_numbers(node, "tiles or their keys reach the result")
     settings, sited = catalog.settings, None
     if target_of(settings, catalog.cluster) is ExecutionTarget.SITES:
         check_rules(settings.disabled_rules)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from sqlglot import exp
 
 from einsql.core.bfloat16 import loaded
+from einsql.core.lazy_module import LazyModule
 from einsql.errors import Error
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output, apart
 from einsql.planner.compile import compiled
@@ -29,8 +30,12 @@ from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
     from einsql.planner.tile_plan import TilePlan
+    from einsql.sql.tiles import free_tiling
 
     QueryPlan: TypeAlias = Plan | TilePlan
+
+else:  # imported for queries over tiles only
+    free_tiling = LazyModule("einsql.sql.tiles.free_tiling")
 
 T = TypeVar("T")
 
@@ -232,6 +237,8 @@ def select(ctx: Context, tree: exp.Query) -> tuple[Result, Mapping[str, Fields]]
         Error: The query is invalid, outside the tensor fragment, or fails.
     """
     bound = bind_query(ctx, tree)
+    if isinstance(bound.relation, TileRelation) and free_tiling.is_free(bound.relation):
+        bound = replace(bound, relation=free_tiling.merged_back(bound.relation))
     result = plan_query(ctx, bound).result(bound.inputs, ctx.tick)
     return (result if isinstance(result, Result) else result.tensor()), bound.inputs
 

@@ -6,7 +6,7 @@ Only statements over several sites import this module; it imports the optimizer'
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from einsql.core.lazy_module import LazyModule
@@ -16,9 +16,9 @@ from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Arrays, GraphExecutor
 from einsql.ir.einsum.graph import Roots
 from einsql.ir.spmd.program import Program as Placed
-from einsql.optimizer.decomposition import Decomposition, Floats, Objective, Seconds, decompose
+from einsql.optimizer.decomposition import Floats, Objective, Seconds
 from einsql.optimizer.placement.fuse_steps import joined
-from einsql.optimizer.placement.placement import place
+from einsql.optimizer.site_optimizer import SitePlan, plan_sites
 from einsql.planner.compile import check_domains, compiler, grouping, joining
 from einsql.storage.fields import PlacedFields
 
@@ -29,17 +29,19 @@ else:  # imported for plans on ranks only
     rank_program = LazyModule("einsql.engine.ranks.program")
 
 
-def sited(roots: Roots, settings: Settings) -> tuple[Decomposition, Placed]:
-    """Returns the division of a graph over the sites, and the program of the sites.
+def sited(roots: Roots, settings: Settings) -> SitePlan:
+    """Returns the plan of a graph over the sites of the settings.
 
     Raises:
         Error: See `check_domains`.
     """
     check_domains(*roots)
-    objective = objective_of(settings)
-    cut = decompose(*roots, sites=settings.sites, strategy=settings.strategy, objective=objective)
-    placed, find = place(*roots, cut=cut), grouping(settings)
-    return cut, placed if find is None else joined(placed, (g.nodes for g in find(roots)))
+    objective, disabled = objective_of(settings), settings.disabled_rules
+    plan = plan_sites(roots, settings.sites, settings.strategy, objective, disabled)
+    find = grouping(settings)
+    if find is None:
+        return plan
+    return replace(plan, program=joined(plan.program, (g.nodes for g in find(roots))))
 
 
 def objective_of(settings: Settings) -> Objective:
@@ -58,13 +60,11 @@ class OnSites:
     """A graph over several sites.
 
     Attributes:
-        cut: The division of each operation.
-        placed: The program of the sites.
+        plan: The cuts, the program and the applied rules.
         program: The executor: MPI ranks, or virtual sites in this process.
     """
 
-    cut: Decomposition
-    placed: Placed
+    plan: SitePlan
     program: GraphExecutor
 
 
@@ -85,9 +85,9 @@ def on_sites(
     Raises:
         Error: See `check_domains`.
     """
-    cut, placed = sited(roots, settings)
+    plan = sited(roots, settings)
     schemas = tuple(r.schema for r in roots)
-    return OnSites(cut, placed, _program(placed, schemas, settings, cluster, note))
+    return OnSites(plan, _program(plan.program, schemas, settings, cluster, note))
 
 
 def _program(

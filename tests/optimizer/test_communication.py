@@ -66,7 +66,7 @@ def placed(
     con.execute("SET sites = 1; SET jit = 'never'")
     expected = con.execute(sql).fetchall()
     with monkeypatch.context() as patch:
-        patch.setattr("einsql.planner.sites.decompose", forced(sites, cuts))
+        patch.setattr("einsql.optimizer.site_optimizer.decompose", forced(sites, cuts))
         con.execute(f"SET sites = {sites}")
         rows = con.execute(sql).fetchall()
         # Against the largest value, for what is added may cancel.

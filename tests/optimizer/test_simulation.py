@@ -65,7 +65,7 @@ def programs() -> dict[str, Program]:
 
 
 def _placed(plan: Plan, con: einsql.Connection) -> Program:
-    return plan.placed or sited(plan.optimized.roots, con.settings)[1]
+    return plan.placed or sited(plan.optimized.roots, con.settings).program
 
 
 def random_cluster(pick: Random) -> Topology:

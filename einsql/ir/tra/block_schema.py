@@ -1,4 +1,4 @@
-"""Types of tensor relations: the existing keys, and the shape of the array under each key."""
+"""Types of tensor relations: the existing keys, and the record of arrays under each key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from einsql.core.boxes import split
 from einsql.core.mappings import grouped
-from einsql.core.schema import DType
+from einsql.core.schema import DType, Field
 from einsql.errors import DataError, InternalError, ProgrammingError
 from einsql.ir.einsum.graph import Const, Expr, Label, Param, Value
 from einsql.ir.functions.casts import evaluated, failure_of
@@ -50,18 +50,29 @@ class BlockSchema:
     Attributes:
         bounds: The number of values of each key dimension; keys start at 0.
         dims: The axes of the arrays.
-        dtype: The type of the arrays' elements.
+        fields: The record of arrays under each key, all of one shape.
         existing: The existing keys; None for all keys within the bounds (continuity).
     """
 
     bounds: tuple[int, ...]
     dims: tuple[Dim, ...]
-    dtype: DType
+    fields: tuple[Field, ...]
     existing: frozenset[KeyTuple] | None = None
 
     def __post_init__(self) -> None:
         if self.existing is not None and len(self.existing) == prod(self.bounds):
             object.__setattr__(self, "existing", None)
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the arrays' elements in a relation with one field.
+
+        Raises:
+            InternalError: The relation has several fields.
+        """
+        if len(self.fields) != 1:
+            raise InternalError(f"A relation of {len(self.fields)} fields has no single type")
+        return self.fields[0].dtype
 
     @property
     def is_continuous(self) -> bool:

@@ -15,7 +15,7 @@ from itertools import islice
 import numpy as np
 
 from einsql.core.mappings import grouped
-from einsql.core.schema import DType, Schema
+from einsql.core.schema import DType, Field, Schema
 from einsql.errors import IntegrityError, NotSupportedError, ProgrammingError
 from einsql.ir.einsum.graph import EinSum, Expr
 from einsql.ir.tra.block_schema import (
@@ -44,7 +44,7 @@ def scan_schema(tensor: Schema, cuts: Cuts) -> BlockSchema:
     """
     if len(tensor.fields) != 1 or len(tensor.values) != 1:
         raise NotSupportedError("Scan takes dense tensors with one value column")
-    return _cut("Scan", tensor.shape, cuts, tensor.fields[0].dtype)
+    return _cut("Scan", tensor.shape, cuts, tensor.fields)
 
 
 def repartition_schema(source: BlockSchema, cuts: Cuts) -> BlockSchema:
@@ -55,10 +55,10 @@ def repartition_schema(source: BlockSchema, cuts: Cuts) -> BlockSchema:
         ProgrammingError: The keys do not cut the axes, or the cuts do not fit.
     """
     extents = [c[-1] for c in assembled(source, "Repartition")]
-    return _cut("Repartition", extents, cuts, source.dtype)
+    return _cut("Repartition", extents, cuts, source.fields)
 
 
-def _cut(what: str, extents: Sequence[int], cuts: Cuts, dtype: DType) -> BlockSchema:
+def _cut(what: str, extents: Sequence[int], cuts: Cuts, fields: tuple[Field, ...]) -> BlockSchema:
     if len(cuts) != len(extents):
         raise ProgrammingError(
             f"{what} is given {len(cuts)} cuts for an array of rank {len(extents)}",
@@ -77,7 +77,7 @@ def _cut(what: str, extents: Sequence[int], cuts: Cuts, dtype: DType) -> BlockSc
                 hint=f"Cut it into at most {max(1, extent)} parts.",
             )
     dims = tuple(Dim(sizes(c), n) for n, c in enumerate(cuts))
-    return BlockSchema(tuple(len(c) - 1 for c in cuts), dims, dtype)
+    return BlockSchema(tuple(len(c) - 1 for c in cuts), dims, fields)
 
 
 def assembled(source: BlockSchema, what: str) -> Cuts:
@@ -152,7 +152,7 @@ def join_schema(
         [d if d.key is None else Dim(d.extents, places[d.key]) for d in source.dims]
         for source, places in zip(sources, keys, strict=True)
     ]
-    joined = BlockSchema(bounds, (), sources[0].dtype, existing)
+    joined = BlockSchema(bounds, (), (), existing)
     return _applied("Join", joined, operand_dims, [s.dtype for s in sources], kernel)
 
 
@@ -218,7 +218,7 @@ def _applied(
     dims = tuple(
         label_dims[k] if k in label_dims else Dim((kernel.axis(k).extent,)) for k in kernel.keys
     )
-    return BlockSchema(keys.bounds, dims, kernel.outputs[0].dtype, keys.existing)
+    return BlockSchema(keys.bounds, dims, kernel.schema.fields, keys.existing)
 
 
 def _same_extents(what: str, label: str, a: Dim, b: Dim, schema: BlockSchema) -> None:
@@ -250,7 +250,7 @@ def aggregate_schema(source: BlockSchema, group_by: tuple[int, ...], reduce: str
         dims = tuple(
             d if d.key is None else Dim(d.extents, group_by.index(d.key)) for d in source.dims
         )
-        return BlockSchema(bounds, dims, source.dtype)
+        return BlockSchema(bounds, dims, source.fields)
     keys = source.key_array()[:, list(group_by)]
     return _regrouped("Aggregate", source, keys, bounds)
 
@@ -311,7 +311,7 @@ def filter_schema(source: BlockSchema, condition: Expr) -> BlockSchema:
         )
     keys = source.key_array()
     kept = map(tuple, keys[over_keys(condition, keys)].tolist())
-    return BlockSchema(source.bounds, source.dims, source.dtype, frozenset(kept))
+    return BlockSchema(source.bounds, source.dims, source.fields, frozenset(kept))
 
 
 def tile_schema(source: BlockSchema, dim: int, size: int) -> BlockSchema:
@@ -335,7 +335,7 @@ def tile_schema(source: BlockSchema, dim: int, size: int) -> BlockSchema:
     new = np.array(keys, np.int64).reshape(len(keys), len(bounds))
     cut = _dim("Tile", dim, new, np.array(extents, np.int64), bounds)
     dims = tuple(cut if n == dim else d for n, d in enumerate(source.dims))
-    return BlockSchema(bounds, dims, source.dtype, frozenset(keys))
+    return BlockSchema(bounds, dims, source.fields, frozenset(keys))
 
 
 def tiles_of(extent: int, size: int) -> int:
@@ -376,7 +376,7 @@ def stack_schema(source: BlockSchema, key: int, dim: int) -> BlockSchema:
     dims = tuple(
         _dim("Stack", n, new, np.array(e, np.int64), bounds) for n, e in enumerate(extents)
     )
-    return BlockSchema(bounds, dims, source.dtype, frozenset(groups))
+    return BlockSchema(bounds, dims, source.fields, frozenset(groups))
 
 
 def without(key: KeyTuple, n: int) -> KeyTuple:
@@ -393,7 +393,7 @@ def _regrouped(
         _dim(what, n, new, np.array([d.at(k) for k in old], np.int64), bounds)
         for n, d in enumerate(source.dims)
     )
-    return BlockSchema(bounds, dims, source.dtype, frozenset(map(tuple, new.tolist())))
+    return BlockSchema(bounds, dims, source.fields, frozenset(map(tuple, new.tolist())))
 
 
 def _dim(

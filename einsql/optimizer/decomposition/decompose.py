@@ -79,7 +79,11 @@ class Decomposition:
 
 
 def decompose(
-    *roots: Node, sites: int, strategy: str = "eindecomp", objective: Objective = FLOATS
+    *roots: Node,
+    sites: int,
+    strategy: str = "eindecomp",
+    objective: Objective = FLOATS,
+    disabled: frozenset[str] = frozenset(),
 ) -> Decomposition:
     """Cuts every operation of a graph.
 
@@ -89,13 +93,15 @@ def decompose(
         strategy: A name in STRATEGIES; `data` takes a label, `data:batch`. If it does not
             apply, `eindecomp` cuts.
         objective: The objective to minimise, with its memory limit.
+        disabled: Names of rules that no cut may imply, unless each of an operation's does.
 
     Raises:
         InterfaceError: There is no such strategy.
         OperationalError: Optimality was requested and not proven in time, or an operation
             takes more memory than the objective allows.
     """
-    return cut_problem(problem_of(*roots, sites=sites), sites, strategy, objective)
+    problem = problem_of(*roots, sites=sites, disabled=disabled)
+    return cut_problem(problem, sites, strategy, objective)
 
 
 def cut_problem(
@@ -111,6 +117,30 @@ def cut_problem(
         notice = f"The strategy {strategy} {reason} in this statement; eindecomp cuts it"
         strategy = "eindecomp"
         schedules = STRATEGIES[strategy].choose(problem, sites, "", objective)
+    return decomposition(published, schedules, sites, strategy, objective, notice)
+
+
+def decomposition(
+    published: Problem,
+    schedules: Schedules,
+    sites: int,
+    strategy: str,
+    objective: Objective,
+    notice: str = "",
+) -> Decomposition:
+    """The decomposition by schedules that were chosen before.
+
+    Args:
+        published: The problem with publishing vertices.
+        schedules: The schedules of the other vertices.
+        sites: p, the number of sites.
+        strategy: The strategy that chose them.
+        objective: The objective of their cost.
+        notice: As in `Decomposition`.
+
+    Raises:
+        OperationalError: A cell takes more memory than the objective allows.
+    """
     schedules, cost = completed(published, schedules, sites, objective)
     cuts = _cuts(published, schedules, sites, objective)
     return Decomposition(strategy, sites, cuts, cost, notice)

@@ -18,6 +18,7 @@ from einsql.ir.einsum.flops import effort_at_point
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Node, Value, walk
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import tuple_bytes, with_state
+from einsql.optimizer.decomposition.products import CutRule, Roles
 
 PRODUCT_AND_SUM = Effort(2)
 """The operations of one point of a contraction."""
@@ -74,6 +75,7 @@ class Vertex:
         stored: True for a vertex that represents a stored tensor with fixed sites.
         holders: The number of sites that store parts of a stored tensor; 0 if each tile of
             its cut has a separate site.
+        disabled: Names of rules that no vector may imply.
     """
 
     name: str
@@ -94,6 +96,13 @@ class Vertex:
     fixed: tuple[int | None, ...] = ()
     stored: bool = False
     holders: int = 0
+    disabled: frozenset[str] = frozenset()
+
+    @property
+    def roles(self) -> Roles:
+        """The roles of the labels, which determine the rules that a vector implies."""
+        operands = (frozenset(a for a in u.axes if a is not None) for u in self.uses)
+        return Roles(self.contraction, frozenset(self.reduced), tuple(operands))
 
     @property
     def computes(self) -> bool:
@@ -128,7 +137,7 @@ class Problem:
         return pairs
 
 
-def problem_of(*roots: Node, sites: int = MANY) -> Problem:
+def problem_of(*roots: Node, sites: int = MANY, disabled: frozenset[str] = frozenset()) -> Problem:
     """The decomposition problem of a graph.
 
     Operations are named r0, r1, … in the graph's order. A stored tensor with fixed sites is a
@@ -140,13 +149,17 @@ def problem_of(*roots: Node, sites: int = MANY) -> Problem:
         sites: The number of sites, and the limit of calls that hints may request. A hint of
             one query block that exceeds it is refused earlier. Where several blocks became
             one operation, the operation's own hint has priority, and excess parts are ignored.
+        disabled: Names of rules that no cut may imply.
     """
+    disabled &= frozenset(CutRule)
     vertices: list[Vertex] = []
     numbers: dict[int, int] = {}
     operations = 0
     for node in walk(*roots):
         if isinstance(node, EinSum):
             vertex = _vertex(node, f"r{operations}", numbers, sites)
+            if disabled:
+                vertex = replace(vertex, disabled=disabled)
             operations += 1
         elif not node.settled or _everywhere(node, sites):
             continue

@@ -23,6 +23,7 @@ from einsql.optimizer.decomposition.named import (
 from einsql.optimizer.decomposition.objective import Objective, fits
 from einsql.optimizer.decomposition.paper import paper_candidates, solve_paper
 from einsql.optimizer.decomposition.problem import Problem, with_published
+from einsql.optimizer.decomposition.products import rules_of
 from einsql.optimizer.decomposition.refinement import refine
 from einsql.optimizer.decomposition.schedules import (
     InapplicableError,
@@ -141,6 +142,7 @@ def _full(
         if all(
             (few < 0 or few <= s.calls * s.copies <= sites)
             and fits(v, s.vector[None, :], objective.memory)[0]
+            and v.disabled.isdisjoint(rules_of(v.roles, s.vector))
             for v, few, s in zip(problem.vertices, least, schedules, strict=True)
         )
     ]

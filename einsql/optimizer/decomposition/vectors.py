@@ -9,6 +9,7 @@ from math import isqrt, prod
 import numpy as np
 
 from einsql.optimizer.decomposition.problem import Vertex
+from einsql.optimizer.decomposition.products import Roles, allowed
 
 
 @lru_cache(maxsize=4096)
@@ -52,9 +53,30 @@ def viable(v: Vertex, p: int, *, exactly: bool) -> np.ndarray:
             otherwise any divisor of that number, most first. Labels with fixed parts keep
             them, and the other labels share the remaining factor of p.
     """
-    if v.fixed:
-        return _around_fixed(p, v.extents, v.fixed, exactly)
-    return _viable(p, v.extents, exactly)
+    if v.disabled:
+        return _allowed(p, v.extents, v.fixed, exactly, v.roles, v.disabled)
+    return _unrestricted(p, v.extents, v.fixed, exactly)
+
+
+def _unrestricted(
+    p: int, extents: tuple[int, ...], fixed: tuple[int | None, ...], exactly: bool
+) -> np.ndarray:
+    """The viable vectors of an operation without disabled rules."""
+    return _around_fixed(p, extents, fixed, exactly) if fixed else _viable(p, extents, exactly)
+
+
+@lru_cache(maxsize=4096)  # equal operations share one array
+def _allowed(
+    p: int,
+    extents: tuple[int, ...],
+    fixed: tuple[int | None, ...],
+    exactly: bool,
+    roles: Roles,
+    disabled: frozenset[str],
+) -> np.ndarray:
+    """The viable vectors that imply no disabled rule."""
+    vectors = _unrestricted(p, extents, fixed, exactly)
+    return np.asarray(vectors[allowed(roles, vectors, disabled)])
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.errors import ProgrammingError
-from einsql.ir.einsum.graph import TRUE, Input
+from einsql.ir.einsum.graph import TRUE, Input, PartInput
 from einsql.ir.einsum.intervals import interval
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import equal_cuts, sizes
@@ -20,6 +20,7 @@ from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.select import SelectBinder
 from einsql.sql.parser.positions import position, positioned
 from einsql.sql.scope.relation import Column, Relation, TileColumn, TileRelation, deduplicated
+from einsql.sql.tiles.free_tiling import FreeTensor, is_free, merged_back
 
 TILE = "tile"
 """The name of the column of arrays."""
@@ -40,7 +41,7 @@ def bind_function(query: Binder, call: exp.Anonymous) -> Relation | TileRelation
         source = _source(query, call.expressions[0], name.upper())
         counts = [_count(query, arg, name.upper()) for arg in call.expressions[1:]]
         if name == "tiles":
-            return _tiles(query, source, counts)
+            return _tiles(query, source, counts, call)
         if isinstance(source, Relation):
             raise ProgrammingError(
                 f"{name.upper()} takes tiles, not elements", hint="TILES(…) cuts a tensor."
@@ -76,7 +77,9 @@ def _count(query: Binder, arg: exp.Expr, name: str) -> int:
 # ---- TILES
 
 
-def _tiles(query: Binder, source: Relation | TileRelation, parts: list[int]) -> TileRelation:
+def _tiles(
+    query: Binder, source: Relation | TileRelation, parts: list[int], call: exp.Anonymous
+) -> TileRelation:
     if isinstance(source, TileRelation):
         _check_parts(parts, source.keys)
         node = ra.repartition(source.node, parts) if parts else source.node
@@ -84,10 +87,20 @@ def _tiles(query: Binder, source: Relation | TileRelation, parts: list[int]) -> 
     names = [c.name for c in source.columns if c.key is not None]
     _check_parts(parts, names)
     tensor = _tensor(query, source)
+    if names and not parts:
+        tensor = _free(tensor, source, call)
     cuts = equal_cuts("TILES", tensor.schema.shape, parts or [1] * len(names))
     columns = deduplicated([*names, TILE])
     keys = [TileColumn(name, n) for n, name in enumerate(columns[:-1])]
     return TileRelation(ra.Scan(tensor, cuts), (*keys, TileColumn(columns[-1])))
+
+
+def _free(tensor: Input, source: Relation, call: exp.Anonymous) -> FreeTensor:
+    """The tensor whose tiling the optimizer chooses."""
+    if isinstance(tensor, PartInput) and len(source.node.schema.fields) == 1:  # without flags
+        keys = {c.key: c.name for c in source.columns if c.key is not None}
+        return FreeTensor.of(source.node, keys, position(call))
+    return FreeTensor.of(tensor, {k.name: k.name for k in tensor.schema.keys}, position(call))
 
 
 def _check_parts(parts: Sequence[int], keys: Sequence[str]) -> None:
@@ -145,6 +158,8 @@ def _tile(source: TileRelation, numbers: list[int]) -> TileRelation:
 def _elements(query: Binder, source: TileRelation, numbers: list[int]) -> Relation:
     if numbers:
         raise ProgrammingError("ELEMENTS takes tiles alone")
+    if is_free(source):
+        return merged_back(source)
     cuts = assembled(source.node.schema, "ELEMENTS")
     extents = [sum(sizes(c)) for c in cuts]
     names = deduplicated([*source.keys, VALUE])

@@ -30,6 +30,7 @@ from einsql.sql.parser.positions import position, positioned, unsupported
 from einsql.sql.scope.relation import TileColumn, TileRelation, deduplicated
 from einsql.sql.scope.scope import Scope
 from einsql.sql.tiles.calls import Calls, aggregates
+from einsql.sql.tiles.free_tiling import require_one_kind
 from einsql.sql.tiles.kernels import Leaf, Leaves
 from einsql.sql.tiles.keys import KeyDomain, filtered, over_positions
 from einsql.sql.tiles.sources import TileFrom
@@ -84,6 +85,7 @@ class TileSelect:
             )
         self.select = select
         bind_from(TileFrom(self.query, self), select)
+        require_one_kind([leaf.node for leaf in self.leaves.all])
         self.select = select = self.query.macros.expanded(self, select)
         self.items = expand(select, self.scope)
         where = select.args.get("where")

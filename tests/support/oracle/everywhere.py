@@ -146,7 +146,8 @@ def _run(
 ) -> tuple[str, int, str]:
     """Runs a plan in one way: what is wrong, the bytes it sent, and the strategy that cut."""
     root = plan.optimized.root
-    cut, placed = sited((root,), settings)
+    site_plan = sited((root,), settings)
+    cut, placed = site_plan.cut, site_plan.program
     program = SiteProgram(placed, [root.schema], compiler(settings))
     (fields,), measure = program.measured(inputs, lambda done: None)
     sent = sum(measure.sent)

@@ -1,0 +1,229 @@
+"""Plans graphs for several sites: cuts, placement, and the product rules that improve both.
+
+EinDecomp chooses the cuts, placement the sites. The cut of a contraction implies an algorithm of
+the product (BMM, CPMM, RMM or 3D of TRA §4.2). EinDecomp's count bounds the floats that move;
+the placed program sends an exact number of bytes. So each product rule is tried on the placed
+program: another cut of the contraction that implies the rule, if it costs no more in the measure
+of the cuts and less when placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsql.ir.einsum.graph import Roots
+from einsql.ir.spmd.program import Program
+from einsql.optimizer.decomposition import Decomposition, Objective, Seconds, decompose
+from einsql.optimizer.decomposition.decompose import decomposition
+from einsql.optimizer.decomposition.model import cost_key, free_candidates
+from einsql.optimizer.decomposition.problem import problem_of, with_published
+from einsql.optimizer.decomposition.products import PRODUCTS, CutRule, implied, rules_of
+from einsql.optimizer.decomposition.schedules import Schedule, Schedules, completed
+from einsql.optimizer.placement.placement import place
+from einsql.optimizer.simulation.prediction import predict
+
+MOST_PLACED = 3
+"""The maximum of alternatives of a statement that are placed; each takes as long as the first."""
+MOST_STEPS = 1024
+"""The maximum of program steps of these alternatives together, except that one is always placed."""
+SLACK = 1.1
+"""The factor by which the estimate of an alternative may exceed that of the cut, in seconds.
+
+The estimate assumes a placement that may not exist; the placed program decides.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CutStep:
+    """One application of a product rule.
+
+    Attributes:
+        rule: The rule.
+        operations: The operations whose cut changed, as EXPLAIN names them; equal ones together.
+        old: The parts of the first operation's labels before.
+        new: The parts after.
+        before: Bytes that cross sites before.
+        after: Bytes that cross sites after.
+    """
+
+    rule: CutRule
+    operations: tuple[str, ...]
+    old: dict[str, int]
+    new: dict[str, int]
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class SitePlan:
+    """A graph planned for several sites.
+
+    Attributes:
+        cut: The cuts.
+        program: The program of the sites.
+        trace: The rules that changed a cut, in order.
+        implied: The rules whose outcome the cuts imply, with the operations.
+    """
+
+    cut: Decomposition
+    program: Program
+    trace: tuple[CutStep, ...]
+    implied: tuple[tuple[CutRule, tuple[str, ...]], ...]
+
+
+def plan_sites(
+    roots: Roots, sites: int, strategy: str, objective: Objective, disabled: frozenset[str]
+) -> SitePlan:
+    """Cuts a graph, places it, and applies the product rules that make the placed program cheaper.
+
+    Args:
+        roots: The roots of the graph.
+        sites: The number of sites.
+        strategy: As in `decompose`; rules act on the cuts of `eindecomp`.
+        objective: The measure.
+        disabled: Names of rules to leave out; no cut implies one of them if others exist.
+
+    Raises:
+        InterfaceError: There is no such strategy.
+        OperationalError: See `decompose`.
+    """
+    cut = decompose(*roots, sites=sites, strategy=strategy, objective=objective, disabled=disabled)
+    improving = _Improving(roots, cut, objective, disabled)
+    if cut.strategy == "eindecomp":
+        improving.apply_rules()
+    return improving.plan()
+
+
+class _Improving:
+    """The product rules on one graph."""
+
+    def __init__(
+        self, roots: Roots, cut: Decomposition, objective: Objective, disabled: frozenset[str]
+    ) -> None:
+        self.roots, self.objective, self.disabled = roots, objective, disabled
+        self.sites = cut.sites
+        self.problem = problem_of(*roots, sites=cut.sites, disabled=disabled)
+        self.published = with_published(self.problem)
+        self.best = cut, place(*roots, cut=cut)
+        self.trace: list[CutStep] = []
+
+    def plan(self) -> SitePlan:
+        """The best plan so far."""
+        cut, program = self.best
+        implied_by: dict[CutRule, list[str]] = {}
+        for v, s in zip(self.problem.vertices, self._schedules(), strict=True):
+            for rule in rules_of(v.roles, s.vector) if v.computes else ():
+                implied_by.setdefault(rule, []).append(v.name)
+        rules = tuple((rule, tuple(names)) for rule, names in implied_by.items())
+        return SitePlan(cut, program, tuple(self.trace), rules)
+
+    def apply_rules(self) -> None:
+        """Places the cheapest alternatives, and keeps those that are cheaper."""
+        if self.best[1].bytes_sent == 0:
+            return
+        alternatives = sorted(self._alternatives(), key=lambda a: a.estimate)
+        count = max(1, min(MOST_PLACED, MOST_STEPS // len(self.best[1].steps)))
+        for alternative in alternatives[:count]:
+            self._try(alternative)
+
+    def _schedules(self) -> Schedules:
+        """The schedules of the best cuts."""
+        cuts = iter(self.best[0].cuts)
+        schedules: Schedules = []
+        for v in self.problem.vertices:
+            if v.stored:
+                schedules.append(Schedule(np.array(v.fixed, np.int64)))
+                continue
+            cut = next(cuts)
+            schedules.append(Schedule(np.array([cut.parts[x] for x in v.labels]), cut.copies))
+        return schedules
+
+    def _try(self, alternative: _Alternative) -> None:
+        cut, program = self.best
+        schedules = self._schedules()
+        first = alternative.vertices[0]
+        old = schedules[first].vector
+        for n in alternative.vertices:
+            schedules[n] = Schedule(alternative.vector)
+        new = decomposition(self.published, schedules, self.sites, cut.strategy, self.objective)
+        placed = place(*self.roots, cut=new)
+        if placed.bytes_sent >= program.bytes_sent:
+            return  # the rules are about moves, and a prediction takes longer than a placement
+        if self._measure(new, placed) < self._measure(cut, program):
+            self.best = new, placed
+            v = self.problem.vertices[first]
+            self.trace.append(
+                CutStep(
+                    alternative.rule,
+                    tuple(self.problem.vertices[n].name for n in alternative.vertices),
+                    dict(zip(v.labels, old.tolist(), strict=True)),
+                    dict(zip(v.labels, alternative.vector.tolist(), strict=True)),
+                    program.bytes_sent,
+                    placed.bytes_sent,
+                )
+            )
+
+    def _measure(self, cut: Decomposition, program: Program) -> tuple[float, float]:
+        """The cost of a plan: EinDecomp's floats, or seconds of the placed program; then bytes."""
+        if isinstance(self.objective, Seconds):
+            return sum(predict(program, self.objective.machine).seconds), program.bytes_sent
+        return round(cut.cost), program.bytes_sent
+
+    def _alternatives(self) -> Iterator[_Alternative]:
+        """For each contraction and rule the best other vector by the estimate."""
+        objective = self.objective
+        schedules, _ = completed(self.published, self._schedules(), self.sites, objective)
+        readers = self.published.readers
+        free = free_candidates(self.sites, objective.exactly, objective.memory)
+        numbers = [n for n, v in enumerate(self.published.vertices) if not v.publishes]
+        groups: dict[object, list[int]] = {}
+        for position, n in enumerate(numbers):
+            v, own = self.published.vertices[n], schedules[n]
+            if v.computes and v.contraction and not v.fixed and own.copies == 1:
+                groups.setdefault((cost_key(v), own.vector.tobytes()), []).append(position)
+        slack = SLACK if isinstance(objective, Seconds) else 1 + 1e-12
+        for members in groups.values():
+            n = numbers[members[0]]
+            v, own = self.published.vertices[n], schedules[n]
+            states = np.unique(np.concatenate([free(v), own.vector[None]]), axis=0)
+            costs = objective.vertex(v, states)
+            for use in v.uses:
+                if use.producer is not None:
+                    source = self.published.vertices[use.producer]
+                    row = objective.made(source, schedules[use.producer].vector[None])
+                    costs = costs + objective.repartition(use, row, objective.used(use, states))[0]
+            for m, k in readers[n]:
+                use = self.published.vertices[m].uses[k]
+                column = objective.used(use, schedules[m].vector[None])
+                views = objective.made(v, states)
+                costs = costs + objective.repartition(use, views, column)[:, 0]
+            is_own = (states == own.vector).all(axis=1)
+            limit = float(costs[is_own][0]) * slack
+            rules = implied(v.roles, states)
+            for rule in PRODUCTS:
+                if rule in self.disabled or rule not in rules:
+                    continue
+                possible = rules[rule] & ~is_own & (costs <= limit)
+                if possible.any():
+                    best = int(np.where(possible, costs, np.inf).argmin())
+                    yield _Alternative(rule, tuple(members), states[best], float(costs[best]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Alternative:
+    """Another cut of equal contractions.
+
+    Attributes:
+        rule: The rule whose outcome the cut implies.
+        vertices: The numbers of the contractions.
+        vector: int64 (labels,), the parts of each label.
+        estimate: The objective's estimate for one of them, with its operands and readers.
+    """
+
+    rule: CutRule
+    vertices: tuple[int, ...]
+    vector: np.ndarray
+    estimate: float
