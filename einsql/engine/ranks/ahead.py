@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from einsql.core.big_stack import statement_thread
-from einsql.engine.ranks.call import Call
+from einsql.engine.ranks.call import Call, Tick
 
 MOST = 64
 """Greatest number of unanswered runs: more hide no more time, and all are repeated on a failure."""
@@ -43,6 +43,7 @@ class Ahead:
         begun: The number of runs that were started since `reset`.
         done: The number of these that all ranks have completed, in order.
         allowed: Whether runs may start ahead.
+        stopping: The exception that cancels all runs, in whichever thread takes their answers.
         error: The error of a run; no call is possible until `reset`.
         lost: Whether ranks have ended.
     """
@@ -50,6 +51,7 @@ class Ahead:
     def __init__(self) -> None:
         self.owner = self.begun = self.done = 0
         self.allowed = False
+        self.stopping: BaseException | None = None
         self.error: BaseException | None = None
         self.lost = False
         self.calls: dict[int, Call] = {}
@@ -134,10 +136,15 @@ class Ahead:
             if run.call.apart:
                 raise
 
-    def stop(self, reason: BaseException) -> None:
-        """Cancels all runs."""
-        if self._runs and self._runs[0].call.stopped is None:
-            self._runs[0].call.stop(reason)
+    def checked(self, tick: Tick) -> Tick:
+        """Returns the tick of a run, which also raises `stopping`."""
+
+        def check(fraction: float) -> None:
+            if self.stopping is not None:
+                raise self.stopping
+            tick(fraction)
+
+        return check
 
     def drop(self, reason: BaseException) -> None:
         """Drops all runs, because the ranks have ended."""
@@ -147,5 +154,5 @@ class Ahead:
 
     def reset(self) -> None:
         """Forgets all runs and their error."""
-        self.error, self.lost = None, False
+        self.error, self.stopping, self.lost = None, None, False
         self.begun = self.done = 0

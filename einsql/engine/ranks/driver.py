@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any, Self
 
 import numpy as np
 
 from einsql.core import forks
+from einsql.core.big_stack import statement_thread
 from einsql.engine.cancellation import AheadError, watch
 from einsql.engine.ranks.ahead import Ahead, Started
 from einsql.engine.ranks.call import GLANCE, STUBBORN, Call, Gone, Stubborn, Tick
@@ -60,6 +61,7 @@ class Cluster:
         self._released: list[Handle] = []
         self._forgotten: list[int] = []
         self._busy = threading.RLock()
+        self._leading = threading.Lock()
         self._job: Processes | None = None
         self._groups: weakref.WeakSet[Group] = weakref.WeakSet()
         forks.register(self)
@@ -68,7 +70,7 @@ class Cluster:
     def forked(self, refusal: forks.Refusal) -> None:
         """Prepares a forked child, which must not send to the ranks when it exits."""
         self._refusal = refusal
-        self._busy = threading.RLock()
+        self._busy, self._leading = threading.RLock(), threading.Lock()
         if self._job is not None:
             self._end.detach()
 
@@ -159,7 +161,7 @@ class Cluster:
         """
         tick = tick or watch()
         with self._alone(tick):
-            self.hear(all_runs=True)
+            self._hear(all_runs=True)
             with deferred() as interrupted:
                 job = self._running(interrupted)
                 call = Call(job, next(self._numbers), commands, tick, interrupted, into or {})
@@ -171,16 +173,17 @@ class Cluster:
 
     def lead(self) -> bool:
         """Makes this thread the only one that may start runs ahead; False if another one may."""
-        with self._alone(watch()):
-            if self.ahead.owner:
-                return False
-            self.ahead.owner = threading.get_ident()
-            return True
+        if not self._leading.acquire(blocking=False):
+            return False
+        self.ahead.owner = statement_thread()
+        return True
 
     def follow(self) -> None:
         """Ends what `lead` has begun."""
+        self.finish()
         self.ahead.reset()
         self.ahead.owner = 0
+        self._leading.release()
 
     @property
     def starts_ahead(self) -> bool:
@@ -201,23 +204,24 @@ class Cluster:
         """
         ahead = self.ahead
         with self._alone(tick):
-            self.hear(at_once=not ahead.is_full)
+            self._hear(at_once=not ahead.is_full)
             with deferred() as interrupted:
                 job, after = self._running(interrupted), ahead.latest
                 number = next(self._numbers)
-                call = Call(job, number, commands, tick, interrupted, None, ahead.calls)
+                check = ahead.checked(tick)
+                call = Call(job, number, commands, check, interrupted, None, ahead.calls)
                 ahead.add(Started(call, heard, nbytes))
                 with self._hearing(job):
                     if job.ended():
                         raise Gone
                     call.tell(*self._unused(everybody=True), after)
             if call.stopped is not None:
-                ahead.stop(call.stopped)
+                ahead.stopping = call.stopped
             if call.stopped is not None or ahead.error is not None:
-                self.hear(all_runs=True)
+                self._hear(all_runs=True)
 
     def hear(self, *, all_runs: bool = False, at_once: bool = False) -> None:
-        """Takes the answers to runs that have started ahead, in order.
+        """Takes the answers to the runs that this thread's statement has started ahead, in order.
 
         Args:
             all_runs: Whether to wait for all runs, not only for the oldest.
@@ -226,11 +230,28 @@ class Cluster:
         Raises:
             AheadError: A run failed or was cancelled; it and all later runs have no results.
         """
+        if self.ahead.is_own and len(self.ahead):
+            with self._alone(watch()):
+                self._hear(all_runs=all_runs, at_once=at_once)
+        elif self.ahead.is_own and self.ahead.error is not None:
+            raise AheadError(self.ahead.error) from None
+
+    def finish(self, reason: BaseException | None = None) -> None:
+        """Waits for all runs that have started ahead, also after an error.
+
+        Args:
+            reason: The exception that cancels them; None to let them end.
+        """
+        self.ahead.stopping = self.ahead.stopping or reason
+        if len(self.ahead):
+            with self._alone(None), suppress(AheadError):
+                self._hear(all_runs=True)
+
+    def _hear(self, *, all_runs: bool = False, at_once: bool = False) -> None:
         ahead = self.ahead
-        with self._alone(watch()):
-            if len(ahead) and self._job is not None:
-                with deferred() as interrupted, self._hearing(self._job):
-                    ahead.hear(interrupted, all_runs=all_runs, at_once=at_once)
+        if len(ahead) and self._job is not None:
+            with deferred() as interrupted, self._hearing(self._job):
+                ahead.hear(interrupted, all_runs=all_runs, at_once=at_once)
         if ahead.error is not None and ahead.is_own:
             raise AheadError(ahead.error) from None
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from einsql.core.schema import DType
-from einsql.engine.cancellation import AheadError, reason_of
+from einsql.engine.cancellation import reason_of
 from einsql.errors import (
     DataError,
     Error,
@@ -277,10 +277,7 @@ class _Run:
             return None
         ahead, reason = cluster.ahead, reason_of(error)
         cancelled = isinstance(reason, InterruptedError) or not isinstance(reason, Error)
-        if cancelled:
-            ahead.stop(reason)
-        with suppress(AheadError):
-            cluster.hear(all_runs=True)
+        cluster.finish(reason if cancelled else None)
         self._end_completed(ahead.done)
         failed, lost = ahead.begun > ahead.done, ahead.lost
         first = self._begun[0].number if self._begun else n
