@@ -17,7 +17,7 @@ from einsql.engine.cancellation import AheadError, watch
 from einsql.engine.ranks.ahead import Ahead, Started
 from einsql.engine.ranks.call import GLANCE, STUBBORN, Call, Gone, Stubborn, Tick
 from einsql.engine.ranks.framing import send
-from einsql.engine.ranks.groups import Group, Lease
+from einsql.engine.ranks.groups import Group, Lease, Leases
 from einsql.engine.ranks.interrupts import deferred
 from einsql.engine.ranks.messages import Command, Decline, Handle, Hello, Order, Shutdown
 from einsql.engine.ranks.processes import Processes
@@ -38,6 +38,7 @@ class Cluster:
     Attributes:
         ranks: The number of ranks.
         ahead: The unanswered runs.
+        movers: Programs that move tiles, by the placements before and after.
     """
 
     def __init__(self, start: Callable[[Callable[[], None]], Processes]) -> None:
@@ -54,12 +55,12 @@ class Cluster:
         self.ranks = 0
         self._start = start
         self.ahead = Ahead()
+        self.movers: dict[object, object] = {}
         self._users = 0
         self._refusal: Callable[[], Error] | None = None
         self._hearers: list[weakref.WeakMethod[Callable[[RanksLost], None]]] = []
         self._numbers = count(1)
-        self._released: list[Handle] = []
-        self._forgotten: list[int] = []
+        self._tiles, self._plans = Leases(), Leases()
         self._busy = threading.RLock()
         self._leading = threading.Lock()
         self._job: Processes | None = None
@@ -103,20 +104,18 @@ class Cluster:
 
     def tiles(self) -> Lease:
         """Returns a new handle for tiles that ranks will create."""
-        return self._lease(self._released)
+        return self._lease(self._tiles)
 
     def plan(self) -> Lease:
         """Returns a new handle for a program."""
-        return self._lease(self._forgotten)
+        return self._lease(self._plans)
 
-    def _lease(self, unused: list[int]) -> Lease:
+    def _lease(self, kind: Leases) -> Lease:
         if self._job is None:
             with self._busy:
                 self._running()
         self._running()  # need not wait for the call of another connection
-        lease = Lease(next(self._numbers), self._group)
-        weakref.finalize(lease, unused.append, lease.number)
-        return lease
+        return kind.new(next(self._numbers), self._group)
 
     def knows(self, lease: Lease) -> bool:
         """Whether the handle was created for the present ranks."""
@@ -307,9 +306,7 @@ class Cluster:
         """Returns handles that the ranks may release; none unless all ranks get a message."""
         if not everybody:
             return (), ()
-        released, forgotten = tuple(self._released), tuple(self._forgotten)
-        del self._released[: len(released)], self._forgotten[: len(forgotten)]
-        return released, forgotten
+        return self._tiles.unused(), self._plans.unused()
 
     # ---- start and end of the ranks
 

@@ -19,24 +19,31 @@ from einsql.engine.ranks.call import Tick
 from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.groups import Lease
 from einsql.engine.ranks.messages import Command, Kept, Run, Sent, Ship, Slice, Source
-from einsql.engine.ranks.shipping import covers, detached
-from einsql.engine.ranks.storage import Holders, count, fetch, reads, renamed_terms
-from einsql.engine.ranks.tile_store import nbytes as bytes_of
+from einsql.engine.ranks.shipping import Distribution, detached, distribution_of, is_light
+from einsql.engine.ranks.storage import count, fetch, reads, renamed_terms
+from einsql.engine.ranks.versions import VersionedFields
 from einsql.engine.ranks.windows import CacheableFields, cacheable_tiles, tiles_of_whole
-from einsql.engine.spmd_executor import ALONG, combined_measure, sliced
+from einsql.engine.spmd_executor import combined_measure, sliced
 from einsql.engine.step import Arrays, GraphExecutor, Measure
-from einsql.errors import OperationalError, RanksLost
+from einsql.errors import RanksLost
 from einsql.ir.einsum.graph import Input
-from einsql.ir.layout import Tiles, ranks_of
+from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Exchange, Load, Program
-from einsql.storage.fields import LocalFields, PlacedFields, Term, WindowFields, count_keys
+from einsql.storage.fields import LocalFields, Term, WindowFields, count_keys
 from einsql.storage.files import FileFields
 
 Keep = Callable[[str, Arrays, "RankFields"], None]
 """Callback for an input that ranks cache: its name, its fields, and its fields on the ranks."""
 
 
-class RankFields(PlacedFields):
+_MOVED = "#"
+"""The input of a program that moves tiles."""
+
+MOST_MOVERS = 64
+"""Greatest number of programs that move tiles which a session keeps for the next step of a loop."""
+
+
+class RankFields(VersionedFields):
     """Fields of a relation whose tiles are on ranks; reading a field fetches it."""
 
     def __init__(
@@ -62,17 +69,11 @@ class RankFields(PlacedFields):
             origin: The same arrays in this process, or None.
             title: The tensor's name, for messages.
         """
-        self.cluster = cluster
-        self.lease = lease
-        self.schema = schema
-        self.tiles = tiles
-        self.sites = sites
-        self.names = names or {f.name: f.name for f in schema.fields}
+        super().__init__(cluster, lease, schema, tiles, sites, names)
         self.origin = origin
         self.title = title
         self.small: Mapping[str, np.ndarray] = {}
         self._known: dict[str, ReferenceType[np.ndarray]] = {}
-        self._versions = [(tiles, sites, lease, self.names)]
 
     def __getitem__(self, name: str) -> np.ndarray:
         if self.origin is not None:
@@ -90,7 +91,7 @@ class RankFields(PlacedFields):
         Args:
             tiles: One copy, by the names of the fields in this process; empty for large tiles.
         """
-        self.pending = False
+        self.known()
         if not tiles:
             return
         bounds = self._whole()
@@ -130,12 +131,18 @@ class RankFields(PlacedFields):
         """
         if self.tiles.equals(replace(tiles, layout=self.tiles.layout)):
             return self
-        source = Input("#", self.schema)
-        absent = np.full((len(tiles.sites), 2), -1)
-        steps = Load(source, self.tiles), Exchange((0,), absent, tiles, ())
-        program = Program(self.sites, steps, (1,))
-        mover = RankProgram(self.cluster, program, (self.schema,), "never", lambda *_: None)
-        (fields,) = mover.run({source.name: self}, tick)
+        places = ((t.sites.tobytes(), t.boxes.tobytes(), t.copies) for t in (self.tiles, tiles))
+        key = self.schema, self.sites, *places
+        mover = self.cluster.movers.get(key)
+        if not isinstance(mover, RankProgram):
+            absent = np.full((len(tiles.sites), 2), -1)
+            load = Load(Input(_MOVED, self.schema), self.tiles)
+            program = Program(self.sites, (load, Exchange((0,), absent, tiles, ())), (1,))
+            mover = RankProgram(self.cluster, program, (self.schema,), "never", lambda *_: None)
+            if len(self.cluster.movers) >= MOST_MOVERS:
+                self.cluster.movers.clear()
+            self.cluster.movers[key] = mover
+        (fields,) = mover.run({_MOVED: self}, tick)
         return fields
 
     def rekeyed(self, schema: Schema) -> RankFields:
@@ -202,54 +209,9 @@ class RankFields(PlacedFields):
         """Returns a part of the relation without moving data; see `Fields.window`."""
         return WindowFields(self, at, axes)
 
-    def version(self, tiles: Tiles, sites: int) -> Kept | None:
-        """Returns the handle of exactly these tiles, or None if the present ranks do not have them.
-
-        Args:
-            tiles: The sites and boxes.
-            sites: The number of sites; sites are distributed over the ranks, so it sets the
-                rank of each site.
-        """
-        for known, of, lease, names in self._versions:
-            same = of == sites and known.equals(replace(tiles, layout=known.layout))
-            if same and self.cluster.knows(lease):
-                return Kept(lease.number, names)
-        return None
-
-    def add(self, tiles: Tiles, sites: int, lease: Lease) -> None:
-        """Registers that ranks also have the relation in other tiles, under its own field names."""
-        self._versions.append((tiles, sites, lease, {name: name for name in self.names}))
-
-    def holders(self) -> Holders:
-        """Returns the holders of one copy, combined from several copies after ranks ended.
-
-        Raises:
-            OperationalError: Some tiles are lost.
-        """
-        for n, (tiles, sites, lease, names) in enumerate(self._versions):
-            now = np.array(lease.group.now)
-            ranks = now[ranks_of(tiles.sites, sites, len(now))]
-            there = (ranks >= 0).reshape(tiles.copies, -1)
-            if there.any(axis=0).all() and (n == 0 or covers(tiles, self.schema)):
-                numbers = there.argmax(axis=0) * tiles.once + np.arange(tiles.once)
-                return Holders(
-                    handle=lease.number,
-                    names=names,
-                    numbers=numbers,
-                    ranks=ranks[numbers],
-                    boxes=tiles.boxes[numbers],
-                )
-        what = f'The tensor "{self.title}"' if self.title else "The result"
-        raise OperationalError(
-            f"{what} was lost with {self.lease.group.reason}",
-            hint=f"CREATE OR REPLACE TENSOR {self.title} AS … creates it again."
-            if self.title
-            else "Run its statement again.",
-        )
-
     def count(self, *terms: Term) -> int:
         """Counts the keys that satisfy all terms, on the ranks."""
-        self._settle()
+        self.settle()
         if self.small:
             return count_keys(self.small, terms)
         while True:
@@ -263,7 +225,7 @@ class RankFields(PlacedFields):
         Raises:
             Error: See `Cluster.call`.
         """
-        self._settle()
+        self.settle()
         if self.small:
             at = slices(box, [0] * len(box))
             return LocalFields({name: self.small[name][at].copy() for name in names})
@@ -276,11 +238,6 @@ class RankFields(PlacedFields):
                 return LocalFields({name: arrays[holders.names[name]] for name in names})
         return LocalFields()
 
-    def _settle(self) -> None:
-        """Waits for the run that computes the tiles."""
-        if self.pending:
-            self.cluster.hear(all_runs=True)
-
     @property
     def _lows(self) -> np.ndarray:
         """Returns the least value of each key, int64 (keys, 1)."""
@@ -289,19 +246,6 @@ class RankFields(PlacedFields):
     def _whole(self) -> np.ndarray:
         """Returns the box of all keys."""
         return np.array([(k.lo, k.hi) for k in self.schema.keys], np.int64).reshape(-1, 2)
-
-
-@dataclass(frozen=True, slots=True)
-class _Distribution:
-    """The distribution of a stored tensor's tiles over the ranks.
-
-    Attributes:
-        numbers: For each rank the numbers of its tiles.
-        covers: Whether one copy of all tiles is the tensor, each key once.
-    """
-
-    numbers: list[list[int]]
-    covers: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +282,7 @@ class RankExecutable(ABC):
         self._jit = jit
         self._keep = keep
         self._plan: Lease | None = None
-        self._distributions: dict[tuple[int, int], _Distribution] = {}
+        self._distributions: dict[tuple[int, int], Distribution] = {}
         self._loads = {id(s) for s in program.steps if isinstance(s, Load)}
 
     @abstractmethod
@@ -375,7 +319,7 @@ class RankExecutable(ABC):
         runs: dict[int, Command] = {
             r: Run(self._plan.number, own, numbers, measured) for r, own in loads.items()
         }
-        return _PreparedRun(results, runs, kept, repeated and _is_light(loads))
+        return _PreparedRun(results, runs, kept, repeated and is_light(loads))
 
     def _ran(self, run: _PreparedRun, tick: Tick) -> Measure:
         """Runs the program and returns the measures.
@@ -422,7 +366,7 @@ class RankExecutable(ABC):
             alive = on_ranks.origin is None and cluster.knows(on_ranks.lease)
             if alive and on_ranks.sites == self.program.sites:
                 moved = on_ranks.moved(tiles, tick)
-                on_ranks.add(tiles, on_ranks.sites, moved.lease)
+                moved.when_known(partial(on_ranks.add, tiles, on_ranks.sites, moved.lease))
                 return [Kept(moved.lease.number, moved.names)] * cluster.ranks
         lease = cluster.tiles()
         if on_ranks is not None:
@@ -436,14 +380,13 @@ class RankExecutable(ABC):
             Sent(sliced(step, fields, n), lease.number) for n in self._distribution(step).numbers
         ]
 
-    def _distribution(self, step: Load) -> _Distribution:
+    def _distribution(self, step: Load) -> Distribution:
         """Returns the distribution of tiles over ranks, cached for each step of the program."""
-        ranks, tiles = self._cluster.ranks, step.tiles
+        ranks = self._cluster.ranks
         distribution = self._distributions.get((id(step), ranks))
         if distribution is None:
-            rank = ranks_of(tiles.sites, self.program.sites, ranks)
-            numbers = [np.flatnonzero(rank == r).tolist() for r in range(ranks)]
-            distribution = _Distribution(numbers, covers(tiles, step.source.schema))
+            schema = step.source.schema
+            distribution = distribution_of(step.tiles, schema, self.program.sites, ranks)
             if id(step) in self._loads:
                 self._distributions[id(step), ranks] = distribution
         return distribution
@@ -539,13 +482,6 @@ def _learn(results: Sequence[RankFields], measure: Measure) -> None:
     """Records that results exist on the ranks."""
     for fields, tiles in zip(results, measure.tiles, strict=True):
         fields.learn(tiles)
-
-
-def _is_light(loads: Mapping[int, Mapping[int, Source]]) -> bool:
-    """Whether the messages with the inputs of a run are short."""
-    sources = (s for own in loads.values() for s in own.values())
-    parts = (s.source if isinstance(s, Slice) else s for s in sources)
-    return sum(bytes_of(s.tiles) for s in parts if isinstance(s, Sent)) <= ALONG
 
 
 def _forget(lease: Lease) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from einsql.core.boxes import common, volumes
 from einsql.core.schema import Schema
+from einsql.engine.ranks.messages import Sent, Slice, Source
+from einsql.engine.ranks.tile_store import nbytes
+from einsql.engine.spmd_executor import ALONG
 from einsql.ir.einsum.graph import Input, Operand
-from einsql.ir.layout import Tiles
+from einsql.ir.layout import Tiles, ranks_of
 from einsql.ir.spmd.program import Local, Program, Step
 
 MOST_TILES = 4096
@@ -27,6 +33,33 @@ def detached(program: Program) -> Program:
         return replace(step, node=replace(step.node, operands=operands))
 
     return replace(program, steps=tuple(map(alone, program.steps)))
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """The distribution of a stored tensor's tiles over the ranks.
+
+    Attributes:
+        numbers: For each rank the numbers of its tiles.
+        covers: Whether one copy of all tiles is the tensor, each key once.
+    """
+
+    numbers: list[list[int]]
+    covers: bool
+
+
+def distribution_of(tiles: Tiles, schema: Schema, sites: int, ranks: int) -> Distribution:
+    """Returns the distribution of tiles over ranks."""
+    rank = ranks_of(tiles.sites, sites, ranks)
+    numbers = [np.flatnonzero(rank == r).tolist() for r in range(ranks)]
+    return Distribution(numbers, covers(tiles, schema))
+
+
+def is_light(loads: Mapping[int, Mapping[int, Source]]) -> bool:
+    """Whether the messages with the inputs of a run, by rank and step, are short."""
+    sources = (s for own in loads.values() for s in own.values())
+    parts = (s.source if isinstance(s, Slice) else s for s in sources)
+    return sum(nbytes(s.tiles) for s in parts if isinstance(s, Sent)) <= ALONG
 
 
 def covers(tiles: Tiles, schema: Schema) -> bool:
