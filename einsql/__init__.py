@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from einsql.core.forks import PerProcess
 from einsql.core.moved import MovedModules
+from einsql.core.version import __version__ as __version__
 from einsql.errors import (
     DatabaseError,
     DataError,
@@ -63,8 +64,6 @@ else:
 
 
 sys.meta_path.append(MovedModules())
-
-__version__ = "0.1.0"
 
 apilevel = "2.0"
 threadsafety = 1

@@ -13,13 +13,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType, Schema
-from einsql.engine.tra.block_kernels import kernel_runner
+from einsql.engine.block_program import BlockExecutor, Blocks
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.ir.einsum.graph import Expr, Input, cast
 from einsql.ir.tra import plan as ra
@@ -27,7 +28,9 @@ from einsql.ir.tra.block_schema import BlockSchema, KeyTuple, equal_cuts, key_la
 from einsql.ir.tra.kernels import VALUE, Kernel, Tile, aggregate_of, einsum, elementwise
 from einsql.ir.tra.lambda_tracing import call, recorded, trace
 from einsql.ir.tra.printer import format_plan
-from einsql.storage.block_relation import assemble, run_blocks
+from einsql.kernels.kernel import no_progress
+from einsql.planner.tile_plan import block_executor
+from einsql.storage.block_relation import assemble
 from einsql.storage.host_arrays import array_relation, is_sparse
 
 if TYPE_CHECKING:
@@ -262,8 +265,8 @@ class Relation:
         Raises:
             DataError: An element overflows, divides by zero or cannot be cast.
         """
-        found, dtype = run_blocks(self.plan, self.arrays, kernel_runner()), self.schema.dtype
-        return {key: loaded(array, dtype) for key, array in found.items()}
+        dtype = self.schema.dtype
+        return {key: loaded(array, dtype) for key, array in self._run().items()}
 
     def numpy(self) -> np.ndarray:
         """Runs the plan and returns a new array of all blocks, with key i along axis i.
@@ -272,11 +275,18 @@ class Relation:
             IntegrityError: Keys are missing.
             ProgrammingError: Key i does not cut axis i.
         """
-        found = assemble(self.plan, run_blocks(self.plan, self.arrays, kernel_runner()))
-        return loaded(found, self.schema.dtype)
+        return loaded(assemble(self.plan, self._run()), self.schema.dtype)
 
     def __str__(self) -> str:
         return format_plan(self.plan)
+
+    @cached_property
+    def _executor(self) -> BlockExecutor:
+        return block_executor(self.plan)
+
+    def _run(self) -> Blocks:
+        inputs = {name: {VALUE: array} for name, array in self.arrays.items()}
+        return self._executor.run(inputs, no_progress)
 
     def _with(self, plan: ra.Node) -> Relation:
         return Relation(plan, self.arrays)

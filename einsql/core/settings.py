@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass, field, replace
 
 from einsql.core.machine import MOST_OF_MEMORY, Machine, memory
+from einsql.core.plan_text import PlanText
 from einsql.core.units import BANDWIDTH, DURATION, FLOPS, SIZE, Quantity
-from einsql.errors import ProgrammingError, suggest
+from einsql.errors import OperationalError, ProgrammingError, suggest
 
 
 @dataclass
@@ -23,6 +24,7 @@ class Settings:
         memory_limit: Most bytes of memory that a statement allocates; None for no limit.
         temp_directory: The directory for spilled data; None for the default, "" to not spill.
         max_temp_directory_size: Most spilled bytes; None for nearly all free disk space.
+        plan: The plan file with cuts for several sites; None for none.
     """
 
     float_math: str = "float"
@@ -41,6 +43,7 @@ class Settings:
     temp_directory: str | None = None
     max_temp_directory_size: int | None = None
     machine: Machine = field(default_factory=Machine)
+    plan: PlanText | None = None
 
 
 _CHOICES = {
@@ -79,6 +82,7 @@ SETTINGS = (
     "enable_external_access",
     "sites",
     "strategy",
+    "plan",
     *_MEMORY,
     "temp_directory",
     *RATES,
@@ -88,8 +92,11 @@ SETTINGS = (
 def changed_settings(settings: Settings, name: str, value: str) -> Settings:
     """The settings after SET name = value.
 
+    A plan file is not read here; `planner.plan_files` reads it.
+
     Raises:
         ProgrammingError: The setting does not exist, or the value is invalid.
+        OperationalError: External access is off, and the setting names a file.
     """
     if name in _CHOICES:
         choice = value.lower()
@@ -119,6 +126,12 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
         return replace(settings, sites=int(value))
     if name == "strategy":
         return replace(settings, strategy=value)
+    if name == "plan":
+        if value.lower() in ("", "none"):
+            return replace(settings, plan=None)
+        if not settings.enable_external_access:
+            raise OperationalError(f"'{value}' is not opened: enable_external_access is off")
+        return replace(settings, plan=PlanText.at(value))
     if name == "enable_external_access":
         if value.lower() not in ("true", "false", "on", "off", "1", "0"):
             raise ProgrammingError(f"{name} is true or false, not {value}")
@@ -159,4 +172,6 @@ def setting_text(settings: Settings, name: str) -> str:
         return f"{value}B"
     if name == "temp_directory":
         return str(value or "")
+    if isinstance(value, PlanText):
+        return value.path
     return str(value).lower()

@@ -6,6 +6,7 @@ step and cached, because for small tensors computing them takes as long as the s
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -15,12 +16,13 @@ import numpy as np
 
 from einsql.core.boxes import extents
 from einsql.core.buffer_pool import empty
-from einsql.engine.partial_merge import merged
+from einsql.engine.partial_merge import Total
 from einsql.engine.routes import Moves, completing, gathering
+from einsql.engine.step import Measure
 from einsql.engine.transport import Arrays, Cut, Transport
-from einsql.ir.einsum.graph import EinSum
+from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.layout import Tiles
-from einsql.ir.spmd.program import Complete, Exchange, Program
+from einsql.ir.spmd.program import Complete, Exchange, Program, View
 
 Held = dict[int, dict[str, np.ndarray]]
 """Fields of the tiles at owned sites, by the tile's number."""
@@ -73,14 +75,9 @@ class _Piece:
 
 
 class Moving:
-    """The steps of a program in which arrays move between sites.
+    """The steps of a program in which arrays move between sites."""
 
-    Attributes:
-        stated: The nodes of partial steps by number, with the state that merging needs.
-    """
-
-    def __init__(self, program: Program, stated: Mapping[int, EinSum]) -> None:
-        self.stated = stated
+    def __init__(self, program: Program) -> None:
         self._program = program
         self._sites: Sequence[int] = ()
         self._owned: dict[int, list[int]] = {}
@@ -89,7 +86,7 @@ class Moving:
         self._rounds: dict[int, list[Moves]] = {}
         self._shares: dict[tuple[int, int], tuple[int, Index | None]] = {}
         self._pieces: dict[tuple[int, int], _Piece] = {}
-        self._members: dict[tuple[int, int, int], list[tuple[int, Index | None]]] = {}
+        self._targets: dict[int, dict[int, list[tuple[int, Index | None]]]] = {}
 
     def begin(self, transport: Transport) -> None:
         """Prepares a run at the owned sites of a transport."""
@@ -124,7 +121,7 @@ class Moving:
             self._gather(number, step, moves, wanted, tiles_of, transport)
         for n in does.gathered:
             if not wanted[n]:  # an empty tile intersects no other
-                wanted[n].update(self.nothing(base, need.boxes[n]))
+                wanted[n].update(self.nothing(base, need.areas[n]))
         return wanted
 
     def _gather(
@@ -145,7 +142,7 @@ class Moving:
             if piece.at is None:
                 return None  # the piece is the complete tile
             if not wanted[piece.tile]:
-                wanted[piece.tile].update(self.nothing(base, need.boxes[piece.tile]))
+                wanted[piece.tile].update(self.nothing(base, need.areas[piece.tile]))
             places[n] = {k: a[piece.at] for k, a in wanted[piece.tile].items()}
             return places[n]
 
@@ -160,7 +157,7 @@ class Moving:
             elif not (fields and piece.is_empty):  # such a tile may be read-only
                 for name, part in arrays.items():
                     if name not in fields:
-                        shape = tuple(extents(need.boxes[piece.tile]).tolist())
+                        shape = tuple(extents(need.areas[piece.tile]).tolist())
                         fields[name] = empty(shape, part.dtype)
                     fields[name][... if piece.at is None else piece.at] = part
 
@@ -176,8 +173,8 @@ class Moving:
         if source < 0:
             return None
         at = step.sources[source]
-        box, other = step.tiles.boxes[tile], self._program.steps[at].tiles.boxes[number]
-        return _LocalCut(tile, at, number, cut_of(box, other))
+        area, other = step.tiles.areas[tile], self._program.steps[at].tiles.areas[number]
+        return _LocalCut(tile, at, number, cut_of(area, other))
 
     def at_hand(
         self, step: Exchange, tile: int, tiles_of: Mapping[int, Held]
@@ -205,7 +202,7 @@ class Moving:
             known = self._shares.get((number, n))
             if known is None:
                 tile = int(moves.have[n])
-                known = tile, cut_of(moves.boxes[n], have.boxes[tile])
+                known = tile, cut_of(moves.boxes[n], have.areas[tile])
                 self._shares[number, n] = known
             tile, at = known
             fields = tiles_of[base][tile]
@@ -218,41 +215,46 @@ class Moving:
         if piece is None:
             tile, box = int(moves.need[n]), moves.boxes[n]
             empty_ = bool((box[:, 0] >= box[:, 1]).any())
-            piece = _Piece(tile, cut_of(box, need.boxes[tile]), empty_)
+            piece = _Piece(tile, cut_of(box, need.areas[tile]), empty_)
             self._pieces[number, n] = piece
         return piece
 
     def nothing(self, step: int, box: np.ndarray) -> dict[str, np.ndarray]:
-        """Allocates a tile of the relation of a step."""
+        """Allocates a tile of the relation of a step, given the box of its arrays."""
         fields = self._program.relation(step).schema.fields
         shape = tuple(extents(box).tolist())
         return {f.name: empty(shape, f.dtype.numpy) for f in fields}
 
-    # ---- completions
+    # ---- views and completions
 
-    def complete(self, number: int, step: Complete, own: Held, transport: Transport) -> Held:
-        """Forwards partial tiles of a site until all are merged at the site of the tile."""
-        local = self._program.maker(step)
-        node = self.stated[step.source]
+    def view(self, number: int, step: View, source: Held, transport: Transport) -> Held:
+        """Returns tiles under their new numbers and names."""
+        tiles = {n: source[int(step.picks[n])] for n in self.owned(number, step.tiles, transport)}
+        if step.relation is None:
+            return tiles
+        old = (f.name for f in self._program.relation(step.source).schema.fields)
+        new = (f.name for f in step.relation.schema.fields)
+        names = list(zip(new, old, strict=True))
+        return {n: {to: fields[name] for to, name in names} for n, fields in tiles.items()}
+
+    def merge(self, number: int, step: Complete, measure: Measure) -> Merging:
+        """Returns a merge without parts, to which a site adds its partial tiles."""
+        targets = self._targets.get(number)
+        partial = self._program.steps[step.source].tiles
+        if targets is None:
+            targets = self._targets[number] = {}
+            for tile, part in np.argwhere(step.parts >= 0).tolist():
+                member = int(step.parts[tile, part])
+                at = cut_of(step.tiles.areas[tile], partial.areas[member])
+                targets.setdefault(member, []).append((tile, at))
+        return Merging(step, partial.sites, targets, measure)
+
+    def complete(self, number: int, step: Complete, merging: Merging, transport: Transport) -> Held:
+        """Forwards the partial tiles of each site until all are merged at the site of the tile."""
         if number not in self._rounds:
-            self._rounds[number] = completing(local, step, node.schema)
+            partial, schema = self._program.steps[step.source].tiles, merging.node.schema
+            self._rounds[number] = completing(partial, step, schema)
         # Parts are merged before they leave a site, or at the end: sums are rounded once.
-        parts: dict[tuple[int, int], list[Arrays]] = {}
-
-        def at_site(tile: int, site: int) -> list[Arrays]:
-            partials = parts.get((tile, site))
-            if partials is None:
-                members = self._members.get((number, tile, site))
-                if members is None:
-                    members = self._members[number, tile, site] = _members(
-                        step, local.tiles, tile, site
-                    )
-                partials = parts[tile, site] = [
-                    own[m] if at is None else {k: a[at] for k, a in own[m].items()}
-                    for m, at in members
-                ]
-            return partials
-
         for moves in self._rounds[number]:
             sources, targets = moves.routes.sources.tolist(), moves.routes.targets.tolist()
             tiles = moves.have.tolist()
@@ -260,28 +262,69 @@ class Moving:
             def contribution(
                 n: int, tiles: list[int] = tiles, sources: list[int] = sources
             ) -> Arrays:
-                total = merged(node, at_site(tiles[n], sources[n]))
-                del parts[tiles[n], sources[n]]
-                return total
+                return merging.totals.pop((tiles[n], sources[n])).result()
 
             arrived = sorted(transport.exchange(moves.routes, contribution), key=itemgetter(0))
             for n, arrays in arrived:  # in this order, independent of arrival
-                at_site(tiles[n], targets[n]).append(arrays)
-        names = [o.name for o in local.node.outputs]
+                merging.add_to(tiles[n], targets[n], arrays)
+        names = [o.name for o in (merging.node if step.partial else step.node).outputs]
         totals = {
-            n: merged(node, at_site(n, int(step.tiles.sites[n])))
+            n: merging.totals[n, int(step.tiles.sites[n])].result()
             for n in self.owned(number, step.tiles, transport)
         }
         return {n: {k: fields[k] for k in names} for n, fields in totals.items()}
 
 
-def _members(
-    step: Complete, partial: Tiles, tile: int, site: int
-) -> list[tuple[int, Index | None]]:
-    """Returns the partial tiles at a site that are merged into a tile, with the part of each."""
-    members, box = step.parts[tile], step.tiles.boxes[tile]
-    there = members[partial.sites[members] == site].tolist()
-    return [(m, cut_of(box, partial.boxes[m])) for m in there]
+class Merging:
+    """The running merge of a completion at the owned sites.
+
+    Attributes:
+        node: The operation, with the state that merging needs.
+        totals: The merged parts of each tile at each site.
+    """
+
+    def __init__(
+        self,
+        step: Complete,
+        sites: np.ndarray,
+        targets: Mapping[int, Sequence[tuple[int, Index | None]]],
+        measure: Measure,
+    ) -> None:
+        """Starts without parts.
+
+        Args:
+            step: The completion.
+            sites: int64 (partial tiles,), the site of each partial tile.
+            targets: By partial tile the tiles to which it contributes, each with the part of the
+                partial tile that it takes, or None for all of it.
+            measure: The measure of the run, which counts the merges.
+        """
+        self.node = with_state(step.node)
+        self.totals: dict[tuple[int, int], Total] = {}
+        self._sites = sites
+        self._targets = targets
+        self._measure = measure
+
+    def add(self, part: int, fields: Arrays) -> None:
+        """Merges a partial tile of an owned site into the tiles to which it contributes.
+
+        Raises:
+            DataError: An integer sum overflows.
+        """
+        for tile, at in self._targets.get(part, ()):
+            arrays = fields if at is None else {k: a[at] for k, a in fields.items()}
+            self.add_to(tile, int(self._sites[part]), arrays)
+
+    def add_to(self, tile: int, site: int, arrays: Arrays) -> None:
+        """Merges one more part of a tile at a site."""
+        start = time.perf_counter()
+        total = self.totals.get((tile, site))
+        if total is None:
+            total = self.totals[tile, site] = Total(self.node)
+        else:
+            self._measure.flops[site] += sum(a.size for a in arrays.values())
+        total.add(arrays)
+        self._measure.seconds[site] += time.perf_counter() - start
 
 
 def cut_of(box: np.ndarray, of: np.ndarray) -> Index | None:

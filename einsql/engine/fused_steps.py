@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from einsql.engine.cell import cell_node, is_relative
 from einsql.engine.step import Arrays, Group, Tick
+from einsql.ir.einsum.cells import cell_node, is_relative
 from einsql.ir.einsum.flops import flops_at_point
 from einsql.ir.einsum.graph import EinSum, Input, Node, Operand
-from einsql.ir.spmd.program import FusedSteps, Local, Program, with_state
+from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.spmd.program import FusedSteps, Local, Program
 
 Join = Callable[[Sequence[EinSum], Sequence[bool]], Group | None]
 """Joins nodes, producers first, to a group. The flags mark results that are visible outside. The
@@ -77,7 +78,7 @@ class Fused:
         for n, node, edges in zip(self.plan.steps, self._nodes, self.plan.edges, strict=True):
             step = self._local(n)
             tiles = [int(pick[cell]) for pick in step.picks]
-            boxes = [steps[s].tiles.boxes[t] for s, t in zip(step.operands, tiles, strict=True)]
+            boxes = [steps[s].tiles.areas[t] for s, t in zip(step.operands, tiles, strict=True)]
             local = cell_node(node, step.labels, step.cells[cell], boxes, self._shifted)
             operands: list[Operand] = []
             for o, source, tile, edge in zip(

@@ -18,7 +18,7 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.core.sparse_matrix import Sparse
 from einsql.ir.einsum.graph import EinSum, Value, exprs, subexpressions
-from einsql.ir.spmd.program import with_state
+from einsql.ir.einsum.partial_states import with_state
 
 COPIES = 2
 """Copies of an operand that a kernel makes: converted, and in another order."""

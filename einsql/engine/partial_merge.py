@@ -1,43 +1,21 @@
-"""Merging of partial results: the states of all parts become one state, for each reduction.
-
-A state is one field, or several related fields: ARG_MIN has its argument, the extreme value, and
-a flag for its existence. A merged state is a state again, so parts can be merged in any grouping.
-"""
+"""Merging of partial results: the states of all parts become one state, for each reduction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from einsql.core.bfloat16 import loaded, stored
 from einsql.core.buffer_pool import converted
 from einsql.core.schema import DType
-from einsql.errors import DataError
 from einsql.ir.einsum.graph import EinSum, Output
-from einsql.ir.functions import REDUCTIONS, SCALARS, less
-from einsql.ir.spmd.program import best_of, some_of
-
-State = tuple[np.ndarray, ...]
+from einsql.ir.einsum.partial_states import State, merged_state, state_fields
 
 _EXACT = np.dtype(np.float64)
 """The dtype in which float sums are merged."""
 _TOGETHER = 512
 """Parts of a DOUBLE sum that are added sequentially, before their sums are added."""
-
-
-@dataclass(frozen=True, slots=True)
-class Joint:
-    """A reduction whose state has several fields.
-
-    Attributes:
-        names: Returns the fields of an output's state; all are outputs of the node with state.
-        merge: Merges two states, the earlier one first.
-    """
-
-    names: Callable[[str], tuple[str, ...]]
-    merge: Callable[[State, State], State]
 
 
 class Total:
@@ -69,12 +47,12 @@ class Total:
             DataError: An integer sum overflows.
         """
         self.parts += 1
-        if self._first is None:
+        if self.parts == 1:
             self._first = part
             return
         for o, names in self._leading:
             new = self._state(part, names)
-            if o.name not in self._states:
+            if self._first is not None:
                 first = self._state(self._first, names)
                 self._states[o.name] = (converted(first[0], _EXACT),) if _is_float_sum(o) else first
             self._states[o.name] = _merged(o, self._states[o.name], new)
@@ -82,6 +60,7 @@ class Total:
                 (total,) = self._states[o.name]
                 self._states[o.name] = (np.zeros_like(total),)
                 self._earlier[o.name] = self._with_earlier(o.name, total)
+        self._first = None
 
     def _with_earlier(self, name: str, total: np.ndarray) -> np.ndarray:
         """Adds the earlier parts to a sum of parts."""
@@ -93,8 +72,8 @@ class Total:
 
     def result(self) -> dict[str, np.ndarray]:
         """Returns the merged parts as one part, which may be partial itself."""
-        assert self._first is not None  # there is at least one part
-        if not self._states:
+        assert self.parts > 0
+        if self._first is not None:
             return {o.name: self._first[o.name] for o in self._node.outputs}
         merged_fields = {
             name: array
@@ -130,51 +109,21 @@ def _as(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _fields(o: Output) -> tuple[str, ...]:
-    """Returns the fields that are merged together with an output, its own first."""
-    joint = JOINT.get(o.reduction or "")
-    return (o.name,) if joint is None else joint.names(o.name)
+    return state_fields(o.name, _reduction(o))
+
+
+def _reduction(o: Output) -> str:
+    return o.reduction or "sum"  # a map of partial values is linear
 
 
 def _is_float_sum(o: Output) -> bool:
-    return (o.reduction or "sum") == "sum" and o.dtype.is_float
+    return _reduction(o) == "sum" and o.dtype.is_float
 
 
 def _merged(o: Output, old: State, new: State) -> State:
-    joint = JOINT.get(o.reduction or "")
-    if joint is not None:
-        return joint.merge(old, new)
     with np.errstate(all="ignore"):  # infinities of both signs make NaN
         if _is_float_sum(o):
             total = old[0]
             total += new[0]
             return (total,)
-        monoid = REDUCTIONS[o.reduction or "sum"].monoid  # a map of partial values is linear
-        assert monoid is not None  # all others are in JOINT
-        function = SCALARS[monoid]
-        failure = function.fails.get(o.dtype)
-        if failure is not None and np.any(failure.numpy(old[0], new[0])):
-            raise DataError(failure.reason)
-        return (np.asarray(function.numpy(old[0], new[0])).astype(o.dtype.carrier),)
-
-
-def _pair(name: str) -> tuple[str, ...]:
-    return name, best_of(name), some_of(name)
-
-
-def _arg_min(a: State, b: State) -> State:
-    return _better(a, b, less(b[1], a[1]), less(a[1], b[1]))
-
-
-def _arg_max(a: State, b: State) -> State:
-    return _better(a, b, less(a[1], b[1]), less(b[1], a[1]))
-
-
-def _better(a: State, b: State, ahead: np.ndarray, behind: np.ndarray) -> State:
-    """Returns the better one of two pairs; of equal ones the one with the least argument."""
-    (arg, best, some), (new_arg, new_best, new_some) = a, b
-    wins = new_some & (~some | ahead | (~behind & less(new_arg, arg)))
-    return np.where(wins, new_arg, arg), np.where(wins, new_best, best), some | new_some
-
-
-JOINT = {"arg_min": Joint(_pair, _arg_min), "arg_max": Joint(_pair, _arg_max)}
-"""Reductions whose state has several fields, by name."""
+        return merged_state(_reduction(o), o.dtype, old, new)

@@ -10,7 +10,7 @@ from einsql.core.boxes import common, extents, volumes
 from einsql.core.schema import Schema
 from einsql.engine.transport import Routes
 from einsql.ir.layout import Tiles
-from einsql.ir.spmd.program import Complete, Local
+from einsql.ir.spmd.program import Complete
 from einsql.ir.spmd.reduce_tree import rounds
 
 
@@ -22,7 +22,7 @@ class Moves:
         routes: The sites and the sizes of the transfers.
         have: int64 (routes,), the tile from which each piece is cut.
         need: int64 (routes,), the tile of which it becomes a part.
-        boxes: int64 (routes, keys, 2), the keys of the piece.
+        boxes: int64 (routes, array axes, 2), the keys of the piece along the axes of its arrays.
     """
 
     routes: Routes
@@ -43,11 +43,13 @@ def gathering(have: Tiles, need: Tiles, gathered: np.ndarray, sites: int, schema
         sites: The number of sites.
         schema: Keys and fields of the relation.
     """
-    wanted, targets = need.boxes[gathered], need.sites[gathered]
     overlaps: list[tuple[int, np.ndarray, np.ndarray]] = []
-    for n, box in enumerate(have.boxes):
+    for n, (area, candidates) in enumerate(
+        zip(have.areas, _same_key(have, need, gathered), strict=True)
+    ):
         copy, tile = divmod(n, have.once)
-        shared = common(box, wanted)
+        targets = need.sites[candidates]
+        shared = common(area, need.areas[candidates])
         meeting = volumes(shared) > 0
         if have.copies > 1:
             holders = have.sites[tile :: have.once]
@@ -55,28 +57,40 @@ def gathering(have: Tiles, need: Tiles, gathered: np.ndarray, sites: int, schema
             asked = np.where(has.any(axis=0), has.argmax(axis=0), targets * have.copies // sites)
             meeting &= asked == copy
         at = np.flatnonzero(meeting)
-        overlaps.append((n, gathered[at], shared[at]))
+        overlaps.append((n, candidates[at], shared[at]))
     counts = [len(at) for _, at, _ in overlaps]
     source = np.repeat(np.arange(len(overlaps)), counts)
     target = np.concatenate([at for _, at, _ in overlaps]) if overlaps else gathered
-    boxes = np.concatenate([b for _, _, b in overlaps]) if overlaps else wanted
+    boxes = np.concatenate([b for _, _, b in overlaps]) if overlaps else need.areas[gathered]
     cuts = np.concatenate([source[:, None], boxes.reshape(len(source), 2 * boxes.shape[1])], axis=1)
     pieces = np.unique(cuts, axis=0, return_inverse=True)[1].reshape(-1)
     routes = _routes(have.sites[source], need.sites[target], boxes, schema, pieces)
     return Moves(routes, source, target, boxes)
 
 
-def completing(local: Local, step: Complete, schema: Schema) -> list[Moves]:
+def _same_key(have: Tiles, need: Tiles, gathered: np.ndarray) -> list[np.ndarray]:
+    """Returns, for each tile, the needed tiles with the same key; all of them without keys."""
+    if have.keyed == 0 or not len(gathered):
+        return [gathered] * len(have.sites)
+    keys = [t.boxes[:, : t.keyed, 0] for t in (have, need)]
+    codes = np.unique(np.concatenate([keys[0], keys[1][gathered]]), axis=0, return_inverse=True)[1]
+    own, wanted = np.split(codes.reshape(-1), [len(have.sites)])
+    order = np.argsort(wanted, kind="stable")
+    ends = (np.searchsorted(wanted[order], own, side) for side in ("left", "right"))
+    return [gathered[order[lo:hi]] for lo, hi in zip(*ends, strict=True)]
+
+
+def completing(partial: Tiles, step: Complete, schema: Schema) -> list[Moves]:
     """Computes the transfers of partial tiles to be merged, one entry per round.
 
     Args:
-        local: The step of the partial tiles.
+        partial: The partial tiles.
         step: The partial tiles of each complete tile.
         schema: Keys and fields of partial tiles, with the state that merging needs.
     """
     moves = []
-    for r in rounds(local, step):
-        boxes = step.tiles.boxes[r.tiles]
+    for r in rounds(partial, step):
+        boxes = step.tiles.areas[r.tiles]
         routes = _routes(r.sources, r.targets, boxes, schema, np.arange(len(r.tiles)))
         moves.append(Moves(routes, r.tiles, r.tiles, boxes))
     return moves

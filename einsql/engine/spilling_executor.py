@@ -17,7 +17,7 @@ from einsql.engine.partial_merge import Total
 from einsql.engine.step import Arrays, Compile, Measure, Step, StepMeasure, Tick
 from einsql.errors import OperationalError
 from einsql.ir.einsum.graph import EinSum
-from einsql.ir.spmd.program import with_state
+from einsql.ir.einsum.partial_states import with_state
 from einsql.storage.array_ownership import owner
 from einsql.storage.memory.budget import HELD, WORKING, Memory, anonymous, trim
 from einsql.storage.memory.spill_files import is_mapped

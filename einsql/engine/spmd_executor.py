@@ -7,16 +7,17 @@ only in their transport.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from einsql.core.boxes import extents
 from einsql.core.schema import Schema
-from einsql.engine.cell import cell_node
-from einsql.engine.exchange import Held, Index, Moving, cut_of, paste, slices
+from einsql.engine.exchange import Held, Index, Merging, Moving, cut_of, paste, slices
 from einsql.engine.fused_steps import Fused, Join, postponed
 from einsql.engine.partial_merge import Total
+from einsql.engine.single_readers import merged_on_arrival, nested_steps
 from einsql.engine.step import Arrays, Compile, GraphExecutor, Measure, Runner, StepMeasure, Tick
 from einsql.engine.streaming_exchange import (
     WINDOW,
@@ -28,9 +29,11 @@ from einsql.engine.streaming_exchange import (
     within,
 )
 from einsql.engine.transport import LocalTransport, Transport
+from einsql.ir.einsum.cells import cell_node, sized
 from einsql.ir.einsum.flops import flops_at_point
 from einsql.ir.einsum.graph import EinSum
-from einsql.ir.spmd.program import Exchange, Load, Local, Program, with_state
+from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.spmd.program import Complete, Exchange, Load, Local, Program, View, tuple_bytes
 from einsql.storage.fields import LocalFields
 
 ALONG = 2**15
@@ -85,26 +88,11 @@ Loading = Callable[[int, Load, Sequence[int]], Held]
 class SiteProgram(GraphExecutor):
     """A placed program for the transport's sites; `run` uses virtual sites in this process."""
 
-    def __init__(
-        self,
-        program: Program,
-        schemas: Sequence[Schema],
-        compile_node: Compile,
-        join: Join | None = None,
-    ) -> None:
-        """Prepares a program.
-
-        Args:
-            program: The program.
-            schemas: The schema of each root.
-            compile_node: Compiles a node to a kernel.
-            join: Joins the nodes of fused steps; None runs them separately.
-        """
+    def __init__(self, program: Program, compile_node: Compile, join: Join | None = None) -> None:
         if join is None:
             program = replace(program, together=())
         self.program = program
         self.sites = program.sites
-        self.schemas = schemas
         self._compile = compile_node
         self._runners: dict[object, tuple[Runner, int]] = {}
         self._cells: dict[tuple[int, int], _Cell] = {}
@@ -115,12 +103,14 @@ class SiteProgram(GraphExecutor):
             for n, s in enumerate(program.steps)
             if isinstance(s, Local) and s.partial
         }
-        self._moving = Moving(program, self._stated)
-        self._released = program.released()
+        self._moving = Moving(program)
+        self._nested = nested_steps(program)
+        self._released = program.released(self._nested)
         self.aliased_inputs = program.inputs
         self._fused = {t.steps[-1]: Fused(program, t, join) for t in program.together if join}
         self._postponed = postponed(program.together)
         apart = {*self._postponed, *self._fused}
+        self._merged = {n: m for n, m in merged_on_arrival(program).items() if n not in apart}
         self._streaming = {e: r for e, r in candidates(program).items() if r not in apart}
         self._streams: dict[int, Stream | None] = {}
 
@@ -128,6 +118,13 @@ class SiteProgram(GraphExecutor):
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Sequence[LocalFields], Measure]:
         """Runs every step on virtual sites and assembles the results; see `Executor.measured`."""
+        results, measure = self.run_virtually(inputs, tick)
+        return [
+            self._assembled(*each) for each in zip(self.program.roots, results, strict=True)
+        ], measure
+
+    def run_virtually(self, inputs: Mapping[str, Arrays], tick: Tick) -> tuple[list[Held], Measure]:
+        """Runs every step on virtual sites; returns the tiles of each root at all sites."""
 
         def load(number: int, step: Load, tiles: Sequence[int]) -> Held:
             if number not in self._loads:
@@ -140,8 +137,7 @@ class SiteProgram(GraphExecutor):
                 for n, at in self._loads[number]
             }
 
-        results, measure = self.execute(LocalTransport(self.program.sites), load, tick)
-        return [self._assembled(n, tiles) for n, tiles in enumerate(results)], measure
+        return self.execute(LocalTransport(self.program.sites), load, tick)
 
     def execute(
         self, transport: Transport, load: Loading, tick: Tick
@@ -164,10 +160,11 @@ class SiteProgram(GraphExecutor):
         measure = Measure(seconds=[0.0] * sites, flops=[0] * sites)
         tiles_of: dict[int, Held] = {}
         streams: dict[int, Stream] = {}
+        merges: dict[int, Merging] = {}
         for n, step in enumerate(self.program.steps):
             start, before = time.perf_counter(), sum(transport.sent)
             done = self._released[n]
-            if n in self._postponed:
+            if n in self._postponed or n in self._nested:
                 pass
             elif isinstance(step, Load):
                 tiles_of[n] = load(n, step, moving.owned(n, step.tiles, transport))
@@ -184,9 +181,19 @@ class SiteProgram(GraphExecutor):
             elif n in self._fused:
                 self._run_fused(self._fused[n], tiles_of, transport, tick, measure)
             elif isinstance(step, Local):
-                tiles_of[n] = self._local(n, step, tiles_of, transport, tick, measure)
+                results = self._local(n, step, tiles_of, transport, tick, measure)
+                if n in self._merged:
+                    at = self._merged[n]
+                    merges[at] = self._merge(at, results, measure)
+                else:
+                    tiles_of[n] = dict(results)
+            elif isinstance(step, View):
+                tiles_of[n] = moving.view(n, step, tiles_of[step.source], transport)
             else:
-                tiles_of[n] = moving.complete(n, step, tiles_of[step.source], transport)
+                merge = merges.pop(n, None) or self._merge(
+                    n, tiles_of[step.source].items(), measure
+                )
+                tiles_of[n] = moving.complete(n, step, merge, transport)
             for source in done:
                 tiles_of.pop(source, None)  # fused steps may store no tiles
             took, sent = time.perf_counter() - start, sum(transport.sent) - before
@@ -195,8 +202,8 @@ class SiteProgram(GraphExecutor):
             measure.steps.append(StepMeasure(took, sent=sent))
             tick((n + 1) / len(self.program.steps))
         measure.sent, measure.received = transport.sent, transport.received
-        for schema, root in zip(self.schemas, self.program.roots, strict=True):
-            once = self.program.steps[root].tiles.once if is_small(schema) else 0
+        for root in self.program.roots:
+            once = self.program.steps[root].tiles.once if is_small(self.program, root) else 0
             measure.tiles.append({n: f for n, f in tiles_of[root].items() if n < once})
         return [tiles_of[root] for root in self.program.roots], measure
 
@@ -210,13 +217,45 @@ class SiteProgram(GraphExecutor):
         transport: Transport,
         tick: Tick,
         measure: Measure,
-    ) -> Held:
-        outputs: Held = {}
+    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Yields the result tile of each owned cell as soon as it is computed."""
         for n in self._moving.owned(number, step.tiles, transport):
-            cell = self._cell(number, step, n)
-            operands = [tiles_of[s][t] for s, t in cell.sources]
-            outputs[n] = self._run_cell(cell, number, operands, tick, measure)
-        return outputs
+            yield n, self._tile(number, step, n, tiles_of, tick, measure)
+
+    def _tile(
+        self,
+        number: int,
+        step: Local,
+        n: int,
+        tiles_of: dict[int, Held],
+        tick: Tick,
+        measure: Measure,
+    ) -> dict[str, np.ndarray]:
+        """Computes a tile of a local step, and tiles of nested steps that only it reads."""
+        cell = self._cell(number, step, n)
+        operands: list[Arrays] = []
+        for source, tile in cell.sources:
+            if source in self._nested:
+                maker = self.program.steps[source]
+                assert isinstance(maker, Local)
+                operands.append(self._tile(source, maker, tile, tiles_of, tick, measure))
+            else:
+                operands.append(tiles_of[source][tile])
+        return self._run_cell(cell, number, operands, tick, measure)
+
+    def _merge(
+        self,
+        number: int,
+        parts: Iterable[tuple[int, dict[str, np.ndarray]]],
+        measure: Measure,
+    ) -> Merging:
+        """Merges the partial tiles of owned sites, each on its arrival."""
+        step = self.program.steps[number]
+        assert isinstance(step, Complete)
+        merging = self._moving.merge(number, step, measure)
+        for part, fields in parts:
+            merging.add(part, fields)
+        return merging
 
     def _run_cell(
         self,
@@ -241,7 +280,7 @@ class SiteProgram(GraphExecutor):
             sources = tuple(
                 (s, int(pick[n])) for s, pick in zip(step.operands, step.picks, strict=True)
             )
-            boxes = [self.program.steps[s].tiles.boxes[t] for s, t in sources]
+            boxes = [self.program.steps[s].tiles.areas[t] for s, t in sources]
             runner, points = self._runner(number, node, step, step.cells[n], boxes)
             if number not in self._points:
                 self._points[number] = flops_at_point(step.node)
@@ -338,7 +377,7 @@ class SiteProgram(GraphExecutor):
             ):
                 tile, fields = box, arrays
                 if n != stream.operand:
-                    tile = steps[source].tiles.boxes[pick[cell]]
+                    tile = steps[source].tiles.areas[pick[cell]]
                     fields = tiles_of[source][int(pick[cell])]
                 boxes.append(within(o.labels, tile, step, share.domain))
                 inside = slices(boxes[-1], tile[:, 0])
@@ -362,7 +401,7 @@ class SiteProgram(GraphExecutor):
         for share in stream.at_hand:
             if share.cell in outputs:
                 tile = int(step.picks[stream.operand][share.cell])
-                box = exchange.tiles.boxes[tile]
+                box = exchange.tiles.areas[tile]
                 fields = self._moving.at_hand(exchange, tile, tiles_of)
                 work(share, box, fields or self._moving.nothing(exchange.sources[0], box))
         return outputs
@@ -373,20 +412,24 @@ class SiteProgram(GraphExecutor):
         """Returns the compiled node over one cell, and its number of points. Cells that differ
         only in position share the kernel.
         """
-        local = cell_node(node, step.labels, cell, boxes)
-        key = (
-            number,
-            tuple((a.lo, a.hi) for a in local.axes),
-            tuple(k for o in local.operands for k in o.source.schema.keys),
-        )
+        key: object
+        if step.is_template:
+            key = local = sized(node, tuple(tuple(extents(box).tolist()) for box in boxes))
+        else:
+            local = cell_node(node, step.labels, cell, boxes)
+            key = (
+                number,
+                tuple((a.lo, a.hi) for a in local.axes),
+                tuple(k for o in local.operands for k in o.source.schema.keys),
+            )
         if key not in self._runners:
             self._runners[key] = self._compile(local).run, local.points
         return self._runners[key]
 
     def _assembled(self, root: int, parts: Held) -> LocalFields:
-        """Assembles the result of a root from one copy of its tiles."""
-        tiles = self.program.steps[self.program.roots[root]].tiles
-        bounds = _bounds(self.schemas[root])
+        """Assembles a result from one copy of the tiles of its step."""
+        tiles = self.program.steps[root].tiles
+        bounds = _bounds(self.program.relation(root).schema)
         fields = LocalFields()
         for n, part in parts.items():
             if n < tiles.once:
@@ -394,9 +437,11 @@ class SiteProgram(GraphExecutor):
         return fields
 
 
-def is_small(schema: Schema) -> bool:
-    """Whether a result is small enough to be sent with the answers of ranks."""
-    return schema.size * sum(f.dtype.numpy.itemsize for f in schema.fields) <= ALONG
+def is_small(program: Program, root: int) -> bool:
+    """Whether the result of a step is small enough to be sent with the answers of ranks."""
+    tiles = program.steps[root].tiles
+    size = int(tiles.volumes[: tiles.once].sum())
+    return size * tuple_bytes(program.relation(root)) <= ALONG
 
 
 def sliced(step: Load, fields: Arrays, tiles: Sequence[int]) -> Held:

@@ -36,7 +36,8 @@ import numpy as np
 
 from einsql.core.boxes import common, extents, volumes
 from einsql.engine.routes import Moves
-from einsql.ir.spmd.program import Exchange, Local, Program, reads, with_state
+from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.spmd.program import Exchange, Local, Program, reads
 
 PIECE = 2**22
 """Least average size of a piece in bytes."""
@@ -138,14 +139,14 @@ def streamed(program: Program, exchange: int, reader: int, moves: Moves) -> Stre
         if extents(step.cells[cell]).min(initial=1) == 0:
             return None
         if tile not in pieces:
-            share = Share(cell, step.cells[cell], _part(step.tiles.boxes[cell]))
+            share = Share(cell, step.cells[cell], _part(step.tiles.areas[cell]))
             at_hand.append(share)
             parts_of[cell] = {share.made: 1}
             continue
         boxes = moves.boxes[pieces[tile]]
         if volumes(boxes).sum() != tiles.volumes[tile]:
             return None
-        shares = _shares(step, cell, labels, tiles.boxes[tile], boxes)
+        shares = _shares(step, cell, labels, tiles.areas[tile], boxes)
         if shares is None:
             return None
         parts: defaultdict[Part, int] = defaultdict(int)
@@ -153,7 +154,7 @@ def streamed(program: Program, exchange: int, reader: int, moves: Moves) -> Stre
             if extents(share.domain).min() > 0:
                 by_route[n].append(share)
                 parts[share.made] += 1
-        volume = volumes(step.tiles.boxes[cell])
+        volume = volumes(step.tiles.areas[cell])
         if (
             volumes(np.array(list(parts)).reshape(len(parts), len(step.node.keys), 2)).sum()
             != volume
@@ -186,7 +187,7 @@ def _shares(
             if label in cut:
                 at = step.labels.index(label)
                 domain[at] = common(domain[at], box[a])
-        box_made = step.tiles.boxes[cell].copy()
+        box_made = step.tiles.areas[cell].copy()
         for k, key in enumerate(step.node.keys):
             if key in cut:
                 box_made[k] = common(box_made[k], domain[step.labels.index(key)])

@@ -19,6 +19,7 @@ from einsql.explain.operations import (
 from einsql.explain.report import SiteReport
 from einsql.ir.einsum.flops import flops, flops_at_point
 from einsql.ir.einsum.graph import EinSum, Input
+from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.einsum.printer import format_node
 from einsql.ir.spmd.program import (
     COPIES,
@@ -30,6 +31,7 @@ from einsql.ir.spmd.program import (
     tuple_bytes,
 )
 from einsql.optimizer.decomposition import Cut, Decomposition
+from einsql.optimizer.placement.traffic import completing
 from einsql.optimizer.simulation.prediction import Prediction
 from einsql.optimizer.simulation.tra_cost import tra_costs
 
@@ -235,6 +237,12 @@ def site_reports(
         each = flops_at_point(local.node)
         for site, points in zip(local.sites, volumes(local.cells), strict=True):
             total[int(site)] += int(points) * each
+    for step in placed.steps:
+        if isinstance(step, Complete):  # a site merges each tile that it receives with its own
+            moved = completing(placed.steps[step.source].tiles, step, placed.sites)
+            fields = len(with_state(step.node).outputs)
+            for site, elements in enumerate(moved.received.astype(int).tolist()):
+                total[site] += elements * fields
     columns = zip(total, memory, predicted.sent.tolist(), predicted.received.tolist(), strict=True)
     return [
         SiteReport(flops=f, memory=int(m), bytes_sent=int(s), bytes_received=int(r))

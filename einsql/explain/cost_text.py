@@ -59,6 +59,7 @@ def _totals(report: GraphReport) -> list[str]:
     total, measured = report.total, report.measured
     lines = [
         f"-- {report.sites:,} sites, strategy {report.strategy}, cost {report.cost}",
+        *([] if report.plan_file is None else [f"plan       {report.plan_file}"]),
         *([] if report.notice is None else [f"notice     {report.notice}"]),
         f"moves      {_count(total.floats_moved)} floats by EinDecomp's count, "
         f"{_count(total.tra_cost)} by TRA's; {data_size(total.bytes_sent)} sent "

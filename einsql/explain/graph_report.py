@@ -80,7 +80,8 @@ def graph_report(
         statement=asked.text,
         program=program,
         strategy=cut.strategy,
-        notice=cut.notice or None,
+        notice="; ".join(filter(None, (cut.plan_notice, cut.notice))) or None,
+        plan_file=cut.plan_file or None,
         cost=settings.cost,
         sites=cut.sites,
         total=TotalReport(

@@ -142,6 +142,7 @@ class GraphReport:
         program: The text of the graph and of its steps on one site.
         strategy: The search that chose the cuts.
         notice: A remark of the search, or None.
+        plan_file: The plan file that gave cuts and the number of these cuts, or None.
         cost: The setting `cost`.
         nodes: The operations, producers first.
         ranks: The number of processes that ran the plan, under ANALYZE on several sites.
@@ -153,6 +154,7 @@ class GraphReport:
     program: ProgramReport = field(metadata=TEXT_ONLY)
     strategy: str
     notice: str | None
+    plan_file: str | None
     cost: str
     sites: int
     total: TotalReport

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from einsql.core.machine import Topology
-from einsql.engine.tra.site_executor import SiteRun
+from einsql.engine.block_program import SiteRun
 from einsql.errors import NotSupportedError
 from einsql.explain.explanation import refuse_drawing
 from einsql.explain.graph_report import part_reports

@@ -1,15 +1,16 @@
-"""Placements: the part of a tensor that each site of a mesh stores, per mesh axis.
+"""Placements: the part of a relation that each site of a mesh stores, per mesh axis.
 
-A mesh axis has one of four entries:
+A mesh axis has one of these entries:
 
-* Shard: each site stores one piece of a tensor axis.
+* Shard: each site stores one piece of an axis of a tensor, or of a key dimension of a relation.
 * Replicate: each site stores a copy.
 * Partial: each site stores partial values, which a reduction merges.
 * Single: only the first site stores anything.
+* Scattered: a table gives the site of each key.
 
-A tensor axis may be sharded over several mesh axes, which cut it one after another. A mesh
-axis never shards two tensor axes. The sizes of the pieces differ by at most one element.
-Pieces are empty where a mesh axis is longer than the tensor axis.
+An axis may be sharded over several mesh axes, which cut it one after another. A mesh axis never
+shards two axes. The sizes of the pieces differ by at most one. Pieces are empty where a mesh axis
+is longer than the axis that it shards.
 """
 
 from __future__ import annotations
@@ -21,33 +22,69 @@ from math import prod
 import numpy as np
 
 from einsql.core.boxes import enclosing, extents, part, volumes
-from einsql.errors import InterfaceError
+from einsql.core.tables import Table
+from einsql.errors import InterfaceError, ProgrammingError
 
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Named axes with their sizes; sites are numbered with the last axis fastest."""
+    """Named axes with their sizes.
+
+    Attributes:
+        axes: The name and the size of each axis.
+        sites: The distinct sites of the mesh points, the last axis fastest; None for the sites
+            from 0 in this order.
+    """
 
     axes: tuple[tuple[str, int], ...]
+    sites: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        sites = self.sites
+        if sites is not None:
+            if len(set(sites)) < len(sites) or len(sites) != prod(self.shape):
+                raise ProgrammingError(
+                    f"A mesh of {prod(self.shape)} points cannot have the sites {sites}"
+                )
+            if sites == tuple(range(len(sites))):
+                object.__setattr__(self, "sites", None)
+
+    @classmethod
+    def of(cls, shape: Sequence[int], sites: Sequence[int] | None = None) -> Mesh:
+        """The mesh with axes r0, r1, … of the given sizes."""
+        axes = tuple((f"r{n}", size) for n, size in enumerate(shape))
+        return cls(axes, None if sites is None else tuple(sites))
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The size of each axis."""
         return tuple(size for _, size in self.axes)
 
+    @property
+    def points(self) -> np.ndarray:
+        """The site of each mesh point, the last axis fastest, int64 (points,)."""
+        sites = np.arange(prod(self.shape)) if self.sites is None else self.sites
+        return np.asarray(sites, np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Each site along the mesh axis stores one piece of a tensor axis.
+    """Each site along the mesh axis stores one piece of an axis.
 
     Attributes:
-        axis: The tensor axis.
-        depth: The order of mesh axes that cut the same tensor axis: lower depths cut first,
-            equal depths in the order of the mesh.
+        axis: The axis of the tensor, or the key dimension of the relation.
+        depth: The order of mesh axes that cut the same axis: lower depths cut first, equal
+            depths in the order of the mesh.
+        cyclic: True if neighbouring keys go to different sites: of g sites, coordinate
+            `key % g` stores a key. False for contiguous pieces.
     """
 
     axis: int
     depth: int = 0
+    cyclic: bool = False
+
+    def __str__(self) -> str:
+        return f"Shard({self.axis})" if self.cyclic else f"Shard({self.axis}, blocks)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +113,52 @@ class Single:
         return "Single"
 
 
-Entry = Shard | Replicate | Partial | Single
+@dataclass(frozen=True, slots=True)
+class Scattered:
+    """A table gives the coordinate of each key along the mesh axis, because no law does.
+
+    A local map may renumber keys, while the arrays stay at their sites.
+
+    Attributes:
+        table: int64 (keys,), the coordinate of each key of the relation, in order.
+    """
+
+    table: Table
+
+    def __str__(self) -> str:
+        return "Scattered"
+
+
+Entry = Shard | Replicate | Partial | Single | Scattered
 Placement = tuple[Entry, ...]
 """One entry for each axis of a mesh."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A placement on a mesh of all sites."""
+    """A placement on a mesh.
+
+    Raises:
+        ProgrammingError: Axes and entries differ in number.
+    """
 
     mesh: Mesh
     placed: Placement
+
+    def __post_init__(self) -> None:
+        if len(self.mesh.axes) != len(self.placed):
+            raise ProgrammingError("A placement needs an entry for each axis of its mesh")
+
+    def __str__(self) -> str:
+        at = "" if self.mesh.sites is None else f" of sites {', '.join(map(str, self.mesh.sites))}"
+        if not self.placed:
+            return f"site {self.mesh.points[0]}"
+        return f"{'x'.join(map(str, self.mesh.shape))}{at} {', '.join(map(str, self.placed))}"
+
+    @property
+    def keys(self) -> frozenset[int]:
+        """The axes or key dimensions that are sharded; the paper's D."""
+        return frozenset(e.axis for e in self.placed if isinstance(e, Shard))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,17 +171,25 @@ class Tiles:
         copies: The number of copies of the relation. The first tiles/copies tiles are one
             copy, the next ones the same boxes at other sites, and so on.
         layout: The placement that yields these tiles and sites; None if no placement does.
+        keyed: The number of leading axes of `boxes` along which a tile has one key and its
+            arrays have no axis.
     """
 
     sites: np.ndarray
     boxes: np.ndarray
     copies: int = 1
     layout: Layout | None = None
+    keyed: int = 0
 
     @property
     def once(self) -> int:
         """The number of tiles of one copy."""
         return len(self.sites) // self.copies
+
+    @property
+    def areas(self) -> np.ndarray:
+        """The part of the boxes that the arrays have, int64 (tiles, array axes, 2)."""
+        return self.boxes[:, self.keyed :]
 
     @property
     def volumes(self) -> np.ndarray:
@@ -120,6 +200,7 @@ class Tiles:
         """True if tiles, sites, their order and the layout are equal."""
         return self is other or (
             self.copies == other.copies
+            and self.keyed == other.keyed
             and self.layout == other.layout
             and np.array_equal(self.sites, other.sites)
             and np.array_equal(self.boxes, other.boxes)
@@ -338,6 +419,7 @@ def region(mesh: Mesh, placed: Placement, shape: Sequence[int]) -> Region:
         placed: The placement of the tensor.
         shape: The tensor's extents.
     """
+    assert mesh.sites is None, "a program uses the sites from 0 in order"
     sites = prod(mesh.shape)
     at = np.unravel_index(np.arange(sites), mesh.shape) if mesh.axes else ()
     boxes = np.zeros((sites, len(shape), 2), np.int64)
@@ -345,8 +427,10 @@ def region(mesh: Mesh, placed: Placement, shape: Sequence[int]) -> Region:
     there = np.ones(sites, np.bool_)
     cuts = zip(at, placed, mesh.shape, strict=True)
     for k, entry, parts in sorted(cuts, key=lambda c: c[1].depth if isinstance(c[1], Shard) else 0):
+        assert not isinstance(entry, Scattered), "a table has no boxes"
         if isinstance(entry, Single):
             there &= k == 0
         elif isinstance(entry, Shard):
+            assert not entry.cyclic, "a cyclic piece is no box"
             boxes[:, entry.axis] = part(boxes[:, entry.axis], k, parts)
     return Region(boxes, there)

@@ -19,6 +19,7 @@ from einsql.ir.spmd.program import Program
 from einsql.optimizer.decomposition import Decomposition, Objective, Seconds, decompose
 from einsql.optimizer.decomposition.decompose import decomposition
 from einsql.optimizer.decomposition.model import cost_key, free_candidates
+from einsql.optimizer.decomposition.pinned import NO_PINS, Pins
 from einsql.optimizer.decomposition.problem import problem_of, with_published
 from einsql.optimizer.decomposition.products import PRODUCTS, CutRule, implied, rules_of
 from einsql.optimizer.decomposition.schedules import Schedule, Schedules, completed
@@ -75,7 +76,12 @@ class SitePlan:
 
 
 def plan_sites(
-    roots: Roots, sites: int, strategy: str, objective: Objective, disabled: frozenset[str]
+    roots: Roots,
+    sites: int,
+    strategy: str,
+    objective: Objective,
+    disabled: frozenset[str],
+    pins: Pins = NO_PINS,
 ) -> SitePlan:
     """Cuts a graph, places it, and applies the product rules that make the placed program cheaper.
 
@@ -85,13 +91,16 @@ def plan_sites(
         strategy: As in `decompose`; rules act on the cuts of `eindecomp`.
         objective: The measure.
         disabled: Names of rules to leave out; no cut implies one of them if others exist.
+        pins: The cuts of a plan file, which neither the strategy nor a rule changes.
 
     Raises:
         InterfaceError: There is no such strategy.
         OperationalError: See `decompose`.
     """
-    cut = decompose(*roots, sites=sites, strategy=strategy, objective=objective, disabled=disabled)
-    improving = _Improving(roots, cut, objective, disabled)
+    cut = decompose(
+        *roots, sites=sites, strategy=strategy, objective=objective, disabled=disabled, pins=pins
+    )
+    improving = _Improving(roots, cut, objective, disabled, pins)
     if cut.strategy == "eindecomp":
         improving.apply_rules()
     return improving.plan()
@@ -101,9 +110,14 @@ class _Improving:
     """The product rules on one graph."""
 
     def __init__(
-        self, roots: Roots, cut: Decomposition, objective: Objective, disabled: frozenset[str]
+        self,
+        roots: Roots,
+        cut: Decomposition,
+        objective: Objective,
+        disabled: frozenset[str],
+        pins: Pins,
     ) -> None:
-        self.roots, self.objective, self.disabled = roots, objective, disabled
+        self.roots, self.objective, self.disabled, self.pins = roots, objective, disabled, pins
         self.sites = cut.sites
         self.problem = problem_of(*roots, sites=cut.sites, disabled=disabled)
         self.published = with_published(self.problem)
@@ -148,7 +162,15 @@ class _Improving:
         old = schedules[first].vector
         for n in alternative.vertices:
             schedules[n] = Schedule(alternative.vector)
-        new = decomposition(self.published, schedules, self.sites, cut.strategy, self.objective)
+        new = decomposition(
+            self.published,
+            schedules,
+            self.sites,
+            cut.strategy,
+            self.objective,
+            self.pins,
+            cut.notice,
+        )
         placed = place(*self.roots, cut=new)
         if placed.bytes_sent >= program.bytes_sent:
             return  # the rules are about moves, and a prediction takes longer than a placement
@@ -182,7 +204,8 @@ class _Improving:
         groups: dict[object, list[int]] = {}
         for position, n in enumerate(numbers):
             v, own = self.published.vertices[n], schedules[n]
-            if v.computes and v.contraction and not v.fixed and own.copies == 1:
+            is_free = not v.fixed and v.name not in self.pins
+            if v.computes and v.contraction and is_free and own.copies == 1:
                 groups.setdefault((cost_key(v), own.vector.tobytes()), []).append(position)
         slack = SLACK if isinstance(objective, Seconds) else 1 + 1e-12
         for members in groups.values():

@@ -154,10 +154,12 @@ class SharedQueries:
     Attributes:
         relations: The relations by lower-case name, while the plans are made.
         fields: The fields, while the statement runs.
+        has_plan_notice: Whether a notice was made that the plan file has no plan for the statement.
     """
 
     relations: dict[str, Bound] = field(default_factory=dict)
     fields: dict[str, Fields] = field(default_factory=dict)
+    has_plan_notice: bool = False
 
 
 @dataclass(frozen=True, slots=True)

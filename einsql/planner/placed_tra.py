@@ -9,7 +9,7 @@ import numpy as np
 
 from einsql.core.bfloat16 import loaded
 from einsql.core.settings import MOST_SITES
-from einsql.engine.tra.site_executor import SiteRun
+from einsql.engine.block_program import SiteRun
 from einsql.errors import ProgrammingError
 from einsql.ir.ia import plan as ia
 from einsql.ir.ia.printer import format_implementation
@@ -50,7 +50,7 @@ class Placed:
         self.trace: tuple[ImplementationStep, ...] = implemented.trace
         self._relation = relation
         self._inputs = {name: {VALUE: a} for name, a in arrays.items()}
-        self._executor = block_executor(relation, implemented, "auto", cluster, lambda *_: None)
+        self._executor = block_executor(relation, implemented, cluster=cluster)
 
     @property
     def bytes_sent(self) -> int:

@@ -358,9 +358,11 @@ def make_plan(
     if several:
         sited = catalog.on_sites(optimized.roots)
         site_plan, program = sited.plan, sited.program
-        notice = site_plan.cut.notice
-        if notice and notice not in notices:
-            notices.append(notice)
+        cut = site_plan.cut
+        if cut.plan_notice:
+            _notice_once(catalog, notices, cut.plan_notice)
+        if cut.notice and cut.notice not in notices:
+            notices.append(cut.notice)
     else:
         program = catalog.compiled(*optimized.roots)
     columns = result_columns(relation)
@@ -414,14 +416,23 @@ def _box(bounds: Sequence[tuple[int, int]]) -> np.ndarray:
     return np.array(bounds, np.int64).reshape(-1, 2)
 
 
-def make_tile_plan(
-    relation: TileRelation, catalog: BinderCatalog, notices: Sequence[str]
-) -> TilePlan:
-    """Plans a bound relation over tiles.
+def _notice_once(catalog: BinderCatalog, notices: list[str], notice: str) -> None:
+    """Adds the first notice about the plan file that a statement's plans give."""
+    if not catalog.shared.has_plan_notice and notice not in notices:
+        notices.append(notice)
+    catalog.shared.has_plan_notice = True
+
+
+def make_tile_plan(relation: TileRelation, catalog: BinderCatalog, notices: list[str]) -> TilePlan:
+    """Plans a bound relation over tiles; plan files have no plans over tiles.
 
     Raises:
         InterfaceError: A name among the disabled rules is no rule.
     """
+    file = catalog.settings.plan
+    if file is not None and catalog.settings.sites > 1:
+        notice = f"'{file.path}' has no plan for a statement over TILES; it is planned without it"
+        _notice_once(catalog, notices, notice)
     return tile_plan.TilePlan(
         tile_program(relation.node, catalog),
         tuple((c.name, c.key) for c in relation.columns),

@@ -5,12 +5,11 @@ Only statements over several sites import this module; it imports the optimizer'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from einsql.core.lazy_module import LazyModule
-from einsql.core.schema import Schema
 from einsql.core.settings import Settings
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Arrays, GraphExecutor
@@ -25,7 +24,9 @@ from einsql.storage.fields import PlacedFields
 if TYPE_CHECKING:
     from einsql.engine.ranks import program as rank_program
     from einsql.engine.ranks.driver import Cluster
-else:  # imported for plans on ranks only
+    from einsql.planner import plan_files
+else:  # imported for plans on ranks, and for plan files, only
+    plan_files = LazyModule("einsql.planner.plan_files")
     rank_program = LazyModule("einsql.engine.ranks.program")
 
 
@@ -33,15 +34,26 @@ def sited(roots: Roots, settings: Settings) -> SitePlan:
     """Returns the plan of a graph over the sites of the settings.
 
     Raises:
-        Error: See `check_domains`.
+        Error: See `check_domains`, or the plan file of the settings does not fit the graph.
     """
     check_domains(*roots)
-    objective, disabled = objective_of(settings), settings.disabled_rules
-    plan = plan_sites(roots, settings.sites, settings.strategy, objective, disabled)
+    plan = _planned(roots, settings)
     find = grouping(settings)
     if find is None:
         return plan
     return replace(plan, program=joined(plan.program, (g.nodes for g in find(roots))))
+
+
+def _planned(roots: Roots, settings: Settings) -> SitePlan:
+    """Returns the plan of a graph by the strategy of the settings, or by their plan file."""
+    sites, strategy = settings.sites, settings.strategy
+    objective, disabled = objective_of(settings), settings.disabled_rules
+    if settings.plan is None or sites == 1:
+        return plan_sites(roots, sites, strategy, objective, disabled)
+    use = plan_files.use_of(settings.plan, roots, objective.memory, sites)
+    plan = plan_sites(roots, sites, strategy, objective, disabled, use.pins)
+    cut = replace(plan.cut, plan_file=use.summary, plan_notice=use.notice)
+    return replace(plan, cut=cut)
 
 
 def objective_of(settings: Settings) -> Objective:
@@ -86,17 +98,15 @@ def on_sites(
         Error: See `check_domains`.
     """
     plan = sited(roots, settings)
-    schemas = tuple(r.schema for r in roots)
-    return OnSites(plan, _program(plan.program, schemas, settings, cluster, note))
+    return OnSites(plan, _program(plan.program, settings, cluster, note))
 
 
 def _program(
     placed: Placed,
-    schemas: Sequence[Schema],
     settings: Settings,
     cluster: Cluster | None,
     note: Callable[[str, Arrays, PlacedFields], None],
 ) -> GraphExecutor:
     if cluster is None:
-        return SiteProgram(placed, schemas, compiler(settings), joining(settings))
-    return rank_program.RankProgram(cluster, placed, schemas, settings.jit, note)
+        return SiteProgram(placed, compiler(settings), joining(settings))
+    return rank_program.RankProgram(cluster, placed, settings.jit, note)

@@ -14,7 +14,7 @@ import numpy as np
 
 from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema, is_flag
-from einsql.engine.tra.block_program import BlockExecutor, BlockProgram, LocalBlockProgram
+from einsql.engine.block_program import BlockExecutor, BlockProgram
 from einsql.errors import DataError, IntegrityError
 from einsql.ir.einsum.graph import Input
 from einsql.ir.ia.printer import format_implementation
@@ -23,6 +23,8 @@ from einsql.ir.tra.block_schema import KeyTuple, sizes
 from einsql.ir.tra.kernels import VALUE
 from einsql.ir.tra.printer import format_plan
 from einsql.ir.tra.typing import assembled
+from einsql.optimizer.lowering.program import lowered
+from einsql.optimizer.lowering.translate import translate
 from einsql.planner.dependencies import Dependency
 from einsql.sql.parameters.runtime_inputs import NOTHING, ParameterUse
 from einsql.sql.scope.relation import TileRelation
@@ -34,12 +36,12 @@ from einsql.storage.results.result import Result
 from einsql.storage.results.tile_result import TileResult, tensor_fields, type_text
 
 if TYPE_CHECKING:
-    from einsql.engine.ranks import blocks
+    from einsql.engine.ranks import block_program as rank_program
     from einsql.engine.ranks.driver import Cluster
     from einsql.engine.ranks.program import Keep
     from einsql.optimizer.tra import Implemented
 else:  # loaded for plans on ranks
-    blocks = LazyModule("einsql.engine.ranks.blocks")
+    rank_program = LazyModule("einsql.engine.ranks.block_program")
 
 Tick = Callable[[float], None]
 Inputs = Mapping[str, Fields]
@@ -124,10 +126,10 @@ class TileProgram:
 
 def block_executor(
     node: ra.Node,
-    sited: Implemented | None,
-    jit: str,
-    cluster: Cluster | None,
-    keep: Keep,
+    sited: Implemented | None = None,
+    jit: str = "auto",
+    cluster: Cluster | None = None,
+    keep: Keep = lambda *_: None,
 ) -> BlockExecutor:
     """Returns the executor of a block plan.
 
@@ -138,11 +140,10 @@ def block_executor(
         cluster: The MPI ranks, or None for virtual sites.
         keep: Callback for tensors that ranks cache; `Store.placed`.
     """
-    if sited is None:
-        return LocalBlockProgram(node, jit)
-    if cluster is None:
-        return BlockProgram(sited.root, jit, ra.generated(node))
-    return blocks.RankBlockProgram(cluster, sited.root, ra.generated(node), jit, keep)
+    plan = lowered(translate(node, 1) if sited is None else sited.root)
+    if sited is None or cluster is None:
+        return BlockProgram(plan, jit)
+    return rank_program.RankBlockProgram(cluster, plan, jit, keep)
 
 
 def description_of(relation: TileRelation) -> tuple[tuple[Any, ...], ...]:

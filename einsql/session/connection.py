@@ -35,12 +35,14 @@ if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
     from einsql.explain.explanation import Explanation
     from einsql.hybrid import duckdb_statements
+    from einsql.planner import plan_files
     from einsql.session import einsum_call
     from einsql.storage.database.memory import Database
     from einsql.storage.duckdb.connection import Duck
-else:  # imported for variables in FROM, `einsum`, and sessions on ranks
+else:  # imported for variables in FROM, `einsum`, plan files, and sessions on ranks
     windows = LazyModule("einsql.engine.ranks.windows")
     duckdb_statements = LazyModule("einsql.hybrid.duckdb_statements")
+    plan_files = LazyModule("einsql.planner.plan_files")
     einsum_call = LazyModule("einsql.session.einsum_call")
 
 _NOTHING = nullcontext()
@@ -298,6 +300,8 @@ class Connection(Lifetime):
 
 
 def _context(cluster: Cluster | None, settings: Settings, database: Database | None) -> Context:
+    if settings.plan is not None:
+        settings = plan_files.opened(settings)
     context: Context | None = None  # opening a file reads settings before the context exists
     store = Store(database, lambda: settings if context is None else context.settings)
     memory = Memory(settings, store.states, store.database.path)

@@ -26,15 +26,17 @@ if TYPE_CHECKING:
     from einsql.hybrid import duckdb_statements
     from einsql.kernels import cuda
     from einsql.optimizer import decomposition
+    from einsql.planner import plan_files
     from einsql.planner.context import Context
-    from einsql.session.statements import backup, calibrate, explain, loop
+    from einsql.session.statements import backup, calibrate, explain, export_plan, loop
     from einsql.sql.parameters.runtime_inputs import ParameterUse
 else:  # imported by the statements that need them
     duckdb_statements = LazyModule("einsql.hybrid.duckdb_statements")
     cuda = LazyModule("einsql.kernels.cuda")
     decomposition = LazyModule("einsql.optimizer.decomposition")
-    backup, calibrate, explain, loop = lazy_modules(
-        "einsql.session.statements", "backup", "calibrate", "explain", "loop"
+    plan_files = LazyModule("einsql.planner.plan_files")
+    backup, calibrate, explain, export_plan, loop = lazy_modules(
+        "einsql.session.statements", "backup", "calibrate", "explain", "export_plan", "loop"
     )
 
 
@@ -164,6 +166,8 @@ def run_command(ctx: Context, statement: st.Statement, text: str) -> Outcome:
             return Listing(("integrity_check", "problem", "remedy"), listed or [("ok", None, None)])
         case st.Vacuum():
             ctx.store.vacuum()
+        case st.ExportPlan():
+            export_plan.export_plan(ctx, statement)
         case st.Backup() | st.Export() | st.Import():
             return _carry(ctx, statement)
         case st.Transaction():
@@ -254,6 +258,8 @@ def _set(ctx: Context, statement: st.Set, text: str) -> None:
         changed = changed_settings(ctx.settings, statement.name, statement.value)
         if statement.name == "strategy":
             decomposition.strategy_of(changed.strategy)  # rejects an unknown strategy
+        if statement.name == "plan" and changed.plan is not None:
+            changed = plan_files.opened(changed)
         if statement.name == "device" and changed.device != "cpu":
             cuda.device()  # raises if there is no device
     except errors.Error as error:

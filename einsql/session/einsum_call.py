@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.core.bfloat16 import loaded
+from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.ir.einsum.graph import Input
@@ -23,7 +24,10 @@ from einsql.storage.host_arrays import array_relation, is_sparse
 from einsql.storage.out_of_memory import enough_memory
 
 if TYPE_CHECKING:
+    from einsql.planner import plan_files
     from einsql.planner.context import Context
+else:  # imported for plan files only
+    plan_files = LazyModule("einsql.planner.plan_files")
 
 
 Form = tuple[tuple[int, ...], DType, bool]
@@ -63,6 +67,8 @@ def run_einsum(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarra
     if not isinstance(text, str):
         raise InterfaceError(f"An einsum expression is a str, not a {type(text).__name__}")
     ctx.duck.refuse_aborted()
+    if ctx.settings.plan is not None:
+        plan_files.refresh(ctx)
     with enough_memory:
         return _evaluate(ctx, text, operands)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from einsql.core.lazy_module import LazyModule
 from einsql.errors import NotSupportedError
 from einsql.planner.plan import Plan, rebind_inputs, run_plans
 from einsql.planner.planner import result_columns
@@ -18,8 +19,11 @@ from einsql.storage.fields import Fields
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
+    from einsql.planner import plan_files
     from einsql.planner.context import Context
     from einsql.session.connection import Connection
+else:  # imported for plan files only
+    plan_files = LazyModule("einsql.planner.plan_files")
 
 
 @dataclass
@@ -66,6 +70,8 @@ def fetch_together(con: Connection, statements: Sequence[str]) -> list[Any]:
 
 
 def _results(ctx: Context, statements: Sequence[str]) -> list[Result]:
+    if ctx.settings.plan is not None:
+        plan_files.refresh(ctx)
     key = "together", tuple(statements)
     cached = ctx.plans.get(key)
     if isinstance(cached, MultiQuery):

@@ -23,8 +23,10 @@ from einsql.sql.parser.tokens import is_name_or_value, tokenize
 
 if TYPE_CHECKING:
     from einsql.hybrid import hybrid_query
+    from einsql.planner import plan_files
     from einsql.session import dispatch
-else:  # imported for statements that DuckDB runs in part, and for statements other than queries
+else:  # imported for plan files, statements that DuckDB runs in part, and others than queries
+    plan_files = LazyModule("einsql.planner.plan_files")
     hybrid_query = LazyModule("einsql.hybrid.hybrid_query")
     dispatch = LazyModule("einsql.session.dispatch")
 
@@ -84,6 +86,8 @@ def run_statement(ctx: Context, source: Source) -> Outcome:
 
 def _run_on_remaining(ctx: Context, source: Source) -> Outcome:
     """Runs a statement, and repeats it if MPI ranks are lost and others remain."""
+    if ctx.settings.plan is not None:
+        plan_files.refresh(ctx)
     while True:
         try:
             return run_statement(ctx, source)
@@ -99,6 +103,8 @@ def run_cached(ctx: Context, text: str) -> Outcome | None:
     """
     if ctx.duck.aborted:
         return None
+    if ctx.settings.plan is not None:
+        plan_files.refresh(ctx)
     cached = ctx.plans.find(text, ctx.parameters)
     if cached is None:
         return None

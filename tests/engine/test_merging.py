@@ -13,7 +13,9 @@ from einsql.core.schema import DType
 from einsql.engine.partial_merge import merged
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.ir.einsum.graph import TRUE, EinSum, Output, Value
-from einsql.ir.spmd.program import Complete, Local, with_state
+from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import Complete
 from einsql.ir.spmd.reduce_tree import Round, rounds
 from einsql.planner.plan import Plan
 from tests.support.plans import cached
@@ -71,7 +73,7 @@ def test_float_sums_at_one_site_are_rounded_once() -> None:
 # ---- who sends what to whom
 
 
-def completion(sites: int, sql: str) -> tuple[Local, Complete]:
+def completion(sites: int, sql: str) -> tuple[Tiles, Complete]:
     con = einsql.connect()
     con.execute(f"SET sites = {sites}; SET jit = 'never'")
     con.register("x", np.ones((32, 48), np.float32), dims=("i", "j"))
@@ -81,16 +83,16 @@ def completion(sites: int, sql: str) -> tuple[Local, Complete]:
     assert isinstance(plan.program, SiteProgram)
     program = plan.program.program
     step = next(s for s in program.steps if isinstance(s, Complete))
-    return program.maker(step), step
+    return program.steps[step.source].tiles, step
 
 
-def check(local: Local, step: Complete) -> list[Round]:
+def check(partial: Tiles, step: Complete) -> list[Round]:
     """Everything reaches its target, each site sends a tile once."""
     held = [
-        {site: {site} for site in np.unique(local.tiles.sites[members]).tolist()}
+        {site: {site} for site in np.unique(partial.sites[members]).tolist()}
         for members in step.parts
     ]
-    found = rounds(local, step)
+    found = rounds(partial, step)
     for r in found:
         moves = list(zip(r.tiles.tolist(), r.sources.tolist(), r.targets.tolist(), strict=True))
         moving = [(tile, target, held[tile].pop(source)) for tile, source, target in moves]
@@ -98,7 +100,7 @@ def check(local: Local, step: Complete) -> list[Round]:
             held[tile].setdefault(target, set()).update(what)
     for tile, members in enumerate(step.parts):
         target = int(step.tiles.sites[tile])
-        assert held[tile] == {target: set(local.tiles.sites[members].tolist()) | {target}}
+        assert held[tile] == {target: set(partial.sites[members].tolist()) | {target}}
     return found
 
 
@@ -111,10 +113,10 @@ def test_a_reduce_is_a_tree(sites: int) -> None:
 
 
 def test_a_reduce_scatter_is_one_round() -> None:
-    local, step = completion(
+    partial, step = completion(
         8,
         "WITH s AS (SELECT /*+ PARTITION(i=8) */ j, SUM(val) AS v FROM x GROUP BY j) "
         "SELECT /*+ PARTITION(j=8) */ j, v / SUM(v) OVER () AS v FROM s",
     )
     assert len(np.unique(step.tiles.sites)) == 8
-    assert len(check(local, step)) == 1
+    assert len(check(partial, step)) == 1

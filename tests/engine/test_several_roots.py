@@ -83,7 +83,7 @@ def state(con: einsql.Connection) -> list[list[tuple[object, ...]]]:
 def take_steps(con: einsql.Connection, step: str) -> tuple[int, list[np.ndarray]]:
     """Takes two training steps; returns the measured flops of one step, and both weights."""
     chance = np.random.default_rng(5)
-    for name, keys in ffnn(40, 13, 15, 10).items():
+    for name, keys in ffnn(200, 13, 15, 10).items():  # merging sums costs little
         data = chance.integers(-2, 3, tuple(keys.values())).astype(np.float64) / 4
         con.register("data", data, dims=tuple(keys))
         con.execute(f"CREATE TENSOR {name} AS SELECT * FROM data")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from random import Random
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -14,9 +16,11 @@ import pytest
 import einsql
 from einsql import tra
 from einsql.core.schema import DType, Field, Key, Schema
+from einsql.core.tables import Table
 from einsql.errors import IntegrityError, InterfaceError, ProgrammingError
 from einsql.ir.einsum.graph import Input, Label
-from einsql.ir.ia.placement import Placement, Scattered, Shard, everywhere, spread
+from einsql.ir.ia.physical_schema import PhysicalSchema
+from einsql.ir.ia.placement import everywhere, spread
 from einsql.ir.ia.plan import (
     Bcast,
     LocalAggregate,
@@ -31,15 +35,16 @@ from einsql.ir.ia.plan import (
     sends,
 )
 from einsql.ir.ia.printer import format_implementation
-from einsql.ir.layout import Partial, Replicate
+from einsql.ir.layout import Layout, Mesh, Partial, Replicate, Scattered, Shard
 from einsql.ir.tra import plan as ra
-from einsql.ir.tra.kernels import Tile, instantiate
-from einsql.optimizer.tra import search, translate
-from einsql.optimizer.tra.lower import lower
+from einsql.ir.tra.block_schema import BlockSchema
+from einsql.ir.tra.kernels import Tile
+from einsql.optimizer.tra import Costs, search, translate
 from tests.support.sites import assert_same, meaning, on_sites, random_relation
 
 X = np.arange(35.0).reshape(7, 5) / 2
 MATRIX = Tile(2, DType.DOUBLE)
+BOTH = ((0, 1), (0, 1))
 SITES = (1, 2, 3, 4, 5, 8)
 
 
@@ -70,52 +75,110 @@ def stored(
 def test_shuffles_spread_keys(
     sites: int, bounds: tuple[int, ...], grid: tuple[int, ...], load: int
 ) -> None:
-    placement = spread(sites, range(len(bounds)), bounds)
-    assert placement.grid == grid
-    found = [placement.at(k) for k in np.ndindex(*bounds)]
-    assert all(len(s) == 1 and s[0] < sites for s in found)
-    assert max((found.count(s) for s in found), default=0) == load
+    layout = spread(sites, range(len(bounds)), bounds)
+    assert layout.mesh.shape == grid
+    holders = PhysicalSchema(BlockSchema(bounds, (), ()), layout, sites).holders
+    assert holders.shape == (prod(bounds), 1, 1)
+    assert np.bincount(holders.reshape(-1)).max(initial=0) == load
 
 
-def test_keys_are_dealt_cyclically() -> None:
-    placement = Placement(7, (2, 3), (Shard(1), Replicate()))
-    assert [placement.at((9, k)) for k in range(3)] == [(0, 1, 2), (3, 4, 5), (0, 1, 2)]
-    assert placement.keys == {1}
-    assert everywhere(3).at((5,)) == (0, 1, 2)
+def holders(bounds: tuple[int, ...], layout: Layout, sites: int) -> list[list[int]]:
+    """The sites of the copies of each key."""
+    schema = PhysicalSchema(BlockSchema(bounds, (), ()), layout, sites)
+    found: list[list[int]] = schema.holders[:, 0].tolist()
+    return found
+
+
+def test_layouts_are_laws_of_sites() -> None:
+    layout = Layout(Mesh.of((2, 3)), (cyclic(1), Replicate()))
+    assert holders((1, 3), layout, 7) == [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
+    assert layout.keys == {1}
+    assert holders((2,), everywhere(3), 3) == [[0, 1, 2]] * 2
     assert everywhere(3).keys == frozenset()
-    for grid, entries in (((3, 3), (Shard(0), Shard(1))), ((1,), (Shard(0),)), ((2,), ())):
+    rows = Layout(Mesh.of((2,)), (Shard(0),))
+    assert holders((5,), rows, 2) == [[0], [0], [0], [1], [1]]
+    # Two axes of one key are the digits of a number; lower depths come first.
+    digits = Layout(Mesh.of((2, 3)), (cyclic(0), cyclic(0)))
+    assert holders((7,), digits, 6) == [[0], [1], [2], [3], [4], [5], [0]]
+    strided = Layout(Mesh.of((2, 3)), (replace(cyclic(0), depth=1), cyclic(0)))
+    assert holders((6,), strided, 6) == [[0], [3], [1], [4], [2], [5]]
+    # A mesh may use some sites only, in any order.
+    some = Layout(Mesh.of((2, 2), (6, 1, 5, 0)), (cyclic(0), Replicate()))
+    assert holders((3,), some, 8) == [[1, 6], [0, 5], [1, 6]]
+    for shape, placed in (((3, 3), (cyclic(0), cyclic(1))), ((1,), (cyclic(0),)), ((2,), ())):
         with pytest.raises(ProgrammingError):
-            Placement(8, grid, entries)
+            holders((4, 4), Layout(Mesh.of(shape), placed), 8)
+    for sites in ((0, 0), (0, 1, 2)):
+        with pytest.raises(ProgrammingError):
+            Mesh.of((2,), sites)
 
 
-def test_placements_follow_what_is_done() -> None:
+def cyclic(key: int) -> Shard:
+    return Shard(key, cyclic=True)
+
+
+def test_layouts_follow_the_operations() -> None:
     x = stored(np.ones((4, 4)), (4, 4), (0, 1), 4)
-    assert x.schema.placement == Placement(4, (4,), (Shard(0),))
+    assert x.schema.layout == Layout(Mesh.of((4,)), (cyclic(0),))
     grid = Shuffle(stored(np.ones((4, 4)), (2, 2), (0,), 4), (1, 0))
-    assert grid.schema.placement == Placement(4, (2, 2), (Shard(1), Shard(0)))
+    mesh = Mesh.of((2, 2))
+    assert grid.schema.layout == Layout(mesh, (cyclic(1), cyclic(0)))
     summed = LocalAggregate(grid, (0,), "sum")
-    assert summed.schema.placement == Placement(4, (2, 2), (Partial("sum"), Shard(0)))
+    assert summed.schema.layout == Layout(mesh, (Partial("sum"), cyclic(0)))
     assert summed.schema.merge == "sum"
     done = Shuffle(summed, (0,)).schema
-    assert (done.placement, done.merge) == (Placement(4, (2,), (Shard(0),)), "sum")
+    assert (done.layout, done.merge) == (Layout(Mesh.of((2,)), (cyclic(0),)), "sum")
+    assert done.holders.tolist() == [[[0], [0]], [[1], [1]]]  # two parts at one site
     assert LocalAggregate(Shuffle(summed, (0,)), (0,), "sum").schema.merge is None
     copied = LocalAggregate(Bcast(summed), (0,), "sum").schema
-    assert (copied.placement, copied.merge) == (everywhere(4), None)
-    swapped = LocalMap(grid, keys=(Label("k1"), Label("k0"))).schema.placement
-    assert swapped.entries == (Shard(0), Shard(1))
+    assert (copied.layout, copied.merge) == (everywhere(4), None)
+    swapped = LocalMap(grid, keys=(Label("k1"), Label("k0"))).schema.layout
+    assert swapped.placed == (cyclic(0), cyclic(1))
     one = tra.scan(np.ones((4, 4)), (2, 2)).rekey(lambda i, j: 2 * j + i)
-    assert translate(one.plan, 4).schema.placement.entries == (Shard(0), Scattered())
+    first, second = translate(one.plan, 4).schema.layout.placed
+    assert first == cyclic(0)
+    assert second == Scattered(Table.of(np.array([0, 0, 1, 1])))
+
+
+def test_groups_lack_parts_where_they_have_no_members() -> None:
+    triangle = tra.scan(np.ones((3, 3)), (3, 3)).filter(lambda i, j: j <= i)
+    plan = translate(triangle.plan, 3, {"x": (1,)})
+    parts = LocalAggregate(plan, (0,), "sum")
+    assert parts.schema.holders.tolist() == [[[0], [-1], [-1]], [[0], [1], [-1]], [[0], [1], [2]]]
+    assert parts.schema.parts_of_keys.tolist() == [1, 2, 3]
+    assert bytes_sent(Shuffle(parts, ())) == 3 * 8
+    doubled = LocalMap(parts, kernels=(tra.map(lambda v: v * 2).template([MATRIX]),))
+    assert doubled.schema.holders.tolist() == parts.schema.holders.tolist()
+    together = on_sites(LocalAggregate(Shuffle(doubled, ()), (0,), "sum"), triangle.arrays)
+    assert [a.item() for a in together.values()] == [2, 4, 6]
+
+
+def test_a_linear_join_of_parts_gives_parts() -> None:
+    x = stored(np.arange(16.0).reshape(4, 4), (2, 2), (1,), 2)
+    rows = LocalAggregate(x, (0,), "sum")
+    add = tra.add.template([MATRIX, MATRIX])
+    both = LocalJoin((rows, LocalMap(rows)), ((0,), (0,)), (add,))
+    assert both.schema.layout.placed == (Partial("sum"),)
+    merged = LocalAggregate(Shuffle(both, (0,)), (0,), "sum")
+    wanted = np.arange(16.0).reshape(2, 2, 2, 2).sum(axis=2) * 2
+    got = on_sites(merged, {"x": np.arange(16.0).reshape(4, 4)})
+    np.testing.assert_array_equal(np.stack([got[(i,)] for i in (0, 1)]), wanted)
+    mul = tra.mul.template([MATRIX, MATRIX])
+    for kernel, other in ((mul, rows), (add, Shuffle(rows, (0,))), (add, Bcast(x))):
+        keys = ((0,), (0,)) if other is not x and len(other.schema.blocks.bounds) == 1 else None
+        with pytest.raises(IntegrityError):
+            LocalJoin((rows, other), keys or ((0,), (0, 1)), (kernel,))
 
 
 def test_declared_cuts_place_stored_tensors() -> None:
     schema = Schema((Key("i", 0, 4), Key("j", 0, 4)), (Field("val", DType.DOUBLE),))
     cuts = ((0, 2, 4), (0, 2, 4))
 
-    def placed(parts: tuple[int, ...] | None) -> Placement:
-        return translate(ra.Scan(Input("x", schema, parts), cuts), 4).schema.placement
+    def placed(parts: tuple[int, ...] | None) -> Layout:
+        return translate(ra.Scan(Input("x", schema, parts), cuts), 4).schema.layout
 
-    assert placed(None).entries == (Shard(0), Shard(1))
-    assert placed((1, 2)).entries == (Shard(1),)
+    assert placed(None).placed == (cyclic(0), cyclic(1))
+    assert placed((1, 2)).placed == (cyclic(1),)
     assert placed((1, 1)) == everywhere(4)
 
 
@@ -125,11 +188,11 @@ def test_declared_cuts_place_stored_tensors() -> None:
 def test_local_work_that_would_be_wrong_cannot_be_written() -> None:
     x = stored(np.ones((4, 4)), (2, 2), (1,), 2)
     parts = LocalAggregate(x, (0,), "sum")
-    add = tra.add.template([MATRIX, MATRIX])
+    add, mul = (k.template([MATRIX, MATRIX]) for k in (tra.add, tra.mul))
     raised = tra.map(lambda v: v + 1).template([MATRIX])
     refused: list[Callable[[], Node]] = [
         lambda: LocalMap(parts, kernels=(raised,)),
-        lambda: LocalJoin((parts, parts), ((0,), (0,)), (add,)),
+        lambda: LocalJoin((parts, parts), ((0,), (0,)), (mul,)),
         lambda: LocalAggregate(parts, (), "max"),
         lambda: LocalAggregate(x, (0,), "sum", finish=(raised,)),
         lambda: LocalAggregate(parts, (0,), "sum", inner=(raised,)),
@@ -153,22 +216,27 @@ def test_copies_are_counted_once_across_grids() -> None:
     x, cuts = Input("x", schema), ((0, 1, 2, 3, 4),) * 2
     mul = tra.mul.template([MATRIX, MATRIX])
     array = np.arange(16.0).reshape(4, 4)
-    grids = [
-        Placement(6, (2, 3), (Shard(0), Replicate())),
-        Placement(6, (3, 2), (Replicate(), Shard(0))),
-        Placement(6, (2, 2), (Shard(1), Replicate())),
-        Placement(6, (4,), (Shard(1),)),
-        Placement(6, (5,), (Replicate(),)),
+    layouts = [
+        Layout(Mesh.of((2, 3)), (cyclic(0), Replicate())),
+        Layout(Mesh.of((3, 2)), (Replicate(), cyclic(0))),
+        Layout(Mesh.of((2, 2)), (cyclic(1), Replicate())),
+        Layout(Mesh.of((4,)), (cyclic(1),)),
+        Layout(Mesh.of((4,), (5, 2, 1, 3)), (cyclic(1),)),
+        Layout(Mesh.of((5,)), (Replicate(),)),
         everywhere(6),
     ]
-    for a in grids:
-        for b in grids:
-            join = LocalJoin((Scan(x, cuts, a), Scan(x, cuts, b)), ((0, 1), (0, 1)), (mul,))
+    for a in layouts:
+        for b in layouts:
+            scans = Scan(x, cuts, a, 6), Scan(x, cuts, b, 6)
+            # Equal layouts fit, and so do copies at all sites of the other operand.
+            small, large = sorted(layouts.index(e) for e in (a, b))
+            if small != large and large != 6 and (large, small) not in ((5, 2), (5, 3)):
+                with pytest.raises(IntegrityError, match="miss matches"):
+                    LocalJoin(scans, BOTH, (mul,))
+                continue
+            join = LocalJoin(scans, BOTH, (mul,))
             squares = on_sites(LocalAggregate(join, (0,), "sum"), {"x": array})
-            found = list(join.schema.held)
-            wanted = {i: sum(array[k] ** 2 for k in found if k[0] == i) for i, _ in found}
-            assert {k: v.item() for (k,), v in squares.items()} == wanted
-            assert (len(found) == 16) == join.is_complete
+            assert [v.item() for v in squares.values()] == (array**2).sum(axis=1).tolist()
 
 
 # ---- runs
@@ -187,16 +255,14 @@ def test_random_plans_mean_the_same_on_any_number_of_sites() -> None:
 
 
 @pytest.mark.parametrize("sites", SITES)
-def test_lowered_graphs_run_on_sites(sites: int) -> None:
+def test_joins_of_three_relations_run_on_sites(sites: int) -> None:
     # Joins of three relations, operands that are cut otherwise first.
     arrays = [np.arange(float(prod(s))).reshape(s) / 4 for s in ((4, 3), (3, 5), (5, 2))]
     template = tra.einsum("ij,jk,kl->il").template([MATRIX] * 3)
-    node = instantiate(template, [a.shape for a in arrays])
-    first_input = node.operands[0].source
-    assert isinstance(first_input, Input)
-    cut = ra.Scan(first_input, ((0, 1, 4), (0, 3)))
-    plan = lower(node, {"i": 2, "j": 3, "k": 2, "l": 2}, [cut, None, None])
-    assert {type(n) for n in ra.walk(plan)} >= {ra.Join, ra.Repartition, ra.Aggregate}
+    x, y, z = (tra.scan(a, name=f"x{n}").plan for n, a in enumerate(arrays))
+    operands = (ra.repartition(x, (2, 3)), ra.repartition(y, (3, 2)), ra.repartition(z, (2, 2)))
+    joined = ra.Join(operands, ((0, 1), (1, 2), (2, 3)), template)
+    plan = ra.Aggregate(joined, (0, 3), "sum")
     relation = tra.Relation(plan, {f"x{n}": a for n, a in enumerate(arrays)})
     first = translate(plan, sites)
     found = search(first, most_plans=100)
@@ -233,6 +299,36 @@ def test_bytes_are_those_of_what_a_site_lacks() -> None:
     assert sends(Shuffle(Bcast(x), (1,))) == 0
     assert sends(Repartition(x, ((0, 4), (0, 1, 2, 3, 4)), (1,))) == 8 * 4
     assert sends(Repartition(x, ((0, 1, 4), (0, 4)), (0,))) == 4 * 4  # the second row
+
+
+def test_planning_runs_no_python_code_for_each_key() -> None:
+    def calls(parts: int) -> int:
+        x, y = (tra.scan(np.zeros((32, 32)), (parts, parts), name=n) for n in "xy")
+        product = x.filter(lambda i, j: j <= i).join(y, (1,), (0,), tra.matmul).aggregate((0, 2))
+        tiles = product.rekey(lambda i, k: (k, i)).tile(0, 1).stack(2, 0)
+        counted = 0
+
+        def count(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal counted
+            counted += 1
+
+        sys.setprofile(count)
+        Costs().plan(translate(tiles.plan, 4))
+        sys.setprofile(None)
+        return counted
+
+    calls(2)  # fills caches
+    few = calls(4)
+    assert calls(16) < 1.2 * few  # 64 times as many matches
+
+
+def test_keys_of_large_bounds() -> None:
+    x = tra.scan(np.arange(16.0).reshape(4, 4), (2, 2), name="x")
+    large = x.rekey(lambda i, j: (i * 2**19, j * 2**19, i * 2**18, j * 2**18))
+    both = large.join(large, range(4), range(4), tra.add).aggregate((3, 2, 0))
+    assert_same(on_sites(translate(both.plan, 3), both.arrays), meaning(both))
+    with pytest.raises(IntegrityError, match="<0, 1>, <0, 2>, <0, 3>, … is missing"):
+        large.aggregate((0, 1)).repartition((1, 1))
 
 
 # ---- the face

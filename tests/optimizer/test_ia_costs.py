@@ -6,6 +6,7 @@ import pytest
 
 from einsql import tra
 from einsql.core.schema import DType, Field, Key, Schema
+from einsql.errors import IntegrityError
 from einsql.ir.einsum.graph import Call, Const, Input, Label
 from einsql.ir.ia.placement import everywhere, spread
 from einsql.ir.ia.plan import (
@@ -33,10 +34,10 @@ def scan(
 ) -> Node:  # fmt: skip
     axes = tuple(Key(n, 0, extent) for n, extent in zip("ij", shape, strict=True))
     tensor = Input(name, Schema(axes, (Field("val", DType.FLOAT),)))
-    placement = everywhere(sites)
+    layout = everywhere(sites)
     if keys is not None:
-        placement = spread(sites, keys, [parts[k] for k in keys])
-    return Scan(tensor, equal_cuts("Scan", shape, parts), placement)
+        layout = spread(sites, keys, [parts[k] for k in keys])
+    return Scan(tensor, equal_cuts("Scan", shape, parts), layout, sites)
 
 
 def join(x: Node, y: Node, keys: tuple[tuple[int, int], ...], kernel: tra.Kernel) -> Node:
@@ -65,7 +66,8 @@ def test_costs_of_single_operations() -> None:
     assert own(LocalAggregate(x, (0,), "sum")) == (0, 16)
     assert own(LocalAggregate(x, (0,), "sum", (doubled,), (doubled,), first)) == (0, 8 + 8 + 4)
     assert own(join(x, Bcast(y), PRODUCT_KEYS, tra.matmul)) == (4 * 16, 8 * 2 * 2**3)
-    assert own(join(x, y, PRODUCT_KEYS, tra.matmul)) == (0, 4 * 2 * 2**3)  # what meets
+    with pytest.raises(IntegrityError, match="miss matches"):
+        join(x, y, PRODUCT_KEYS, tra.matmul)
     both = join(x, x, ALL_KEYS, tra.add)
     assert own(both) == (0, 16)
 

@@ -53,7 +53,7 @@ def test_every_rule_keeps_the_meaning() -> None:
             if not ways:
                 break
             rare = min(fired[rule.name] for rule, _ in ways)
-            rule, plan = pick.choice([w for w in ways if fired[w[0].name] <= rare + 5])
+            rule, plan = pick.choice([w for w in ways if fired[w[0].name] <= rare + 2])
             fired[rule.name] += 1
             assert_same(on_sites(plan, relation.arrays), wanted)
     assert all(fired[rule.name] >= 5 for rule in RULES), fired
@@ -164,7 +164,7 @@ def test_r2_6_knows_copies_of_a_replicated_result() -> None:
     wanted = on_sites(LocalAggregate(Shuffle(join, (0, 2)), (0, 2), "sum"), ARRAYS)
     np.testing.assert_array_equal(np.block([[wanted[i, k] for k in (0, 1)] for i in (0, 1)]), X @ Y)
     # Every site has every product; who sent them all would count each once for a site.
-    assert all(parts == ((0, 1, 2, 3),) for parts in join.schema.held.values())
+    assert (join.schema.holders == [[0, 1, 2, 3]]).all()
     here = LocalAggregate(join, (0, 2), "sum")
     assert here.schema.merge is None
     assert_same(on_sites(here, ARRAYS), wanted)
@@ -173,13 +173,9 @@ def test_r2_6_knows_copies_of_a_replicated_result() -> None:
 
 def test_r2_7_needs_a_complete_join() -> None:
     x, y = stored("x", (0,)), stored("y", (0,))
-    here = LocalJoin((x, y), PRODUCT_KEYS, (MATMUL,))
-    assert not here.is_complete
-    left = Shuffle(here, (1,))
+    with pytest.raises(IntegrityError, match=r"No site has both arrays of the match <0, 1, 0>"):
+        LocalJoin((x, y), PRODUCT_KEYS, (MATMUL,))
     pushed = LocalJoin((Shuffle(x, (1,)), Shuffle(y, (0,))), PRODUCT_KEYS, (MATMUL,))
-    assert_no_law("R2-7", left, lambda: pushed)
-    assert not RULE["R2-7"].alternatives(left)
-    assert not RULE["R2-6"].alternatives(here)
     complete = LocalJoin((x, Bcast(y)), PRODUCT_KEYS, (MATMUL,))
     (right,) = RULE["R2-7"].alternatives(Shuffle(complete, (1,)))
     assert_same(on_sites(right, ARRAYS), on_sites(pushed, ARRAYS))
@@ -194,9 +190,9 @@ def test_a_rule_below_a_join_may_not_take_its_matches() -> None:
         join = LocalJoin((left, y), PRODUCT_KEYS, (MATMUL,))
         return LocalAggregate(Shuffle(join, (0, 2)), (0, 2), "sum")
 
-    plan = product(sums)
-    assert not list(Neighbours([RULE["R2-4"]]).of(plan))
-    assert not equal(on_sites(product(here), ARRAYS), on_sites(plan, ARRAYS))
+    assert not list(Neighbours([RULE["R2-4"]]).of(product(sums)))
+    with pytest.raises(IntegrityError, match="miss matches"):
+        product(here)
 
 
 def test_kernels_are_fused_where_that_is_no_more_work() -> None:
@@ -325,7 +321,7 @@ def test_diagonal_of_a_sum() -> None:
     assert [s.rule.name for s in found.trace] == ["R1-6", "R1-7"]
     assert "local filter" not in found.trace[0].after
     assert found.trace[1].after.splitlines()[4:] == [
-        "r2<2>[2] DOUBLE at 2x2 Shard(0), Shard(0)",
+        "r2<2>[2] DOUBLE at 2x2 Shard(0), Scattered",
         "  local join   r0<0, 1>, r1<0, 1> WHERE (k0 = k1)",
         "    kernel     x0[i, i], x1[i, i] -> [i] (x0.val + x1.val)",
         "    keys       <k0>",

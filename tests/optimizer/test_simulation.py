@@ -14,7 +14,8 @@ import pytest
 import einsql
 from einsql.core.machine import Machine, Topology, topology_like
 from einsql.engine.spmd_executor import SiteProgram
-from einsql.ir.spmd.program import Complete, Exchange, Local, Program, state_bytes, with_state
+from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.spmd.program import Complete, Exchange, Local, Program, state_bytes
 from einsql.optimizer.simulation import fair_shares
 from einsql.optimizer.simulation.fair_shares import durations
 from einsql.optimizer.simulation.messages import Messages, merging
@@ -198,10 +199,10 @@ def test_a_network_that_costs_nothing_leaves_what_is_computed() -> None:
         most = sum(predict(program, Machine(network=FREE, latency=0.0)).seconds)
         for step in program.steps:
             if isinstance(step, Complete):  # what sites merge before the last round
-                local = program.maker(step)
-                found = merging(local, step, program.sites)
+                partial = program.steps[step.source].tiles
+                found = merging(partial, step, program.sites)
                 own = found.before.max() + sum(after.max() for _, after in found.rounds[:-1])
-                most += own * state_bytes(local.node) / Machine().memory_bandwidth
+                most += own * state_bytes(step.node) / Machine().memory_bandwidth
         assert played.seconds <= most * (1 + 1e-12), name
 
 
@@ -485,7 +486,7 @@ def test_every_field_of_every_piece_is_a_message() -> None:
     ).placed
     assert program is not None
     (merge,) = (s for s in program.steps if isinstance(s, Complete))
-    fields = len(with_state(program.maker(merge).node).outputs)
+    fields = len(with_state(merge.node).outputs)
     assert fields >= 2
     played = simulate(program, Machine(), Topology(network=FREE, latency=1.0))
     # Two rounds of a tree, each after two doublings: 1 to 0 and 3 to 2, then 2 to 0.

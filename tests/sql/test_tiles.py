@@ -51,13 +51,13 @@ def _defined(con: einsql.Connection, sql: str, got: list[np.ndarray]) -> None:
     for tensor in scanned(plan.node):
         held = con.store.get(tensor.name)
         assert isinstance(held, Tensor)
-        arrays[tensor.name] = held.relation.fields["val"]
+        arrays[tensor.name] = {"val": held.relation.fields["val"]}
     wanted = evaluate_blocks(plan.node, arrays)
     assert len(got) == len(wanted)
     for array, key in zip(got, plan.node.schema.each_key(), strict=True):
         assert array.dtype == plan.node.schema.dtype.numpy
         assert array.shape == plan.node.schema.shape(key)
-        np.testing.assert_allclose(array, wanted[key], rtol=1e-6)
+        np.testing.assert_allclose(array, wanted[key]["val"], rtol=1e-6)
 
 
 # ---- the worked examples of the papers, as tests/ir/test_tra.py has them in Python

@@ -15,14 +15,9 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql import tra
-from einsql.core.schema import DType
 from einsql.explain.tile_report import measured
-from einsql.ir.tra import plan as ra
-from einsql.ir.tra.kernels import Tile
-from einsql.optimizer.tra import implement
 from einsql.planner.queries import bind_query
-from einsql.planner.tile_plan import TilePlan, block_executor
+from einsql.planner.tile_plan import TilePlan
 from einsql.storage.array_ownership import owner
 from tests.sql.test_tiles import ERRORS, SAME, WORKED, X, Y
 from tests.sql.test_tiles import con as con  # the fixture
@@ -201,16 +196,6 @@ def test_plans_of_very_many_blocks_stay_as_table_1_has_them(
     np.testing.assert_array_equal(con.execute(product(7, 5, 3)).fetch_numpy(), X @ Y)
 
 
-def test_tensors_that_nobody_stores_are_made_for_sites() -> None:
-    counted = ra.Scan(ra.RangeInput.over(0, 6), ((0, 3, 6),))
-    zeros = ra.Scan(ra.ZerosInput.of((6,), DType.BIGINT), ((0, 3, 6),))
-    add = tra.add.template([Tile(1, DType.BIGINT)] * 2)
-    node = ra.Aggregate(ra.Join((counted, zeros), ((0,), (0,)), add), (), "sum")
-    program = block_executor(node, implement(node, 3), "auto", None, lambda *_: None)
-    assert program.run({}, lambda done: None)[()].tolist() == [3, 5, 7]
-    assert tra.Relation(node, {}).place(3).blocks()[()].tolist() == [3, 5, 7]
-
-
 def test_what_lies_in_a_mapped_file_is_copied(tmp_path: Path) -> None:
     path = tmp_path / "z.npy"
     np.save(path, X)
@@ -248,7 +233,7 @@ def test_diagonal_of_a_sum_ends_in_the_join(con: einsql.Connection) -> None:
     assert headings[-1] == "-- 4 sites: TRA cost 0, 0 floats moved, 0 bytes sent, 4 flops"
     plan = str(con.explain(DIAGONAL, sites=4))
     assert text.endswith(plan)
-    assert "local join   r0<0, 1>, r1<0, 1> WHERE (k0 = k1)" in plan
+    assert "local join   r0<0, 1>, r0<0, 1> WHERE (k0 = k1)" in plan  # one scan of u
     assert "kernel     x0[i, i], x1[i, i] -> [i] (x0.val + x1.val)" in plan
 
 

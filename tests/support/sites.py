@@ -2,80 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from random import Random
 
 import numpy as np
 
 from einsql import tra
-from einsql.engine.tra.site_executor import gathered, run_sites
-from einsql.engine.tra.site_ops import reading
-from einsql.engine.transport import LocalTransport
+from einsql.engine.block_program import gathered
+from einsql.engine.exchange import Held
+from einsql.engine.spmd_executor import SiteProgram
+from einsql.engine.step import Measure
 from einsql.errors import IntegrityError, ProgrammingError
-from einsql.ir.einsum.graph import EinSum
 from einsql.ir.ia import plan as ia
-from einsql.ir.ia.placement import Scattered, Shard, coordinates
-from einsql.ir.layout import Partial
+from einsql.ir.layout import Replicate, Shard
 from einsql.ir.tra.block_schema import KeyTuple
-from einsql.ir.tra.interpreter import evaluate_blocks
-from einsql.ir.tra.kernels import VALUE, instantiate
+from einsql.ir.tra.kernels import VALUE
 from einsql.kernels import compile_node
+from einsql.optimizer.lowering.program import BlockPlan, lowered
+from tests.support.relations import by_reference
 
 Blocks = dict[KeyTuple, np.ndarray]
 Arrays = Mapping[str, np.ndarray]
 
 
-def run_kernel(template: EinSum, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    runner = compile_node(instantiate(template, [a.shape for a in arrays]), "never").run
-    return np.asarray(runner([{VALUE: a} for a in arrays], lambda done: None)[VALUE])
-
-
 def meaning(relation: tra.Relation) -> Blocks:
     """What a relation means, by definition."""
-    return dict(sorted(evaluate_blocks(relation.plan, relation.arrays).items()))
+    return {key: record[VALUE] for key, record in sorted(by_reference(relation).items())}
 
 
 def on_sites(plan: ia.Node, arrays: Arrays) -> Blocks:
     """Runs a plan on its sites and holds every site against the plan's types."""
-    transport = LocalTransport(plan.schema.sites)
-    held, _ = run_sites(plan, reading(arrays), run_kernel, transport)
-    for site, own in held.items():
-        assert sorted(own) == sorted(plan.schema.at(site)), f"site {site}"
-        for (key, _), array in own.items():
-            wanted = plan.schema.blocks
-            assert (array.shape, array.dtype) == (wanted.shape(key), wanted.dtype.numpy)
-    assert sum(transport.sent) == sum(transport.received) == ia.bytes_sent(plan)
+    made = lowered(plan)
+    tiles, measure = _run(made, arrays)
+    assert sorted(_copies(made)) == sorted(
+        (*key, part, site)
+        for key, parts in zip(plan.schema.blocks.each_key(), plan.schema.holders, strict=True)
+        for part, copies in enumerate(parts.tolist())
+        for site in copies
+        if site >= 0
+    )
+    for n, (*key, _, _) in enumerate(_copies(made)):
+        wanted, array = plan.schema.blocks, tiles[n][VALUE]
+        assert (array.shape, array.dtype) == (wanted.shape(tuple(key)), wanted.dtype.numpy)
+    assert sum(measure.sent) == sum(measure.received) == ia.bytes_sent(plan)
+    assert made.program.bytes_sent == ia.bytes_sent(plan)
     for node in ia.walk(plan):
         lies_as_told(node)
-    return gathered(plan, held, run_kernel)
+    return gathered(made, tiles)
+
+
+def _run(plan: BlockPlan, arrays: Arrays) -> tuple[Held, Measure]:
+    program = SiteProgram(plan.program, lambda node: compile_node(node, "never"))
+    inputs = {name: {VALUE: array} for name, array in arrays.items()}
+    (tiles,), measure = program.run_virtually(inputs, lambda _: None)
+    return tiles, measure
+
+
+def _copies(plan: BlockPlan) -> list[tuple[int, ...]]:
+    """Key, part and site of every tile of the result."""
+    tiles = plan.program.steps[plan.program.roots[0]].tiles
+    keys = tiles.boxes[:, : tiles.keyed, 0].tolist()
+    parts = [0] if tiles.keyed == plan.keys else []
+    return [(*k, *parts, s) for k, s in zip(keys, tiles.sites.tolist(), strict=True)]
 
 
 def any_copies(plan: ia.Node, arrays: Arrays) -> Blocks:
     """What somebody finds who takes the first array under a key that any site holds."""
-    held, _ = run_sites(plan, reading(arrays), run_kernel, LocalTransport(plan.schema.sites))
-    found: Blocks = {}
-    for own in held.values():
-        for (key, _), array in own.items():
-            found.setdefault(key, array)
-    return dict(sorted(found.items()))
+    made = lowered(plan)
+    tiles, _ = _run(made, arrays)
+    found: dict[KeyTuple, tuple[int, np.ndarray]] = {}
+    for n, (*key, _, site) in enumerate(_copies(made)):
+        if site <= found.get(tuple(key), (site, None))[0]:
+            found[tuple(key)] = site, tiles[n][VALUE]
+    return {key: array for key, (_, array) in sorted(found.items())}
 
 
 def lies_as_told(node: ia.Node) -> None:
-    """The placement is the law of where the arrays lie."""
-    schema = node.schema
-    placement = schema.placement
-    assert list(schema.held) == list(schema.blocks.each_key())
-    assert (schema.merge is not None) or all(len(p) == 1 for p in schema.held.values())
-    for key, parts in schema.held.items():
+    """The holders follow the entries of the layout, axis by axis."""
+    schema, layout = node.schema, node.schema.layout
+    assert schema.merge is not None or schema.holders.shape[1] == 1
+    shards = [e for e in layout.placed if isinstance(e, Shard)]
+    alone = [e for e in shards if [s.axis for s in shards].count(e.axis) == 1]
+    point = {site: n for n, site in enumerate(layout.mesh.points.tolist())}
+    for key, parts in zip(schema.blocks.each_key(), schema.holders.tolist(), strict=True):
         for copies in parts:
-            if placement.is_by_keys:
-                assert copies == placement.at(key)
-            for n, entry in enumerate(placement.entries):
-                found = {coordinates(s, placement.grid)[n] for s in copies}
-                if isinstance(entry, Shard):
-                    assert found == {key[entry.key] % placement.grid[n]}
-                elif not isinstance(entry, Partial | Scattered):
-                    assert len(found) == placement.grid[n]
+            if copies[0] < 0:
+                continue
+            at = [np.unravel_index(point[s], layout.mesh.shape) for s in copies]
+            for n, (entry, size) in enumerate(zip(layout.placed, layout.mesh.shape, strict=True)):
+                coordinates = {int(c[n]) for c in at}
+                assert len(coordinates) == (size if isinstance(entry, Replicate) else 1)
+                if isinstance(entry, Shard) and entry.cyclic and entry in alone:
+                    assert coordinates == {key[entry.axis] % size}
 
 
 def assert_same(got: Blocks, wanted: Blocks) -> None:

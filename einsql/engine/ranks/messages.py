@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from einsql.core.schema import Schema
 from einsql.engine.exchange import Held
-from einsql.ir.ia import plan as ia
 from einsql.ir.spmd.program import Program
 from einsql.storage.fields import Term
 from einsql.storage.files import Description, Draft
@@ -56,25 +54,10 @@ class Hello:
 
 @dataclass(frozen=True)
 class Ship:
-    """Sends a program for any number of runs, with the schema of each root."""
+    """Sends a program for any number of runs."""
 
     plan: int
     program: Program
-    schemas: tuple[Schema, ...]
-    jit: str
-
-
-@dataclass(frozen=True)
-class ShipBlocks:
-    """Sends a block plan for any number of runs.
-
-    Attributes:
-        nodes: All nodes, producers first. No node is pickled inside its reader, which in a deep
-            plan would need a deep stack.
-    """
-
-    plan: int
-    nodes: tuple[ia.Node, ...]
     jit: str
 
 
@@ -229,7 +212,7 @@ class Decline:
     together: bool = False
 
 
-Command = Ship | ShipBlocks | Run | Fill | Paste | Write | Count | Fetch | Shutdown | Decline
+Command = Ship | Run | Fill | Paste | Write | Count | Fetch | Shutdown | Decline
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -138,7 +137,7 @@ class RankFields(VersionedFields):
             absent = np.full((len(tiles.sites), 2), -1)
             load = Load(Input(_MOVED, self.schema), self.tiles)
             program = Program(self.sites, (load, Exchange((0,), absent, tiles, ())), (1,))
-            mover = RankProgram(self.cluster, program, (self.schema,), "never", lambda *_: None)
+            mover = RankProgram(self.cluster, program, "never", lambda *_: None)
             if len(self.cluster.movers) >= MOST_MOVERS:
                 self.cluster.movers.clear()
             self.cluster.movers[key] = mover
@@ -265,19 +264,20 @@ class _PreparedRun:
     light: bool
 
 
-class RankExecutable(ABC):
-    """A program that is shipped to the ranks once, for any number of runs."""
+class RankProgram(GraphExecutor):
+    """A program and the ranks that run it; its results stay on the ranks."""
 
     def __init__(self, cluster: Cluster, program: Program, jit: str, keep: Keep) -> None:
         """Prepares the program; the first run ships it to the ranks.
 
         Args:
             cluster: The ranks.
-            program: The source of the number of sites, of the loads and of the number of roots.
+            program: The program.
             jit: The compilation mode of the kernels.
             keep: Callback for each input whose tiles the ranks cache.
         """
         self.program = program
+        self.schemas = [program.relation(root).schema for root in program.roots]
         self._cluster = cluster
         self._jit = jit
         self._keep = keep
@@ -285,9 +285,53 @@ class RankExecutable(ABC):
         self._distributions: dict[tuple[int, int], Distribution] = {}
         self._loads = {id(s) for s in program.steps if isinstance(s, Load)}
 
-    @abstractmethod
-    def _ship(self, plan: int) -> Command:
-        """Returns the command that ships the program to the ranks under a plan number."""
+    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[RankFields]:
+        """Runs every step; the results stay on the ranks.
+
+        Raises:
+            Error: See `Cluster.call`.
+        """
+        run = self._prepared(inputs, tick, measured=False)
+        results = self._results(run.results)
+        if not (run.light and self._cluster.starts_ahead):
+            _learn(results, self._ran(run, tick))
+            return results
+
+        def hear(measures: Sequence[Measure]) -> None:
+            for done in run.kept:
+                done()
+            _learn(results, combined_measure(measures))
+
+        for fields in results:
+            fields.pending = True
+        nbytes = sum(s.size * sum(f.dtype.numpy.itemsize for f in s.fields) for s in self.schemas)
+        self._cluster.start(run.commands, tick, hear, nbytes)
+        return results
+
+    def measured(
+        self, inputs: Mapping[str, Arrays], tick: Tick
+    ) -> tuple[Sequence[RankFields], Measure]:
+        """Runs every step like `run`, and measures every step and site."""
+        run = self._prepared(inputs, tick, measured=True)
+        results, measure = self._results(run.results), self._ran(run, tick)
+        _learn(results, measure)
+        return results, measure
+
+    def run_on_ranks(self, inputs: Mapping[str, Arrays], tick: Tick) -> tuple[list[Lease], Measure]:
+        """Runs the program; returns the handle of each root's tiles and the measures.
+
+        Raises:
+            Error: See `Cluster.call`.
+        """
+        run = self._prepared(inputs, tick, measured=True)
+        return run.results, self._ran(run, tick)
+
+    def _results(self, leases: Sequence[Lease]) -> list[RankFields]:
+        placed = self.program
+        return [
+            RankFields(self._cluster, lease, schema, placed.steps[root].tiles, placed.sites)
+            for lease, schema, root in zip(leases, self.schemas, placed.roots, strict=True)
+        ]
 
     def _prepared(
         self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
@@ -305,7 +349,7 @@ class RankExecutable(ABC):
         cluster, repeated = self._cluster, True
         if self._plan is None or not cluster.knows(self._plan):
             plan = cluster.plan()
-            cluster.all(self._ship(plan.number), tick)
+            cluster.all(Ship(plan.number, detached(self.program), self._jit), tick)
             self._plan, repeated = plan, False
         loads: dict[int, dict[int, Source]] = {r: {} for r in range(cluster.ranks)}
         kept: list[Callable[[], None]] = []
@@ -415,67 +459,6 @@ class RankExecutable(ABC):
             return [Kept(moved.lease.number, moved.names)] * cluster.ranks
         arrays = {name: part[name] for name in part}
         return [Sent(sliced(step, arrays, n), None) for n in self._distribution(step).numbers]
-
-
-class RankProgram(RankExecutable, GraphExecutor):
-    """A placed program and the ranks that run it; its results stay on the ranks."""
-
-    def __init__(
-        self, cluster: Cluster, program: Program, schemas: Sequence[Schema], jit: str, keep: Keep
-    ) -> None:
-        """Prepares the program; the first run ships it to the ranks.
-
-        Args:
-            cluster: The ranks.
-            program: The program.
-            schemas: The schema of each root.
-            jit: The compilation mode of the kernels.
-            keep: Callback for each input whose tiles the ranks cache.
-        """
-        super().__init__(cluster, program, jit, keep)
-        self.schemas = tuple(schemas)
-
-    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[RankFields]:
-        """Runs every step; the results stay on the ranks.
-
-        Raises:
-            Error: See `Cluster.call`.
-        """
-        run = self._prepared(inputs, tick, measured=False)
-        results = self._results(run.results)
-        if not (run.light and self._cluster.starts_ahead):
-            _learn(results, self._ran(run, tick))
-            return results
-
-        def hear(measures: Sequence[Measure]) -> None:
-            for done in run.kept:
-                done()
-            _learn(results, combined_measure(measures))
-
-        for fields in results:
-            fields.pending = True
-        nbytes = sum(s.size * sum(f.dtype.numpy.itemsize for f in s.fields) for s in self.schemas)
-        self._cluster.start(run.commands, tick, hear, nbytes)
-        return results
-
-    def measured(
-        self, inputs: Mapping[str, Arrays], tick: Tick
-    ) -> tuple[Sequence[RankFields], Measure]:
-        """Runs every step like `run`, and measures every step and site."""
-        run = self._prepared(inputs, tick, measured=True)
-        results, measure = self._results(run.results), self._ran(run, tick)
-        _learn(results, measure)
-        return results, measure
-
-    def _results(self, leases: Sequence[Lease]) -> list[RankFields]:
-        placed = self.program
-        return [
-            RankFields(self._cluster, lease, schema, placed.steps[root].tiles, placed.sites)
-            for lease, schema, root in zip(leases, self.schemas, placed.roots, strict=True)
-        ]
-
-    def _ship(self, plan: int) -> Command:
-        return Ship(plan, detached(self.program), self.schemas, self._jit)
 
 
 def _learn(results: Sequence[RankFields], measure: Measure) -> None:

@@ -47,7 +47,6 @@ from einsql.engine.ranks.messages import (
     Run,
     Sent,
     Ship,
-    ShipBlocks,
     Shutdown,
     Slice,
 )
@@ -56,7 +55,6 @@ from einsql.engine.ranks.threads import share_cores
 from einsql.engine.ranks.tile_store import Alone, compact, nbytes, obey, read
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Measure
-from einsql.engine.tra.block_program import BlockProgram
 from einsql.errors import Error, InternalError, InterruptedError
 from einsql.ir.spmd.program import Load
 from einsql.kernels import compile_node, join
@@ -104,7 +102,7 @@ class Rank:
         self._connection = connection
         self._comm = comm
         self._held: dict[Handle, Held] = {}
-        self._programs: dict[int, SiteProgram | BlockProgram] = {}
+        self._programs: dict[int, SiteProgram] = {}
         self._orders: queue.SimpleQueue[Order | Regroup | None] = queue.SimpleQueue()
         self._cancelled = range(0)
         self._failed_run = -1
@@ -225,14 +223,8 @@ class Rank:
             if isinstance(command, Ship):
                 compile_one = partial(compile_node, jit=command.jit)
                 self._programs[command.plan] = SiteProgram(
-                    command.program,
-                    command.schemas,
-                    compile_one,
-                    partial(join, compile_node=compile_one),
+                    command.program, compile_one, partial(join, compile_node=compile_one)
                 )
-                return Done(order.number)
-            if isinstance(command, ShipBlocks):
-                self._programs[command.plan] = BlockProgram(command.nodes[-1], command.jit)
                 return Done(order.number)
             if isinstance(command, Alone):
                 proceed = partial(self._proceed, self._stops(order.number))
@@ -282,7 +274,7 @@ class Rank:
     def _run(
         self,
         command: Run,
-        program: SiteProgram | BlockProgram,
+        program: SiteProgram,
         transport: RankTransport,
         tick: Callable[[float], None],
     ) -> tuple[list[Held], Measure]:

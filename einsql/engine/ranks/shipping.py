@@ -14,7 +14,7 @@ from einsql.engine.ranks.tile_store import nbytes
 from einsql.engine.spmd_executor import ALONG
 from einsql.ir.einsum.graph import Input, Operand
 from einsql.ir.layout import Tiles, ranks_of
-from einsql.ir.spmd.program import Local, Program, Step
+from einsql.ir.spmd.program import Complete, Local, Program, Step
 
 MOST_TILES = 4096
 """Greatest number of tiles for which ranks cache a tensor; others are sent by every statement."""
@@ -24,7 +24,7 @@ def detached(program: Program) -> Program:
     """Returns a program whose nodes keep only the schemas of their operands."""
 
     def alone(step: Step) -> Step:
-        if not isinstance(step, Local):
+        if not isinstance(step, Local | Complete):
             return step
         operands = tuple(
             Operand(Input(f"#{n}", o.source.schema), o.labels)

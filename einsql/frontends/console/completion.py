@@ -34,7 +34,7 @@ class Completions(NamedTuple):
 
 _WORD = re.compile(r"\w*\Z")
 _OWNER = re.compile(r'("(?:[^"]|"")*"|\w+)\s*\.\Z')
-_SETTING = re.compile(r"\s*SET\s+\Z", re.IGNORECASE)
+_SETTING = re.compile(r"\s*(?:RE)?SET\s+\Z", re.IGNORECASE)
 _RELATION = re.compile(
     r"\b(?:FROM|JOIN|INTO|UPDATE|TENSOR|VIEW|TABLE|DESCRIBE|SUMMARIZE|COPY|EXISTS)\s+\Z"
     r"|\b(?:TILES|TILE|ELEMENTS)\s*\(\s*\Z",

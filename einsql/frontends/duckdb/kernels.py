@@ -13,13 +13,15 @@ import numpy as np
 from einsql.core import forks
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType
-from einsql.engine.tra.block_kernels import kernel_runner
+from einsql.engine.block_program import compiled
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
 from einsql.frontends.duckdb.tiles import Column, Lists, Shape, groups
+from einsql.ir.einsum.cells import sized
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Output, Value
 from einsql.ir.functions import SCALARS
 from einsql.ir.tra import kernels
 from einsql.ir.tra.kernels import VALUE, Tile
+from einsql.kernels.kernel import no_progress
 from einsql.sql.functions.tile_functions import AGGREGATES, PREFIX
 from einsql.sql.typing import functions
 from einsql.sql.typing.casts import Decimal
@@ -171,8 +173,9 @@ def _alike(lists: Lists) -> list[np.ndarray]:
 
 def _run(template: EinSum, arrays: list[np.ndarray]) -> np.ndarray:
     with running, enough_memory:
-        array = kernel_runner()(template, arrays)
-    return loaded(array, template.outputs[0].dtype)
+        runner = compiled(sized(template, tuple(a.shape for a in arrays))).run
+        array = runner([{VALUE: a} for a in arrays], no_progress)[VALUE]
+    return loaded(np.asarray(array), template.outputs[0].dtype)
 
 
 # ---- templates: compiled kernels are cached by identity, so each template is created once

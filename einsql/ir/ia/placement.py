@@ -1,131 +1,33 @@
-"""Placements of the pairs of a relation on a grid of sites (TRA §3).
+"""Laws of the sites of a physical relation's keys: a layout over key dimensions (TRA §3).
 
-Keys are distributed cyclically over a grid axis of g sites: value k goes to coordinate
+Shuffles distribute keys cyclically over a mesh axis of g sites: value k goes to coordinate
 k mod g, which requires no bound of the key. Neighbouring blocks go to different sites, so a
-triangular filter keeps the load balanced. Equal keys of two relations on equal grids share a
+triangular filter keeps the load balanced. Equal keys of two relations with equal laws share a
 site. If g exceeds the bound of the key, some sites store nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
 
-from einsql.errors import ProgrammingError
-from einsql.ir.layout import Partial, Replicate
-from einsql.ir.tra.block_schema import KeyTuple
+import numpy as np
 
-Sites = tuple[int, ...]
-"""The sites that store a copy of an array, ascending."""
+from einsql.core.tables import Table
+from einsql.ir.layout import Entry, Layout, Mesh, Placement, Replicate, Scattered, Shard
 
-Held = Mapping[KeyTuple, tuple[Sites, ...]]
-"""For every key the sites with a copy of its array, or of each of its parts."""
+Group = tuple[tuple[int, int], ...]
+"""The mesh axes that shard one key, the outermost first: the number and the size of each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """A key dimension determines the coordinate of a pair along this grid axis, cyclically.
-
-    In contrast, `einsql.ir.layout.Shard` cuts an axis into contiguous pieces.
-    """
-
-    key: int
-
-    def __str__(self) -> str:
-        return f"Shard({self.key})"
+def everywhere(sites: int) -> Layout:
+    """The layout with a copy at every site, the paper's D = ∅."""
+    return Layout(Mesh.of((sites,)), (Replicate(),)) if sites > 1 else Layout(Mesh(()), ())
 
 
-@dataclass(frozen=True, slots=True)
-class Scattered:
-    """No single key dimension determines the coordinate of a pair along this grid axis.
-
-    A local map may renumber keys, while the pairs stay at their sites.
-    """
-
-    def __str__(self) -> str:
-        return "Scattered"
-
-
-Entry = Shard | Replicate | Partial | Scattered
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """A grid of sites and an entry for each of its axes.
-
-    Sites are numbered by their coordinates in the grid, the last axis fastest. Sites beyond
-    the grid store nothing. A grid without axes is site 0.
-
-    Attributes:
-        sites: The number of sites.
-        grid: The number of sites along each axis, at least 2.
-        entries: The distribution of pairs along each axis.
-    """
-
-    sites: int
-    grid: tuple[int, ...]
-    entries: tuple[Entry, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.grid) != len(self.entries):
-            raise ProgrammingError("A placement needs an entry for each axis of its grid")
-        if any(g < 2 for g in self.grid) or prod(self.grid) > self.sites:
-            grid = "x".join(map(str, self.grid))
-            raise ProgrammingError(f"A grid of {grid} sites does not fit {self.sites} sites")
-
-    def __str__(self) -> str:
-        if not self.grid:
-            return "site 0"
-        return f"{'x'.join(map(str, self.grid))} {', '.join(map(str, self.entries))}"
-
-    @property
-    def keys(self) -> frozenset[int]:
-        """The paper's D: the key dimensions that are sharded."""
-        return frozenset(e.key for e in self.entries if isinstance(e, Shard))
-
-    @property
-    def is_by_keys(self) -> bool:
-        """True if the key alone determines the sites of a pair."""
-        return all(isinstance(e, Shard | Replicate) for e in self.entries)
-
-    def at(self, key: KeyTuple) -> Sites:
-        """The sites of the pair with a key; requires `is_by_keys`."""
-        assert self.is_by_keys
-        fixed = [
-            key[e.key] % g if isinstance(e, Shard) else None
-            for e, g in zip(self.entries, self.grid, strict=True)
-        ]
-        return _sites_at(self.grid, tuple(fixed))
-
-
-@lru_cache(maxsize=4096)
-def _sites_at(grid: tuple[int, ...], fixed: tuple[int | None, ...]) -> Sites:
-    """The sites with some fixed coordinates; None stands for every coordinate of an axis."""
-    sites = [0]
-    for g, at in zip(grid, fixed, strict=True):
-        along = range(g) if at is None else (at,)
-        sites = [site * g + c for site in sites for c in along]
-    return tuple(sites)
-
-
-def coordinates(site: int, grid: Sequence[int]) -> tuple[int, ...]:
-    """The coordinates of a site in a grid."""
-    digits: list[int] = []
-    for g in reversed(grid):
-        site, c = divmod(site, g)
-        digits.append(c)
-    return tuple(reversed(digits))
-
-
-def everywhere(sites: int) -> Placement:
-    """The placement with a copy at every site, the paper's D = ∅."""
-    return Placement(sites, (sites,), (Replicate(),)) if sites > 1 else Placement(1, (), ())
-
-
-def spread(sites: int, keys: Sequence[int], bounds: Sequence[int]) -> Placement:
-    """The placement of a shuffle on key dimensions; without any, all pairs are at site 0.
+def spread(sites: int, keys: Sequence[int], bounds: Sequence[int]) -> Layout:
+    """The layout of a shuffle on key dimensions; without any, all pairs are at site 0.
 
     Args:
         sites: The number of sites.
@@ -137,8 +39,8 @@ def spread(sites: int, keys: Sequence[int], bounds: Sequence[int]) -> Placement:
         A dimension without an axis is not sharded.
     """
     grid = _grid(sites, tuple(bounds))
-    axes = [(g, Shard(k)) for g, k in zip(grid, keys, strict=True) if g > 1]
-    return Placement(sites, tuple(g for g, _ in axes), tuple(e for _, e in axes))
+    axes = [(g, Shard(k, cyclic=True)) for g, k in zip(grid, keys, strict=True) if g > 1]
+    return Layout(Mesh.of([g for g, _ in axes]), tuple(e for _, e in axes))
 
 
 @lru_cache(maxsize=1024)
@@ -160,50 +62,74 @@ def _grids(sites: int, bounds: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [(g, *rest) for g in useful for rest in _grids(sites // g, bounds[1:])]
 
 
-def law_of(
-    held: Held, keys: int, merge: str | None, sites: int, grids: Iterable[tuple[int, ...]]
-) -> Placement:
-    """The most precise placement that describes the sites of arrays.
+def sharing(layout: Layout, axis: int) -> Group:
+    """The mesh axes that cut the key of a sharded mesh axis in the same way, outermost first."""
+    entry = layout.placed[axis]
+    assert isinstance(entry, Shard)
+    axes = [
+        (e.depth, n, size)
+        for n, (e, size) in enumerate(zip(layout.placed, layout.mesh.shape, strict=True))
+        if isinstance(e, Shard) and (e.axis, e.cyclic) == (entry.axis, entry.cyclic)
+    ]
+    return tuple((n, size) for _, n, size in sorted(axes))
+
+
+def coordinate(
+    layout: Layout, axis: int, keys: np.ndarray, bounds: Sequence[int]
+) -> np.ndarray | None:
+    """The coordinate of each key along a mesh axis.
+
+    Several mesh axes that shard one key are the digits of a number, the outermost first.
 
     Args:
-        held: The sites of each array.
-        keys: The number of key dimensions.
-        merge: The reduction that merges parts under one key; None without parts.
-        sites: The number of sites.
-        grids: The grids to try.
+        layout: The layout of the keys.
+        axis: The number of the mesh axis.
+        keys: All keys of the relation in order, int64 (keys, key dimensions).
+        bounds: The number of values of each key dimension.
+
+    Returns:
+        int64 (keys,); None if the key does not determine the coordinate.
     """
-    candidates = [
-        Placement(sites, grid, entries)
-        for grid in (*grids, *([(sites,)] if sites > 1 else []))
-        if (entries := _entries(held, grid, keys, merge)) is not None
-    ]
-    lost: Entry = Scattered() if merge is None else Partial(merge)
-    candidates.append(Placement(sites, (sites,), (lost,)) if sites > 1 else Placement(1, (), ()))
-    return min(candidates, key=lambda p: (sum(e == Scattered() for e in p.entries), prod(p.grid)))
+    entry = layout.placed[axis]
+    if isinstance(entry, Scattered):
+        return entry.table.array
+    if not isinstance(entry, Shard):
+        return None
+    group = sharing(layout, axis)
+    size = prod(g for _, g in group)
+    value, bound = keys[:, entry.axis], max(1, bounds[entry.axis])
+    piece = value % size if entry.cyclic else value * size // bound
+    inner = [n for n, _ in group].index(axis) + 1
+    return np.asarray(piece // prod(g for _, g in group[inner:]) % layout.mesh.shape[axis])
 
 
-def _entries(
-    held: Held, grid: tuple[int, ...], keys: int, merge: str | None
-) -> tuple[Entry, ...] | None:
-    """The entry of each axis of a grid, or None if the copies do not form a sub-grid."""
-    along: dict[Sites, tuple[frozenset[int], ...]] = {}
-    for copies in {c for parts in held.values() for c in parts}:
-        if copies[-1] >= prod(grid):
-            return None
-        axes = zip(*(coordinates(s, grid) for s in copies), strict=True)
-        along[copies] = tuple(frozenset(a) for a in axes)
-        if prod(map(len, along[copies])) != len(copies):
-            return None
-    spans = [(key, along[c]) for key, parts in held.items() for c in parts]
-    entries: list[Entry] = []
-    for n, g in enumerate(grid):
-        if all(len(axes[n]) == g for _, axes in spans):
-            entries.append(Replicate())
+def recognized(
+    mesh: Mesh, laws: Sequence[Entry | np.ndarray], key_array: Callable[[], np.ndarray]
+) -> Layout:
+    """The layout with a law for every array of coordinates; a table where no law is found.
+
+    Args:
+        mesh: The mesh.
+        laws: For each mesh axis its entry, or the coordinate of each key, int64 (keys,).
+        key_array: Returns all keys of the relation in order, int64 (keys, key dimensions).
+    """
+    placed: list[Entry] = []
+    taken = {e.axis for e in laws if isinstance(e, Shard)}
+    for law, size in zip(laws, mesh.shape, strict=True):
+        if not isinstance(law, np.ndarray):
+            placed.append(law)
             continue
-        if any(len(axes[n]) != 1 for _, axes in spans):
-            return None
-        by = (k for k in range(keys) if all(key[k] % g in axes[n] for key, axes in spans))
-        lost: Entry = Scattered() if merge is None else Partial(merge)
-        shard = next(by, None)
-        entries.append(lost if shard is None else Shard(shard))
-    return tuple(entries)
+        keys = key_array()
+        free = (k for k in range(keys.shape[1]) if k not in taken)
+        key = next((k for k in free if np.array_equal(keys[:, k] % size, law)), None)
+        if key is None:
+            placed.append(Scattered(Table.of(law)))
+        else:
+            placed.append(Shard(key, cyclic=True))
+            taken.add(key)
+    return Layout(mesh, tuple(placed))
+
+
+def replicates(placed: Placement) -> bool:
+    """True if every point of a mesh stores everything."""
+    return all(isinstance(e, Replicate) for e in placed)

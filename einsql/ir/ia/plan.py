@@ -7,25 +7,29 @@ instead (`einsql.ir.spmd`), which no rule rewrites.
 Bcast and Shuffle move arrays between sites; all other operations are local to a site.
 Repartition both moves and computes, because local operations cannot recut a tensor.
 Operations have chains of kernels, so a rule can always compose two of them. Building a node
-checks its schema, which records the sites of every array: a plan whose local operations
+checks its schema, which has the law of the sites of its arrays: a plan whose local operations
 would compute wrong results cannot be built. `einsql.ir.ia.typing` computes the result types.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import get_args
 
 from einsql.core.dag import producers_first
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Input
 from einsql.ir.ia import typing as ia_typing
-from einsql.ir.ia.placement import Held, Placement, everywhere, spread
-from einsql.ir.ia.transfers import array_transfers, piece_transfers
-from einsql.ir.ia.typing import Emit, PhysicalSchema
+from einsql.ir.ia.join_typing import joined
+from einsql.ir.ia.physical_schema import PhysicalSchema
+from einsql.ir.ia.placement import everywhere, spread
+from einsql.ir.ia.transfers import piece_transfers, transferred_bytes
+from einsql.ir.ia.typing import Emit
+from einsql.ir.layout import Layout
 from einsql.ir.tra import typing as tra_typing
-from einsql.ir.tra.block_schema import Cuts
+from einsql.ir.tra.block_schema import Cuts, Dims, Domain
+from einsql.ir.tra.kernels import Merge, reductions
 
 Kernels = tuple[EinSum, ...]
 """A chain of kernels, applied in order; no kernel is the identity."""
@@ -33,17 +37,17 @@ Kernels = tuple[EinSum, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """A stored tensor with the placement of its blocks; key i cuts axis i."""
+    """A stored tensor with the layout of its blocks over sites; `cuts` as in TRA."""
 
     tensor: Input
-    cuts: Cuts
-    placement: Placement
+    cuts: Cuts | Dims
+    layout: Layout
+    sites: int
     schema: PhysicalSchema = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         blocks = tra_typing.scan_schema(self.tensor.schema, self.cuts)
-        sites_by_key: Held = {k: (self.placement.at(k),) for k in blocks.each_key()}
-        _typed(self, PhysicalSchema(blocks, self.placement, sites_by_key))
+        _typed(self, PhysicalSchema(blocks, self.layout, self.sites))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,8 +72,8 @@ class Shuffle:
 
     def __post_init__(self) -> None:
         source = self.source.schema
-        placement = spread_over(source.sites, source.blocks.bounds, self.part_dims)
-        _typed(self, ia_typing.moved(source, placement))
+        layout = spread_over(source.sites, source.blocks.bounds, self.part_dims)
+        _typed(self, ia_typing.moved(source, layout))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,15 +84,15 @@ class Repartition:
     """
 
     source: Node
-    cuts: Cuts
+    cuts: Cuts | Dims
     part_dims: tuple[int, ...]
     schema: PhysicalSchema = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         source = self.source.schema
-        bounds = tuple(len(c) - 1 for c in self.cuts)
-        placement = spread_over(source.sites, bounds, self.part_dims)
-        _typed(self, ia_typing.recut(source, self.cuts, placement))
+        bounds = tra_typing.cut_bounds(self.cuts)
+        layout = spread_over(source.sites, bounds, self.part_dims)
+        _typed(self, ia_typing.recut(source, self.cuts, layout))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,14 +131,14 @@ class LocalMap:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalJoin:
-    """⋈ᴸ: applies kernels to the matches whose arrays share a site.
+    """⋈ᴸ: applies kernels to the matches; the arrays of every match share a site.
 
     Attributes:
         keys: For every key dimension of each operand the key dimension of the match.
         kernels: The paper's projOp; the first kernel takes all arrays of a match.
         where: A condition on the keys of a match; other matches are skipped.
         key_map: The result's keys as expressions over the match's keys; None keeps the keys.
-        is_complete: True if the arrays of every selected match share a site.
+        domain: The domain of the first kernel, as in TRA; None if it is a template.
     """
 
     sources: tuple[Node, ...]
@@ -142,20 +146,19 @@ class LocalJoin:
     kernels: Kernels
     where: Expr = TRUE
     key_map: tuple[Expr, ...] | None = None
+    domain: Domain | None = None
     schema: PhysicalSchema = field(init=False, repr=False)
-    is_complete: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        schemas = tuple(s.schema for s in self.sources)
-        schema, complete = ia_typing.joined(
-            schemas, self.keys, self.kernels, self.where, self.key_map
-        )
+        schemas, where = tuple(s.schema for s in self.sources), self.where
+        schema = joined(schemas, self.keys, self.kernels, where, self.key_map, self.domain)
         _typed(self, schema)
-        object.__setattr__(self, "is_complete", complete)
 
     @property
     def width(self) -> int:
         """The number of key dimensions of a match."""
+        if self.domain is not None:
+            return len(self.domain)
         return 1 + max((p for places in self.keys for p in places), default=-1)
 
     @property
@@ -168,11 +171,12 @@ class LocalJoin:
 class LocalAggregate:
     """Σᴸ: merges the arrays of a group at each site by ⊕.
 
-    A group with arrays at several sites has partial results, a Partial placement. A shuffle
+    A group with arrays at several sites has partial results, a Partial entry. A shuffle
     (or Bcast) and a second local aggregation complete them.
 
     Attributes:
         group_by: The result's keys, in order.
+        merge: The reduction of the field, or of each field.
         inner: Kernels applied to every array before the merge.
         finish: Kernels applied to every merged array.
         where: A condition on the keys of a group; other groups are skipped.
@@ -180,7 +184,7 @@ class LocalAggregate:
 
     source: Node
     group_by: tuple[int, ...]
-    reduce: str
+    merge: Merge
     inner: Kernels = ()
     finish: Kernels = ()
     where: Expr = TRUE
@@ -188,9 +192,15 @@ class LocalAggregate:
 
     def __post_init__(self) -> None:
         schema = ia_typing.aggregated(
-            self.source.schema, self.group_by, self.reduce, self.inner, self.finish, self.where
+            self.source.schema, self.group_by, self.merge, self.inner, self.finish, self.where
         )
         _typed(self, schema)
+
+    @property
+    def reduce(self) -> str:
+        """The reduction of a relation with one field."""
+        (reduce,) = reductions(self.merge)
+        return reduce
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -218,8 +228,8 @@ def _typed(node: Node, schema: PhysicalSchema) -> None:
     object.__setattr__(node, "schema", schema)
 
 
-def spread_over(sites: int, bounds: Sequence[int], part_dims: Sequence[int]) -> Placement:
-    """The placement after a shuffle on some keys.
+def spread_over(sites: int, bounds: Sequence[int], part_dims: Sequence[int]) -> Layout:
+    """The layout after a shuffle on some keys.
 
     Raises:
         ProgrammingError: A key is repeated or does not exist.
@@ -249,6 +259,19 @@ def with_children(node: Node, sources: Sequence[Node]) -> Node:
     return replace(node, source=sources[0])
 
 
+def operation(node: Node) -> tuple[object, ...]:
+    """The kind and the attributes of a node, without its operands and its type."""
+    kind = type(node)
+    return (kind, *(getattr(node, name) for name in _ATTRIBUTES[kind]))
+
+
+_ATTRIBUTES = {
+    kind: tuple(f.name for f in fields(kind) if f.init and f.name not in ("source", "sources"))
+    for kind in get_args(Node)
+}
+"""The names of the attributes of each kind of node, without its operands and its type."""
+
+
 def walk(*roots: Node) -> list[Node]:
     """Every node of the plan once, producers before consumers."""
     return producers_first(roots, children)
@@ -257,14 +280,11 @@ def walk(*roots: Node) -> list[Node]:
 def sends(node: Node) -> int:
     """The exact number of bytes that cross sites when a node runs."""
     if isinstance(node, Bcast | Shuffle):
-        source = node.source.schema
-        sent = Counter(key for key, *_ in array_transfers(source, node.schema))
-        return sum(times * source.nbytes(key) for key, times in sent.items())
+        return transferred_bytes(node.source.schema, node.schema)
     if isinstance(node, Repartition):
-        source, item = node.source.schema, node.schema.blocks.dtype.numpy.itemsize
-        old = tra_typing.assembled(source.blocks, "Repartition")
-        crossing = piece_transfers(source, node.schema, old, node.cuts)
-        return sum(p.volume * item for p, origin, target in crossing if origin != target)
+        width = node.schema.width
+        moved = piece_transfers(node.source.schema, node.schema, node.cuts)
+        return int(moved.volumes[moved.origin != moved.target].sum()) * width
     return 0
 
 

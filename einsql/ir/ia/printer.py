@@ -5,15 +5,24 @@ from __future__ import annotations
 from einsql.ir.einsum.graph import TRUE, Expr
 from einsql.ir.einsum.printer import format_expr
 from einsql.ir.ia import plan as ia
-from einsql.ir.ia.typing import Emit, PhysicalSchema, Tiled
+from einsql.ir.ia.physical_schema import PhysicalSchema
+from einsql.ir.ia.typing import Emit, Tiled
 from einsql.ir.tra.block_schema import shown
-from einsql.ir.tra.printer import format_joined, format_kernel, format_scan, format_schema
+from einsql.ir.tra.printer import (
+    format_cell,
+    format_domain,
+    format_joined,
+    format_kernel,
+    format_merge,
+    format_scan,
+    format_schema,
+)
 
 
 def format_implementation(root: ia.Node) -> str:
     """Formats a plan of the implementation algebra, producers first.
 
-    A relation is printed as in `format_plan`, followed by its placement: the grid of
+    A relation is printed as in `format_plan`, followed by its layout: the grid of
     sites, the keys along each grid axis, and whether parts must be merged.
     """
     names: dict[int, str] = {}
@@ -26,16 +35,20 @@ def format_implementation(root: ia.Node) -> str:
 
 
 def _format_physical(schema: PhysicalSchema) -> str:
-    merge = "" if schema.merge is None else f", parts of a {schema.merge.upper()}"
-    return f"{format_schema(schema.blocks)} at {schema.placement}{merge}"
+    merge = "" if schema.merge is None else f", parts of a {format_merge(schema.merge)}"
+    return f"{format_schema(schema.blocks)} at {schema.layout}{merge}"
 
 
 def _format_local(node: ia.Node, sources: list[str]) -> list[str]:
     if isinstance(node, ia.Scan):
         return [format_scan(node.tensor)]
     if isinstance(node, ia.LocalJoin):
-        line = f"  local join   {format_joined(sources, node.keys)}{_format_where(node.where)}"
-        return [line, *_format_chain("kernel", node.kernels), *_format_keys(node.key_map)]
+        line = f"  local join   {format_joined(sources, node.keys)}"
+        chain = _format_chain("kernel", node.kernels)
+        if node.domain is not None:
+            line += format_domain(node.domain)
+            chain = [*format_cell(node.kernels[0]), *_format_chain("kernel", node.kernels[1:])]
+        return [line + _format_where(node.where), *chain, *_format_keys(node.key_map)]
     (source,) = sources
     match node:
         case ia.Bcast():
@@ -50,7 +63,7 @@ def _format_local(node: ia.Node, sources: list[str]) -> list[str]:
             line = f"  local map    {source}{_format_emit(node.emit)}"
             return [line, *_format_chain("kernel", node.kernels), *_format_keys(node.keys)]
         case ia.LocalAggregate():
-            line = f"  local agg    {node.reduce.upper()}({source}) BY {shown(node.group_by)}"
+            line = f"  local agg    {format_merge(node.merge)}({source}) BY {shown(node.group_by)}"
             chains = _format_chain("before", node.inner) + _format_chain("after", node.finish)
             return [line + _format_where(node.where), *chains]
         case ia.LocalStack():

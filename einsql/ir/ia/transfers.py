@@ -1,76 +1,126 @@
-"""The arrays that cross sites when the placement of a physical relation changes (TRA §3)."""
+"""The arrays that cross sites when the layout of a physical relation changes (TRA §3)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 
 import numpy as np
 
-from einsql.core.boxes import common, extents
-from einsql.ir.ia.typing import PhysicalSchema
-from einsql.ir.tra.block_schema import Cuts, KeyTuple
+from einsql.core.boxes import common, extents, volumes
+from einsql.ir.ia.physical_schema import PhysicalSchema
+from einsql.ir.tra.block_schema import Cuts, Dims, codes
+from einsql.ir.tra.typing import assembled, by_axis
 
 
-def array_transfers(
-    source: PhysicalSchema, target: PhysicalSchema
-) -> Iterator[tuple[KeyTuple, int, int, int]]:
-    """Yields the transfers of moved arrays: key, part, sending site and receiving site.
+def array_transfers(source: PhysicalSchema, target: PhysicalSchema) -> np.ndarray:
+    """The transfers of moved arrays.
 
     A site with a copy receives nothing. The sites with copies share the sending.
+
+    Returns:
+        int64 (transfers, 4): the position of the key in the order of keys, the number of the
+        part, the sending site and the receiving site; in this order.
     """
-    for key, parts in source.held.items():
-        for n, copies in enumerate(parts):
-            for site in target.held[key][n]:
-                if site not in copies:
-                    yield key, n, copies[site % len(copies)], site
+    have, want = source.holders, target.holders
+    key, part, copy = np.nonzero(_lacking(have, want))
+    site = want[key, part, copy]
+    origin = have[key, part, site % have.shape[2]]
+    return np.stack([key, part, origin, site], axis=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The intersection of a block of one cut with a block of another.
+def transferred_bytes(source: PhysicalSchema, target: PhysicalSchema) -> int:
+    """Bytes of the moved arrays that cross sites."""
+    if source.layout == target.layout:
+        return 0
+    lacking = _lacking(source.holders, target.holders)
+    return int(lacking.sum(axis=(1, 2)) @ source.nbytes)
+
+
+def _lacking(have: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """The copies of `want`, bool (keys, parts, copies), at sites that have none."""
+    lacks = want >= 0
+    for sender in range(have.shape[2]):
+        lacks &= want != have[:, :, sender, None]
+    return lacks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PieceTransfers:
+    """The transfers of a repartition: the intersections of old and new blocks.
 
     Attributes:
-        source: The key of the old block that contains the piece.
-        target: The key of the new block that contains the piece.
-        box: The elements `[lo, hi)` along each axis of the tensor.
+        old: int64 (transfers,), the position of the old block's key in the order of keys.
+        new: int64 (transfers,), the position of the new block's key.
+        boxes: int64 (transfers, axes, 2), the elements `[lo, hi)` along each axis.
+        origin: int64 (transfers,), the sending site.
+        target: int64 (transfers,), the receiving site, which may be the sending one.
     """
 
-    source: KeyTuple
-    target: KeyTuple
-    box: tuple[tuple[int, int], ...]
+    old: np.ndarray
+    new: np.ndarray
+    boxes: np.ndarray
+    origin: np.ndarray
+    target: np.ndarray
 
     @property
-    def volume(self) -> int:
-        """The number of elements."""
-        return prod(hi - lo for lo, hi in self.box)
-
-
-def pieces(old: Cuts, new: Cuts) -> Iterator[Piece]:
-    """The intersections of the blocks of two cuts of a tensor, in the order of new blocks."""
-    along = [_overlaps(a, b) for a, b in zip(old, new, strict=True)]
-    for target in product(*(range(len(c) - 1) for c in new)):
-        for overlaps in product(*(axis[k] for axis, k in zip(along, target, strict=True))):
-            yield Piece(tuple(n for n, _ in overlaps), target, tuple(box for _, box in overlaps))
-
-
-def _overlaps(old: Sequence[int], new: Sequence[int]) -> list[list[tuple[int, tuple[int, int]]]]:
-    """For every new interval the old intervals that intersect it, with the intersections."""
-    before, after = (np.stack([c[:-1], c[1:]], axis=1) for c in (np.array(old), np.array(new)))
-    shared = common(after[:, None], before[None])
-    return [
-        [(int(n), (int(row[n, 0]), int(row[n, 1]))) for n in np.flatnonzero(extents(row))]
-        for row in shared
-    ]
+    def volumes(self) -> np.ndarray:
+        """The number of elements of each piece."""
+        return volumes(self.boxes)
 
 
 def piece_transfers(
-    source: PhysicalSchema, target: PhysicalSchema, old: Cuts, new: Cuts
-) -> Iterator[tuple[Piece, int, int]]:
-    """Yields every piece with its sending and its receiving site, which may be equal."""
-    for piece in pieces(old, new):
-        (copies,), (wanted,) = source.held[piece.source], target.held[piece.target]
-        for site in wanted:
-            yield piece, site if site in copies else copies[site % len(copies)], site
+    source: PhysicalSchema, target: PhysicalSchema, cuts: Cuts | Dims
+) -> PieceTransfers:
+    """The pieces that new blocks consist of, in the order of new blocks, with their sites.
+
+    Args:
+        source: The old blocks.
+        target: The new blocks.
+        cuts: The cuts of the new blocks, or their axes in intervals.
+    """
+    new = by_axis(cuts)
+    if new is None:
+        shared = common(target.blocks.boxes()[:, None], source.blocks.boxes()[None])
+        after, before = np.nonzero(volumes(shared))
+        boxes = shared[after, before]
+    else:
+        old = assembled(source.blocks, "Repartition")
+        before, after, boxes = _cut_pieces(source.blocks.bounds, old, target.blocks.bounds, new)
+    have, want = source.holders[before, 0], target.holders[after, 0]
+    piece, copy = np.nonzero(want >= 0)
+    site, have = want[piece, copy], have[piece]
+    sends = have[np.arange(len(site)), site % have.shape[1]]
+    origin = np.where((have == site[:, None]).any(axis=1), site, sends)
+    return PieceTransfers(before[piece], after[piece], boxes[piece], origin, site)
+
+
+def _cut_pieces(
+    old_bounds: Sequence[int], old: Cuts, new_bounds: Sequence[int], new: Cuts
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The old and the new block of each piece of a tensor that is cut anew, and its box."""
+    along = [_overlaps(a, b) for a, b in zip(old, new, strict=True)]
+    number = np.indices([len(pieces) for pieces, _ in along]).reshape(len(along), -1)
+    count = prod(len(pieces) for pieces, _ in along)
+    pieces = np.zeros((count, len(along), 2), np.int64)
+    boxes = np.zeros((count, len(along), 2), np.int64)
+    for axis, (blocks, intervals) in enumerate(along):
+        pieces[:, axis], boxes[:, axis] = blocks[number[axis]], intervals[number[axis]]
+    (before,) = codes(old_bounds, pieces[:, :, 0])
+    (after,) = codes(new_bounds, pieces[:, :, 1])
+    order = np.lexsort((before, after))
+    return before[order], after[order], boxes[order]
+
+
+def _overlaps(old: Sequence[int], new: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """The intersections of old and new intervals that are not empty.
+
+    Returns:
+        int64 (intersections, 2), the numbers of the old and of the new interval; and int64
+        (intersections, 2), the elements `[lo, hi)`.
+    """
+    before, after = (np.stack([c[:-1], c[1:]], axis=1) for c in (np.array(old), np.array(new)))
+    shared = common(after[:, None], before[None])
+    n, m = np.nonzero(extents(shared))
+    return np.stack([m, n], axis=1), shared[n, m]

@@ -1,11 +1,8 @@
-"""Result types of the operations of the implementation algebra.
+"""Result types of the operations of the implementation algebra: laws from laws.
 
-A physical relation is a set of (key, array, site) (TRA §3). Its type records the sites of
-every array. So the matches of a local join, the sites that share a group, and the moved bytes
-are known exactly before a plan runs.
-
-Several arrays under one key are *parts*, which ⊕ will merge. The functions reject local
-operations that would compute wrong results on the arrays of their sites.
+Each function computes the layout of a result from the layouts of the operands. It reads the keys
+only where a law of one key is lost. The functions reject local operations that would compute
+wrong results on the arrays of their sites.
 """
 
 from __future__ import annotations
@@ -15,78 +12,33 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import wraps
-from math import prod
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from einsql.core.schema import DType
+from einsql.core.tables import Table
 from einsql.errors import IntegrityError
-from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Value, relabel
-from einsql.ir.functions import REDUCTIONS
-from einsql.ir.ia.placement import Held, Placement, Sites, law_of
+from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, relabel
+from einsql.ir.ia.kernel_laws import distributes
+from einsql.ir.ia.physical_schema import Parts, PhysicalSchema
+from einsql.ir.ia.placement import recognized
+from einsql.ir.layout import Entry, Layout, Partial, Replicate, Scattered, Shard
+from einsql.ir.tra import kernel_typing
 from einsql.ir.tra import typing as tra_typing
-from einsql.ir.tra.block_schema import BlockSchema, Cuts, KeyTuple, matches, over_keys, shown
+from einsql.ir.tra.block_schema import BlockSchema, Cuts, Dims, codes, over_keys, shown
+from einsql.ir.tra.kernels import Merge, reductions
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PhysicalSchema:
-    """The type of a physical relation.
-
-    Attributes:
-        blocks: The relation's keys and the shapes of its arrays, independent of sites.
-        placement: The sites of the arrays as a distribution over a grid.
-        held: The sites of each array.
-        merge: The reduction that merges parts under one key; None without parts.
-    """
-
-    blocks: BlockSchema
-    placement: Placement
-    held: Held
-    merge: str | None = None
-
-    @property
-    def sites(self) -> int:
-        """The number of sites."""
-        return self.placement.sites
-
-    def nbytes(self, key: KeyTuple) -> int:
-        """Bytes of the array under a key."""
-        return prod(self.blocks.shape(key)) * self.blocks.dtype.numpy.itemsize
-
-    @property
-    def holders(self) -> np.ndarray:
-        """The sites of every copy of every part, int64 (keys, parts, copies).
-
-        Keys are in the order of `blocks.each_key`; -1 stands for a part or a copy that a key lacks.
-        """
-        held = [self.held[k] for k in self.blocks.each_key()]
-        most = max((len(parts) for parts in held), default=1)
-        copies = max((len(c) for parts in held for c in parts), default=1)
-        sites = np.full((len(held), most, copies), -1, np.int64)
-        for row, parts in zip(sites, held, strict=True):
-            for n, at in enumerate(parts):
-                row[n, : len(at)] = at
-        return sites
-
-    def at(self, site: int) -> list[tuple[KeyTuple, int]]:
-        """The copies at a site: the key and the part's number of each."""
-        return [
-            (key, n)
-            for key, parts in self.held.items()
-            for n, copies in enumerate(parts)
-            if site in copies
-        ]
-
+Law = Entry | np.ndarray
+"""The entry of a mesh axis, or int64 (keys,), the coordinates of keys without a law."""
 
 _P = ParamSpec("_P")
-_T = TypeVar("_T")
+_T = TypeVar("_T", bound=Hashable)
 _KNOWN: ContextVar[dict[Hashable, Any] | None] = ContextVar("_KNOWN", default=None)
 
 
 @contextmanager
 def remembering() -> Iterator[None]:
-    """Context in which types are cached: equal operations on the same types share one type.
+    """Context in which types are cached: equal types are one object, computed once.
 
     A search builds the same operations repeatedly, in plans that differ elsewhere.
     """
@@ -98,7 +50,9 @@ def remembering() -> Iterator[None]:
         _KNOWN.reset(token)
 
 
-def _remembered(function: Callable[_P, _T]) -> Callable[_P, _T]:
+def remembered(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Caches the results of a function of types while `remembering`."""
+
     @wraps(function)
     def typed(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         known = _KNOWN.get()
@@ -106,9 +60,10 @@ def _remembered(function: Callable[_P, _T]) -> Callable[_P, _T]:
             return function(*args, **kwargs)
         call = (function, args, *kwargs.items())
         if call not in known:
-            known[call] = function(*args, **kwargs)
-        remembered: _T = known[call]
-        return remembered
+            computed = function(*args, **kwargs)
+            known[call] = known.setdefault(computed, computed)
+        result: _T = known[call]
+        return result
 
     return typed
 
@@ -116,24 +71,23 @@ def _remembered(function: Callable[_P, _T]) -> Callable[_P, _T]:
 # ---- repartition
 
 
-@_remembered
-def moved(source: PhysicalSchema, placement: Placement) -> PhysicalSchema:
+@remembered
+def moved(source: PhysicalSchema, layout: Layout) -> PhysicalSchema:
     """BCAST and SHUF: the same arrays at other sites, with parts unmerged."""
-    sites_by_key = {k: (placement.at(k),) * len(parts) for k, parts in source.held.items()}
-    return PhysicalSchema(source.blocks, placement, sites_by_key, source.merge)
+    return PhysicalSchema(source.blocks, layout, source.sites, source.parts)
 
 
-@_remembered
-def recut(source: PhysicalSchema, cuts: Cuts, placement: Placement) -> PhysicalSchema:
+@remembered
+def recut(source: PhysicalSchema, cuts: Cuts | Dims, layout: Layout) -> PhysicalSchema:
     """Π with a shuffle: the same tensor in other blocks and at other sites.
 
     Raises:
         IntegrityError: Keys are missing, or parts are not merged.
         ProgrammingError: The keys do not cut the axes, or the cuts do not fit.
     """
-    _whole(source, "Repartition")
+    merged(source, "Repartition")
     blocks = tra_typing.repartition_schema(source.blocks, cuts)
-    return PhysicalSchema(blocks, placement, {k: (placement.at(k),) for k in blocks.each_key()})
+    return PhysicalSchema(blocks, layout, source.sites)
 
 
 # ---- local operations on one relation
@@ -157,18 +111,49 @@ class Duplicate:
 Emit = Tiled | Duplicate
 
 
-@_remembered
+@remembered
 def filtered(source: PhysicalSchema, condition: Expr) -> PhysicalSchema:
-    """σᴸ: the pairs whose keys satisfy a condition.
+    """σᴸ: the pairs whose keys satisfy a condition, by the same law.
 
     Raises:
         ProgrammingError: The condition is not a BOOLEAN.
     """
     blocks = tra_typing.filter_schema(source.blocks, condition)
-    return _described(blocks, {k: source.held[k] for k in blocks.each_key()}, source.merge, source)
+    if blocks.count == source.blocks.count:
+        return replace(source, blocks=blocks)
+
+    def kept() -> np.ndarray:
+        return np.flatnonzero(over_keys(condition, source.blocks.key_array()))
+
+    return _selected(source, source.layout.placed, blocks, kept)
 
 
-@_remembered
+def _selected(
+    source: PhysicalSchema,
+    placed: Sequence[Entry],
+    blocks: BlockSchema,
+    rows: Callable[[], np.ndarray],
+) -> PhysicalSchema:
+    """The type after a selection or renumbering of keys.
+
+    Args:
+        source: The relation.
+        placed: The laws over the new keys. Those of Scattered are still over the old keys.
+        blocks: The result without sites.
+        rows: Returns the position of each new key among the old keys, int64 (new keys,).
+    """
+    parts = source.parts
+    lost = any(isinstance(e, Scattered) for e in placed)
+    if lost or (parts is not None and parts.present is not None):
+        row = rows()
+        laws = [e.table.array[row] if isinstance(e, Scattered) else e for e in placed]
+        layout = recognized(source.layout.mesh, laws, blocks.key_array)
+        parts = None if parts is None else parts.rows(row, source.blocks.count)
+        return PhysicalSchema(blocks, layout, source.sites, parts)
+    return PhysicalSchema(blocks, Layout(source.layout.mesh, tuple(placed)), source.sites, parts)
+
+
+@remembered
 def mapped(
     source: PhysicalSchema,
     emit: Emit | None,
@@ -189,13 +174,18 @@ def mapped(
     """
     if source.merge is not None and not all(distributes(k, source.merge) for k in kernels):
         raise IntegrityError(f"A local map needs merged arrays, not parts of a {source.merge}")
-    blocks = chained(emitted(source.blocks, emit), kernels)
-    old = [k[: len(source.blocks.bounds)] for k in blocks.each_key()]
-    new = renamed(list(blocks.each_key()), keys)
-    if keys is not None:
-        blocks = tra_typing.rekey_schema(blocks, keys)
-    sites_by_key = {n: source.held[o] for n, o in sorted(zip(new, old, strict=True))}
-    return _described(blocks, sites_by_key, source.merge, source)
+    blocks = emitted(source.blocks, emit)
+    if emit is not None:
+        emitting = source.blocks
+
+        def rows() -> np.ndarray:
+            own = blocks.key_array()[:, : len(emitting.bounds)]
+            old, new = codes(emitting.bounds, emitting.key_array(), own)
+            return np.searchsorted(old, new)
+
+        source = _selected(source, source.layout.placed, blocks, rows)
+    source = replace(source, blocks=chained(blocks, kernels))
+    return source if keys is None else renamed(source, keys)
 
 
 def emitted(source: BlockSchema, emit: Emit | None) -> BlockSchema:
@@ -206,22 +196,52 @@ def emitted(source: BlockSchema, emit: Emit | None) -> BlockSchema:
         return tra_typing.tile_schema(source, emit.dim, emit.size)
     existing = source.existing
     if existing is not None:
-        existing = frozenset((*k, n) for k in existing for n in range(emit.count))
+        number = np.tile(np.arange(emit.count), len(existing))
+        keys = np.repeat(existing.array, emit.count, axis=0)
+        existing = Table.of(np.concatenate([keys, number[:, None]], axis=1))
     return replace(source, bounds=(*source.bounds, emit.count), existing=existing)
 
 
 def chained(blocks: BlockSchema, kernels: Iterable[EinSum]) -> BlockSchema:
     """The relation after a chain of kernels."""
     for kernel in kernels:
-        blocks = tra_typing.transform_schema(blocks, kernel)
+        blocks = kernel_typing.transform_schema(blocks, kernel)
     return blocks
 
 
-@_remembered
+def renamed(source: PhysicalSchema, keys: tuple[Expr, ...]) -> PhysicalSchema:
+    """The same arrays under new keys; a law of a key that is lost becomes a table.
+
+    Raises:
+        IntegrityError: Two new keys are equal, or a key is negative or too large.
+        ProgrammingError: A key function is not an integer, or a block's extent would depend on
+            two keys.
+    """
+    blocks = tra_typing.rekey_schema(source.blocks, keys)
+    number = {int(e.name[1:]): n for n, e in reversed([*enumerate(keys)]) if isinstance(e, Label)}
+    placed: list[Entry] = []
+    for axis, entry in enumerate(source.layout.placed):
+        if isinstance(entry, Shard):
+            n = number.get(entry.axis)
+            bound = source.blocks.bounds[entry.axis]
+            if n is not None and (entry.cyclic or blocks.bounds[n] == bound):
+                entry = replace(entry, axis=n)
+            else:
+                entry = Scattered(Table.of(source.coordinates(axis)))
+        placed.append(entry)
+
+    def rows() -> np.ndarray:
+        (new,) = codes(blocks.bounds, tra_typing.renamed(source.blocks, keys))
+        return np.argsort(new, kind="stable")
+
+    return _selected(source, placed, blocks, rows)
+
+
+@remembered
 def aggregated(
     source: PhysicalSchema,
     group_by: tuple[int, ...],
-    reduce: str,
+    merge: Merge,
     inner: tuple[EinSum, ...],
     finish: tuple[EinSum, ...],
     where: Expr,
@@ -231,7 +251,7 @@ def aggregated(
     Args:
         source: The relation.
         group_by: The result's keys.
-        reduce: The reduction ⊕.
+        merge: The reduction ⊕ of each field.
         inner: Kernels applied to every array before the merge.
         finish: Kernels applied to every merged array.
         where: A condition on the result's keys; other groups are skipped.
@@ -241,18 +261,15 @@ def aggregated(
             reads parts.
         ProgrammingError: Keys, reduction or kernels do not fit.
     """
-    if source.merge not in (None, reduce):
-        raise IntegrityError(f"Parts of a {source.merge} cannot be merged by {reduce}")
-    before = source.blocks
-    if where != TRUE:
-        before = tra_typing.filter_schema(before, over_groups(where, group_by))
-    blocks = tra_typing.aggregate_schema(chained(before, inner), group_by, reduce)
-    sites_by_key = _shared(source, before, group_by)
-    merge = reduce if any(len(parts) > 1 for parts in sites_by_key.values()) else None
-    late = [*(finish if merge else ()), *(inner if source.merge else ())]
-    if not all(distributes(k, reduce) for k in late):
-        raise IntegrityError(f"A kernel of a local aggregation would read parts of a {reduce}")
-    return _described(chained(blocks, finish), sites_by_key, merge, source)
+    if source.merge not in (None, merge):
+        raise IntegrityError(f"Parts of a {source.merge} cannot be merged by {merge}")
+    before = source if where == TRUE else filtered(source, over_groups(where, group_by))
+    blocks = tra_typing.aggregate_schema(chained(before.blocks, inner), group_by, merge)
+    layout, parts = _grouped(before, group_by, blocks, merge)
+    late = [*(finish if parts else ()), *(inner if source.parts else ())]
+    if not all(distributes(k, merge) for k in late):
+        raise IntegrityError(f"A kernel of a local aggregation would read parts of a {merge}")
+    return PhysicalSchema(chained(blocks, finish), layout, source.sites, parts)
 
 
 def over_groups(where: Expr, group_by: Sequence[int]) -> Expr:
@@ -260,26 +277,69 @@ def over_groups(where: Expr, group_by: Sequence[int]) -> Expr:
     return relabel(where, {f"k{n}": f"k{g}" for n, g in enumerate(group_by)})
 
 
-def _shared(source: PhysicalSchema, before: BlockSchema, group_by: Sequence[int]) -> Held:
-    """For every group its parts: one for each set of sites with equal members."""
-    groups: dict[KeyTuple, dict[int, list[tuple[KeyTuple, int]]]] = {}
-    for key in before.each_key():
-        sites = groups.setdefault(tuple(key[g] for g in group_by), {})
-        for n, copies in enumerate(source.held[key]):
-            for site in copies:
-                sites.setdefault(site, []).append((key, n))
-    sites_by_key: dict[KeyTuple, tuple[Sites, ...]] = {}
-    for group, at in sorted(groups.items()):
-        parts: dict[tuple[tuple[KeyTuple, int], ...], list[int]] = {}
-        for site, members in at.items():
-            parts.setdefault(tuple(members), []).append(site)
-        # On grids, also after joins across grids, two arrays share all their sites or none.
-        assert sum(map(len, parts)) == len({m for members in parts for m in members})
-        sites_by_key[group] = tuple(sorted(tuple(sorted(sites)) for sites in parts.values()))
-    return sites_by_key
+def _grouped(
+    source: PhysicalSchema, group_by: Sequence[int], blocks: BlockSchema, merge: Merge
+) -> tuple[Layout, Parts | None]:
+    """The sites of groups: where members of a group have several coordinates, it has parts."""
+    mesh = source.layout.mesh
+    laws: list[Law] = []
+    spans: list[int] = []
+    for n, entry in enumerate(source.layout.placed):
+        if isinstance(entry, Shard) and entry.axis in group_by:
+            laws.append(replace(entry, axis=list(group_by).index(entry.axis)))
+        elif isinstance(entry, Replicate):
+            laws.append(entry)
+        else:
+            laws.append(Partial(", ".join(reductions(merge))))
+            spans.append(n)
+    if not spans:
+        return Layout(mesh, tuple(e for e in laws if not isinstance(e, np.ndarray))), None
+    shape = [mesh.shape[n] for n in spans]
+    present = _members(source, group_by, blocks, spans, shape)
+    partial: list[int] = []
+    for i, n in enumerate(spans):
+        others = tuple(1 + k for k in range(len(spans)) if k != i)
+        along = present.any(axis=others)
+        if (along.sum(axis=1) == 1).all():  # each group has one coordinate
+            laws[n] = along.argmax(axis=1)
+        else:
+            partial.append(i)
+    layout = recognized(mesh, laws, blocks.key_array)
+    if not partial:
+        return layout, None
+    whole = tuple(1 + k for k in range(len(spans)) if k not in partial)
+    return layout, Parts.of(merge, present.any(axis=whole).reshape(blocks.count, -1))
 
 
-@_remembered
+def _members(
+    source: PhysicalSchema,
+    group_by: Sequence[int],
+    blocks: BlockSchema,
+    spans: Sequence[int],
+    shape: Sequence[int],
+) -> np.ndarray:
+    """The coordinates of members of groups along some mesh axes, bool (groups, *axes)."""
+    keys = source.blocks.key_array()
+    groups, group = codes(blocks.bounds, blocks.key_array(), keys[:, list(group_by)])
+    row = np.searchsorted(groups, group)
+    partial = [n for n in spans if isinstance(source.layout.placed[n], Partial)]
+    at: dict[int, np.ndarray] = {}
+    if partial and source.parts is not None:
+        member, slot = np.nonzero(source.parts.mask(len(keys)))
+        sizes = [source.layout.mesh.shape[n] for n in partial]
+        at = dict(zip(partial, np.unravel_index(slot, sizes), strict=True))
+        row = row[member]
+    else:
+        member = np.arange(len(keys))
+    for n in spans:
+        if n not in at:
+            at[n] = source.coordinates(n)[member]
+    present = np.zeros((blocks.count, *shape), np.bool_)
+    present[(row, *(at[n] for n in spans))] = True
+    return present
+
+
+@remembered
 def stacked(source: PhysicalSchema, key: int, dim: int) -> PhysicalSchema:
     """Stack: concatenates the arrays of groups, which must share a site.
 
@@ -288,120 +348,28 @@ def stacked(source: PhysicalSchema, key: int, dim: int) -> PhysicalSchema:
             merged.
         ProgrammingError: There is no such key or axis, or arrays differ in another axis.
     """
-    _whole(source, "Stack")
+    merged(source, "Stack")
     blocks = tra_typing.stack_schema(source.blocks, key, dim)
-    common: dict[KeyTuple, set[int]] = {}
-    for k, (copies,) in source.held.items():
-        group = tra_typing.without(k, key)
-        common[group] = common.get(group, set(copies)) & set(copies)
-    apart = next((k for k, sites in common.items() if not sites), None)
-    if apart is not None:
+    kept = [k for k in range(len(source.blocks.bounds)) if k != key]
+    layout, parts = _grouped(source, kept, blocks, "sum")
+    if parts is not None:
+        several = parts.mask(blocks.count).sum(axis=1) > 1
+        group = blocks.key_array()[np.flatnonzero(several)[0]]
         raise IntegrityError(
-            f"No site holds all of the group {shown(apart)} that is stacked",
+            f"No site holds all of the group {shown(group)} that is stacked",
             hint="Shuffle on the other keys first.",
         )
-    sites_by_key = {k: (tuple(sorted(common[k])),) for k in blocks.each_key()}
-    return _described(blocks, sites_by_key, None, source)
+    return PhysicalSchema(blocks, layout, source.sites)
 
 
-def _whole(source: PhysicalSchema, what: str) -> None:
+def merged(source: PhysicalSchema, what: str) -> None:
+    """Rejects a relation with parts.
+
+    Raises:
+        IntegrityError: Parts are not merged.
+    """
     if source.merge is not None:
         raise IntegrityError(
             f"{what} needs merged arrays, not parts of a {source.merge}",
             hint="Shuffle and aggregate the relation first.",
         )
-
-
-def distributes(kernel: EinSum, reduce: str) -> bool:
-    """True if f(x ⊕ y) = f(x) ⊕ f(y) for a kernel f of one array."""
-    (output,) = kernel.outputs
-    plain = kernel.guard == TRUE and output.where == TRUE
-    if not plain or len(kernel.operands) != 1 or any(a.define for a in kernel.axes):
-        return False
-    if output.reduction not in (None, reduce):
-        return False
-    (value,) = output.args
-    if isinstance(value, Call) and value.fn in REDUCTIONS[reduce].over:
-        # Integers may overflow in one order and not in the other.
-        exact = value.dtype.is_float or value.dtype is DType.BOOLEAN
-        constants = [a for a in value.args if isinstance(a, Const)]
-        return exact and len(constants) == 1 and any(isinstance(a, Value) for a in value.args)
-    return isinstance(value, Value)
-
-
-# ---- local operations on several relations
-
-
-def holds(condition: Expr, keys: Sequence[KeyTuple]) -> list[bool]:
-    """For each key whether it satisfies a condition."""
-    if condition == TRUE or not keys:
-        return [True] * len(keys)
-    array = np.array(keys, np.int64).reshape(len(keys), len(keys[0]))
-    return list(map(bool, over_keys(condition, array).tolist()))
-
-
-def renamed(keys: Sequence[KeyTuple], to: tuple[Expr, ...] | None) -> list[KeyTuple]:
-    """New keys by functions of the old keys; None keeps the keys."""
-    if to is None or not keys:
-        return list(keys)
-    array = np.array(keys, np.int64).reshape(len(keys), len(keys[0]))
-    columns = [over_keys(e, array).tolist() for e in to]
-    return list(zip(*columns, strict=True)) if columns else [()] * len(keys)
-
-
-@_remembered
-def joined(
-    sources: tuple[PhysicalSchema, ...],
-    places: tuple[tuple[int, ...], ...],
-    kernels: tuple[EinSum, ...],
-    where: Expr,
-    keys: tuple[Expr, ...] | None,
-) -> tuple[PhysicalSchema, bool]:
-    """⋈ᴸ: applies kernels to every match whose arrays share a site.
-
-    Args:
-        sources: The operands.
-        places: For each key dimension of each operand the result's key dimension.
-        kernels: The first takes the arrays of a match, each later one the previous result.
-        where: A condition on the keys of a match; other matches are skipped.
-        keys: The new keys; None keeps the match's keys.
-
-    Returns:
-        The result, and whether the arrays of every selected match share a site.
-
-    Raises:
-        IntegrityError: An operand has unmerged parts, or two new keys are equal.
-        ProgrammingError: Joined keys differ in their bounds, or a kernel does not fit.
-    """
-    for source in sources:
-        _whole(source, "A local join")
-    tra_typing.join_bounds([s.blocks for s in sources], places)
-    matched = matches([s.held for s in sources], places)
-    matched = [
-        m for m, on in zip(matched, holds(where, [k for k, _ in matched]), strict=True) if on
-    ]
-    sites_by_key: dict[KeyTuple, tuple[Sites, ...]] = {}
-    for key, operands in matched:
-        first, *rest = (s.held[k][0] for s, k in zip(sources, operands, strict=True))
-        sites = tuple(s for s in first if all(s in copies for copies in rest))
-        if sites:
-            sites_by_key[key] = (sites,)
-    blocks = tra_typing.join_schema(
-        [s.blocks for s in sources], places, kernels[0], frozenset(sites_by_key)
-    )
-    blocks = chained(blocks, kernels[1:])
-    if keys is not None:
-        blocks = tra_typing.rekey_schema(blocks, keys)
-        sites_by_key = dict(
-            sorted(zip(renamed(list(sites_by_key), keys), sites_by_key.values(), strict=True))
-        )
-    return _described(blocks, sites_by_key, None, *sources), len(sites_by_key) == len(matched)
-
-
-def _described(
-    blocks: BlockSchema, held: Held, merge: str | None, *sources: PhysicalSchema
-) -> PhysicalSchema:
-    """The type with the most precise placement for the sites of its arrays."""
-    grids = dict.fromkeys(s.placement.grid for s in sources)
-    placement = law_of(held, len(blocks.bounds), merge, sources[0].sites, grids)
-    return PhysicalSchema(blocks, placement, held, merge)

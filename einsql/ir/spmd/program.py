@@ -1,28 +1,28 @@
-"""Language 3 for EinSum graphs: SPMD programs, which list the steps of every site.
+"""Language 4: SPMD programs, which list the steps of every site.
 
 A program is a sequence of steps. A local step runs one EinSum on tiles of the same site. An
 exchange sends tiles to the sites that need them (the paper's BCAST and SHUF). A completion
 merges partial results (SHUF and local aggregation). A step has the parameters of every site,
 so all sites run the same program.
 
-Tensor-relational plans become plans of the implementation algebra (`einsql.ir.ia`), which
-rules rewrite. EinSum graphs become SPMD programs: EinDecomp decides the cuts, placement the
-site of each cell. Programs are costed and run, but never rewritten. Their tiles are boxes of
-keys rather than blocks under keys. So tiles may overlap, as the halo of a window does, and a
-step moves all fields of a relation together.
+EinSum graphs become SPMD programs directly: EinDecomp decides the cuts, placement the site of
+each cell. Plans of the implementation algebra (`einsql.ir.ia`), which rules have rewritten,
+become SPMD programs by `einsql.optimizer.lowering`. Programs are costed and run, but never
+rewritten. Their tiles are boxes of keys. So tiles may overlap, as the halo of a window does, and
+a step moves all fields of a relation together. A block under a key is a tile with one key along
+each leading axis.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from einsql.core.schema import DType
-from einsql.ir.einsum.conditional_outputs import always
-from einsql.ir.einsum.graph import TRUE, EinSum, Input, Output
-from einsql.ir.functions import REDUCTIONS
+from einsql.ir.einsum.graph import EinSum, Input
+from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.layout import Tiles
 
 COPIES = "*"
@@ -118,7 +118,9 @@ class Local:
         picks: For each operand int64 (cells,), the tile that each cell reads.
         tiles: The result, one tile per cell; partial if labels are reduced and cut.
             Copies of a cell give copies of its tile.
-        partial: True if tiles of several cells must be merged.
+        partial: True if tiles of several cells must be merged; they have the state for that.
+        is_template: True if the tiles of a cell determine the extents of all labels, and
+            positions are counted from the start of the tiles.
     """
 
     node: EinSum
@@ -130,6 +132,25 @@ class Local:
     picks: tuple[np.ndarray, ...]
     tiles: Tiles
     partial: bool
+    is_template: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """Tiles of another step under other keys, without a copy; a tile may occur several times.
+
+    Attributes:
+        source: The step.
+        picks: int64 (tiles,), the source's tile of each tile, at the same site.
+        tiles: The tiles with their new keys and as many elements along each axis.
+        relation: The relation with new names of the fields, in the order of the source's;
+            None if the names remain.
+    """
+
+    source: int
+    picks: np.ndarray
+    tiles: Tiles
+    relation: Input | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,16 +158,22 @@ class Complete:
     """Merges partial tiles with their reductions.
 
     Attributes:
-        source: The local step.
-        tiles: The result; disjoint and complete.
-        parts: int64 (tiles, n), the cells that contribute to each tile.
-        collectives: A "reduce" to one site of each group, or a "reduce-scatter" over it.
+        source: The step that produces the partial tiles.
+        node: The operation, whose outputs have the reductions.
+        tiles: The result; if it is not partial, disjoint and complete except for copies.
+        parts: int64 (tiles, n), the partial tiles that contribute to each tile; -1 where a
+            tile has fewer.
+        collectives: A "reduce" to one site of each group, or a "reduce-scatter" over it; empty if
+            every part is at the site of its tile.
+        partial: True if the result must be merged again; it has the state for that.
     """
 
     source: int
+    node: EinSum
     tiles: Tiles
     parts: np.ndarray
     collectives: tuple[Collective, ...]
+    partial: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -154,7 +181,7 @@ class Complete:
         return sum(c.nbytes for c in self.collectives)
 
 
-Step = Load | Exchange | Local | Complete
+Step = Load | Exchange | Local | View | Complete
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,10 +231,7 @@ class Program:
 
     def relation(self, number: int) -> Input | EinSum:
         """The relation whose tiles a step produces."""
-        step = self.steps[number]
-        while not isinstance(step, Load | Local):
-            step = self.steps[reads(step)[0]]
-        return step.source if isinstance(step, Load) else step.node
+        return relation_of(self.steps, number)
 
     def hidden(self) -> frozenset[int]:
         """The steps inside fused groups whose tiles are never stored."""
@@ -220,15 +244,15 @@ class Program:
             )
         )
 
-    def maker(self, step: Complete) -> Local:
-        """The local step whose partial tiles a completion merges."""
-        local = self.steps[step.source]
-        assert isinstance(local, Local)
-        return local
+    def released(self, within: Mapping[int, int] | None = None) -> list[list[int]]:
+        """For each step the steps whose tiles it is the last to read, except the results'.
 
-    def released(self) -> list[list[int]]:
-        """For each step the steps whose tiles it is the last to read, except the results'."""
+        Args:
+            within: The reader of each step that runs cell by cell within its reader.
+        """
         run = list(range(len(self.steps)))
+        for n, reader in sorted((within or {}).items(), reverse=True):
+            run[n] = run[reader]
         for t in self.together:
             for n in (*t.steps, *t.links):
                 run[n] = t.steps[-1]
@@ -243,6 +267,21 @@ class Program:
         return freed
 
 
+def relation_of(steps: Sequence[Step], number: int) -> Input | EinSum:
+    """The relation whose tiles a step produces."""
+    step = steps[number]
+    while isinstance(step, Exchange) or (isinstance(step, View) and step.relation is None):
+        step = steps[reads(step)[0]]
+    match step:
+        case Load():
+            return step.source
+        case View():
+            assert step.relation is not None
+            return step.relation
+        case _:
+            return step.node
+
+
 def reads(step: Step) -> tuple[int, ...]:
     """The steps whose tiles a step reads."""
     match step:
@@ -250,7 +289,7 @@ def reads(step: Step) -> tuple[int, ...]:
             return step.operands
         case Exchange():
             return step.sources
-        case Complete():
+        case View() | Complete():
             return (step.source,)
         case Load():
             return ()
@@ -259,32 +298,6 @@ def reads(step: Step) -> tuple[int, ...]:
 def tuple_bytes(node: Input | EinSum) -> int:
     """Bytes of one tuple's fields."""
     return sum(f.dtype.numpy.itemsize for f in node.schema.fields)
-
-
-def best_of(name: str) -> str:
-    """The field that holds the extreme value of an ARG_MIN or ARG_MAX."""
-    return f"{name}.best"
-
-
-def some_of(name: str) -> str:
-    """The field that is true if the group of an ARG_MIN or ARG_MAX has a value."""
-    return f"{name}.some"
-
-
-def with_state(node: EinSum) -> EinSum:
-    """The node with the additional outputs for merging: the extreme value of each pair.
-
-    A part does not have the sums of other parts, so every conditional output is computed.
-    """
-    node = always(node)
-    extra: list[Output] = []
-    for o in node.outputs:
-        if o.reduction is not None and REDUCTIONS[o.reduction].better is not None:
-            value = o.args[1]
-            extreme = "min" if o.reduction == "arg_min" else "max"
-            extra.append(Output(best_of(o.name), (value,), value.dtype, extreme, o.where))
-            extra.append(Output(some_of(o.name), (TRUE,), DType.BOOLEAN, "bool_or", o.where))
-    return replace(node, outputs=(*node.outputs, *extra)) if extra else node
 
 
 def state_bytes(node: EinSum) -> int:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.ir.spmd.program import Complete, Local
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import Complete
 
 TREE = 4
 """The minimum of sites of a group for which a tree has fewer rounds than senders."""
@@ -34,15 +35,15 @@ class Round:
     targets: np.ndarray
 
 
-def rounds(local: Local, step: Complete) -> list[Round]:
+def rounds(partial: Tiles, step: Complete) -> list[Round]:
     """The rounds in which partial results are merged; empty if no tile must move.
 
     Args:
-        local: The step that produces the partial tiles.
+        partial: The partial tiles.
         step: The completion, with the groups of partial tiles and the sites of the result.
     """
     groups, which = np.unique(
-        np.sort(local.tiles.sites[step.parts], axis=1), axis=0, return_inverse=True
+        np.sort(contributing(partial, step), axis=1), axis=0, return_inverse=True
     )
     by_round: list[list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = []
     for number, row in enumerate(groups):
@@ -57,6 +58,12 @@ def rounds(local: Local, step: Complete) -> list[Round]:
             by_round[at].append(move)
     every = [Round(*map(np.concatenate, zip(*moves, strict=True))) for moves in by_round]
     return [r for r in every if len(r.tiles)]
+
+
+def contributing(partial: Tiles, step: Complete) -> np.ndarray:
+    """The sites of the parts of each tile, int64 (tiles, n); a site is repeated for -1."""
+    parts = np.where(step.parts < 0, step.parts[:, :1], step.parts)
+    return np.asarray(partial.sites[parts])
 
 
 def _at_once(

@@ -26,6 +26,18 @@ AGGREGATES = {r.name: r.name for r in _MERGING} | {r.monoid: r.name for r in _ME
 """Reductions that merge arrays element by element, by name and by their monoid's name."""
 
 
+Merge = str | tuple[str, ...]
+"""The reduction of a relation with one field, or the reduction of each field of a record.
+
+ARG_MIN and ARG_MAX merge their argument together with the fields of their state.
+"""
+
+
+def reductions(merge: Merge) -> tuple[str, ...]:
+    """The reduction of each field."""
+    return (merge,) if isinstance(merge, str) else merge
+
+
 @dataclass(frozen=True, slots=True)
 class Tile:
     """The rank and type of an operand, which determine a kernel's template."""
@@ -140,19 +152,23 @@ def _template(
 
 
 def operand(
-    number: int, labels: Sequence[str], dtype: DType, shape: Sequence[int] | None = None
+    number: int,
+    labels: Sequence[str],
+    record: DType | tuple[Field, ...],
+    shape: Sequence[int] | None = None,
 ) -> Operand:
     """An operand of a kernel: an array read with one label for each axis.
 
     Args:
         number: The operand's position.
         labels: A label for each axis.
-        dtype: The type of the array's elements.
+        record: The fields, or the type of the only field VALUE.
         shape: The array's extents; all 1 in templates.
     """
     extents = [1] * len(labels) if shape is None else shape
     keys = tuple(Key(f"d{n}", 0, extent) for n, extent in enumerate(extents))
-    return Operand(Input(f"x{number}", Schema(keys, (Field(VALUE, dtype),))), tuple(labels))
+    fields = (Field(VALUE, record),) if isinstance(record, DType) else record
+    return Operand(Input(f"x{number}", Schema(keys, fields)), tuple(labels))
 
 
 def _combined(notation: str, combine: str | Callable[..., object], values: list[Value]) -> Expr:
@@ -223,7 +239,7 @@ def instantiate(template: EinSum, shapes: Sequence[tuple[int, ...]]) -> EinSum:
         for label, extent in zip(o.labels, shape, strict=True):
             if extents.setdefault(label, extent) != extent:
                 raise InternalError(f"A kernel's label {label} has two extents")
-        operands.append(operand(n, o.labels, o.source.schema.dtype(VALUE), shape))
+        operands.append(operand(n, o.labels, o.source.schema.fields, shape))
     axes = tuple(
         Axis(a.label, 0, extents[a.label], a.define) if a.label in extents else a
         for a in template.axes

@@ -1,9 +1,9 @@
 """Language 2: the tensor-relational algebra, which cuts a computation into blocks.
 
-A tensor relation maps keys to arrays. The nodes are the operations of TRA §2.1 and
-EinDecomp §4.2. Kernels, which are EinSums over the arrays' axes, compute on arrays.
-Expressions over `k0`, `k1`, … compute on keys. Building a node checks its schema, so no
-plan violates integrity (TRA §2.2).
+A tensor relation maps keys to records of arrays of one shape. The nodes are the operations of
+TRA §2.1 and EinDecomp §4.2. Kernels, which are EinSums, compute on records. Expressions over
+`k0`, `k1`, … compute on keys. Building a node checks its schema, so no plan violates integrity
+(TRA §2.2).
 """
 
 from __future__ import annotations
@@ -11,23 +11,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from einsql.core.dag import bottom_up, producers_first
-from einsql.core.schema import DType, Field, Key, Schema
+from einsql.core.schema import DType
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import EinSum, Expr, Input, call
+from einsql.ir.tra import kernel_typing
 from einsql.ir.tra import typing as tra_typing
-from einsql.ir.tra.block_schema import BlockSchema, Cuts, equal_cuts, key_label, shown
-from einsql.ir.tra.kernels import VALUE
+from einsql.ir.tra.block_schema import BlockSchema, Cuts, Dims, Domain, equal_cuts, key_label
+from einsql.ir.tra.kernels import Merge, reductions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """A named tensor, cut into blocks; key i cuts axis i."""
+    """A named tensor in blocks, with all its fields.
+
+    Attributes:
+        cuts: The cut of each axis, key i cuts axis i; or the axes in intervals.
+    """
 
     tensor: Input
-    cuts: Cuts
+    cuts: Cuts | Dims
     schema: BlockSchema = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -39,32 +42,53 @@ class Join:
     """⋈: the natural join of any number of relations, with a kernel on each match.
 
     `keys` gives, for every key dimension of each operand, the key dimension of the result.
-    The result's keys are numbered in order of first use: a binary join has the left's keys,
-    then the right's keys that are not joined.
+    Without a domain the result's keys are numbered in order of first use: a binary join has
+    the left's keys, then the right's keys that are not joined.
+
+    Attributes:
+        kernel: An EinSum with all its outputs; a template if there is no domain.
+        domain: The label of the kernel that each key dimension of the result cuts, with the
+            boundaries of its intervals. The matches are the cells of the domain: they know
+            their positions, and a label may be one of no operand. None if positions count
+            from 0 in every tile.
     """
 
     sources: tuple[Node, ...]
     keys: tuple[tuple[int, ...], ...]
     kernel: EinSum
+    domain: Domain | None = None
     schema: BlockSchema = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        schemas = [s.schema for s in self.sources]
-        _typed(self, tra_typing.join_schema(schemas, self.keys, self.kernel))
+        schemas, keys = [s.schema for s in self.sources], self.keys
+        if self.domain is None:
+            _typed(self, kernel_typing.join_schema(schemas, keys, self.kernel))
+        else:
+            _typed(self, kernel_typing.domain_schema(schemas, keys, self.kernel, self.domain))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aggregate:
-    """Σ: merges arrays with equal `group_by` keys by ⊕; the result has these keys in order."""
+    """Σ: merges records with equal `group_by` keys by ⊕; the result has these keys in order.
+
+    Attributes:
+        merge: The reduction of the field, or of each field.
+    """
 
     source: Node
     group_by: tuple[int, ...]
-    reduce: str
+    merge: Merge
     schema: BlockSchema = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         source = self.source.schema
-        _typed(self, tra_typing.aggregate_schema(source, self.group_by, self.reduce))
+        _typed(self, tra_typing.aggregate_schema(source, self.group_by, self.merge))
+
+    @property
+    def reduce(self) -> str:
+        """The reduction of a relation with one field."""
+        (reduce,) = reductions(self.merge)
+        return reduce
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,14 +117,14 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transform:
-    """λ: applies a kernel to every array."""
+    """λ: applies a kernel to every record."""
 
     source: Node
     kernel: EinSum
     schema: BlockSchema = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _typed(self, tra_typing.transform_schema(self.source.schema, self.kernel))
+        _typed(self, kernel_typing.transform_schema(self.source.schema, self.kernel))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,10 +158,15 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repartition:
-    """Π: the same tensor in other blocks; key i cuts axis i before and after."""
+    """Π: the same tensor in other blocks.
+
+    Attributes:
+        cuts: The cut of each axis, key i cuts axis i before and after; or the axes in
+            intervals, which may overlap (a window) or leave out parts (a slice).
+    """
 
     source: Node
-    cuts: Cuts
+    cuts: Cuts | Dims
     schema: BlockSchema = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -176,47 +205,6 @@ def walk(*roots: Node) -> list[Node]:
 def transform(root: Node, visit: Callable[[Node], Node]) -> Node:
     """Rebuilds a plan bottom-up; `visit` takes each node over its new operands."""
     return bottom_up(root, children, lambda node, sources: visit(with_children(node, sources)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RangeInput(Input):
-    """The values of a label, [start, start + 1, …], which `generated` creates."""
-
-    start: int = 0
-
-    @classmethod
-    def over(cls, lo: int, hi: int) -> RangeInput:
-        """The integers from lo to hi - 1."""
-        return cls(f"RANGE({lo}, {hi})", _dense((max(0, hi - lo),), DType.BIGINT), start=lo)
-
-    def array(self) -> np.ndarray:
-        """The integers, int64 of one axis."""
-        return np.arange(self.start, self.start + self.schema.size, dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ZerosInput(Input):
-    """Zeros that `generated` creates; no plan reads their values."""
-
-    @classmethod
-    def of(cls, shape: tuple[int, ...], dtype: DType) -> ZerosInput:
-        """The zeros of a shape and type."""
-        return cls(f"ZEROS{shown(shape)} {dtype.value}", _dense(shape, dtype))
-
-    def array(self) -> np.ndarray:
-        """The zeros, in the type's NumPy dtype."""
-        return np.zeros(self.schema.shape, self.schema.dtype(VALUE).numpy)
-
-
-def _dense(shape: tuple[int, ...], dtype: DType) -> Schema:
-    keys = tuple(Key(f"d{n}", 0, extent) for n, extent in enumerate(shape))
-    return Schema(keys, (Field(VALUE, dtype),))
-
-
-def generated(root: Node) -> dict[str, np.ndarray]:
-    """The ranges and zeros that a plan scans, by name; names of tensors are lower-case."""
-    tensors = [node.tensor for node in walk(root) if isinstance(node, Scan)]
-    return {t.name: t.array() for t in tensors if isinstance(t, RangeInput | ZerosInput)}
 
 
 def natural_keys(

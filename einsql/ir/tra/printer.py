@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from einsql.core.schema import Field, is_flag
 from einsql.ir.einsum.graph import TRUE, EinSum, Input
-from einsql.ir.einsum.printer import format_expr
+from einsql.ir.einsum.printer import format_expr, format_node
 from einsql.ir.tra import plan as tra
-from einsql.ir.tra.block_schema import BlockSchema, Dim, shown
+from einsql.ir.tra.block_schema import BlockSchema, Dim, Domain, shown
+from einsql.ir.tra.kernels import VALUE, Merge, reductions
 
 
-def format_plan(root: tra.Node) -> str:
-    """Formats a tensor-relational plan, producers first.
+def format_plan(*roots: tra.Node) -> str:
+    """Formats tensor-relational plans, producers first.
 
     A relation is printed as `r0<2, 2>[3|2, 5]`: the bounds of its keys, then the extents of
-    its arrays, `3|2@1` if key 1 determines the extent.
+    its arrays, `3|2@1` if key 1 determines the extent, and `0..3|2..5` if the intervals do not
+    follow one another. The fields follow.
     """
     names: dict[int, str] = {}
     blocks: list[str] = []
-    for node in tra.walk(root):
+    for node in tra.walk(*roots):
         names[id(node)] = name = f"r{len(names)}"
         inner = [names[id(c)] for c in tra.children(node)]
         blocks += [f"{name}{format_schema(node.schema)}", *_format_operation(node, inner)]
@@ -24,15 +27,28 @@ def format_plan(root: tra.Node) -> str:
 
 
 def format_schema(schema: BlockSchema) -> str:
-    """Formats the bounds of the keys, the extents of the arrays and their type."""
+    """Formats the bounds of the keys, the extents of the arrays and their fields."""
     dims = ", ".join(_format_dim(d, n) for n, d in enumerate(schema.dims))
-    text = f"{shown(schema.bounds)}[{dims}] {schema.dtype.value}"
+    text = f"{shown(schema.bounds)}[{dims}] {_format_fields(schema.fields)}"
     return text if schema.is_continuous else f"{text}, {schema.count} keys"
 
 
+def _format_fields(fields: tuple[Field, ...]) -> str:
+    if len(fields) == 1 and fields[0].name == VALUE:
+        return fields[0].dtype.value
+    return ", ".join(f.name if is_flag(f.name) else f"{f.name} {f.dtype.value}" for f in fields)
+
+
 def _format_dim(dim: Dim, axis: int) -> str:
-    text = "|".join(map(str, dim.extents))
-    return text if dim.key in (None, axis) else f"{text}@{dim.key}"
+    extents = dim.relative
+    if dim.starts is None or dim.cut is not None:
+        one = len(set(dim.extents)) == 1
+        text = str(dim.extents[0]) if one else "|".join(map(str, dim.extents))
+        keys = extents.keys if dim.keys == (axis,) else dim.keys
+    else:
+        ends = [f"{lo}..{lo + n}" for lo, n in zip(dim.starts, dim.extents, strict=True)]
+        text, keys = "|".join(ends), dim.keys
+    return text if keys in ((), (axis,)) else f"{text}@{','.join(map(str, keys))}"
 
 
 def _format_operation(node: tra.Node, sources: list[str]) -> list[str]:
@@ -40,11 +56,14 @@ def _format_operation(node: tra.Node, sources: list[str]) -> list[str]:
         return [format_scan(node.tensor)]
     if isinstance(node, tra.Join):
         joined = f"  join         {format_joined(sources, node.keys)}"
-        return [joined, *format_kernel(node.kernel)]
+        if node.domain is None:
+            return [joined.rstrip(), *format_kernel(node.kernel)]
+        return [f"{joined}{format_domain(node.domain)}".rstrip(), *format_cell(node.kernel)]
     (source,) = sources
     match node:
         case tra.Aggregate():
-            return [f"  aggregate    {node.reduce.upper()}({source}) BY {shown(node.group_by)}"]
+            merge = format_merge(node.merge)
+            return [f"  aggregate    {merge}({source}) BY {shown(node.group_by)}"]
         case tra.ReKey():
             return [f"  rekey        {source} {shown([format_expr(e) for e in node.keys])}"]
         case tra.Filter():
@@ -70,16 +89,36 @@ def format_joined(sources: list[str], keys: tuple[tuple[int, ...], ...]) -> str:
     return ", ".join(f"{s}{shown(k)}" for s, k in zip(sources, keys, strict=True))
 
 
+def format_domain(domain: Domain) -> str:
+    """Formats the labels that a join cuts, with the number of parts of each."""
+    cuts = ", ".join(f"{label}:{len(cut) - 1}" for label, cut in domain)
+    return f" OVER {cuts}" if cuts else ""
+
+
+def format_merge(merge: Merge) -> str:
+    """Formats the reductions of a relation's fields."""
+    return ", ".join(reductions(merge)).upper()
+
+
+def format_cell(kernel: EinSum) -> list[str]:
+    """Formats the lines of a complete EinSum, with operands x0, x1, …."""
+    names = tuple(f"x{n}" for n in range(len(kernel.operands)))
+    return [f"    {line}" for line in format_node(kernel, "kernel ", names)]
+
+
 def format_kernel(kernel: EinSum) -> list[str]:
-    """Formats the line of a kernel, with operands x0, x1, …."""
+    """Formats the line of a template, with operands x0, x1, …."""
     names = tuple(f"x{n}" for n in range(len(kernel.operands)))
     read = [f"{n}[{', '.join(o.labels)}]" for n, o in zip(names, kernel.operands, strict=True)]
-    (output,) = kernel.outputs
-    text = ", ".join(format_expr(a, names) for a in output.args)
-    if output.reduction is not None:
-        text = f"{output.reduction.upper()}({text})"
-    if output.where != TRUE:
-        text += f" FILTER ({format_expr(output.where, names)})"
+    texts = []
+    for output in kernel.outputs:
+        text = ", ".join(format_expr(a, names) for a in output.args)
+        if output.reduction is not None:
+            text = f"{output.reduction.upper()}({text})"
+        if output.where != TRUE:
+            text += f" FILTER ({format_expr(output.where, names)})"
+        texts.append(text)
+    text = ", ".join(texts)
     for a in kernel.axes:
         if a.define is not None:
             text += f" LET {a.label} = {format_expr(a.define, names)}"

@@ -14,70 +14,108 @@ from itertools import islice
 
 import numpy as np
 
-from einsql.core.mappings import grouped
 from einsql.core.schema import DType, Field, Schema
-from einsql.errors import IntegrityError, NotSupportedError, ProgrammingError
-from einsql.ir.einsum.graph import EinSum, Expr
+from einsql.core.tables import Table
+from einsql.errors import IntegrityError, ProgrammingError
+from einsql.ir.einsum.graph import Expr
+from einsql.ir.einsum.partial_states import state_fields
 from einsql.ir.tra.block_schema import (
     BlockSchema,
     Cuts,
     Dim,
-    KeyTuple,
+    Dims,
+    codes,
+    cut_dims,
+    dim_bounds,
     dim_over,
-    matches,
+    key_set,
     over_keys,
     shown,
     sizes,
 )
-from einsql.ir.tra.kernels import AGGREGATES, VALUE, check_reduction
+from einsql.ir.tra.kernels import AGGREGATES, Merge, check_reduction, reductions
 
 GREATEST_BOUND = 1 << 20
 """The maximum of values of a key dimension; no plan needs more blocks."""
 
 
-def scan_schema(tensor: Schema, cuts: Cuts) -> BlockSchema:
-    """The blocks of a stored tensor; key i cuts axis i.
+def scan_schema(tensor: Schema, cuts: Cuts | Dims) -> BlockSchema:
+    """The blocks of a stored tensor, with a record of all its fields.
 
     Raises:
-        NotSupportedError: The tensor does not have exactly one field, a value.
-        ProgrammingError: A cut does not run from 0 to its axis's extent.
+        ProgrammingError: A cut does not run from 0 to its axis's extent, or an interval is
+            outside its axis.
     """
-    if len(tensor.fields) != 1 or len(tensor.values) != 1:
-        raise NotSupportedError("Scan takes dense tensors with one value column")
     return _cut("Scan", tensor.shape, cuts, tensor.fields)
 
 
-def repartition_schema(source: BlockSchema, cuts: Cuts) -> BlockSchema:
+def repartition_schema(source: BlockSchema, cuts: Cuts | Dims) -> BlockSchema:
     """Π: the same tensor in other blocks.
 
+    Args:
+        source: The relation.
+        cuts: The cut of each axis, key i cuts axis i before and after; or the axes in
+            intervals, which may overlap or leave out parts of the tensor.
+
     Raises:
-        IntegrityError: Keys are missing.
+        IntegrityError: Keys are missing, or the source leaves out parts or overlaps.
         ProgrammingError: The keys do not cut the axes, or the cuts do not fit.
     """
-    extents = [c[-1] for c in assembled(source, "Repartition")]
-    return _cut("Repartition", extents, cuts, source.fields)
+    old = (tensor_cuts if by_axis(cuts) is None else assembled)(source, "Repartition")
+    return _cut("Repartition", [c[-1] for c in old], cuts, source.fields)
 
 
-def _cut(what: str, extents: Sequence[int], cuts: Cuts, fields: tuple[Field, ...]) -> BlockSchema:
+def by_axis(cuts: Cuts | Dims) -> Cuts | None:
+    """The cuts if key i cuts axis i; None for axes in intervals."""
+    plain = tuple(c for c in cuts if not isinstance(c, Dim))
+    return plain if len(plain) == len(cuts) else None
+
+
+def cut_bounds(cuts: Cuts | Dims) -> tuple[int, ...]:
+    """The number of values of each key dimension of a tensor in blocks."""
+    plain = by_axis(cuts)
+    if plain is not None:
+        return tuple(len(c) - 1 for c in plain)
+    return dim_bounds(tuple(c for c in cuts if isinstance(c, Dim)))
+
+
+def _cut(
+    what: str, extents: Sequence[int], cuts: Cuts | Dims, fields: tuple[Field, ...]
+) -> BlockSchema:
     if len(cuts) != len(extents):
         raise ProgrammingError(
             f"{what} is given {len(cuts)} cuts for an array of rank {len(extents)}",
             hint="Give each axis one cut, such as 1 for an axis in one block.",
         )
-    for n, (extent, cut) in enumerate(zip(extents, cuts, strict=True)):
-        blocks = sizes(cut)
-        if not blocks or cut[0] != 0 or cut[-1] != extent or any(b < 0 for b in blocks):
-            raise ProgrammingError(
-                f"{what} cannot cut axis {n} at {shown(cut)}: a cut ascends from 0 to {extent}"
-            )
-        if len(blocks) > 1 and min(blocks) < 1:
-            raise ProgrammingError(
-                f"{what} cuts axis {n} of {extent} elements into {len(blocks)} parts, "
-                "which leaves a block empty",
-                hint=f"Cut it into at most {max(1, extent)} parts.",
-            )
-    dims = tuple(Dim(sizes(c), n) for n, c in enumerate(cuts))
-    return BlockSchema(tuple(len(c) - 1 for c in cuts), dims, fields)
+    plain = by_axis(cuts)
+    if plain is not None:
+        for n, (extent, cut) in enumerate(zip(extents, plain, strict=True)):
+            check_cut(what, f"axis {n}", f"{extent} elements", extent, cut)
+        return BlockSchema(cut_bounds(cuts), cut_dims(plain), fields)
+    dims = tuple(c for c in cuts if isinstance(c, Dim))
+    for n, (extent, dim) in enumerate(zip(extents, dims, strict=True)):
+        if not dim.within(extent):
+            raise ProgrammingError(f"{what} needs intervals within 0 to {extent} of axis {n}")
+    return BlockSchema(cut_bounds(cuts), dims, fields)
+
+
+def check_cut(what: str, axis: str, elements: str, extent: int, cut: Sequence[int]) -> None:
+    """Rejects boundaries that do not cut an axis into blocks with elements.
+
+    Raises:
+        ProgrammingError: The boundaries do not ascend from 0 to the extent.
+    """
+    blocks = sizes(cut)
+    if not blocks or cut[0] != 0 or cut[-1] != extent or any(b < 0 for b in blocks):
+        raise ProgrammingError(
+            f"{what} cannot cut {axis} at {shown(cut)}: a cut ascends from 0 to {extent}"
+        )
+    if len(blocks) > 1 and min(blocks) < 1:
+        raise ProgrammingError(
+            f"{what} cuts {axis} of {elements} into {len(blocks)} parts, "
+            "which leaves a block empty",
+            hint=f"Cut it into at most {max(1, extent)} parts.",
+        )
 
 
 def assembled(source: BlockSchema, what: str) -> Cuts:
@@ -95,20 +133,56 @@ def assembled(source: BlockSchema, what: str) -> Cuts:
             hint="Stack or aggregate surplus keys, or add a key that is always 0.",
         )
     continuous(source, what)
-    for n, d in enumerate(source.dims):
-        if d.key not in (None, n):
+    disjoint(source, what)
+    cuts: list[tuple[int, ...]] = []
+    for n, (d, bound) in enumerate(zip(source.dims, source.bounds, strict=True)):
+        extents = d.relative
+        if extents.keys not in ((), (n,)):
             raise ProgrammingError(
-                f"{what} needs key {n} to cut axis {n}, but its extent follows key {d.key}",
+                f"{what} needs key {n} to cut axis {n}, "
+                f"but its extent follows key {next(k for k in extents.keys if k != n)}",
                 hint="Put the keys in the order of the axes that they cut.",
             )
-    return tuple(
-        tuple(np.cumsum([0, *_extents(d, b)]).tolist())
-        for d, b in zip(source.dims, source.bounds, strict=True)
-    )
+        blocks = extents.extents if extents.keys else extents.extents * bound
+        cuts.append(tuple(np.cumsum([0, *blocks]).tolist()))
+    return tuple(cuts)
 
 
-def _extents(dim: Dim, bound: int) -> tuple[int, ...]:
-    return dim.extents * bound if dim.key is None else dim.extents
+def tensor_cuts(source: BlockSchema, what: str) -> Cuts:
+    """The cuts of a relation whose arrays have positions that cover one tensor.
+
+    An axis is cut by one key dimension or by none; every key dimension cuts one axis.
+
+    Raises:
+        IntegrityError: Keys are missing, or intervals overlap or leave out parts.
+        ProgrammingError: The arrays have no positions, or the keys do not cut the axes.
+    """
+    continuous(source, what)
+    disjoint(source, what)
+    cuts = [d.cut for d in source.dims]
+    if any(d.starts is None for d in source.dims):
+        raise ProgrammingError(f"{what} needs arrays with positions in one tensor")
+    whole = [c for c in cuts if c is not None]
+    if len(whole) < len(cuts):
+        raise IntegrityError(f"{what} needs every element of the tensor, but some are left out")
+    if sorted(k for d in source.dims for k in d.keys) != [
+        k for k, bound in enumerate(source.bounds) if bound > 1
+    ]:
+        raise ProgrammingError(f"{what} needs every key dimension to cut one axis")
+    return tuple(whole)
+
+
+def disjoint(source: BlockSchema, what: str) -> None:
+    """Rejects a relation whose arrays overlap; only a join with a domain reads it.
+
+    Raises:
+        IntegrityError: Arrays overlap.
+    """
+    if source.overlaps:
+        raise IntegrityError(
+            f"{what} needs disjoint arrays, but they overlap as those of a window do",
+            hint="The join that reads through the window takes them.",
+        )
 
 
 def continuous(source: BlockSchema, what: str) -> None:
@@ -127,132 +201,41 @@ def continuous(source: BlockSchema, what: str) -> None:
         )
 
 
-def join_schema(
-    sources: Sequence[BlockSchema],
-    keys: Sequence[tuple[int, ...]],
-    kernel: EinSum,
-    only: frozenset[KeyTuple] | None = None,
-) -> BlockSchema:
-    """⋈: one pair for each match; the kernel computes its array.
-
-    Args:
-        sources: The operands.
-        keys: For each key dimension of each operand the result's key dimension.
-        kernel: The kernel over the arrays of a match.
-        only: The selected matches; None for all.
+def aggregate_schema(source: BlockSchema, group_by: tuple[int, ...], merge: Merge) -> BlockSchema:
+    """Σ: merges the records with equal grouping keys.
 
     Raises:
-        ProgrammingError: Joined keys differ in their bounds, or the kernel does not fit.
-    """
-    bounds = join_bounds(sources, keys)
-    existing = only
-    if existing is None and not all(s.is_continuous for s in sources):
-        existing = frozenset(key for key, _ in matches([s.each_key() for s in sources], keys))
-    operand_dims = [
-        [d if d.key is None else Dim(d.extents, places[d.key]) for d in source.dims]
-        for source, places in zip(sources, keys, strict=True)
-    ]
-    joined = BlockSchema(bounds, (), (), existing)
-    return _applied("Join", joined, operand_dims, [s.dtype for s in sources], kernel)
-
-
-def join_bounds(sources: Sequence[BlockSchema], keys: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The number of values of each key of a join's matches.
-
-    Raises:
-        ProgrammingError: Joined keys differ in their bounds, or are numbered out of order.
-    """
-    bounds: list[int] = []
-    for n, (source, places) in enumerate(zip(sources, keys, strict=True)):
-        if len(places) != len(source.bounds):
-            raise ProgrammingError(
-                f"Join numbers {len(places)} keys of operand {n}, which has {len(source.bounds)}"
-            )
-        _distinct("Join", places)
-        for m, (place, bound) in enumerate(zip(places, source.bounds, strict=True)):
-            if place == len(bounds):
-                bounds.append(bound)
-            elif not 0 <= place < len(bounds):
-                raise ProgrammingError(f"Join numbers its keys {shown(places)} out of order")
-            elif bounds[place] != bound:
-                raise ProgrammingError(
-                    f"Join needs equal bounds: key {m} of operand {n} takes {bound} values, "
-                    f"the keys it joins take {bounds[place]}",
-                    hint="Repartition one operand so that both are cut into as many parts.",
-                )
-    return tuple(bounds)
-
-
-def transform_schema(source: BlockSchema, kernel: EinSum) -> BlockSchema:
-    """λ: applies a kernel to every array.
-
-    Raises:
-        ProgrammingError: The kernel does not fit.
-    """
-    return _applied("Transform", source, [source.dims], [source.dtype], kernel)
-
-
-def _applied(
-    what: str,
-    keys: BlockSchema,
-    operands: Sequence[Sequence[Dim]],
-    dtypes: Sequence[DType],
-    kernel: EinSum,
-) -> BlockSchema:
-    """The result type of a kernel; `operands` has the arrays' axes over the result's keys."""
-    if len(kernel.operands) != len(operands):
-        raise ProgrammingError(
-            f"{what} gives its kernel {len(operands)} arrays, it takes {len(kernel.operands)}"
-        )
-    label_dims: dict[str, Dim] = {}
-    for n, (operand, dims, dtype) in enumerate(zip(kernel.operands, operands, dtypes, strict=True)):
-        if len(operand.labels) != len(dims) or operand.source.schema.dtype(VALUE) is not dtype:
-            raise ProgrammingError(
-                f"{what}'s kernel takes {operand.source.schema.dtype(VALUE).value} arrays of "
-                f"rank {len(operand.labels)} as operand {n}, not {dtype.value} of rank {len(dims)}"
-            )
-        for label, dim in zip(operand.labels, dims, strict=True):
-            known = label_dims.setdefault(label, dim)
-            if known != dim:
-                _same_extents(what, label, known, dim, keys)
-    dims = tuple(
-        label_dims[k] if k in label_dims else Dim((kernel.axis(k).extent,)) for k in kernel.keys
-    )
-    return BlockSchema(keys.bounds, dims, kernel.schema.fields, keys.existing)
-
-
-def _same_extents(what: str, label: str, a: Dim, b: Dim, schema: BlockSchema) -> None:
-    for key in schema.each_key():
-        if a.at(key) != b.at(key):
-            raise ProgrammingError(
-                f"{what}'s kernel reads axes of {a.at(key)} and {b.at(key)} elements as '{label}' "
-                f"under the key {shown(key)}",
-                hint="Repartition so that both have the same cuts.",
-            )
-
-
-def aggregate_schema(source: BlockSchema, group_by: tuple[int, ...], reduce: str) -> BlockSchema:
-    """Σ: merges the arrays with equal grouping keys.
-
-    Raises:
-        ProgrammingError: A key number or the reduction is invalid, or a group has arrays of
+        IntegrityError: Arrays overlap.
+        ProgrammingError: A key number or a reduction is invalid, or a group has arrays of
             different shapes.
     """
     for g in group_by:
         _position("Aggregate", g, len(source.bounds), "key dimension")
-    _distinct("Aggregate", group_by)
-    if reduce not in AGGREGATES.values():
-        raise ProgrammingError(f"Aggregate cannot merge arrays by {reduce}")
-    check_reduction(reduce, source.dtype, "Aggregate")
+    distinct("Aggregate", group_by)
+    _check_merge(source.fields, merge)
+    disjoint(source, "Aggregate")
     bounds = tuple(source.bounds[g] for g in group_by)
-    kept = (None, *group_by)
-    if source.is_continuous and all(d.key in kept for d in source.dims):
-        dims = tuple(
-            d if d.key is None else Dim(d.extents, group_by.index(d.key)) for d in source.dims
-        )
+    axes = [d if set(d.keys) <= set(group_by) else d.relative for d in source.dims]
+    if source.is_continuous and all(set(d.keys) <= set(group_by) for d in axes):
+        to = {g: n for n, g in enumerate(group_by)}
+        dims = tuple(d.renumbered([to.get(k, 0) for k in range(len(source.bounds))]) for d in axes)
         return BlockSchema(bounds, dims, source.fields)
     keys = source.key_array()[:, list(group_by)]
     return _regrouped("Aggregate", source, keys, bounds)
+
+
+def _check_merge(fields: tuple[Field, ...], merge: Merge) -> None:
+    names = {f.name for f in fields}
+    if len(reductions(merge)) != len(fields):
+        raise ProgrammingError(
+            f"Aggregate has {len(reductions(merge))} reductions for {len(fields)} fields"
+        )
+    for f, reduce in zip(fields, reductions(merge), strict=True):
+        state = state_fields(f.name, reduce)
+        if len(state) == 1 and reduce in AGGREGATES.values():
+            check_reduction(reduce, f.dtype, "Aggregate")
+        elif len(state) == 1 or not names.issuperset(state):
+            raise ProgrammingError(f"Aggregate cannot merge arrays by {reduce}")
 
 
 def rekey_schema(source: BlockSchema, keys: tuple[Expr, ...]) -> BlockSchema:
@@ -263,6 +246,7 @@ def rekey_schema(source: BlockSchema, keys: tuple[Expr, ...]) -> BlockSchema:
         ProgrammingError: A key function is not an integer, or a block's extent would depend on
             two keys.
     """
+    disjoint(source, "ReKey")
     for expr in keys:
         if not expr.dtype.is_integer:
             raise ProgrammingError(f"ReKey needs integers, not {expr.dtype.value}")
@@ -275,16 +259,17 @@ def rekey_schema(source: BlockSchema, keys: tuple[Expr, ...]) -> BlockSchema:
             f"keys run from 0 to {GREATEST_BOUND - 1}",
             hint="Add a constant to the key, or number keys more densely.",
         )
-    seen: dict[KeyTuple, KeyTuple] = {}
-    for before, after in zip(map(tuple, old.tolist()), map(tuple, new.tolist()), strict=True):
-        if after in seen:
-            raise IntegrityError(
-                f"ReKey turns the keys {shown(seen[after])} and {shown(before)} both into "
-                f"{shown(after)}",
-                hint="Filter one of them out, aggregate, or keep a key that tells them apart.",
-            )
-        seen[after] = before
     bounds = tuple((new.max(axis=0) + 1).tolist()) if len(new) else (0,) * len(keys)
+    (numbers,) = codes(bounds, new)
+    order = np.argsort(numbers, kind="stable")
+    equal = np.flatnonzero(numbers[order[1:]] == numbers[order[:-1]])
+    if len(equal):
+        first, second = old[order[equal[0]]], old[order[equal[0] + 1]]
+        raise IntegrityError(
+            f"ReKey turns the keys {shown(first)} and {shown(second)} both into "
+            f"{shown(new[order[equal[0]]])}",
+            hint="Filter one of them out, aggregate, or keep a key that tells them apart.",
+        )
     return _regrouped("ReKey", source, new, bounds)
 
 
@@ -309,9 +294,10 @@ def filter_schema(source: BlockSchema, condition: Expr) -> BlockSchema:
         raise ProgrammingError(
             f"Filter needs a condition, not {condition.dtype.value}", hint="Compare keys."
         )
+    disjoint(source, "Filter")
     keys = source.key_array()
-    kept = map(tuple, keys[over_keys(condition, keys)].tolist())
-    return BlockSchema(source.bounds, source.dims, source.fields, frozenset(kept))
+    kept = Table.of(keys[over_keys(condition, keys)])
+    return BlockSchema(source.bounds, source.dims, source.fields, kept)
 
 
 def tile_schema(source: BlockSchema, dim: int, size: int) -> BlockSchema:
@@ -321,21 +307,20 @@ def tile_schema(source: BlockSchema, dim: int, size: int) -> BlockSchema:
         ProgrammingError: There is no such axis, the size is invalid, or a tile's extent
             would depend on two keys.
     """
+    disjoint(source, "Tile")
     _position("Tile", dim, len(source.dims), "array dimension")
     if size < 1:
         raise ProgrammingError(f"Tile needs a size of at least 1, not {size}")
-    keys: list[KeyTuple] = []
-    extents: list[int] = []
-    for key in source.each_key():
-        extent = source.dims[dim].at(key)
-        for n in range(tiles_of(extent, size)):
-            keys.append((*key, n))
-            extents.append(min(size, extent - n * size))
-    bounds = (*source.bounds, max((k[-1] + 1 for k in keys), default=0))
-    new = np.array(keys, np.int64).reshape(len(keys), len(bounds))
-    cut = _dim("Tile", dim, new, np.array(extents, np.int64), bounds)
-    dims = tuple(cut if n == dim else d for n, d in enumerate(source.dims))
-    return BlockSchema(bounds, dims, source.fields, frozenset(keys))
+    old = source.key_array()
+    extents = source.dims[dim].over(old)
+    parts = np.maximum(1, -(-extents // size))
+    row = np.repeat(np.arange(len(old)), parts)
+    number = np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)
+    keys = np.concatenate([old[row], number[:, None]], axis=1)
+    bounds = (*source.bounds, int(parts.max(initial=0)))
+    cut = _dim("Tile", dim, keys, np.minimum(size, extents[row] - number * size), bounds)
+    dims = tuple(cut if n == dim else d.relative for n, d in enumerate(source.dims))
+    return BlockSchema(bounds, dims, source.fields, Table.of(keys))
 
 
 def tiles_of(extent: int, size: int) -> int:
@@ -351,35 +336,43 @@ def stack_schema(source: BlockSchema, key: int, dim: int) -> BlockSchema:
         ProgrammingError: There is no such key or axis, or stacked arrays differ in
             another axis.
     """
+    disjoint(source, "Stack")
     _position("Stack", key, len(source.bounds), "key dimension")
     _position("Stack", dim, len(source.dims), "array dimension")
-    groups = grouped((without(k, key), k) for k in source.each_key())
-    bounds = without(source.bounds, key)
-    new = np.array(list(groups), np.int64).reshape(len(groups), len(bounds))
-    extents: list[list[int]] = [[] for _ in source.dims]
-    for members in groups.values():
-        for n, k in enumerate(members):
-            if k[key] != n:
-                raise IntegrityError(
-                    f"Stack needs every key, but {shown((*k[:key], n, *k[key + 1 :]))} is missing",
-                    hint="Number the keys that are left without gaps, from 0.",
-                )
-        for n, d in enumerate(source.dims):
-            sizes = [d.at(k) for k in members]
-            if n != dim and len(set(sizes)) > 1:
-                raise ProgrammingError(
-                    f"Stack along array dimension {dim} meets arrays of {sizes[0]} and "
-                    f"{next(f for f in sizes if f != sizes[0])} elements in dimension {n}",
-                    hint=f"The key that cuts array dimension {n} can be stacked along it alone.",
-                )
-            extents[n].append(sum(sizes) if n == dim else sizes[0])
-    dims = tuple(
-        _dim("Stack", n, new, np.array(e, np.int64), bounds) for n, e in enumerate(extents)
-    )
-    return BlockSchema(bounds, dims, source.fields, frozenset(groups))
+    old = source.key_array()
+    bounds, others = without(source.bounds, key), np.delete(old, key, axis=1)
+    (numbers,) = codes(bounds, others)
+    order = np.argsort(numbers, kind="stable")  # the members of a group are in order of the key
+    _, first, members = np.unique(numbers, return_index=True, return_counts=True)
+    new = others[first]
+    begin = np.cumsum(members) - members
+    within = np.arange(len(old)) - np.repeat(begin, members)
+    holes = np.flatnonzero(old[order, key] != within)
+    if len(holes):
+        at, group = int(within[holes[0]]), others[order[holes[0]]].tolist()
+        raise IntegrityError(
+            f"Stack needs every key, but {shown((*group[:key], at, *group[key:]))} is missing",
+            hint="Number the keys that are left without gaps, from 0.",
+        )
+    dims = []
+    for n, d in enumerate(source.dims):
+        each = d.over(old)[order]
+        heads = each[begin]
+        wrong = np.flatnonzero(each != np.repeat(heads, members))
+        if n == dim:
+            heads = np.add.reduceat(each, begin) if len(begin) else each
+        elif len(wrong):
+            raise ProgrammingError(
+                f"Stack along array dimension {dim} meets arrays of "
+                f"{np.repeat(heads, members)[wrong[0]]} and "
+                f"{each[wrong[0]]} elements in dimension {n}",
+                hint=f"The key that cuts array dimension {n} can be stacked along it alone.",
+            )
+        dims.append(_dim("Stack", n, new, heads, bounds))
+    return BlockSchema(bounds, tuple(dims), source.fields, Table.of(new))
 
 
-def without(key: KeyTuple, n: int) -> KeyTuple:
+def without(key: tuple[int, ...], n: int) -> tuple[int, ...]:
     """The key without one dimension."""
     return (*key[:n], *key[n + 1 :])
 
@@ -388,12 +381,9 @@ def _regrouped(
     what: str, source: BlockSchema, new: np.ndarray, bounds: tuple[int, ...]
 ) -> BlockSchema:
     """The relation under new keys, one per old key; equal new keys form a group."""
-    old = list(source.each_key())
-    dims = tuple(
-        _dim(what, n, new, np.array([d.at(k) for k in old], np.int64), bounds)
-        for n, d in enumerate(source.dims)
-    )
-    return BlockSchema(bounds, dims, source.fields, frozenset(map(tuple, new.tolist())))
+    old = source.key_array()
+    dims = tuple(_dim(what, n, new, d.over(old), bounds) for n, d in enumerate(source.dims))
+    return BlockSchema(bounds, dims, source.fields, key_set(new, bounds))
 
 
 def _dim(
@@ -410,7 +400,12 @@ def _dim(
     return dim
 
 
-def _distinct(what: str, keys: Sequence[int]) -> None:
+def distinct(what: str, keys: Sequence[int]) -> None:
+    """Rejects a repeated key.
+
+    Raises:
+        ProgrammingError: A key occurs twice.
+    """
     if len(set(keys)) < len(keys):
         raise ProgrammingError(f"{what} names a key twice: {shown(keys)}")
 

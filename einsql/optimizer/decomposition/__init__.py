@@ -2,6 +2,7 @@
 
 from einsql.optimizer.decomposition.decompose import Cut, Decomposition, decompose
 from einsql.optimizer.decomposition.objective import Floats, Objective
+from einsql.optimizer.decomposition.pinned import Pinned
 from einsql.optimizer.decomposition.seconds import Seconds
 from einsql.optimizer.decomposition.strategies import STRATEGIES, Strategy, strategy_of
 
@@ -11,6 +12,7 @@ __all__ = [
     "Decomposition",
     "Floats",
     "Objective",
+    "Pinned",
     "Seconds",
     "Strategy",
     "decompose",

@@ -9,6 +9,7 @@ import numpy as np
 from einsql.ir.einsum.graph import Node
 from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.objective import FLOATS, Objective, fits
+from einsql.optimizer.decomposition.pinned import NO_PINS, Pinned, Pins, with_copies, with_pins
 from einsql.optimizer.decomposition.problem import Problem, problem_of, with_published
 from einsql.optimizer.decomposition.schedules import (
     InapplicableError,
@@ -32,6 +33,7 @@ class Cut:
         repartition: Floats moved to bring the operands into this cut.
         copies: The number of groups of sites that each run all the calls; 1 unless a
             strategy computes a result everywhere.
+        pinned: The cut and the placement in a plan file; None if a strategy chose the cut.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Cut:
     aggregate: float
     repartition: float
     copies: int = 1
+    pinned: Pinned | None = None
 
     @property
     def calls(self) -> int:
@@ -64,6 +67,8 @@ class Decomposition:
         cuts: One for each operation.
         cost: The cost of the choice, in the unit of the objective.
         notice: The reason why the requested strategy was replaced; empty if it was not.
+        plan_file: The plan file that gave cuts, as EXPLAIN shows it; empty without one.
+        plan_notice: The reason why the session's plan file gave none; empty if it gave some.
     """
 
     strategy: str
@@ -71,6 +76,8 @@ class Decomposition:
     cuts: tuple[Cut, ...]
     cost: float
     notice: str = ""
+    plan_file: str = ""
+    plan_notice: str = ""
 
     @property
     def floats(self) -> float:
@@ -84,6 +91,7 @@ def decompose(
     strategy: str = "eindecomp",
     objective: Objective = FLOATS,
     disabled: frozenset[str] = frozenset(),
+    pins: Pins = NO_PINS,
 ) -> Decomposition:
     """Cuts every operation of a graph.
 
@@ -94,6 +102,7 @@ def decompose(
             apply, `eindecomp` cuts.
         objective: The objective to minimise, with its memory limit.
         disabled: Names of rules that no cut may imply, unless each of an operation's does.
+        pins: The cuts of a plan file, which the strategy keeps.
 
     Raises:
         InterfaceError: There is no such strategy.
@@ -101,23 +110,40 @@ def decompose(
             takes more memory than the objective allows.
     """
     problem = problem_of(*roots, sites=sites, disabled=disabled)
-    return cut_problem(problem, sites, strategy, objective)
+    return cut_problem(problem, sites, strategy, objective, pins)
 
 
 def cut_problem(
-    problem: Problem, sites: int, strategy: str = "eindecomp", objective: Objective = FLOATS
+    problem: Problem,
+    sites: int,
+    strategy: str = "eindecomp",
+    objective: Objective = FLOATS,
+    pins: Pins = NO_PINS,
 ) -> Decomposition:
-    """Cuts every operation of a decomposition problem; arguments as those of `decompose`."""
+    """Cuts every operation of a decomposition problem.
+
+    Args:
+        problem: The problem.
+        sites: As in `decompose`.
+        strategy: As in `decompose`.
+        objective: As in `decompose`.
+        pins: As in `decompose`.
+
+    Raises:
+        Error: See `decompose`.
+    """
     chosen, argument = strategy_of(strategy)
     published = with_published(problem)
+    rest = with_pins(problem, pins)
     notice = ""
     try:
-        schedules = chosen.choose(problem, sites, argument, objective)
+        schedules = chosen.choose(rest, sites, argument, objective)
     except InapplicableError as reason:
         notice = f"The strategy {strategy} {reason} in this statement; eindecomp cuts it"
         strategy = "eindecomp"
-        schedules = STRATEGIES[strategy].choose(problem, sites, "", objective)
-    return decomposition(published, schedules, sites, strategy, objective, notice)
+        schedules = STRATEGIES[strategy].choose(rest, sites, "", objective)
+    schedules = with_copies(problem, schedules, pins)
+    return decomposition(published, schedules, sites, strategy, objective, pins, notice)
 
 
 def decomposition(
@@ -126,6 +152,7 @@ def decomposition(
     sites: int,
     strategy: str,
     objective: Objective,
+    pins: Pins = NO_PINS,
     notice: str = "",
 ) -> Decomposition:
     """The decomposition by schedules that were chosen before.
@@ -136,18 +163,19 @@ def decomposition(
         sites: p, the number of sites.
         strategy: The strategy that chose them.
         objective: The objective of their cost.
+        pins: The cuts of a plan file among them.
         notice: As in `Decomposition`.
 
     Raises:
         OperationalError: A cell takes more memory than the objective allows.
     """
     schedules, cost = completed(published, schedules, sites, objective)
-    cuts = _cuts(published, schedules, sites, objective)
+    cuts = _cuts(published, schedules, sites, objective, pins)
     return Decomposition(strategy, sites, cuts, cost, notice)
 
 
 def _cuts(
-    problem: Problem, schedules: Schedules, sites: int, objective: Objective
+    problem: Problem, schedules: Schedules, sites: int, objective: Objective, pins: Pins
 ) -> tuple[Cut, ...]:
     free = free_candidates(sites, objective.exactly)
     floats = floats_moved(problem, schedules, sites)
@@ -160,6 +188,7 @@ def _cuts(
             f.aggregate,
             f.repartition,
             s.copies,
+            pins.get(v.name),
         )
         for v, s, f in zip(problem.vertices, schedules, floats, strict=True)
         if v.computes

@@ -16,8 +16,9 @@ from einsql.core.boxes import extents, volumes
 from einsql.core.machine import Effort
 from einsql.ir.einsum.flops import effort_at_point
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Node, Value, walk
+from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.layout import Tiles
-from einsql.ir.spmd.program import tuple_bytes, with_state
+from einsql.ir.spmd.program import tuple_bytes
 from einsql.optimizer.decomposition.products import CutRule, Roles
 
 PRODUCT_AND_SUM = Effort(2)

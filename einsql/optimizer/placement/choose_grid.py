@@ -29,6 +29,7 @@ from einsql.optimizer.placement.layouts import (
     made,
     made_layout,
     needed,
+    pinned_cells,
     read_layout,
 )
 from einsql.optimizer.placement.traffic import leaving
@@ -123,13 +124,15 @@ def choose(
         wish: The partial result to prefer, if a grid of the operation yields it.
         free: True if a map may be cut differently, provided that no cell grows.
     """
+    pinned = pinned_cells(node, cut, sites)
     waiting = [None if s.shared else s.partial for s in sources]
-    late = partial_cells(node, waiting, sites) if waiting else None
+    late = partial_cells(node, waiting, sites) if waiting and pinned is None else None
     if late is not None:
         return _still_partial(node, late, [p for p in waiting if p is not None], intern)
     ways = {id(s): completions(s.partial) for s in sources if s.partial is not None}
     wished = (c for c in grids(node, cut, sites) if wish and _makes(node, c, wish))
-    candidates = [*islice(wished, 1)] or _candidates(node, cut, sites, sources, ways, free)
+    candidates: Iterable[Cells] = [*islice(wished, 1)] if pinned is None else [pinned]
+    candidates = candidates or _candidates(node, cut, sites, sources, ways, free)
     cells, closing = _least(node, candidates, sources, ways)
     tiles = intern(laid(made(node, cells), made_layout(node, cells)))
     return Choice(

@@ -8,20 +8,17 @@ The module also places maps at the sites of a completion, one cell for each of i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from einsql.core.boxes import enclosing
-from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Operand, Value
+from einsql.ir.einsum.graph import EinSum, Operand, Value
+from einsql.ir.ia.kernel_laws import is_linear
 from einsql.ir.layout import Shard, Single, Tiles
 from einsql.ir.spmd.program import COPIES
 from einsql.optimizer.placement.completion import PartialResult
 from einsql.optimizer.placement.layouts import Cells
-
-JOINTLY = frozenset({"add", "sub", "neg"})
-"""Functions that are linear in all of their arguments at once."""
 
 
 def partial_cells(
@@ -38,7 +35,7 @@ def partial_cells(
         The cells; None unless at least two operands are partial and the map is linear in all.
     """
     partials = [p for p in waiting if p is not None]
-    if len(partials) < max(2, len(waiting)) or not is_linear(node):
+    if len(partials) < max(2, len(waiting)) or not is_linear_in_sums(node):
         return None
     first, labels = partials[0], tuple(a.label for a in node.axes)
     if first.tiles.layout is None:
@@ -106,33 +103,17 @@ def _boxes(operand: Operand, tiles: Tiles, labels: tuple[str, ...]) -> np.ndarra
     return tiles.boxes[:, [operand.labels.index(x) for x in labels]]
 
 
-def is_linear(node: EinSum) -> bool:
+def is_linear_in_sums(node: EinSum) -> bool:
     """True if every output is a linear map of float sums.
 
     An operand that is a map counts as a sum, because a partial map is a sum.
     """
-    if not node.is_elementwise or node.guard != TRUE or any(a.define for a in node.axes):
-        return False
-    return all(o.where == TRUE and all(_linear(a, node) for a in o.args) for o in node.outputs)
 
-
-def _linear(expr: Expr, node: EinSum) -> bool:
-    if isinstance(expr, Value):
-        source = node.operands[expr.operand].source
-        if not isinstance(source, EinSum) or not expr.dtype.is_float:
+    def is_sum(value: Value) -> bool:
+        source = node.operands[value.operand].source
+        if not isinstance(source, EinSum):
             return False
-        (output,) = (o for o in source.outputs if o.name == expr.field)
+        (output,) = (o for o in source.outputs if o.name == value.field)
         return output.reduction in ("sum", None)
-    match expr:
-        case Call(fn, args) if fn in JOINTLY:
-            return all(_linear(a, node) for a in args)
-        case Call("mul", (a, b)):
-            return (_scales(a) and _linear(b, node)) or (_scales(b) and _linear(a, node))
-        case Call("div", (a, b)):
-            return _scales(b) and _linear(a, node)
-    return False
 
-
-def _scales(expr: Expr) -> bool:
-    """True for finite factors other than 0, which give no NaN for a part but not for the sum."""
-    return isinstance(expr, Const) and math.isfinite(expr.value) and expr.value != 0
+    return is_linear(node, is_sum)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice, permutations, product
 from math import prod
 
 import numpy as np
 
 from einsql.core.boxes import common, split, volumes
-from einsql.core.mappings import memoized
 from einsql.errors import InternalError
-from einsql.ir.einsum.graph import Axis, EinSum, Input
-from einsql.ir.einsum.intervals import bounds_of, interval
+from einsql.ir.einsum.cells import values_read
+from einsql.ir.einsum.graph import EinSum, Input
 from einsql.ir.layout import (
     Entry,
     Layout,
@@ -93,6 +91,8 @@ def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
         raise InternalError(f"{number} calls in {cut.copies} copies need more than {sites} sites")
     intervals = [split(a.lo, a.hi, cut.parts[a.label]) for a in free]
     orders = list(islice(permutations(extent), ORDERS))
+    if cut.pinned is not None and cut.pinned.mesh is not None:
+        orders = [cut.pinned.mesh]
     spaced = number < sites and sites % number == 0
     places = [len(extent), *(range(len(extent)) if spaced else ())]
     for idle, order in product(places, orders):
@@ -113,6 +113,19 @@ def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
             boxes[:, n] = intervals[n][coordinates[:, n]]
         grid = tuple(zip(order, shape, strict=True))
         yield Cells(labels, grid, coordinates, boxes, where, cut.copies, sites, idle)
+
+
+def pinned_cells(node: EinSum, cut: Cut, sites: int) -> Cells | None:
+    """The cells of an operation on the grid of a plan file; None if the file has no grid for it."""
+    pinned = cut.pinned
+    if pinned is None or pinned.mesh is None:
+        return None
+    candidates = list(grids(node, cut, sites))
+    if pinned.sites is None:
+        return candidates[0]
+    wanted = np.array(pinned.sites, np.int64)
+    alike = (c for c in candidates if np.array_equal(c.sites, wanted))
+    return next(alike, replace(candidates[0], sites=wanted))
 
 
 def declared(
@@ -173,10 +186,7 @@ def needed(node: EinSum, operand: int, cells: Cells) -> Tiles:
     labels = node.operands[operand].labels
     boxes = np.empty((len(cells.sites), len(labels), 2), np.int64)
     for axis, label in enumerate(labels):
-        if label in cells.labels:
-            boxes[:, axis] = cells.boxes[:, cells.labels.index(label)]
-        else:
-            boxes[:, axis] = reach(node, node.axis(label), cells.labels, cells.boxes)
+        boxes[:, axis] = values_read(node, label, cells.labels, cells.boxes)
     return Tiles(cells.sites, boxes)
 
 
@@ -239,29 +249,6 @@ def groups(node: EinSum, cells: Cells) -> np.ndarray | None:
         if x in node.keys:
             group = group * (cells.coordinates[:, n].max() + 1) + cells.coordinates[:, n]
     return np.argsort(group, kind="stable").reshape(group.max() + 1, -1)
-
-
-def reach(node: EinSum, axis: Axis, labels: tuple[str, ...], cells: np.ndarray) -> np.ndarray:
-    """The bounds of a derived axis in each cell, (cells, 2); full range or a window with halo."""
-    assert axis.define is not None
-    full = np.array([axis.lo, axis.hi], np.int64)
-    if axis.label in node.keys:  # the result has all values of the axis
-        return np.tile(full, (len(cells), 1))
-    known, define = bounds_of(node), axis.define
-    if not len(cells):
-        return np.zeros((0, 2), np.int64)
-
-    def reached(cell: np.ndarray) -> np.ndarray:
-        bounds = known | {x: (lo, hi) for x, (lo, hi) in zip(labels, cell.tolist(), strict=True)}
-        inside = interval(define, bounds)
-        if inside is None:
-            return full
-        # The expression may overflow 64 bits where the axis has no values.
-        lo = min(max(axis.lo, inside[0]), axis.hi)
-        return np.array([lo, max(lo, min(axis.hi, inside[1] + 1))], np.int64)
-
-    seen: dict[bytes, np.ndarray] = {}
-    return np.stack([memoized(seen, cell.tobytes(), partial(reached, cell)) for cell in cells])
 
 
 def distinct(need: Tiles) -> tuple[Tiles, np.ndarray]:

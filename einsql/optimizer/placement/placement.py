@@ -34,10 +34,10 @@ from einsql.ir.spmd.program import (
     state_bytes,
     tuple_bytes,
 )
-from einsql.optimizer.decomposition import Cut, Decomposition
+from einsql.optimizer.decomposition import Cut, Decomposition, Pinned
 from einsql.optimizer.placement.choose_grid import Choice, Fetch, Source, choose
 from einsql.optimizer.placement.completion import Completion, PartialResult, freely
-from einsql.optimizer.placement.deferred_reduction import is_linear
+from einsql.optimizer.placement.deferred_reduction import is_linear_in_sums
 from einsql.optimizer.placement.layouts import lying, spread
 
 
@@ -133,14 +133,16 @@ class _Placing:
         wish = self.granted.get(id(node))
         if wish is not None:
             wish = self._partial(replace(wish, tiles=self._interned(wish.tiles)))
-        free = any(node is root for root in self.roots) and not node.hint and cut.copies == 1
+        pinned = cut.pinned
+        recut = not node.hint if pinned is None else pinned.recut
+        free = any(node is root for root in self.roots) and recut and cut.copies == 1
         key = _signature(node, cut, read), id(wish), free
         choice = self.choices.get(key)
         if choice is None:
             sources = [r.source for r in read]
             choice = choose(node, cut, self.sites, sources, self._interned, wish, free=free)
             self.choices[key] = choice
-        if len(choice.closing) > 1 and is_linear(node):
+        if len(choice.closing) > 1 and is_linear_in_sums(node):
             self._wish(node, read)
         for n, way in choice.closing.items():
             if read[n].source.partial is not None:
@@ -178,7 +180,7 @@ class _Placing:
         assert waiting is not None
         along = tuple(COPIES if n < 0 else local.labels[n] for n in waiting.along)
         merge = Collective(way.collective, along, way.nbytes)
-        relation.steps = [self._add(Complete(partial, way.tiles, way.parts, (merge,)))]
+        relation.steps = [self._add(Complete(partial, local.node, way.tiles, way.parts, (merge,)))]
         relation.source = Source((self._interned(way.tiles),))
 
     def _fetch(
@@ -232,6 +234,13 @@ class _Placing:
         return self.partials.setdefault(key, partial)
 
 
+def _pinned_places(node: EinSum, pinned: Pinned) -> Hashable:
+    """The grid and the sites of a plan file, with labels by position."""
+    at = {COPIES: -1} | {a.label: n for n, a in enumerate(node.axes)}
+    mesh = None if pinned.mesh is None else tuple(at[x] for x in pinned.mesh)
+    return mesh, pinned.sites
+
+
 def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
     """A key of all inputs of the choice for an operation, with labels by position."""
     at = {a.label: str(n) for n, a in enumerate(node.axes)}
@@ -241,8 +250,9 @@ def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
         tuple(at[k] for k in node.keys),
         tuple(cut.parts[a.label] for a in node.axes if a.define is None),
         cut.copies,
+        None if cut.pinned is None else _pinned_places(node, cut.pinned),
         node.is_elementwise,
-        is_linear(node),
+        is_linear_in_sums(node),
         state_bytes(node),
         tuple(
             (

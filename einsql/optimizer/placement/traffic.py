@@ -9,7 +9,7 @@ import numpy as np
 
 from einsql.core.boxes import common, extents, volumes
 from einsql.ir.layout import Tiles
-from einsql.ir.spmd.program import Complete, Local
+from einsql.ir.spmd.program import Complete
 from einsql.ir.spmd.reduce_tree import rounds
 from einsql.optimizer.placement.layouts import beside
 
@@ -36,14 +36,14 @@ class Traffic:
         return Traffic(self.sent * width, self.received * width, self.messages)
 
 
-def completing(local: Local, step: Complete, sites: int) -> Traffic:
+def completing(partial: Tiles, step: Complete, sites: int) -> Traffic:
     """The traffic from the members of groups to the sites that merge their partial results.
 
     A site merges its own parts of a tile before it sends the tile.
     """
     volumes = step.tiles.volumes.astype(np.float64)
     sent, received, messages = np.zeros(sites), np.zeros(sites), np.zeros(sites)
-    for r in rounds(local, step):
+    for r in rounds(partial, step):
         sent += np.bincount(r.sources, volumes[r.tiles], sites)
         received += np.bincount(r.targets, volumes[r.tiles], sites)
         messages += np.maximum(

@@ -13,7 +13,7 @@ import numpy as np
 
 from einsql.core.boxes import common, extents
 from einsql.ir.layout import Tiles
-from einsql.ir.spmd.program import Complete, Exchange, Local
+from einsql.ir.spmd.program import Complete, Exchange
 from einsql.ir.spmd.reduce_tree import rounds
 
 
@@ -107,21 +107,21 @@ class Merging:
     rounds: tuple[tuple[Messages, np.ndarray], ...]
 
 
-def merging(local: Local, step: Complete, sites: int) -> Merging:
+def merging(partial: Tiles, step: Complete, sites: int) -> Merging:
     """The work of merging partial results: several parts are read, and one is written.
 
     Args:
-        local: The step whose partial tiles are merged.
+        partial: The partial tiles.
         step: The completion.
         sites: The number of sites.
     """
     volumes = step.tiles.volumes.astype(np.float64)
-    tile = np.repeat(np.arange(len(volumes)), step.parts.shape[1])
-    key = tile * sites + local.tiles.sites[step.parts].reshape(-1)
+    tile, part = np.nonzero(step.parts >= 0)
+    key = tile * sites + partial.sites[step.parts[tile, part]]
     holders, parts = np.unique(key, return_counts=True)
     before = np.bincount(holders % sites, _merged(parts) * volumes[holders // sites], sites)
     per_round = []
-    for r in rounds(local, step):
+    for r in rounds(partial, step):
         messages = together(r.sources, r.targets, volumes[r.tiles], sites)
         places, arriving = np.unique(r.tiles * sites + r.targets, return_counts=True)
         merged = _merged(arriving + np.isin(places, holders)) * volumes[places // sites]

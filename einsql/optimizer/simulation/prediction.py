@@ -14,6 +14,7 @@ from einsql.core.boxes import extents
 from einsql.core.machine import Machine
 from einsql.core.mappings import memoized
 from einsql.ir.einsum.flops import effort_at_point
+from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import (
     Complete,
@@ -23,7 +24,6 @@ from einsql.ir.spmd.program import (
     Step,
     state_bytes,
     tuple_bytes,
-    with_state,
 )
 from einsql.optimizer.decomposition.problem import renames
 from einsql.optimizer.placement.traffic import Traffic, completing, exchanged
@@ -93,8 +93,8 @@ class StepCosts:
         """The traffic of a step between sites, in bytes."""
         step, sites = self.program.steps[n], self.program.sites
         if isinstance(step, Complete):
-            local = self.program.maker(step)
-            return completing(local, step, sites).of(state_bytes(local.node))
+            partial = self.program.steps[step.source].tiles
+            return completing(partial, step, sites).of(state_bytes(step.node))
         if not isinstance(step, Exchange) or step.nbytes == 0:
             return self._none
         # Elements that are not at hand come from one copy of the relation.
@@ -122,8 +122,8 @@ class StepCosts:
         """Seconds of the site that merges most: it reads the parts in turn and writes once."""
         if not isinstance(step, Complete):
             return 0.0
-        local = self.program.maker(step)
-        nbytes = self._elements(step.tiles) * (step.parts.shape[1] + 1) * state_bytes(local.node)
+        passes = (step.parts >= 0).sum(axis=1) + 1
+        nbytes = self._elements(step.tiles) * passes * state_bytes(step.node)
         most = np.bincount(step.tiles.sites, nbytes, self.program.sites).max()
         return float(most / self.machine.memory_bandwidth)
 
@@ -199,7 +199,7 @@ class StepCosts:
         """Bytes of a step's tiles at each site."""
         if n in self._hidden:
             return np.zeros(self.program.sites, np.int64)
-        if isinstance(step, Local) and step.partial:
+        if isinstance(step, Local | Complete) and step.partial:
             width = state_bytes(step.node)
         else:
             width = tuple_bytes(self.program.relation(n))

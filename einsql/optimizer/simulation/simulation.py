@@ -16,15 +16,16 @@ import numpy as np
 from einsql.core.machine import Machine, Topology
 from einsql.core.mappings import memoized
 from einsql.errors import NotSupportedError
+from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.spmd.program import (
     Complete,
     Exchange,
     Load,
     Local,
     Program,
+    View,
     state_bytes,
     tuple_bytes,
-    with_state,
 )
 from einsql.optimizer.simulation.fair_shares import durations
 from einsql.optimizer.simulation.messages import Merging, Messages, exchanging, merging
@@ -206,14 +207,14 @@ class _Playing:
         self._messages: dict[Hashable, Messages] = {}
         self._merging: dict[Hashable, Merging] = {}
 
-    def step(self, n: int, step: Exchange | Local | Complete) -> tuple[float, float]:
+    def step(self, n: int, step: Exchange | Local | View | Complete) -> tuple[float, float]:
         """Simulates a step; returns the times of its start and end."""
         before = float(self.clocks.min())
         if isinstance(step, Local):
             self._compute(self.costs.local(n, step))
+        elif isinstance(step, View) or (isinstance(step, Exchange) and step.nbytes == 0):
+            return before, before  # every tile is at hand, so sites do not synchronize
         elif isinstance(step, Exchange):
-            if step.nbytes == 0:  # every tile is at hand, so sites do not synchronize
-                return before, before
             self._exchange(step)
         else:
             self._complete(step)
@@ -233,13 +234,13 @@ class _Playing:
         self._send(key, messages, tuple_bytes(relation), len(relation.schema.fields), step)
 
     def _complete(self, step: Complete) -> None:
-        local = self.program.maker(step)
+        partial = self.program.steps[step.source].tiles
         parts = step.parts.tobytes(), step.parts.shape
-        key = (self.costs.key(local.tiles), self.costs.key(step.tiles), parts)
-        merge = memoized(self._merging, key, lambda: merging(local, step, self.program.sites))
-        width = state_bytes(local.node)
+        key = (self.costs.key(partial), self.costs.key(step.tiles), parts)
+        merge = memoized(self._merging, key, lambda: merging(partial, step, self.program.sites))
+        width = state_bytes(step.node)
         self._compute(merge.before * width / self.machine.memory_bandwidth)
-        fields = len(with_state(local.node).outputs)
+        fields = len(with_state(step.node).outputs)
         for number, (messages, after) in enumerate(merge.rounds):
             self._send((key, number), messages, width, fields, step)
             self._compute(after * width / self.machine.memory_bandwidth)

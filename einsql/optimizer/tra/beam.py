@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from einsql.errors import IntegrityError, InterfaceError, ProgrammingError, suggest
-from einsql.ir.ia.plan import Node, children, walk, with_children
+from einsql.ir.ia.plan import LocalJoin, Node, children, operation, walk, with_children
 from einsql.ir.ia.printer import format_implementation
 from einsql.ir.ia.typing import remembering
 from einsql.ir.tra import plan as tra
+from einsql.optimizer.lowering.translate import Stored, translate
 from einsql.optimizer.tra.composition import COMPOSITION
 from einsql.optimizer.tra.cost import Cost, Costs, Weights
 from einsql.optimizer.tra.products import PRODUCTS
 from einsql.optimizer.tra.repartition import REPARTITION
 from einsql.optimizer.tra.rules import ImplementationRule, same_blocks, stands_for
-from einsql.optimizer.tra.translate import Stored, translate
 
 RULES: tuple[ImplementationRule, ...] = (*PRODUCTS, *COMPOSITION, *REPARTITION)
 """Every rule; if two create the same plan, the trace names the more specific one."""
@@ -26,8 +26,8 @@ PATIENCE = 4
 """Rounds without a cheaper plan after which the search ends."""
 MOST_PLANS = 1500
 """The maximum of plans of one search; they take a few seconds."""
-MOST_ARRAYS = 1 << 20
-"""The maximum of arrays of these plans together: types record the sites of each array."""
+MOST_ARRAYS = 1 << 24
+"""The maximum of arrays of these plans together: costs count arrays, in a few seconds."""
 
 Tick = Callable[[float], None]
 """Callback with the completed fraction, 0 to 1; raises to cancel."""
@@ -154,8 +154,10 @@ def search(
         hint = suggest(unknown[0], every, "rules")
         raise InterfaceError(f'There is no rule "{unknown[0]}"', hint=hint)
     if most_plans is None:
-        arrays = sum(len(n.schema.held) for n in walk(root))
+        arrays = sum(n.schema.blocks.count for n in walk(root))
         most_plans = min(MOST_PLANS, MOST_ARRAYS // max(1, arrays))
+    if any(isinstance(n, LocalJoin) and n.domain is not None for n in walk(root)):
+        most_plans = 1  # the rules rewrite templates
     rules = [r for r in RULES if r.name not in disabled]
     with remembering():
         return _searched(root, weights or Weights(), rules, most_plans, tick)
@@ -174,8 +176,7 @@ def _searched(
         return _Ranked(plan, (costs.plan(plan).total(weights), len(walk(plan))), trace)
 
     best = ranked(root, ())
-    # While types are cached, plans whose type is the same object are equal.
-    beam, seen, idle = [best], {root.schema}, 0
+    beam, seen, idle = [best], {id(ways.shared(root))}, 0
     while beam and idle < PATIENCE and len(seen) < most_plans:
         candidates: list[_Ranked] = []
         for plan in beam:
@@ -183,8 +184,8 @@ def _searched(
                 if len(seen) >= most_plans:
                     break  # the lazy generator builds no further plan
                 tick(len(seen) / most_plans)
-                if new.schema not in seen:
-                    seen.add(new.schema)
+                if id(new) not in seen:  # equal plans are one object
+                    seen.add(id(new))
                     step = ImplementationStep(rule, plan.root, new)
                     candidates.append(ranked(new, (*plan.trace, step)))
         beam = sorted(candidates, key=lambda f: f.rank)[:WIDTH]
@@ -197,7 +198,7 @@ def _searched(
 
 
 class Neighbours:
-    """The plans after one rule application; nodes that plans share are rewritten once.
+    """The plans after one rule application; equal subgraphs are one object, rewritten once.
 
     Args:
         rules: The rules to try; they determine the order of the plans.
@@ -205,28 +206,38 @@ class Neighbours:
 
     def __init__(self, rules: Sequence[ImplementationRule]) -> None:
         self._rules = rules
-        self._known: dict[tuple[int, int], tuple[Node, list[Node]]] = {}
+        self._known: dict[tuple[int, int], list[Node]] = {}
+        self._nodes: dict[tuple[object, ...], Node] = {}
+        self._shared: dict[int, tuple[Node, Node]] = {}
 
     def of(self, root: Node) -> Iterator[tuple[ImplementationRule, Node]]:
         """Yields lazily the plans after one rule application at one node."""
-        order = walk(root)
+        order = walk(self.shared(root))
         for n, rule in enumerate(self._rules):
             for node in order:
                 for new in self._alternatives(n, node):
                     plan = _replaced(order, node, new)
                     if plan is not None:
-                        yield rule, plan
+                        yield rule, self.shared(plan)
+
+    def shared(self, root: Node) -> Node:
+        """The plan over nodes of earlier plans: equal operations on equal nodes are one node."""
+        for node in walk(root):
+            if id(node) not in self._shared:
+                sources = [self._shared[id(c)][1] for c in children(node)]
+                own = (operation(node), *map(id, sources))
+                if own not in self._nodes:
+                    self._nodes[own] = with_children(node, sources)
+                # The reference to the node keeps its id valid.
+                self._shared[id(node)] = node, self._nodes[own]
+        return self._shared[id(root)][1]
 
     def _alternatives(self, n: int, node: Node) -> list[Node]:
         key = n, id(node)
         if key not in self._known:
-            nodes = [
-                new
-                for new in self._rules[n].alternatives(node)
-                if new.schema is not node.schema  # the same type would mean the same operation
-            ]
-            self._known[key] = node, nodes  # the reference keeps the node's id valid
-        return self._known[key][1]
+            alternatives = map(self.shared, self._rules[n].alternatives(node))
+            self._known[key] = [new for new in alternatives if new is not node]
+        return self._known[key]
 
 
 def _replaced(order: Sequence[Node], old: Node, new: Node) -> Node | None:

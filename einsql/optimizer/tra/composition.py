@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from einsql.ir.einsum.graph import Expr, Label, conj, labels_of, relabel
+from einsql.ir.ia.kernel_laws import distributes
 from einsql.ir.ia.plan import Kernels, LocalAggregate, LocalFilter, LocalJoin, LocalMap, Node
-from einsql.ir.ia.typing import distributes
 from einsql.optimizer.tra.laws import before, chained, is_view, substituted
 from einsql.optimizer.tra.rules import Build, ImplementationRule
 
@@ -53,7 +53,7 @@ def map_into_aggregation(node: Node) -> Iterator[Build]:
     match node:
         case LocalMap(source=LocalAggregate() as inner, keys=None, emit=None):
             yield lambda: replace(inner, finish=chained(inner.finish, node.kernels))
-            if not inner.finish and all(distributes(k, inner.reduce) for k in node.kernels):
+            if not inner.finish and all(distributes(k, inner.merge) for k in node.kernels):
                 yield lambda: replace(inner, inner=chained(inner.inner, node.kernels))
 
 

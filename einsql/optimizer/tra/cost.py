@@ -1,19 +1,24 @@
 """The cost of a plan of the implementation algebra (TRA §4.3): C = α·Cn + β·Cc.
 
-Cardinalities are exact, because a relation's type has its keys and the sites of each array.
+Cardinalities are exact, because a relation's type has its keys and the law of their sites. Arrays
+of equal shapes are counted together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import prod
 
+import numpy as np
+
+from einsql.core.boxes import volumes
 from einsql.core.mappings import memoized
-from einsql.ir.einsum.flops import flops
+from einsql.ir.einsum.flops import flops, flops_at_point
 from einsql.ir.einsum.graph import TRUE, EinSum
-from einsql.ir.ia.placement import Sites
+from einsql.ir.ia.join_typing import joined
+from einsql.ir.ia.physical_schema import PhysicalSchema
 from einsql.ir.ia.plan import (
     Bcast,
     Kernels,
@@ -24,11 +29,13 @@ from einsql.ir.ia.plan import (
     Repartition,
     Shuffle,
     children,
+    operation,
     sends,
     walk,
 )
-from einsql.ir.ia.typing import PhysicalSchema, emitted, holds, over_groups
-from einsql.ir.tra.block_schema import BlockSchema, KeyTuple, matches
+from einsql.ir.ia.typing import aggregated, filtered, mapped, over_groups
+from einsql.ir.tra.block_schema import BlockSchema, Domain
+from einsql.ir.tra.kernel_typing import domain_cells
 from einsql.ir.tra.kernels import instantiate
 
 Shape = tuple[int, ...]
@@ -93,19 +100,25 @@ class Cost:
 
 
 class Costs:
-    """Costs of plans; a shared node counts once per plan and is costed once for all plans."""
+    """Costs of plans; a shared node counts once per plan.
+
+    Equal operations on equal types are costed once for all plans.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[PhysicalSchema, ...], Cost] = {}
+        self._of_nodes: dict[Node, Cost] = {}
+        self._of_types: dict[Hashable, Cost] = {}
 
     def plan(self, *roots: Node) -> Cost:
         """The cost of a plan with one or more roots: the sum over its nodes."""
         total = Cost(0, 0, 0, 0, 0, roots[0].schema.sites)
         for node in walk(*roots):
-            # Equal operations on the same relations share one type object.
-            types = (node.schema, *(c.schema for c in children(node)))
-            total += memoized(self._known, types, partial(node_cost, node))
+            total += memoized(self._of_nodes, node, partial(self._node, node))
         return total
+
+    def _node(self, node: Node) -> Cost:
+        types = (operation(node), *(c.schema for c in children(node)))
+        return memoized(self._of_types, types, partial(node_cost, node))
 
 
 def node_cost(node: Node) -> Cost:
@@ -113,92 +126,123 @@ def node_cost(node: Node) -> Cost:
     sites = node.schema.sites
     if isinstance(node, Bcast | Shuffle | Repartition):
         times = sites if isinstance(node, Bcast) else 1
-        size, parts = _size(node.source)
+        source = node.source.schema
+        volumes = source.volumes
+        size, parts = int(volumes.sum()), int(volumes @ source.parts_of_keys)
         return Cost(times * size, times * parts, 0, 0, sends(node), sites)
-    total, at = 0, [0] * sites
-    for operations, copies in _work(node):
-        total += operations
-        for site in copies:
-            at[site] += operations
-    return Cost(0, 0, total, max(at), 0, sites)
+    total, at = 0, np.zeros(sites, np.int64)
+    for work in _work(node):
+        own, by_site = work.counted(sites)
+        total, at = total + own, at + by_site
+    return Cost(0, 0, total, int(at.max()), 0, sites)
 
 
-def _size(node: Node) -> tuple[int, int]:
-    """Size(R): the floats of one array for each key; and the floats of all parts."""
-    shape = _shapes(node.schema.blocks)
-    volumes = [(prod(shape(k)), len(parts)) for k, parts in node.schema.held.items()]
-    return sum(v for v, _ in volumes), sum(v * n for v, n in volumes)
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The scalar operations of a step on arrays.
+
+    Attributes:
+        operations: The scalar operations on one array of each class.
+        classes: int64 (arrays,), the class of each array.
+        holders: int64 (arrays, parts, copies), the sites that work on it; -1 for none.
+    """
+
+    operations: Sequence[int]
+    classes: np.ndarray
+    holders: np.ndarray
+
+    def counted(self, sites: int) -> tuple[int, np.ndarray]:
+        """The operations of all arrays, each copy counted once, and those of each site."""
+        per = np.array(self.operations, np.int64)
+        parts = (self.holders[:, :, 0] >= 0).sum(axis=1)
+        total = int(per[self.classes] @ parts)
+        by_class = np.broadcast_to(self.classes[:, None, None], self.holders.shape)
+        there = self.holders >= 0
+        number = by_class[there] * sites + self.holders[there]
+        arrays = np.bincount(number, minlength=len(per) * sites).reshape(len(per), sites)
+        return total, np.asarray(per @ arrays)
 
 
-def _shapes(blocks: BlockSchema) -> Callable[[KeyTuple], Shape]:
-    """The shape of the array under a key, computed once if all shapes are equal."""
-    if any(d.key is not None for d in blocks.dims):
-        return blocks.shape
-    one = tuple(d.extents[0] for d in blocks.dims)
-    return lambda key: one
-
-
-def _work(node: Node) -> Iterator[tuple[int, Sites]]:
-    """The scalar operations for every array a local operation reads, and the sites doing them."""
+def _work(node: Node) -> Iterator[_Work]:
+    """The operations of a local operation; scans, filters and stacks compute nothing."""
     match node:
-        case LocalMap():
-            return _map_work(node)
+        case LocalMap() if node.kernels:
+            read = mapped(node.source.schema, node.emit, None, ())
+            classes, shapes = _shapes([(read.blocks, None)], read.blocks.key_array())
+            operations = [chain_flops(node.kernels, s) for s in shapes]
+            yield _Work(operations, classes, read.holders)
         case LocalJoin():
-            return _join_work(node)
+            schemas = tuple(s.schema for s in node.sources)
+            match = joined(schemas, node.keys, node.kernels, node.where, None, node.domain)
+            if node.domain is not None:
+                yield _cell_work(node.kernels[0], node.domain, match)
+                return
+            operands = [(s.blocks, p) for s, p in zip(schemas, node.keys, strict=True)]
+            classes, shapes = _shapes(operands, match.blocks.key_array())
+            operations = [chain_flops(node.kernels, s) for s in shapes]
+            yield _Work(operations, classes, match.holders)
         case LocalAggregate():
-            return _aggregate_work(node)
-    return iter(())  # scans, filters and stacks compute nothing
+            yield from _aggregate_work(node)
 
 
-def _map_work(node: LocalMap) -> Iterator[tuple[int, Sites]]:
-    if not node.kernels:
-        return
-    source = node.source.schema
-    every = emitted(source.blocks, node.emit)
-    shape = _shapes(every)
-    for key in every.each_key():
-        operations = chain_flops(node.kernels, (shape(key),))
-        for copies in source.held[key[: len(source.blocks.bounds)]]:
-            yield operations, copies
+def _cell_work(kernel: EinSum, domain: Domain, match: PhysicalSchema) -> _Work:
+    """The operations of a complete EinSum, whose matches are cells of its domain."""
+    cut = [label for label, _ in domain]
+    other = prod(a.extent for a in kernel.axes if a.define is None and a.label not in cut)
+    points = volumes(domain_cells(kernel, domain, match.blocks)) * other
+    each, classes = np.unique(points * flops_at_point(kernel), return_inverse=True)
+    return _Work(each.tolist(), classes.reshape(-1), match.holders)
 
 
-def _join_work(node: LocalJoin) -> Iterator[tuple[int, Sites]]:
-    schemas = [s.schema for s in node.sources]
-    matched = matches([s.held for s in schemas], node.keys)
-    wanted = holds(node.where, [key for key, _ in matched])
-    shapes = [_shapes(s.blocks) for s in schemas]
-    for (_, own), on in zip(matched, wanted, strict=True):
-        if on:
-            first, *rest = (s.held[k][0] for s, k in zip(schemas, own, strict=True))
-            copies = tuple(s for s in first if all(s in c for c in rest))
-            read = tuple(shape(k) for shape, k in zip(shapes, own, strict=True))
-            if copies:
-                yield chain_flops(node.kernels, read), copies
-
-
-def _aggregate_work(node: LocalAggregate) -> Iterator[tuple[int, Sites]]:
-    source = node.source.schema
-    keys = list(source.blocks.each_key())
-    wanted = keys
+def _aggregate_work(node: LocalAggregate) -> Iterator[_Work]:
+    read = node.source.schema
     if node.where != TRUE:
-        kept = holds(over_groups(node.where, node.group_by), keys)
-        wanted = [k for k, on in zip(keys, kept, strict=True) if on]
-    shape = _shapes(source.blocks)
-    for key in wanted:
-        operations = chain_flops(node.inner, (shape(key),)) + prod(_after(node.inner, shape(key)))
-        for copies in source.held[key]:
-            yield operations, copies
+        read = filtered(read, over_groups(node.where, node.group_by))
+    classes, shapes = _shapes([(read.blocks, None)], read.blocks.key_array())
+    operations = [chain_flops(node.inner, s) + prod(_after(node.inner, s)) for s in shapes]
+    yield _Work(operations, classes, read.holders)
     if node.finish:
-        before = {tuple(k[g] for g in node.group_by): _after(node.inner, shape(k)) for k in wanted}
-        for group, parts in node.schema.held.items():
-            for copies in parts:
-                yield chain_flops(node.finish, (before[group],)), copies
+        inner = aggregated(read, node.group_by, node.merge, node.inner, (), TRUE)
+        classes, shapes = _shapes([(inner.blocks, None)], inner.blocks.key_array())
+        yield _Work([chain_flops(node.finish, s) for s in shapes], classes, inner.holders)
 
 
-def _after(kernels: Kernels, shape: Shape) -> Shape:
+def _shapes(
+    operands: Sequence[tuple[BlockSchema, tuple[int, ...] | None]], keys: np.ndarray
+) -> tuple[np.ndarray, list[tuple[Shape, ...]]]:
+    """The classes of keys whose arrays have equal shapes.
+
+    Args:
+        operands: Each operand with its key dimensions among those of `keys`; None for the same.
+        keys: int64 (keys, key dimensions).
+
+    Returns:
+        The class of each key, int64 (keys,), and the shapes of the operands in each class.
+    """
+    classes, count = np.zeros(len(keys), np.int64), 1
+    for blocks, places in operands:
+        for dim in blocks.dims:
+            if dim.relative.keys:
+                extents = dim.over(keys if places is None else keys[:, list(places)])
+                number = np.unique(extents, return_inverse=True)[1].reshape(-1)
+                of_dim = int(number.max(initial=0)) + 1
+                classes = classes * of_dim + number
+                count *= of_dim
+    if count > 1:
+        _, first, classes = np.unique(classes, return_index=True, return_inverse=True)
+    else:
+        first = np.zeros(min(1, len(keys)), np.int64)
+    shapes = []
+    for key in keys[first].tolist():
+        own = [(b, key if p is None else [key[k] for k in p]) for b, p in operands]
+        shapes.append(tuple(b.shape(tuple(k)) for b, k in own))
+    return classes.reshape(-1), shapes
+
+
+def _after(kernels: Kernels, shapes: tuple[Shape, ...]) -> Shape:
     for kernel in kernels:
-        shape = _applied(kernel, (shape,))[1]
-    return shape
+        shapes = (_applied(kernel, shapes)[1],)
+    return shapes[0]
 
 
 def chain_flops(kernels: Kernels, shapes: tuple[Shape, ...]) -> int:

@@ -1,237 +1,169 @@
-"""Lowers EinSums and their cuts to the tensor-relational algebra (EinDecomp §4.3).
+"""Lowers a graph and its cuts to the tensor-relational algebra (EinDecomp §4.3).
 
-Every field that an output reads becomes a relation, cut like its labels. A join on the shared
-labels applies the EinSum to tiles, and an aggregation over the reduced labels merges the
-partial results:  Z = Σ_⊕ ∘ ⋈_K (Π X, Π Y, …).
+Every EinSum becomes a join, whose kernel is the EinSum itself. The keys of a relation are the
+labels that are cut. An aggregation over the reduced ones among them merges the partial results:
+Z = Σ_⊕ ∘ ⋈_K (Π X, Π Y, …).
 
-* Presence and validity become BOOLEAN relations.
-* A kernel knows positions within a tile, but not the position of the tile. So a label that is
-  cut and whose value is read becomes an operand, the tensor of its own values.
-* A derived label is not cut, and neither are axes read through it.
+* A relation has all fields of its node: values, presence, validity.
+* An operand is repartitioned into the intervals that the cells read. A slice leaves out parts,
+  a window overlaps, an axis that is gathered by values is complete in every tile.
+* ARG_MIN is merged with its state, which the last operation drops.
+* A derived label is not cut.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from itertools import product
 
-from einsql.core.schema import DType, is_flag
-from einsql.errors import NotSupportedError
+import numpy as np
+
+from einsql.core.mappings import memoized
+from einsql.ir.einsum.cells import values_read
 from einsql.ir.einsum.graph import (
-    Const,
     EinSum,
-    Expr,
-    Label,
+    Input,
     Node,
     Operand,
-    Output,
-    Value,
-    bigint,
-    call,
-    conj,
-    subexpressions,
+    labels_of,
+    passed_on,
     walk,
 )
-from einsql.ir.functions import REDUCTIONS
+from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.tra import plan as ra
-from einsql.ir.tra.block_schema import equal_cuts, key_label
-from einsql.optimizer.tra.lower_kernel import kernel
-from einsql.optimizer.tra.lower_operands import Source, cut_operand
+from einsql.ir.tra.block_schema import Dim, Dims, Domain, boundaries, cut_dims
 
-Fields = Mapping[str, ra.Node]
-"""The relations of a node's fields."""
+Parts = Mapping[str, int]
+"""The number of parts of each free label that is cut."""
 
 
-def lower(
-    node: EinSum, parts: Mapping[str, int], sources: Sequence[ra.Node | None] = ()
-) -> ra.Node:
-    """The plan of one EinSum that has one value.
+def lower(roots: Sequence[Node], cuts: Mapping[EinSum, Parts]) -> tuple[ra.Node, ...]:
+    """The plan of each root; nodes that the graph shares are shared in the plans.
 
     Args:
-        node: The EinSum.
-        parts: The number of parts of each label, by default 1. A derived
-            label is cut only after the result is computed.
-        sources: The relations of computed operands with one field;
-            Inputs are scanned instead.
+        roots: The roots of the graph.
+        cuts: The parts of the free labels of each node; other labels and nodes are not cut.
 
     Returns:
-        A relation whose key i cuts axis i into the parts of the result's labels.
+        For each root the relation with its fields. Its keys are the labels of the result that
+        are cut, in order.
 
     Raises:
-        NotSupportedError: The node has several fields, or a computed operand has no relation.
         ProgrammingError: A label has more parts than values.
     """
-    relations: list[Fields | None] = []
-    for operand, source in zip(node.operands, sources, strict=False):
-        names = [f.name for f in operand.source.schema.fields]
-        if source is not None and len(names) > 1:
-            raise NotSupportedError("Operands with several fields need a relation for each field")
-        relations.append(None if source is None else {names[0]: source})
-    if len(node.outputs) != 1 or is_flag(node.outputs[0].name):
-        raise NotSupportedError("An EinSum with several fields is not a single relation")
-    return next(iter(lower_fields(node, parts, relations).values()))
-
-
-def lower_fields(
-    node: EinSum, parts: Mapping[str, int], sources: Sequence[Fields | None] = ()
-) -> dict[str, ra.Node]:
-    """The plan of each output of an EinSum, by name (see `lower`).
-
-    Args:
-        node: The EinSum.
-        parts: As in `lower`.
-        sources: The relations of the fields of computed operands.
-
-    Raises:
-        NotSupportedError: A computed operand has no relations.
-        ProgrammingError: A label has more parts than values.
-    """
-    lowering = _Lowering(node, parts, sources)
-    return {o.name: lowering.output(o) for o in node.outputs}
-
-
-def lower_graph(root: Node, parts: Mapping[EinSum, Mapping[str, int]]) -> ra.Node:
-    """The plan of a graph whose root has one field.
-
-    Raises:
-        NotSupportedError: The root is an Input or has several fields.
-        ProgrammingError: A label has more parts than values.
-    """
-    fields = lower_graph_fields(root, parts)
-    if len(fields) != 1:
-        raise NotSupportedError("A graph whose root has several fields is not a single relation")
-    return next(iter(fields.values()))
-
-
-def lower_graph_fields(root: Node, parts: Mapping[EinSum, Mapping[str, int]]) -> dict[str, ra.Node]:
-    """The plan of every field of a graph's root, by name (see `lower_graph`).
-
-    Raises:
-        NotSupportedError: The root is an Input.
-        ProgrammingError: A label has more parts than values.
-    """
-    done: dict[int, dict[str, ra.Node]] = {}
-    for node in walk(root):
+    lowering = _Lowering(cuts)
+    for node in walk(*roots):
         if isinstance(node, EinSum):
-            sources = [done.get(id(o.source)) for o in node.operands]
-            done[id(node)] = lower_fields(node, parts.get(node, {}), sources)
-    if id(root) not in done:
-        raise NotSupportedError("The graph's root is an input, so there is nothing to compute")
-    return done[id(root)]
+            lowering.add(node)
+    return tuple(lowering.relation(root) for root in roots)
 
 
-@dataclass
 class _Lowering:
-    """Lowers one EinSum, output by output."""
+    """The relations of a graph's nodes."""
 
-    node: EinSum
-    wanted: Mapping[str, int]
-    sources: Sequence[Fields | None]
-    cut_operands: dict[object, ra.Node] = field(default_factory=dict)
-    """Cut operands by number, field and cut."""
+    def __init__(self, cuts: Mapping[EinSum, Parts]) -> None:
+        self._cuts = cuts
+        self._nodes: dict[int, ra.Node] = {}
+        self._repartitions: dict[tuple[int, Dims], ra.Node] = {}
 
-    def output(self, output: Output) -> ra.Node:
-        """The plan of one output."""
-        parts = {
-            a.label: self.wanted.get(a.label, 1) if a.define is None else 1 for a in self.node.axes
-        }
-        if output.reduction is not None and REDUCTIONS[output.reduction].better is not None:
-            split = [x for x in self.node.reduced if parts[x] > 1]
-            if split and _repeats(output.args[1]):
-                return self._extreme(output)
-            parts |= dict.fromkeys(split, 1)
-        return self._joined(output, parts)
+    def relation(self, node: Node) -> ra.Node:
+        """The relation of a node; a stored tensor has the tiles in which it is stored."""
+        if isinstance(node, Input):
+            return self._scan(node, _stored_dims(node))
+        return self._nodes[id(node)]
 
-    def _joined(self, output: Output, parts: Mapping[str, int]) -> ra.Node:
-        reads, indexed = self._read(output, parts)
-        relations = [self._operand(n, name, parts) for n, name in reads]
-        labels = [tuple(dict.fromkeys(self.node.operands[n].labels)) for n, _ in reads]
-        relations += [self._index(x, parts[x]) for x in indexed]
-        labels += [(x,) for x in indexed]
-        if not relations:
-            relations, labels = [ra.Scan(ra.ZerosInput.of((), DType.BOOLEAN), ())], [()]
-        order = tuple(dict.fromkeys(x for own in labels for x in own))
-        local = kernel(self.node, output, reads, indexed)
-        if len(relations) == 1:
-            result: ra.Node = ra.Transform(relations[0], local)
-        else:
-            keys = tuple(tuple(order.index(x) for x in own) for own in labels)
-            result = ra.Join(tuple(relations), keys, local)
-        kept = tuple(x for x in self.node.keys if x in order)
-        if len(kept) < len(order):
-            result = self._reduced(result, tuple(order.index(x) for x in kept), output)
-            order = kept
-        return self._in_order(result, order)
+    def add(self, node: EinSum) -> None:
+        """Lowers an EinSum after its operands."""
+        domain = _domain(node, self._cuts.get(node, {}))
+        kept = tuple(n for n, (label, _) in enumerate(domain) if label in node.keys)
+        partial = len(kept) < len(domain)
+        kernel = with_state(node) if partial else node
+        operands = [self._operand(node, o, domain) for o in node.operands]
+        sources, keys = tuple(s for s, _ in operands), tuple(k for _, k in operands)
+        result: ra.Node = ra.Join(sources, keys, kernel, domain)
+        if partial:
+            # Without a reduction every free label is a key of the result.
+            merge = tuple(o.reduction for o in kernel.outputs if o.reduction is not None)
+            result = ra.Aggregate(result, kept, merge if len(merge) > 1 else merge[0])
+        if len(kernel.outputs) > len(node.outputs):
+            result = ra.Transform(result, passed_on(node))
+        self._nodes[id(node)] = result
 
-    def _read(
-        self, output: Output, parts: Mapping[str, int]
-    ) -> tuple[list[tuple[int, str]], list[str]]:
-        """The operands' fields that an output reads, and the labels that need an index tensor.
+    def _operand(
+        self, node: EinSum, operand: Operand, domain: Domain
+    ) -> tuple[ra.Node, tuple[int, ...]]:
+        """An operand in the tiles that the cells read, and the result's key of each of its keys."""
+        axes = [_read(node, operand, n, domain) for n in range(len(operand.labels))]
+        if not isinstance(operand.source, Input) or operand.source.settled:
+            source = self.relation(operand.source)
+            keys = _same_tiles(source, axes)
+            if keys is not None:
+                return source, keys
+        keys = tuple(sorted({k for d in axes for k in d.keys}))
+        to = {k: n for n, k in enumerate(keys)}
+        dims = tuple(d.renumbered([to.get(k, 0) for k in range(len(domain))]) for d in axes)
+        if isinstance(operand.source, Input) and not operand.source.settled:
+            return self._scan(operand.source, dims), keys
+        known = self._repartitions
+        return memoized(known, (id(source), dims), lambda: ra.Repartition(source, dims)), keys
 
-        An index tensor is needed for cut labels whose values are read or that no field has.
-        """
-        defines = [a.define for a in self.node.axes if a.define is not None]
-        terms = [*defines, self.node.guard, *output.args, output.where]
-        within = [e for term in terms for e in subexpressions(term)]
-        reads = list(dict.fromkeys((e.operand, e.field) for e in within if isinstance(e, Value)))
-        named = {e.name for e in within if isinstance(e, Label)}
-        covered = {x for n, _ in reads for x in self.node.operands[n].labels}
-        needed = [x for x in parts if parts[x] > 1 and (x in named or x not in covered)]
-        return reads, needed
-
-    def _operand(self, number: int, name: str, parts: Mapping[str, int]) -> ra.Node:
-        operand = self.node.operands[number]
-        split = [parts[x] for x in operand.labels]
-        key = (number, name, *split)
-        if key not in self.cut_operands:
-            fields = self.sources[number] if number < len(self.sources) else None
-            source = Source(operand.source, name, None if fields is None else fields[name])
-            relation = cut_operand(source, [self.node.axis(x) for x in operand.labels], split)
-            self.cut_operands[key] = ra.diagonal(relation, operand.labels)[0]
-        return self.cut_operands[key]
-
-    def _index(self, label: str, split: int) -> ra.Node:
-        """The tensor of a label's values, with the label's cut."""
-        axis = self.node.axis(label)
-        cuts = equal_cuts("Scan", [axis.extent], [split])
-        return ra.Scan(ra.RangeInput.over(axis.lo, axis.hi), cuts)
-
-    def _reduced(self, result: ra.Node, kept: tuple[int, ...], output: Output) -> ra.Node:
-        reduction = None if output.reduction is None else REDUCTIONS[output.reduction]
-        if reduction is not None and reduction.monoid is not None:
-            return ra.Aggregate(result, kept, reduction.name)
-        # The omitted labels are not cut, so their keys are all 0.
-        return ra.ReKey(result, tuple(key_label(n) for n in kept))
-
-    def _in_order(self, result: ra.Node, has: tuple[str, ...]) -> ra.Node:
-        """The result with a key for each label, including labels that occur only in the result."""
-        wanted = self.node.keys
-        if has != wanted:
-            keys = (key_label(has.index(x)) if x in has else bigint(0) for x in wanted)
-            result = ra.ReKey(result, tuple(keys))
-        return ra.repartition(result, [self.wanted.get(x, 1) for x in wanted])
-
-    def _extreme(self, output: Output) -> ra.Node:
-        """ARG_MIN in two steps that can be cut: the extreme, then the least argument with it."""
-        argument, value = output.args
-        reduction = "min" if output.reduction == "arg_min" else "max"
-        extreme = Output("best", (value,), value.dtype, reduction, output.where)
-        best = replace(self.node, outputs=(extreme,))
-        number = len(self.node.operands)
-        there = call("eq", DType.BOOLEAN, value, Value(number, extreme.name, value.dtype))
-        least = Output(output.name, (argument,), output.dtype, "min", conj(output.where, there))
-        at = replace(
-            self.node,
-            operands=(*self.node.operands, Operand(best, self.node.keys)),
-            outputs=(least,),
-        )
-        sources = [*self.sources, *(None for _ in self.node.operands[len(self.sources) :])]
-        first = lower_fields(best, self.wanted, sources)
-        return lower_fields(at, self.wanted, [*sources, first])[output.name]
+    def _scan(self, tensor: Input, dims: Dims) -> ra.Node:
+        return memoized(self._repartitions, (id(tensor), dims), lambda: ra.Scan(tensor, dims))
 
 
-def _repeats(value: Expr) -> bool:
-    """True if two kernels compute equal values; float kernels may round differently."""
-    return isinstance(value, Value | Label | Const) or not any(
-        e.dtype.is_float for e in subexpressions(value)
-    )
+def _domain(node: EinSum, parts: Parts) -> Domain:
+    """The cut labels: those of the result in its order, then the reduced ones."""
+    free = [a for a in node.axes if a.define is None and parts.get(a.label, 1) > 1]
+    order = {k: n for n, k in enumerate(node.keys)}
+    free.sort(key=lambda a: order.get(a.label, len(order)))
+    return tuple((a.label, boundaries(a.extent, parts[a.label])) for a in free)
+
+
+def _read(node: EinSum, operand: Operand, number: int, domain: Domain) -> Dim:
+    """The intervals of an operand's axis that the cells read, over the keys of the result."""
+    label, key = operand.labels[number], operand.source.schema.keys[number]
+    define = node.axis(label).define
+    needed = {label} if define is None else labels_of(define)
+    numbers = [n for n, (x, _) in enumerate(domain) if x in needed]
+    labels = tuple(domain[n][0] for n in numbers)
+    cuts = [domain[n][1] for n in numbers]
+    bounds = [len(cut) - 1 for cut in cuts]
+    cells = np.empty((int(np.prod(bounds)), len(labels), 2), np.int64)
+    for cell, at in zip(cells, product(*map(range, bounds)), strict=True):
+        for n, (cut, k) in enumerate(zip(cuts, at, strict=True)):
+            cell[n] = np.array(cut[k : k + 2]) + node.axis(labels[n]).lo
+    # An axis without values may be beyond the bounds of the key.
+    values = np.clip(values_read(node, label, labels, cells) - key.lo, 0, key.extent)
+    return Dim.of(values.reshape(*bounds, 2), numbers)
+
+
+def _same_tiles(source: ra.Node, axes: Sequence[Dim]) -> tuple[int, ...] | None:
+    """The result's key of each key of a source whose tiles are those that the cells read."""
+    keys: dict[int, int] = {}
+    for own, read in zip(source.schema.dims, axes, strict=True):
+        if (own.extents, own.bounds, own.starts) != (read.extents, read.bounds, read.starts):
+            return None
+        for k, to in zip(own.keys, read.keys, strict=True):
+            if keys.setdefault(k, to) != to:
+                return None
+    return tuple(keys[k] for k in sorted(keys))
+
+
+def _stored_dims(tensor: Input) -> Dims:
+    """The tiles of a stored tensor: those of its declared cut or placement, or one tile."""
+    shape = tensor.schema.shape
+    cuts: list[tuple[int, ...]] = [(0, extent) for extent in shape]
+    if tensor.lies is not None:
+        boxes = tensor.lies.boxes[tensor.lies.volumes > 0]
+        lows = [k.lo for k in tensor.schema.keys]
+        edges = [np.unique(boxes[:, n]) - lo for n, lo in enumerate(lows)]
+        cuts = [tuple(e.tolist()) if len(e) else c for e, c in zip(edges, cuts, strict=True)]
+    elif tensor.parts is not None:
+        cuts = [boundaries(n, p) for n, p in zip(shape, tensor.parts, strict=True)]
+    return _numbered(cut_dims(tuple(cuts)))
+
+
+def _numbered(dims: Dims) -> Dims:
+    """The axes with consecutive numbers of the keys that cut them."""
+    to = {k: n for n, k in enumerate(sorted(k for d in dims for k in d.keys))}
+    return tuple(d.renumbered([to.get(k, 0) for k in range(len(dims))]) for d in dims)

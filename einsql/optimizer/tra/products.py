@@ -39,7 +39,7 @@ def _contraction(node: Node) -> _Contraction | None:
     join = bare(node.source)
     if not isinstance(join, LocalJoin) or len(join.sources) != 2 or join.key_map is not None:
         return None
-    if not join.is_complete or not join.join_keys:
+    if not join.join_keys:
         return None
     if set(node.group_by) != set(range(join.width)) - set(join.join_keys):
         return None

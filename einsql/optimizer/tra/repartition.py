@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from einsql.ir.einsum.graph import Label
 from einsql.ir.ia.plan import (
     Bcast,
@@ -24,7 +26,7 @@ def last_move(node: Node) -> Iterator[Build]:
     if not isinstance(node, Bcast | Shuffle):
         return
     source = node.source
-    if source.schema.held == node.schema.held:
+    if np.array_equal(source.schema.holders, node.schema.holders):
         yield lambda: source
     if isinstance(source, Bcast | Shuffle):
         yield lambda: replace(node, source=source.source)
@@ -72,17 +74,11 @@ def _kept(node: LocalMap) -> dict[int, int]:
 
 
 def drop_shuffle(node: Node) -> Iterator[Build]:
-    """R2-4, also for Stack: R is sharded by grouping keys, so each group has one site."""
+    """R2-4, also for Stack: the type shows whether each group of R has one site."""
     if not isinstance(node, LocalAggregate | LocalStack) or not isinstance(node.source, Shuffle):
         return
     move, groups = node.source, group_keys(node)
-    lies = move.source.schema
-    if (
-        set(move.part_dims) <= groups
-        and lies.merge is None
-        and lies.placement.is_by_keys
-        and lies.placement.keys <= groups
-    ):
+    if set(move.part_dims) <= groups and move.source.schema.merge is None:
         yield lambda: replace(node, source=move.source)
 
 
@@ -107,16 +103,16 @@ def two_phases(node: Node) -> Iterator[Build]:
     moved: Node = Bcast(first)
     if isinstance(move, Shuffle):
         moved = Shuffle(first, tuple(node.group_by.index(k) for k in dims))
-    yield lambda: LocalAggregate(moved, groups, node.reduce, finish=node.finish)
+    yield lambda: LocalAggregate(moved, groups, node.merge, finish=node.finish)
 
 
 def join_ways(node: Node) -> Iterator[Build]:
-    """R2-6: the moves that bring the arrays of each match of a complete join to one site.
+    """R2-6: the moves that bring the arrays of each match to one site.
 
     If both sides are replicated, each site computes every match, and the type records these
     as copies: a later shuffle or aggregation uses one of them.
     """
-    if not isinstance(node, LocalJoin) or not node.is_complete:
+    if not isinstance(node, LocalJoin):
         return
     join, lying = node, tuple(map(bare, node.sources))
 
@@ -140,11 +136,11 @@ def shuffled_join(join: LocalJoin, sources: tuple[Node, ...], dims: tuple[int, .
 
 
 def shuffle_before_join(node: Node) -> Iterator[Build]:
-    """R2-7: the shuffle is on the join keys, and the local join misses no match."""
+    """R2-7: the shuffle is on the join keys; a local join misses no match."""
     if not isinstance(node, Shuffle) or not isinstance(node.source, LocalJoin):
         return
     join, dims = node.source, node.part_dims
-    if join.is_complete and join.key_map is None and set(dims) == set(join.join_keys):
+    if join.key_map is None and set(dims) == set(join.join_keys):
         yield lambda: shuffled_join(join, join.sources, dims)
 
 
@@ -158,7 +154,7 @@ REPARTITION: tuple[ImplementationRule, ...] = (
     ),
     ImplementationRule(
         "R2-4",
-        "Σ_G(SHUF_p(R)) = Σ_G(R) if p ⊆ G and R is partitioned by keys of G",
+        "Σ_G(SHUF_p(R)) = Σ_G(R) if p ⊆ G and each group of R has one site",
         drop_shuffle,
     ),
     ImplementationRule(
@@ -166,12 +162,12 @@ REPARTITION: tuple[ImplementationRule, ...] = (
     ),
     ImplementationRule(
         "R2-6",
-        "BCAST(R) ⋈ S = R ⋈ BCAST(S) = SHUF_J(R) ⋈_J SHUF_J(S), and R ⋈ S where that is complete",
+        "BCAST(R) ⋈ S = R ⋈ BCAST(S) = SHUF_J(R) ⋈_J SHUF_J(S), and R ⋈ S if it misses no match",
         join_ways,
     ),
     ImplementationRule(
         "R2-7",
-        "SHUF_J(R ⋈_J S) = SHUF_J(R) ⋈_J SHUF_J(S) if R ⋈_J S is complete",
+        "SHUF_J(R ⋈_J S) = SHUF_J(R) ⋈_J SHUF_J(S)",
         shuffle_before_join,
     ),
 )

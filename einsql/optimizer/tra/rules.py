@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from einsql.errors import IntegrityError, ProgrammingError
+from einsql.ir.ia.physical_schema import PhysicalSchema
 from einsql.ir.ia.plan import Bcast, Node, Shuffle
-from einsql.ir.ia.typing import PhysicalSchema
 from einsql.ir.tra.block_schema import BlockSchema
 
 Build = Callable[[], Node]
@@ -54,9 +56,12 @@ def same_blocks(a: BlockSchema, b: BlockSchema) -> bool:
     """True if two relations have the same keys, and arrays of the same shapes under them."""
     if a == b:
         return True
-    alike = a.bounds == b.bounds and a.dtype is b.dtype and len(a.dims) == len(b.dims)
-    keys = list(a.each_key())
-    return alike and keys == list(b.each_key()) and all(a.shape(k) == b.shape(k) for k in keys)
+    alike = a.bounds == b.bounds and a.fields == b.fields and len(a.dims) == len(b.dims)
+    if not alike or a.existing != b.existing:
+        return False
+    keys = a.key_array()
+    pairs = zip(a.dims, b.dims, strict=True)
+    return all(x == y or np.array_equal(x.over(keys), y.over(keys)) for x, y in pairs)
 
 
 def bare(node: Node) -> Node:

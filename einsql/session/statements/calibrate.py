@@ -210,7 +210,7 @@ class _Measures:
                 inputs[step.source.name] = LocalFields({schema.values[0].name: ones})
         program: GraphExecutor
         if self._cluster is None:
-            program = SiteProgram(placed, [root.schema], compiler(self._settings))
+            program = SiteProgram(placed, compiler(self._settings))
         else:
             from einsql.engine.ranks.program import (
                 RankProgram,
@@ -219,7 +219,7 @@ class _Measures:
             def keep(name: str, _: Arrays, loaded: Fields) -> None:
                 inputs[name] = loaded
 
-            program = RankProgram(self._cluster, placed, [root.schema], self._settings.jit, keep)
+            program = RankProgram(self._cluster, placed, self._settings.jit, keep)
         took: list[list[float]] = []
 
         def run() -> None:

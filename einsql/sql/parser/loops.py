@@ -158,7 +158,7 @@ def _uses(
     if isinstance(statement, st.DuckDBStatement):
         yield from _written(tokens, variables)
         return
-    if isinstance(statement, st.Explain):
+    if isinstance(statement, st.Explain | st.ExportPlan):
         yield from _uses(statement.statement, tokens, variables)
     for field in fields(statement):
         value = getattr(statement, field.name)

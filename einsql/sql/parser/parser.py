@@ -26,6 +26,7 @@ from einsql.sql.parser.syntax import (
     DuckDBStatement,
     Explain,
     Export,
+    ExportPlan,
     Import,
     IntegrityCheck,
     Query,
@@ -146,6 +147,8 @@ class Reader(DefinitionReader):
         }
         if word == "PRAGMA" and self.word(1) == "INTEGRITY_CHECK":
             return self.integrity_check()
+        if word == "RESET" and self.word(1) == "PLAN":
+            return self.reset()
         if word not in readers:
             meant = did_you_mean(word, (*_QUERY, *readers, "FOR", *_DUCKDB))
             return self.foreign(
@@ -238,10 +241,12 @@ class Reader(DefinitionReader):
         self.end()
         return Backup(path, position)
 
-    def export(self) -> Export:
-        """EXPORT DATABASE [name TO] 'directory' [(options)]."""
+    def export(self) -> Export | ExportPlan:
+        """EXPORT DATABASE [name TO] 'directory' [(options)], or EXPORT PLAN."""
         self.take("EXPORT")
-        self.expect("DATABASE", "after EXPORT")
+        if self.take("PLAN"):
+            return self.export_plan()
+        self.expect("DATABASE", "or PLAN after EXPORT")
         position, name = self.position(), ""
         if self.ended or self.tokens[self.at].token_type is not TokenType.STRING:
             name = self.name("a directory in quotes")
@@ -253,6 +258,22 @@ class Reader(DefinitionReader):
         options = self.sql[start : self.position()].strip()
         self.end()
         return Export(name, path, options, self.sql, position)
+
+    def export_plan(self) -> ExportPlan:
+        """'file' FOR statement, after EXPORT PLAN."""
+        position = self.position()
+        path = self.text("a file name in quotes")
+        self.expect("FOR", "after the file name")
+        start = self.position()
+        if self.ended:
+            raise self.error("EXPORT PLAN needs a statement")
+        if self.word() in ("FOR", "EXPLAIN", "EXPORT"):
+            raise ProgrammingError(
+                f"EXPORT PLAN writes the plan of one statement, and {self.word()} has none",
+                hint="Write EXPORT PLAN 'p.json' FOR SELECT ….",
+                position=start,
+            )
+        return ExportPlan(path, position, self.statement(), self.sql[start:].strip(), start)
 
     def import_database(self) -> Import:
         """IMPORT DATABASE 'directory'."""
@@ -274,6 +295,14 @@ class Reader(DefinitionReader):
             raise self.error("Expected a value")
         self.at = len(self.tokens)
         return Set(name, self.sql[start:].strip().strip("'\""), start)
+
+    def reset(self) -> Set:
+        """RESET plan."""
+        self.take("RESET")
+        position = self.position()
+        self.take("PLAN")
+        self.end()
+        return Set("plan", "none", position)
 
     def show(self) -> Show:
         """SHOW TENSORS | TABLES | SETTINGS."""

@@ -227,6 +227,24 @@ class Export:
 
 
 @dataclass(frozen=True, slots=True)
+class ExportPlan:
+    """EXPORT PLAN 'file' FOR statement.
+
+    Attributes:
+        at: The offset of the path.
+        statement: The statement whose plan is written; it does not run.
+        text: The text of that statement.
+        start: The offset of that statement.
+    """
+
+    path: str
+    at: int
+    statement: Statement
+    text: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
 class Import:
     """IMPORT DATABASE from a directory; see Export for the attributes."""
 
@@ -316,6 +334,7 @@ Statement = (
     | Vacuum
     | Backup
     | Export
+    | ExportPlan
     | Import
     | IntegrityCheck
     | For

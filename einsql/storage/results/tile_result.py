@@ -142,7 +142,7 @@ def type_text(schema: BlockSchema) -> str:
 
 
 def _extents(dim: Dim) -> str:
-    return "|".join(map(str, dim.extents))
+    return "|".join(map(str, dim.relative.extents))
 
 
 def _arrays(arrays: list[np.ndarray], dtype: DType) -> pa.Array:

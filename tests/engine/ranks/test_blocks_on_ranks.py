@@ -10,10 +10,10 @@ import pytest
 
 import einsql
 from einsql import tra
-from einsql.engine.ranks.blocks import RankBlockProgram
+from einsql.engine.block_program import SiteRun
+from einsql.engine.ranks.block_program import RankBlockProgram
 from einsql.engine.ranks.call import Tick
 from einsql.engine.ranks.messages import Command, Kept, Run, Source
-from einsql.engine.tra.site_executor import SiteRun
 from einsql.optimizer.tra import RULES
 from einsql.storage.fields import PlacedFields
 from einsql.storage.objects import Tensor

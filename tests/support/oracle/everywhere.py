@@ -148,7 +148,7 @@ def _run(
     root = plan.optimized.root
     site_plan = sited((root,), settings)
     cut, placed = site_plan.cut, site_plan.program
-    program = SiteProgram(placed, [root.schema], compiler(settings))
+    program = SiteProgram(placed, compiler(settings))
     (fields,), measure = program.measured(inputs, lambda done: None)
     sent = sum(measure.sent)
     why = difference(list(plan.wrap(fields, inputs).rows()), theirs, inexact)

@@ -1,1 +1,0 @@
-"""Tiles on sites: programs of the implementation algebra, run site by site or on ranks."""

@@ -1,0 +1,112 @@
+"""States of partial results: what a part of a reduction stores, and how two states merge.
+
+A state is one field, or several related fields: ARG_MIN has its argument, the extreme value, and
+a flag for its existence. A merged state is a state again, so parts can be merged in any grouping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from einsql.core.schema import DType
+from einsql.errors import DataError
+from einsql.ir.einsum.conditional_outputs import always
+from einsql.ir.einsum.graph import TRUE, EinSum, Output
+from einsql.ir.functions import REDUCTIONS, SCALARS, less
+
+State = tuple[np.ndarray, ...]
+
+
+def best_of(name: str) -> str:
+    """The field that holds the extreme value of an ARG_MIN or ARG_MAX."""
+    return f"{name}.best"
+
+
+def some_of(name: str) -> str:
+    """The field that is true if the group of an ARG_MIN or ARG_MAX has a value."""
+    return f"{name}.some"
+
+
+def with_state(node: EinSum) -> EinSum:
+    """The node with the additional outputs for merging: the extreme value of each pair.
+
+    A part does not have the sums of other parts, so every conditional output is computed.
+    """
+    node = always(node)
+    extra: list[Output] = []
+    for o in node.outputs:
+        if o.reduction is not None and REDUCTIONS[o.reduction].better is not None:
+            value = o.args[1]
+            extreme = "min" if o.reduction == "arg_min" else "max"
+            extra.append(Output(best_of(o.name), (value,), value.dtype, extreme, o.where))
+            extra.append(Output(some_of(o.name), (TRUE,), DType.BOOLEAN, "bool_or", o.where))
+    return replace(node, outputs=(*node.outputs, *extra)) if extra else node
+
+
+def state_fields(name: str, reduction: str) -> tuple[str, ...]:
+    """The fields that are merged together with a field, its own first."""
+    joint = _JOINT.get(reduction)
+    return (name,) if joint is None else joint.names(name)
+
+
+def merged_state(reduction: str, dtype: DType, old: State, new: State) -> State:
+    """Merges two states of a reduction, the earlier one first.
+
+    Args:
+        reduction: The name of the reduction.
+        dtype: The type in which the first field of the state is merged.
+        old: The arrays of the earlier state; BFLOAT16 as float32.
+        new: The arrays of the later state.
+
+    Raises:
+        DataError: An integer overflows.
+    """
+    joint = _JOINT.get(reduction)
+    if joint is not None:
+        return joint.merge(old, new)
+    monoid = REDUCTIONS[reduction].monoid
+    assert monoid is not None  # all others are in _JOINT
+    function = SCALARS[monoid]
+    failure = function.fails.get(dtype)
+    if failure is not None and np.any(failure.numpy(old[0], new[0])):
+        raise DataError(failure.reason)
+    return (np.asarray(function.numpy(old[0], new[0])).astype(dtype.carrier),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Joint:
+    """A reduction whose state has several fields.
+
+    Attributes:
+        names: Returns the fields of an output's state; all are outputs of the node with state.
+        merge: Merges two states, the earlier one first.
+    """
+
+    names: Callable[[str], tuple[str, ...]]
+    merge: Callable[[State, State], State]
+
+
+def _pair(name: str) -> tuple[str, ...]:
+    return name, best_of(name), some_of(name)
+
+
+def _arg_min(a: State, b: State) -> State:
+    return _better(a, b, less(b[1], a[1]), less(a[1], b[1]))
+
+
+def _arg_max(a: State, b: State) -> State:
+    return _better(a, b, less(a[1], b[1]), less(b[1], a[1]))
+
+
+def _better(a: State, b: State, ahead: np.ndarray, behind: np.ndarray) -> State:
+    """Returns the better one of two pairs; of equal ones the one with the least argument."""
+    (arg, best, some), (new_arg, new_best, new_some) = a, b
+    wins = new_some & (~some | ahead | (~behind & less(new_arg, arg)))
+    return np.where(wins, new_arg, arg), np.where(wins, new_best, best), some | new_some
+
+
+_JOINT = {"arg_min": _Joint(_pair, _arg_min), "arg_max": _Joint(_pair, _arg_max)}
+"""Reductions whose state has several fields, by name."""

@@ -1,0 +1,1 @@
+"""Plans over blocks to plans on sites (Table 1), and those to SPMD programs."""
