@@ -61,10 +61,10 @@ def _totals(report: GraphReport) -> list[str]:
         f"-- {report.sites:,} sites, strategy {report.strategy}, cost {report.cost}",
         *([] if report.plan_file is None else [f"plan       {report.plan_file}"]),
         *([] if report.notice is None else [f"notice     {report.notice}"]),
-        f"moves      {_count(total.floats_moved)} floats by EinDecomp's count, "
-        f"{_count(total.tra_cost)} by TRA's; {data_size(total.bytes_sent)} sent "
+        f"moves      {count(total.floats_moved)} floats by EinDecomp's count, "
+        f"{count(total.tra_cost)} by TRA's; {data_size(total.bytes_sent)} sent "
         "between sites",
-        f"computes   {_count(total.flops)} flops",
+        f"computes   {count(total.flops)} flops",
         f"holds      {data_size(total.memory)} at the fullest site",
         f"predicted  {duration(total.seconds)}",
     ]
@@ -86,9 +86,9 @@ def _row(node: OperationReport) -> list[str]:
     columns = [
         f"{node.id} {node.op}",
         " ".join(f"{x}:{parts}" for x, parts in node.placements.grid) or "whole",
-        _count(node.floats.sum),
+        count(node.floats.sum),
         data_size(node.bytes_sent),
-        _count(node.flops),
+        count(node.flops),
         data_size(node.memory),
         duration(node.seconds),
     ]
@@ -133,7 +133,7 @@ def _sites(report: GraphReport) -> list[str]:
     rows = [
         [
             str(n),
-            _count(s.flops),
+            count(s.flops),
             data_size(s.bytes_sent),
             data_size(s.bytes_received),
             duration(s.seconds or 0.0),
@@ -144,5 +144,6 @@ def _sites(report: GraphReport) -> list[str]:
     return lines + [f"and {len(sites) - _MOST_SITES:,} more"] * (len(sites) > _MOST_SITES)
 
 
-def _count(n: float) -> str:
+def count(n: float) -> str:
+    """Formats a number, a large one in powers of ten."""
     return f"{n:,.0f}" if n < EXACT else quantity(n).replace(" ", "")

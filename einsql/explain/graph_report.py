@@ -7,13 +7,14 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
-from einsql.engine.step import Measure, Step, StepMeasure
+from einsql.engine.step import Measure, Step, StepMeasure, Tick
 from einsql.explain.cost_report import (
     Operation,
     operation_reports,
     operations_of,
     site_reports,
 )
+from einsql.explain.level_report import levels_report
 from einsql.explain.operations import GroupReport, InputReport, Measured, OperationReport
 from einsql.explain.report import (
     GraphReport,
@@ -24,7 +25,7 @@ from einsql.explain.report import (
     TotalReport,
 )
 from einsql.ir.einsum.graph import EinSum, Input, Roots, walk
-from einsql.ir.einsum.printer import format_graph, format_node
+from einsql.ir.einsum.printer import format_graph, format_node, node_names
 from einsql.ir.spmd.program import Program, tuple_bytes
 from einsql.kernels.runtime import blas
 from einsql.optimizer.simulation.prediction import predict
@@ -46,15 +47,18 @@ def graph_report(
     plan: Plan,
     settings: Settings,
     measure: Measure | None,
+    tick: Tick,
     cluster: Topology | None = None,
 ) -> GraphReport:
     """Returns the report of a plan over elements.
 
     Args:
-        asked: The EXPLAIN statement; VERBOSE adds the changes of each rewrite rule.
+        asked: The EXPLAIN statement; VERBOSE adds the changes of each rewrite rule, and LEVEL
+            the levels of the plan.
         plan: The plan.
         settings: The settings of the plan.
         measure: The measure of a run, for EXPLAIN ANALYZE.
+        tick: Callback with the completed fraction of a search for LEVEL; raises to cancel.
         cluster: The cluster to simulate the plan on; None for no simulation.
     """
     roots = plan.optimized.roots
@@ -62,7 +66,7 @@ def graph_report(
     if site_plan is None:
         site_plan, by_site = sited(roots, settings), None
     cut, placed = site_plan.cut, site_plan.program
-    names = names_of(roots)
+    names = node_names(roots)
     predicted = predict(placed, settings.machine)
     operations = operations_of(cut, placed)
     nodes = operation_reports(operations, placed, predicted, names, by_site)
@@ -98,6 +102,7 @@ def graph_report(
         inputs=[_input(n) for n in walk(*roots) if isinstance(n, Input)],
         result=names[id(roots[0])] if len(roots) == 1 else None,
         simulation=simulation,
+        levels=levels_report(asked, plan, settings, tick, by_site, program.steps or ()),
     )
 
 
@@ -133,18 +138,6 @@ def program_report(asked: Explain, plan: Plan, measure: Measure | None) -> Progr
 def part_reports(parts: Sequence[Part]) -> list[PartReport]:
     """Returns the reports of the parts that run before a plan."""
     return [PartReport(id=p.name, plan=p.text.split("\n")) for p in parts]
-
-
-def names_of(roots: Roots) -> dict[int, str]:
-    """Returns the printer's name of each node, by id."""
-    names: dict[int, str] = {}
-    count = 0
-    for node in walk(*roots):
-        if isinstance(node, Input):
-            names[id(node)] = node.name
-        else:
-            names[id(node)], count = f"r{count}", count + 1
-    return names
 
 
 def _input(node: Input) -> InputReport:
@@ -252,7 +245,7 @@ def changes(old: Roots, new: Roots) -> list[str]:
 
 def _blocks(roots: Roots) -> list[tuple[tuple[str, ...], list[str]]]:
     """Returns the lines of each operation: without names, for comparison, and as printed."""
-    names = names_of(roots)
+    names = node_names(roots)
     blocks = []
     for node in walk(*roots):
         if isinstance(node, EinSum):

@@ -84,5 +84,5 @@ def _fragment_plan(
 ) -> PlanReport:
     planned, inputs = hybrid.runner.plan(fragment)
     if isinstance(planned.plan, Plan):
-        return graph_report(asked, planned.plan, ctx.settings, None)
-    return tile_report(planned.plan, asked, inputs, ctx.tick)
+        return graph_report(asked, planned.plan, ctx.settings, None, ctx.tick)
+    return tile_report(planned.plan, asked, ctx.settings, inputs, ctx.tick)

@@ -7,6 +7,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from einsql.core.machine import Topology
+from einsql.explain.levels import LevelsReport
 from einsql.explain.report import GraphReport, PlanReport
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def plain_attributes(part: DataclassInstance) -> dict[str, Any]:
 
 
 def _plain(content: Any) -> Any:
+    if isinstance(content, LevelsReport):
+        content = content.levels
     if isinstance(content, Topology):
         return asdict(content)
     if is_dataclass(content) and not isinstance(content, type):

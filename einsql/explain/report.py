@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from einsql.explain.levels import LevelsReport
 from einsql.explain.operations import InputReport, Measured, OperationReport, SimulationReport
 
 Lines = Sequence[str]
@@ -148,6 +149,7 @@ class GraphReport:
         ranks: The number of processes that ran the plan, under ANALYZE on several sites.
         inputs: The stored tensors.
         result: The id of the operation or tensor that is the result; None for several results.
+        levels: The levels of the plan; None without LEVEL.
     """
 
     statement: str = field(metadata=TEXT_ONLY)
@@ -164,6 +166,7 @@ class GraphReport:
     inputs: Sequence[InputReport]
     result: str | None
     simulation: SimulationReport | None
+    levels: LevelsReport | None
 
     @property
     def measured(self) -> list[Measured]:
@@ -240,6 +243,7 @@ class TileReport:
         table1: The first plan of the search, under VERBOSE on several sites.
         rewrites: The rules that changed this first plan to the plan; None without VERBOSE.
         per_site: The work of each site, under ANALYZE.
+        levels: The levels of the plan; None without LEVEL.
     """
 
     sites: int
@@ -251,6 +255,7 @@ class TileReport:
     rewrites: Sequence[TileRewrite] | None
     measured: Measured | None
     per_site: Sequence[SiteReport] | None
+    levels: LevelsReport | None
 
 
 # ---- statements that DuckDB runs

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from einsql.core.units import duration
 from einsql.explain.cost_text import cost_lines
+from einsql.explain.level_text import level_lines
+from einsql.explain.levels import LevelsReport
+from einsql.explain.operations import Measured
 from einsql.explain.report import (
     ChangesReport,
     GraphReport,
@@ -31,13 +35,23 @@ def lines(report: PlanReport) -> list[str]:
 
 
 def _graph_lines(report: GraphReport) -> list[str]:
-    """Returns the graph, then the steps on one site or the costs on several."""
-    shown = program_lines(report.program)
-    if report.program.steps is None:
-        shown += cost_lines(report)
+    """Returns the graph, then the steps on one site or the costs on several; or the level."""
+    if report.levels is not None:
+        shown = _level_lines(report.program, report.levels)
+    else:
+        shown = program_lines(report.program)
+        if report.program.steps is None:
+            shown += cost_lines(report)
     if report.simulation is not None:
         shown += simulation_lines(report.simulation)
     return shown
+
+
+def _level_lines(program: ProgramReport, levels: LevelsReport) -> list[str]:
+    """Returns the asked level after the parts that run first; its rewrites under VERBOSE."""
+    if levels.asked == "einsum":
+        return program_lines(replace(program, steps=None, blas=None))
+    return [*_part_lines(program.parts, "elements"), *level_lines(levels)]
 
 
 def program_lines(program: ProgramReport) -> list[str]:
@@ -65,19 +79,25 @@ def _part_lines(parts: Sequence[PartReport], rest: str) -> Iterator[str]:
 
 
 def _step_line(step: StepReport) -> str:
-    text = f"{_span(step.nodes)}  {step.kernel}  {step.points:,} points"
+    text = f"{span(step.nodes)}  {step.kernel}  {step.points:,} points"
     if step.detail:
         text += f"  {step.detail}"
-    if (measured := step.measured) is not None:
-        text += f"  {measured.seconds * 1e3:.3f} ms  {measured.bytes:,} bytes"
-        if measured.boxes and measured.boxes > 1:
-            text += f"  in {measured.boxes:,} boxes"
-        if measured.spilled:
-            text += f"  {measured.spilled:,} bytes spilled"
+    return text + measured_text(step.measured)
+
+
+def measured_text(measured: Measured | None) -> str:
+    """Formats the measure of a step on one site, as the end of its line; "" without a measure."""
+    if measured is None:
+        return ""
+    text = f"  {measured.seconds * 1e3:.3f} ms  {measured.bytes:,} bytes"
+    if measured.boxes and measured.boxes > 1:
+        text += f"  in {measured.boxes:,} boxes"
+    if measured.spilled:
+        text += f"  {measured.spilled:,} bytes spilled"
     return text
 
 
-def _span(numbers: Sequence[int]) -> str:
+def span(numbers: Sequence[int]) -> str:
     """Formats names of nodes, consecutive ones as a range."""
     runs: list[list[int]] = []
     for n in numbers:
@@ -104,16 +124,19 @@ def _change_lines(report: ChangesReport) -> Iterator[str]:
 def _tile_lines(report: TileReport) -> Iterator[str]:
     """Yields the parts that run first, the plan, its costs and its measures."""
     yield from _part_lines(report.parts, "tiles")
-    if report.table1 is not None:
+    if report.levels is not None:
+        yield from level_lines(report.levels)
+    elif report.table1 is not None:
         yield f"-- by Table 1: {report.table1.total.summary}"
         yield from report.table1.plan
         for rewrite in report.rewrites or ():
             yield f"-- {rewrite.rule}: {rewrite.law}"
             yield from rewrite.after
         yield f"-- the cheapest of {report.considered:,} plans"
-    yield from report.plan
-    if report.considered is not None:
-        yield f"-- {report.sites} sites: {report.total.summary}"
+    if report.levels is None:
+        yield from report.plan
+        if report.considered is not None:
+            yield f"-- {report.sites} sites: {report.total.summary}"
     if report.measured is not None:
         yield f"-- {report.measured.blocks} blocks  {report.measured.seconds * 1e3:.3f} ms"
         if report.considered is not None:

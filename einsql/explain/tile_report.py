@@ -6,10 +6,12 @@ import time
 from dataclasses import dataclass
 
 from einsql.core.machine import Topology
+from einsql.core.settings import Settings
 from einsql.engine.block_program import SiteRun
 from einsql.errors import NotSupportedError
 from einsql.explain.explanation import refuse_drawing
 from einsql.explain.graph_report import part_reports
+from einsql.explain.level_report import levels_report
 from einsql.explain.operations import Measured
 from einsql.explain.report import SiteReport, Table1Report, TileReport, TileRewrite, TileTotal
 from einsql.ir.ia.printer import format_implementation
@@ -46,6 +48,7 @@ def measured(plan: TilePlan, inputs: Inputs, tick: Tick) -> TileMeasure:
 def tile_report(
     plan: TilePlan,
     asked: Explain,
+    settings: Settings,
     inputs: Inputs,
     tick: Tick,
     cluster: Topology | None = None,
@@ -92,6 +95,7 @@ def tile_report(
         else None,
         measured=taken,
         per_site=per_site,
+        levels=levels_report(asked, plan, settings, tick),
     )
 
 

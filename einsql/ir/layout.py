@@ -313,6 +313,13 @@ def describe(layout: Layout, keys: Sequence[str]) -> str:
         Text such as `DeviceMesh(r0=2, r1=4) [Shard(i), Replicate]`. A mesh axis that cuts the
         pieces of a later one further is a `StridedShard`.
     """
+    entries = named_entries(layout, keys)
+    mesh = ", ".join(f"r{n}={size}" for n, (size, _) in enumerate(entries))
+    return f"DeviceMesh({mesh}) [{', '.join(name for _, name in entries)}]"
+
+
+def named_entries(layout: Layout, keys: Sequence[str]) -> list[tuple[int, str]]:
+    """The size and the entry of each mesh axis that is longer than 1, with the names of keys."""
     axes = [(n, e) for (_, n), e in zip(layout.mesh.axes, layout.placed, strict=True) if n > 1]
     names = []
     for n, (_, entry) in enumerate(axes):
@@ -322,8 +329,7 @@ def describe(layout: Layout, keys: Sequence[str]) -> str:
             names.append(f"{strided}Shard({keys[entry.axis]})")
         else:
             names.append(str(entry))
-    mesh = ", ".join(f"r{n}={size}" for n, (size, _) in enumerate(axes))
-    return f"DeviceMesh({mesh}) [{', '.join(names)}]"
+    return [(size, name) for (size, _), name in zip(axes, names, strict=True)]
 
 
 def described(tiles: Tiles, sites: int, extents: Mapping[str, int]) -> str:
@@ -335,8 +341,11 @@ def described(tiles: Tiles, sites: int, extents: Mapping[str, int]) -> str:
         extents: The relation's keys with their extents.
     """
     layout = tiles.layout or layout_of(tiles, sites, tuple(extents.values()))
-    if layout is not None:
-        return describe(layout, tuple(extents))
+    return counted(tiles) if layout is None else describe(layout, tuple(extents))
+
+
+def counted(tiles: Tiles) -> str:
+    """Formats the number of tiles and sites, as `8 tiles at 3 sites`."""
     many, at = len(tiles.sites), len(np.unique(tiles.sites))
     return f"{many} tile{'s'[: many > 1]} at {at} site{'s'[: at > 1]}"
 

@@ -17,12 +17,13 @@ import numpy as np
 from einsql.ir.einsum.graph import Roots
 from einsql.ir.spmd.program import Program
 from einsql.optimizer.decomposition import Decomposition, Objective, Seconds, decompose
+from einsql.optimizer.decomposition.alternatives import Alternatives
 from einsql.optimizer.decomposition.decompose import decomposition
 from einsql.optimizer.decomposition.model import cost_key, free_candidates
 from einsql.optimizer.decomposition.pinned import NO_PINS, Pins
 from einsql.optimizer.decomposition.problem import problem_of, with_published
 from einsql.optimizer.decomposition.products import PRODUCTS, CutRule, implied, rules_of
-from einsql.optimizer.decomposition.schedules import Schedule, Schedules, completed
+from einsql.optimizer.decomposition.schedules import Schedule, Schedules
 from einsql.optimizer.placement.placement import place
 from einsql.optimizer.simulation.prediction import predict
 
@@ -197,32 +198,21 @@ class _Improving:
     def _alternatives(self) -> Iterator[_Alternative]:
         """For each contraction and rule the best other vector by the estimate."""
         objective = self.objective
-        schedules, _ = completed(self.published, self._schedules(), self.sites, objective)
-        readers = self.published.readers
+        current = Alternatives(self.published, self._schedules(), self.sites, objective)
         free = free_candidates(self.sites, objective.exactly, objective.memory)
         numbers = [n for n, v in enumerate(self.published.vertices) if not v.publishes]
         groups: dict[object, list[int]] = {}
         for position, n in enumerate(numbers):
-            v, own = self.published.vertices[n], schedules[n]
+            v, own = self.published.vertices[n], current.schedules[n]
             is_free = not v.fixed and v.name not in self.pins
             if v.computes and v.contraction and is_free and own.copies == 1:
                 groups.setdefault((cost_key(v), own.vector.tobytes()), []).append(position)
         slack = SLACK if isinstance(objective, Seconds) else 1 + 1e-12
         for members in groups.values():
             n = numbers[members[0]]
-            v, own = self.published.vertices[n], schedules[n]
+            v, own = self.published.vertices[n], current.schedules[n]
             states = np.unique(np.concatenate([free(v), own.vector[None]]), axis=0)
-            costs = objective.vertex(v, states)
-            for use in v.uses:
-                if use.producer is not None:
-                    source = self.published.vertices[use.producer]
-                    row = objective.made(source, schedules[use.producer].vector[None])
-                    costs = costs + objective.repartition(use, row, objective.used(use, states))[0]
-            for m, k in readers[n]:
-                use = self.published.vertices[m].uses[k]
-                column = objective.used(use, schedules[m].vector[None])
-                views = objective.made(v, states)
-                costs = costs + objective.repartition(use, views, column)[:, 0]
+            costs = current.costs(n, states)
             is_own = (states == own.vector).all(axis=1)
             limit = float(costs[is_own][0]) * slack
             rules = implied(v.roles, states)

@@ -144,15 +144,17 @@ class Connection(Lifetime):
 
     def explain(
         self, sql: str, *, analyze: bool = False, verbose: bool = False, simulate: bool = False,
-        sites: int | None = None, **options: int | str,
+        level: str | None = None, sites: int | None = None, **options: int | str,
     ) -> Explanation:  # fmt: skip
         """Returns the plan of a SELECT, which can be printed or formatted as JSON, SVG or HTML.
 
         Args:
             sql: The SELECT.
             analyze: Whether to run the SELECT and measure.
-            verbose: Whether to show what each rewrite rule changed.
+            verbose: Whether to show what each rewrite rule changed; with a level, how each level
+                follows from the one above it.
             simulate: Whether to simulate the plan on a cluster.
+            level: The level to show: "einsum", "tra", "ia" or "program"; None for the overview.
             sites: The number of sites to plan for, instead of the setting.
             options: EXPLAIN's other options and their values, as in network="100Gbps".
 
@@ -160,8 +162,8 @@ class Connection(Lifetime):
             InterfaceError: The options contain a format.
             Error: A statement is wrong or fails; the error has the position in the text.
         """
-        flags = {"analyze": analyze, "verbose": verbose, "simulate": simulate, "sites": sites}
-        text = f"EXPLAIN {options_text({**flags, **options})}{sql}"
+        flags = {"analyze": analyze, "verbose": verbose, "simulate": simulate}
+        text = f"EXPLAIN {options_text({**flags, 'level': level, 'sites': sites, **options})}{sql}"
         with self.running(sys._getframe(1), ()):
             outcome = run_script(self.context, text)
         assert isinstance(outcome, Listing), "EXPLAIN gives a listing"

@@ -38,7 +38,8 @@ def page(report: GraphReport) -> str:
         _rewrites(report),
         f'<details class="block"{" open" * (sql.count(chr(10)) < 30)}><summary>SQL</summary>'
         f"<pre>{_clean(sql)}</pre></details>",
-        f'<details class="block"><summary>Text</summary><pre>{_clean(text)}</pre></details>',
+        f'<details class="block"{" open" * (report.levels is not None)}><summary>Text</summary>'
+        f"<pre>{_clean(text)}</pre></details>",
     ]
     return "\n".join(
         [

@@ -13,6 +13,8 @@ from einsql.errors import Error
 from einsql.frontends.console import objects
 from einsql.frontends.console.commands import COMMANDS
 from einsql.frontends.console.words import FUNCTIONS, KEYWORDS, TABLE_FUNCTIONS, statement_at
+from einsql.sql.parser.explain_options import FORMS, OPTIONS
+from einsql.sql.parser.syntax import LEVELS
 
 if TYPE_CHECKING:
     from einsql.frontends.console.shell import Shell
@@ -40,6 +42,10 @@ _RELATION = re.compile(
     r"|\b(?:TILES|TILE|ELEMENTS)\s*\(\s*\Z",
     re.IGNORECASE,
 )
+_EXPLAIN = re.compile(
+    r"\s*EXPLAIN\b[^()]*\((?:[^()]*,)?\s*(?:(?P<option>LEVEL|FORMAT)\s+)?\Z", re.IGNORECASE
+)
+"""Text before an option of EXPLAIN, or before the word after one."""
 _NAME = r'"(?:[^"]|"")*"|[^\W\d]\w*'
 _NAMED = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE)\s+|,\s*", re.IGNORECASE)
 """The keywords and the comma that precede a relation."""
@@ -104,6 +110,10 @@ class Vocabulary:
         if _SETTING.match(lead):
             settings = self._shell.connection.settings
             return _starting(word, [Word(s, setting_text(settings, s)) for s in SETTINGS])
+        if explain := _EXPLAIN.match(lead):
+            option = (explain["option"] or "").upper()
+            choices = {"LEVEL": LEVELS, "FORMAT": FORMS}.get(option, OPTIONS)
+            return _starting(word, map(Word, choices))
         if _RELATION.search(lead):
             sources = [Word(f, "table function") for f in TABLE_FUNCTIONS]
             return _starting(word, [*self._relations(), *sources])
@@ -191,7 +201,7 @@ class Vocabulary:
         ]
 
 
-_RESPELLED = {*KEYWORDS, *FUNCTIONS, *TABLE_FUNCTIONS}
+_RESPELLED = {*KEYWORDS, *FUNCTIONS, *TABLE_FUNCTIONS, *OPTIONS}
 
 
 def _bare(name: str) -> str:

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from einsql.core.schema import is_flag
-from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Input, Label, Node, Param, Value, walk
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Const,
+    EinSum,
+    Expr,
+    Input,
+    Label,
+    Node,
+    Param,
+    Roots,
+    Value,
+    walk,
+)
 
 _INFIX = {
     "add": "+",
@@ -81,21 +93,29 @@ def format_node(node: EinSum, name: str, names: tuple[str, ...]) -> list[str]:
 
 def format_graph(*roots: Node) -> str:
     """Formats a graph, producers first; nodes are numbered r0, r1, … in that order."""
-    names: dict[int, str] = {}
+    names = node_names(roots)
     blocks: list[str] = []
-    count = 0
     for node in walk(*roots):
         if isinstance(node, Input):
-            names[id(node)] = node.name
             keys = ", ".join(f"{k.name}:{_bounds(k.lo, k.hi)}" for k in node.schema.keys)
             fields = ", ".join(f"{f.name} {f.dtype.value}" for f in node.schema.values)
             blocks.append(f"{node.name}[{keys}] {fields}".rstrip())
         else:
-            name, count = f"r{count}", count + 1
-            names[id(node)] = name
             inner = tuple(names[id(o.source)] for o in node.operands)
-            blocks.append("\n".join(format_node(node, name, inner)))
+            blocks.append("\n".join(format_node(node, names[id(node)], inner)))
     return "\n".join(blocks)
+
+
+def node_names(roots: Roots) -> dict[int, str]:
+    """Returns the printed name of each node by id: an input's own name, or r0, r1, and so on."""
+    names: dict[int, str] = {}
+    count = 0
+    for node in walk(*roots):
+        if isinstance(node, Input):
+            names[id(node)] = node.name
+        else:
+            names[id(node)], count = f"r{count}", count + 1
+    return names
 
 
 def _bounds(lo: int, hi: int) -> str:

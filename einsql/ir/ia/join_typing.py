@@ -65,6 +65,44 @@ def joined(
     return result if keys is None else renamed(result, keys)
 
 
+def cells_joined(
+    sources: Sequence[PhysicalSchema],
+    places: Places,
+    kernel: EinSum,
+    domain: Domain,
+    layout: Layout,
+) -> PhysicalSchema:
+    """⋈ᴸ of a complete EinSum whose cells have given sites.
+
+    Args:
+        sources: The operands; each has the arrays of a cell at the cell's site.
+        places: For each key dimension of each operand the key dimension of the cell.
+        kernel: The EinSum.
+        domain: The domain of the kernel.
+        layout: The sites of the cells. A mesh axis shards a key of the cells, or repeats them.
+            If it is partial, all operands are partial along it.
+
+    Raises:
+        IntegrityError: An operand lacks an array at the site of a cell that reads it.
+        ProgrammingError: The kernel, the domain or an operand do not fit.
+    """
+    _check_parts(sources, (kernel,))
+    mesh = layout.mesh
+    for source, own in zip(sources, places, strict=True):
+        copied = replicates(source.layout.placed)
+        if copied and np.isin(mesh.points, source.layout.mesh.points).all():
+            continue
+        if (source.layout.mesh.shape, source.layout.mesh.sites) != (mesh.shape, mesh.sites):
+            raise _missing("An operand is distributed over another grid than the cells.")
+        for entry, wanted in zip(source.layout.placed, layout.placed, strict=True):
+            read = replace(entry, axis=own[entry.axis]) if isinstance(entry, Shard) else entry
+            if read != wanted and not (isinstance(wanted, Shard) and entry == Replicate()):
+                raise _missing(f"Cells at {wanted} read arrays at {read}.")
+    blocks = kernel_typing.domain_schema([s.blocks for s in sources], places, kernel, domain)
+    parts = next((s.parts for s in sources if s.parts is not None), None)
+    return PhysicalSchema(blocks, layout, sources[0].sites, parts)
+
+
 class _Matches:
     """The selected matches of a join, computed when they are first read.
 

@@ -21,7 +21,7 @@ from einsql.core.dag import producers_first
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Input
 from einsql.ir.ia import typing as ia_typing
-from einsql.ir.ia.join_typing import joined
+from einsql.ir.ia.join_typing import cells_joined, joined
 from einsql.ir.ia.physical_schema import PhysicalSchema
 from einsql.ir.ia.placement import everywhere, spread
 from einsql.ir.ia.transfers import piece_transfers, transferred_bytes
@@ -80,18 +80,23 @@ class Shuffle:
 class Repartition:
     """Π: the same tensor in other blocks, each at the site of its keys `part_dims`.
 
-    It shuffles the intersections of old and new blocks, and assembles them locally.
+    It shuffles the intersections of old and new blocks, and assembles them locally. Parts are cut
+    like merged arrays, and stay unmerged.
+
+    Attributes:
+        part_dims: The keys that determine the sites as in a shuffle, or the layout of the result.
     """
 
     source: Node
     cuts: Cuts | Dims
-    part_dims: tuple[int, ...]
+    part_dims: tuple[int, ...] | Layout
     schema: PhysicalSchema = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         source = self.source.schema
-        bounds = tra_typing.cut_bounds(self.cuts)
-        layout = spread_over(source.sites, bounds, self.part_dims)
+        layout = self.part_dims
+        if not isinstance(layout, Layout):
+            layout = spread_over(source.sites, tra_typing.cut_bounds(self.cuts), layout)
         _typed(self, ia_typing.recut(source, self.cuts, layout))
 
 
@@ -139,6 +144,7 @@ class LocalJoin:
         where: A condition on the keys of a match; other matches are skipped.
         key_map: The result's keys as expressions over the match's keys; None keeps the keys.
         domain: The domain of the first kernel, as in TRA; None if it is a template.
+        layout: The sites of the cells of a domain. None for every site that has the arrays.
     """
 
     sources: tuple[Node, ...]
@@ -147,11 +153,15 @@ class LocalJoin:
     where: Expr = TRUE
     key_map: tuple[Expr, ...] | None = None
     domain: Domain | None = None
+    layout: Layout | None = None
     schema: PhysicalSchema = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         schemas, where = tuple(s.schema for s in self.sources), self.where
-        schema = joined(schemas, self.keys, self.kernels, where, self.key_map, self.domain)
+        if self.domain is not None and self.layout is not None:
+            schema = cells_joined(schemas, self.keys, self.kernels[0], self.domain, self.layout)
+        else:
+            schema = joined(schemas, self.keys, self.kernels, where, self.key_map, self.domain)
         _typed(self, schema)
 
     @property

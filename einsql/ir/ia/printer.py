@@ -7,6 +7,7 @@ from einsql.ir.einsum.printer import format_expr
 from einsql.ir.ia import plan as ia
 from einsql.ir.ia.physical_schema import PhysicalSchema
 from einsql.ir.ia.typing import Emit, Tiled
+from einsql.ir.layout import Layout
 from einsql.ir.tra.block_schema import shown
 from einsql.ir.tra.printer import (
     format_cell,
@@ -56,7 +57,9 @@ def _format_local(node: ia.Node, sources: list[str]) -> list[str]:
         case ia.Shuffle():
             return [f"  shuffle      {source} BY {shown(node.part_dims)}"]
         case ia.Repartition():
-            return [f"  repartition  {source} BY {shown(node.part_dims)}"]
+            by = node.part_dims
+            to = str(by) if isinstance(by, Layout) else shown(by)
+            return [f"  repartition  {source} BY {to}"]
         case ia.LocalFilter():
             return [f"  local filter {source} {format_expr(node.condition)}"]
         case ia.LocalMap():

@@ -88,9 +88,9 @@ def piece_transfers(
     else:
         old = assembled(source.blocks, "Repartition")
         before, after, boxes = _cut_pieces(source.blocks.bounds, old, target.blocks.bounds, new)
-    have, want = source.holders[before, 0], target.holders[after, 0]
-    piece, copy = np.nonzero(want >= 0)
-    site, have = want[piece, copy], have[piece]
+    have, want = source.holders[before], target.holders[after]
+    piece, part, copy = np.nonzero(want >= 0)
+    site, have = want[piece, part, copy], have[piece, part]
     sends = have[np.arange(len(site)), site % have.shape[1]]
     origin = np.where((have == site[:, None]).any(axis=1), site, sends)
     return PieceTransfers(before[piece], after[piece], boxes[piece], origin, site)
@@ -101,8 +101,8 @@ def _cut_pieces(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The old and the new block of each piece of a tensor that is cut anew, and its box."""
     along = [_overlaps(a, b) for a, b in zip(old, new, strict=True)]
-    number = np.indices([len(pieces) for pieces, _ in along]).reshape(len(along), -1)
     count = prod(len(pieces) for pieces, _ in along)
+    number = np.indices([len(pieces) for pieces, _ in along]).reshape(len(along), count)
     pieces = np.zeros((count, len(along), 2), np.int64)
     boxes = np.zeros((count, len(along), 2), np.int64)
     for axis, (blocks, intervals) in enumerate(along):

@@ -79,15 +79,16 @@ def moved(source: PhysicalSchema, layout: Layout) -> PhysicalSchema:
 
 @remembered
 def recut(source: PhysicalSchema, cuts: Cuts | Dims, layout: Layout) -> PhysicalSchema:
-    """Π with a shuffle: the same tensor in other blocks and at other sites.
+    """Π with a shuffle: the same tensor in other blocks and at other sites, with parts unmerged.
 
     Raises:
-        IntegrityError: Keys are missing, or parts are not merged.
+        IntegrityError: Keys are missing, or some keys lack parts.
         ProgrammingError: The keys do not cut the axes, or the cuts do not fit.
     """
-    merged(source, "Repartition")
+    if source.parts is not None and source.parts.present is not None:
+        merged(source, "Repartition")
     blocks = tra_typing.repartition_schema(source.blocks, cuts)
-    return PhysicalSchema(blocks, layout, source.sites)
+    return PhysicalSchema(blocks, layout, source.sites, source.parts)
 
 
 # ---- local operations on one relation

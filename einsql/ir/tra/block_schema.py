@@ -219,6 +219,11 @@ class BlockSchema:
         """True if arrays overlap, as the halos of a window do."""
         return any(d.overlaps for d in self.dims)
 
+    def covers(self, other: BlockSchema) -> bool:
+        """True if the blocks are disjoint and have all elements of other blocks of the tensor."""
+        cuts, others = [d.cut for d in self.dims], [d.cut for d in other.dims]
+        return None not in cuts and [c and c[-1] for c in cuts] == [c and c[-1] for c in others]
+
     def boxes(self) -> np.ndarray:
         """The positions of every array, int64 (keys, axes, 2)."""
         keys = self.key_array()

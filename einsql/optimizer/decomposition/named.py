@@ -212,10 +212,10 @@ def by_name(name: str, problem: Problem, sites: int, labels: str = "") -> Schedu
     return choose(structure, sites, names)
 
 
-def named_schedules(problem: Problem, sites: int) -> Iterator[Schedules]:
-    """The schedules of all named strategies that apply to a problem."""
+def named_schedules(problem: Problem, sites: int) -> Iterator[tuple[str, Schedules]]:
+    """The names and schedules of all named strategies that apply to a problem."""
     structure = structure_of(problem)
     if structure.stream:
-        for applies, _, choose in _NEEDS.values():
+        for name, (applies, _, choose) in _NEEDS.items():
             if applies(structure):
-                yield choose(structure, sites, ())
+                yield name, choose(structure, sites, ())

@@ -138,7 +138,7 @@ class _Completing:
         for n, v in enumerate(self.problem.vertices):
             own = self._schedule(n)
             many = self.objective.repeated(own.copies)
-            v = _read(v, own)
+            v = read_by(v, own.copies)
             key = (cost_key(v), own.vector.tobytes())
             if key not in self.alone:
                 vector = fitting(v, own.vector[None, :], self.objective.memory)
@@ -148,7 +148,7 @@ class _Completing:
 
     def _moved(self, use: Use, reader: Schedule) -> float:
         """The cost of repartitioning an operand into its reader's cut."""
-        if use.producer is None or _everywhere(
+        if use.producer is None or is_everywhere(
             self.problem, self.schedules, use.producer, self.sites
         ):
             return 0.0
@@ -199,7 +199,7 @@ def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Flo
         v, own = problem.vertices[n], schedules[n]
         total = 0.0
         for use in v.uses:
-            if use.producer is None or _everywhere(problem, schedules, use.producer, sites):
+            if use.producer is None or is_everywhere(problem, schedules, use.producer, sites):
                 continue
             keys = problem.vertices[use.producer].keys
             produced = restricted(schedules[use.producer].vector[None, :], keys)
@@ -215,7 +215,7 @@ def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Flo
             per_vertex.append(FloatsMoved(0.0, 0.0, 0.0))
             continue
         own = schedules[n]
-        v = _read(v, own)
+        v = read_by(v, own.copies)
         uses = tuple((u.axes, u.shape, u.width) for u in v.uses)
         fields = v.width, v.state_fields
         key = (v.extents, uses, v.keys, v.shape, fields, v.renames, own.vector.tobytes())
@@ -233,16 +233,18 @@ def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Flo
     return per_vertex
 
 
-def _everywhere(problem: Problem, schedules: Sequence[Schedule | None], n: int, sites: int) -> bool:
+def is_everywhere(
+    problem: Problem, schedules: Sequence[Schedule | None], n: int, sites: int
+) -> bool:
     """True if a result has a complete copy at every site, which makes reading it free."""
     v, own = problem.vertices[n], schedules[n]
     if v.publishes:
         (use,) = v.uses
         assert use.producer is not None
-        return _everywhere(problem, schedules, use.producer, sites)
+        return is_everywhere(problem, schedules, use.producer, sites)
     return own is not None and own.copies >= sites and own.calls == 1
 
 
-def _read(v: Vertex, schedule: Schedule) -> Vertex:
+def read_by(v: Vertex, copies: int) -> Vertex:
     """The vertex for costing its reads: a renaming is free only in the cut of its operand."""
-    return replace(v, renames=False) if v.renames and schedule.copies > 1 else v
+    return replace(v, renames=False) if v.renames and copies > 1 else v

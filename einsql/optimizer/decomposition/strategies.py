@@ -73,7 +73,7 @@ def _eindecomp(problem: Problem, sites: int, _: str, objective: Objective) -> Sc
     if choice is not None:
         own = _unpublished(shared, model.vectors(choice))
         return _least(problem, [own, *_others(problem, sites, objective)], sites, objective)
-    named = _full(problem, named_schedules(problem, sites), sites, objective)
+    named = _full(problem, _schedules(named_schedules(problem, sites)), sites, objective)
     if named:
         start, _cost = completed(shared, _least(problem, named, sites, objective), sites, objective)
         vectors = refine(shared, sites, objective, [s.vector for s in start])
@@ -82,8 +82,8 @@ def _eindecomp(problem: Problem, sites: int, _: str, objective: Objective) -> Sc
     else:
         vectors = refine(shared, sites, objective)
     by_label = (*_by_labels(problem, sites), *_published(problem, sites, objective))
-    rivals = [*named, *_full(problem, by_label, sites, objective)]
-    return _least(problem, [_unpublished(shared, vectors), *rivals], sites, objective)
+    others = [*named, *_full(problem, _schedules(by_label), sites, objective)]
+    return _least(problem, [_unpublished(shared, vectors), *others], sites, objective)
 
 
 def _least(
@@ -98,25 +98,55 @@ def _least(
     return next(c for c, t in zip(candidates, totals, strict=True) if t <= least * (1 + 1e-12))
 
 
-def _by_labels(problem: Problem, sites: int) -> Iterator[Schedules]:
-    """Schedules that cut every label equally, or one label of every contraction."""
-    yield _all_equal(problem, sites)
+def _by_labels(problem: Problem, sites: int) -> Iterator[tuple[str, Schedules]]:
+    """Schedules that cut every label equally, or one label of every contraction, by name."""
+    yield "equal", _all_equal(problem, sites)
     contractions = [set(v.labels) for v in problem.vertices if v.contraction]
     for label in sorted(set.intersection(*contractions) if contractions else ()):
-        yield _along(problem, sites, label)
+        yield f"data:{label}", _along(problem, sites, label)
 
 
-def _published(problem: Problem, sites: int, objective: Objective) -> Iterator[Schedules]:
+def _published(
+    problem: Problem, sites: int, objective: Objective
+) -> Iterator[tuple[str, Schedules]]:
     """The choice of EinDecomp as published, if one fits the memory."""
     with suppress(OperationalError):
-        yield _paper(problem, sites, "", objective)
+        yield "paper", _paper(problem, sites, "", objective)
+
+
+def _schedules(named: Iterable[tuple[str, Schedules]]) -> Iterator[Schedules]:
+    return (schedules for _, schedules in named)
+
+
+def rivals(problem: Problem, sites: int, objective: Objective) -> dict[str, float]:
+    """The cost of each strategy that applies to a problem, by its name.
+
+    Only strategies that fit the memory and use every site are admitted, as `eindecomp` does
+    when it compares its choice with them.
+
+    Args:
+        problem: The problem, without publishing vertices.
+        sites: p, the number of sites.
+        objective: The objective to minimise.
+    """
+    published = with_published(problem)
+    candidates = (
+        *_published(problem, sites, objective),
+        *_by_labels(problem, sites),
+        *named_schedules(problem, sites),
+    )
+    return {
+        name: completed(published, schedules, sites, objective)[1]
+        for name, schedules in candidates
+        if _full(problem, [schedules], sites, objective)
+    }
 
 
 def _others(problem: Problem, sites: int, objective: Objective) -> list[Schedules]:
     """Schedules outside the free candidates, in which groups of sites may repeat operations."""
     free = free_candidates(sites, objective.exactly)
-    candidates = _full(problem, named_schedules(problem, sites), sites, objective)
-    candidates += _full(problem, _by_labels(problem, sites), sites, objective)
+    named = (*named_schedules(problem, sites), *_by_labels(problem, sites))
+    candidates = _full(problem, _schedules(named), sites, objective)
     return [
         schedules
         for schedules in candidates

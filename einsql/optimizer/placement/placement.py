@@ -56,6 +56,19 @@ class _Relation:
     fetched: dict[int, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The placement of a graph's operations, by the identity of the nodes.
+
+    Attributes:
+        choices: The placement of each operation.
+        completions: The completion of each partial result that was completed.
+    """
+
+    choices: Mapping[int, Choice]
+    completions: Mapping[int, Completion]
+
+
 def place(*roots: Node, cut: Decomposition) -> Program:
     """The program of a cut graph.
 
@@ -63,12 +76,19 @@ def place(*roots: Node, cut: Decomposition) -> Program:
         roots: The roots of the graph that was cut.
         cut: The cuts of the graph's operations.
     """
+    return placed(*roots, cut=cut)[0]
+
+
+def placed(*roots: Node, cut: Decomposition) -> tuple[Program, Placed]:
+    """The program of a cut graph, and the placement of its operations; arguments as of `place`."""
     placing = _Placing(roots, cut, {})
     program = placing.program()
     if placing.wishes:
-        again = _Placing(roots, cut, placing.wishes).program()
-        program = min(program, again, key=lambda p: p.bytes_sent)
-    return program
+        again = _Placing(roots, cut, placing.wishes)
+        other = again.program()
+        if other.bytes_sent < program.bytes_sent:
+            placing, program = again, other
+    return program, Placed(placing.chosen, placing.completions)
 
 
 class _Placing:
@@ -92,6 +112,8 @@ class _Placing:
         self.steps: list[Step] = []
         self.relations: dict[int, _Relation] = {}
         self.choices: dict[Hashable, Choice] = {}
+        self.chosen: dict[int, Choice] = {}
+        self.completions: dict[int, Completion] = {}
         self.tiles: dict[Hashable, Tiles] = {}
         self.partials: dict[Hashable, PartialResult] = {}
 
@@ -108,7 +130,8 @@ class _Placing:
     def _result(self, root: Node) -> int:
         relation = self.relations[id(root)]
         if relation.source.partial is not None:
-            self._complete(relation, freely(relation.source.partial))
+            way = self.completions[id(root)] = freely(relation.source.partial)
+            self._complete(relation, way)
         if not relation.steps:  # a stored tensor without a declared cut
             assert isinstance(root, Input)
             tiles = spread([(k.lo, k.hi) for k in root.schema.keys], self.sites)
@@ -142,10 +165,12 @@ class _Placing:
             sources = [r.source for r in read]
             choice = choose(node, cut, self.sites, sources, self._interned, wish, free=free)
             self.choices[key] = choice
+        self.chosen[id(node)] = choice
         if len(choice.closing) > 1 and is_linear_in_sums(node):
             self._wish(node, read)
         for n, way in choice.closing.items():
             if read[n].source.partial is not None:
+                self.completions[id(node.operands[n].source)] = way
                 self._complete(read[n], way)
         labels = (a.label for a in node.axes if a.define is None)
         names = dict(zip(choice.cells.labels, labels, strict=True)) | {COPIES: COPIES}

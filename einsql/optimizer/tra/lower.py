@@ -33,8 +33,8 @@ from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import Dim, Dims, Domain, boundaries, cut_dims
 
-Parts = Mapping[str, int]
-"""The number of parts of each free label that is cut."""
+Parts = Mapping[str, int | tuple[int, ...]]
+"""For free labels the number of parts, or the boundaries as positions from the least value."""
 
 
 def lower(roots: Sequence[Node], cuts: Mapping[EinSum, Parts]) -> tuple[ra.Node, ...]:
@@ -51,11 +51,21 @@ def lower(roots: Sequence[Node], cuts: Mapping[EinSum, Parts]) -> tuple[ra.Node,
     Raises:
         ProgrammingError: A label has more parts than values.
     """
+    lowering = _lowered(roots, cuts)
+    return tuple(lowering.relation(root) for root in roots)
+
+
+def lowered_nodes(roots: Sequence[Node], cuts: Mapping[EinSum, Parts]) -> Mapping[int, ra.Node]:
+    """The plan of each EinSum of a graph, by its identity; arguments and errors as of `lower`."""
+    return _lowered(roots, cuts).nodes
+
+
+def _lowered(roots: Sequence[Node], cuts: Mapping[EinSum, Parts]) -> _Lowering:
     lowering = _Lowering(cuts)
     for node in walk(*roots):
         if isinstance(node, EinSum):
             lowering.add(node)
-    return tuple(lowering.relation(root) for root in roots)
+    return lowering
 
 
 class _Lowering:
@@ -63,14 +73,14 @@ class _Lowering:
 
     def __init__(self, cuts: Mapping[EinSum, Parts]) -> None:
         self._cuts = cuts
-        self._nodes: dict[int, ra.Node] = {}
+        self.nodes: dict[int, ra.Node] = {}
         self._repartitions: dict[tuple[int, Dims], ra.Node] = {}
 
     def relation(self, node: Node) -> ra.Node:
         """The relation of a node; a stored tensor has the tiles in which it is stored."""
         if isinstance(node, Input):
             return self._scan(node, _stored_dims(node))
-        return self._nodes[id(node)]
+        return self.nodes[id(node)]
 
     def add(self, node: EinSum) -> None:
         """Lowers an EinSum after its operands."""
@@ -87,7 +97,7 @@ class _Lowering:
             result = ra.Aggregate(result, kept, merge if len(merge) > 1 else merge[0])
         if len(kernel.outputs) > len(node.outputs):
             result = ra.Transform(result, passed_on(node))
-        self._nodes[id(node)] = result
+        self.nodes[id(node)] = result
 
     def _operand(
         self, node: EinSum, operand: Operand, domain: Domain
@@ -113,10 +123,13 @@ class _Lowering:
 
 def _domain(node: EinSum, parts: Parts) -> Domain:
     """The cut labels: those of the result in its order, then the reduced ones."""
-    free = [a for a in node.axes if a.define is None and parts.get(a.label, 1) > 1]
+    free = [a for a in node.axes if a.define is None and parts.get(a.label, 1) not in (1, 0)]
     order = {k: n for n, k in enumerate(node.keys)}
     free.sort(key=lambda a: order.get(a.label, len(order)))
-    return tuple((a.label, boundaries(a.extent, parts[a.label])) for a in free)
+    cuts = ((a, parts[a.label]) for a in free)
+    return tuple(
+        (a.label, cut if isinstance(cut, tuple) else boundaries(a.extent, cut)) for a, cut in cuts
+    )
 
 
 def _read(node: EinSum, operand: Operand, number: int, domain: Domain) -> Dim:

@@ -43,10 +43,10 @@ def explain(ctx: Context, statement: st.Explain) -> Explanation:
     except errors.Error as error:
         return _explain_hybrid(ctx, statement, error)
     if not isinstance(plan, Plan):
-        tiles = tile_report(plan, statement, bound.inputs, ctx.tick, cluster)
+        tiles = tile_report(plan, statement, ctx.settings, bound.inputs, ctx.tick, cluster)
         return Explanation(tiles, statement.form, plan)
     measure = plan.measure(bound.inputs, ctx.tick) if statement.analyze else None
-    report = graph_report(statement, plan, ctx.settings, measure, cluster)
+    report = graph_report(statement, plan, ctx.settings, measure, ctx.tick, cluster)
     return Explanation(report, statement.form, plan)
 
 

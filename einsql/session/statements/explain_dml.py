@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from einsql.errors import NotSupportedError
 from einsql.explain.explanation import Explanation, refuse_drawing
-from einsql.explain.graph_report import graph_report, names_of
+from einsql.explain.graph_report import graph_report
 from einsql.explain.report import ChangePart, ChangesReport
+from einsql.ir.einsum.printer import node_names
 from einsql.session.statements.dml import bind
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.syntax import Explain
@@ -36,12 +37,12 @@ def explain_change(ctx: Context, asked: Explain, cluster: Topology | None) -> Ex
     reports = []
     for plan in prepared.plans:
         measure = plan.measure(read, ctx.tick) if asked.analyze else None
-        reports.append(graph_report(asked, plan, ctx.settings, measure, cluster))
+        reports.append(graph_report(asked, plan, ctx.settings, measure, ctx.tick, cluster))
     if len(titles) == 1:
         return Explanation(reports[0], asked.form, prepared.plans[0])
     if len(prepared.plans) == 1:
         roots = prepared.plans[0].optimized.roots
-        names = names_of(roots)
+        names = node_names(roots)
         parts = [
             ChangePart(part=title, root=names[id(root)])
             for title, root in zip(titles, roots, strict=True)

@@ -9,6 +9,7 @@ from typing import Any
 from einsql.core.settings import MOST_SITES
 from einsql.core.units import BANDWIDTH, DURATION, FLOPS, SIZE, Quantity
 from einsql.errors import ProgrammingError, suggest
+from einsql.sql.parser.syntax import LEVELS
 from einsql.sql.parser.tokens import TokenReader
 
 _FLAGS = {"ANALYZE": "analyze", "ANALYSE": "analyze", "VERBOSE": "verbose", "SIMULATE": "simulate"}
@@ -21,8 +22,10 @@ _CLUSTER_RATES = {
     "NODE_MEMORY": SIZE,
 }
 _CLUSTER = (*_CLUSTER_COUNTS, *_CLUSTER_RATES)
-_FORMS = ("text", "json", "svg", "html")
-_OPTIONS = ("ANALYZE", "VERBOSE", "SIMULATE", "FORMAT", "SITES", *_RATES, *_CLUSTER)
+FORMS = ("text", "json", "svg", "html")
+"""The output formats, after FORMAT."""
+OPTIONS = ("ANALYZE", "VERBOSE", "SIMULATE", "LEVEL", "FORMAT", "SITES", *_RATES, *_CLUSTER)
+"""The names of all options."""
 _EXAMPLE = "Write EXPLAIN (SITES 8, FORMAT json) SELECT …."
 
 
@@ -32,6 +35,7 @@ class Options:
 
     analyze: bool = False
     verbose: bool = False
+    level: str | None = None
     form: str = "text"
     sites: int | None = None
     network: float | None = None
@@ -54,7 +58,7 @@ def explain_options(reader: TokenReader, queries: Sequence[str]) -> Options:
     while reader.word() in _FLAGS:
         setattr(options, _FLAGS[reader.word()], True)
         reader.at += 1
-    if reader.word() in _OPTIONS:
+    if reader.word() in OPTIONS:
         error = reader.error("Options of EXPLAIN with a value need parentheses")
         error.hint = _EXAMPLE
         raise error
@@ -79,6 +83,8 @@ def _parenthesised(reader: TokenReader, options: Options) -> None:
 def _option(reader: TokenReader, option: str, position: int, options: Options) -> None:
     if option in _FLAGS:
         setattr(options, _FLAGS[option], True)
+    elif option == "LEVEL":
+        options.level = _level(reader)
     elif option == "FORMAT":
         options.form = _form(reader)
     elif option == "SITES":
@@ -92,7 +98,7 @@ def _option(reader: TokenReader, option: str, position: int, options: Options) -
     else:
         raise ProgrammingError(
             f'EXPLAIN has no option "{option}"',
-            hint=suggest(option, _OPTIONS, "options"),
+            hint=suggest(option, OPTIONS, "options"),
             position=position,
         )
 
@@ -115,11 +121,27 @@ def _quantity(reader: TokenReader, kind: Quantity) -> float:
     return kind.read(text, at)
 
 
+def _level(reader: TokenReader) -> str:
+    """Reads the name of a level; Python's keyword `level` writes it in quotes."""
+    at = reader.position()
+    try:
+        level = reader.name("a level") if reader.word() else reader.text("a level")
+    except ProgrammingError as error:
+        error.hint = f"Write LEVEL {' or '.join(LEVELS)}."
+        raise
+    level = level.lower()
+    if level not in LEVELS:
+        raise ProgrammingError(
+            f'A plan has no level "{level}"', hint=suggest(level, LEVELS, "levels"), position=at
+        )
+    return level
+
+
 def _form(reader: TokenReader) -> str:
     word = reader.word().lower()
-    if word not in _FORMS:
+    if word not in FORMS:
         error = reader.error("Expected a format")
-        error.hint = f"Write FORMAT {' or '.join(_FORMS)}, without quotes."
+        error.hint = f"Write FORMAT {' or '.join(FORMS)}, without quotes."
         raise error
     reader.at += 1
     return word

@@ -19,11 +19,16 @@ class Query:
     tree: exp.Query
 
 
+LEVELS = ("einsum", "tra", "ia", "program")
+"""The levels of a plan, one for each language, in the order of planning."""
+
+
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """EXPLAIN [ANALYZE] [VERBOSE] [(FORMAT …, SITES n, NETWORK '…', FLOPS '…', …)] statement.
+    """EXPLAIN [ANALYZE] [VERBOSE] [(LEVEL …, FORMAT …, SITES n, …)] statement.
 
     Attributes:
+        level: The level of the plan to show, one of LEVELS; None for the overview.
         form: The output format: "text", "json", "svg" or "html".
         network: The network rate in bytes per second for planning; None for the setting's.
         flops: Scalar operations per second of FLOAT contractions; None for the setting's.
@@ -35,6 +40,7 @@ class Explain:
     statement: Statement
     analyze: bool
     verbose: bool
+    level: str | None = None
     form: str = "text"
     sites: int | None = None
     network: float | None = None

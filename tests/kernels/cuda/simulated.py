@@ -130,6 +130,15 @@ def kernels(con: einsql.Connection, sql: str) -> set[str]:
     return {" ".join(line.split()[1:3]) for line in lines if line}
 
 
+def test_the_program_of_explain_runs_on_the_device(con: einsql.Connection) -> None:
+    con.register("x", np.ones((4, 6), np.float32), ("i", "j"))
+    con.register("y", np.ones((6, 5), np.float32), ("j", "k"))
+    sql = "SELECT i, k, SUM(x.val * y.val) AS v FROM x JOIN y USING (j) GROUP BY i, k"
+    first, *_, last = str(con.explain(sql, level="program")).splitlines()
+    assert first.startswith("s0 r0 := cuda gemm(x, y)  ")
+    assert last == "-- on the device cuda"
+
+
 def test_sql(con: einsql.Connection) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(-4, 5, (5, 6)).astype(np.float32)
