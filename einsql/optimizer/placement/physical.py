@@ -16,6 +16,7 @@ import numpy as np
 
 from einsql.core.schema import Schema
 from einsql.core.tables import Table
+from einsql.errors import NotSupportedError
 from einsql.ir.einsum.graph import EinSum, Input, Node, Operand, walk
 from einsql.ir.ia import plan as ia
 from einsql.ir.ia.placement import everywhere
@@ -44,6 +45,9 @@ def physical_plan(roots: Sequence[Node], placed: Placed, sites: int) -> tuple[ia
         roots: The roots of the graph.
         placed: The placement of every operation.
         sites: The number of sites.
+
+    Raises:
+        NotSupportedError: A site has several cells of an operation, for which there is no law.
     """
     return _Building(roots, placed, sites).plans()
 
@@ -189,6 +193,11 @@ def _mesh(cells: Cells, labels: Sequence[str]) -> Mesh:
         shape.append(cells.copies)
     sites = np.zeros(shape, np.int64)
     sites[tuple(columns)] = cells.sites if columns else cells.sites[0]
+    if len(np.unique(cells.sites)) < len(cells.sites):
+        raise NotSupportedError(
+            "A site has several cells of an operation, which have no law in the algebra",
+            hint="SET strategy = 'eindecomp' gives each site one cell.",
+        )
     names = (*labels, *([COPIES] if cells.copies > 1 else []))
     axes = tuple(zip(names, shape, strict=True))
     return Mesh(axes, tuple(sites.reshape(-1).tolist()))

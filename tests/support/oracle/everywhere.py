@@ -11,12 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 import einsql
 from einsql.core.machine import Machine
 from einsql.core.settings import Settings
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.ir.einsum.graph import EinSum, walk
 from einsql.optimizer.decomposition import STRATEGIES
+from einsql.optimizer.lowering.graph_program import graph_program
+from einsql.optimizer.placement.physical import physical_plan
+from einsql.optimizer.placement.placement import placed as placed_graph
+from einsql.optimizer.site_optimizer import SitePlan
 from einsql.planner.compile import compiler
 from einsql.planner.plan import Plan
 from einsql.planner.sites import sited
@@ -156,7 +162,27 @@ def _run(
         why = f"{sent} bytes sent, {placed.bytes_sent} planned"
     if not why and settings.cost == "floats" and placed.bytes_sent > WIDEST * cut.floats:
         why = f"{placed.bytes_sent} bytes planned, EinDecomp counts {cut.floats} floats"
-    return why, sent, cut.strategy.partition(":")[0]
+    return why or _implemented(plan, inputs, settings, site_plan), sent, cut.strategy.split(":")[0]
+
+
+def _implemented(
+    plan: Plan, inputs: Mapping[str, Fields], settings: Settings, planned_sites: SitePlan
+) -> str:
+    """Runs the plan of the implementation algebra: what differs from the planned program."""
+    root, sites = plan.optimized.root, settings.sites
+    _, placement = placed_graph(root, planned_sites.cut)
+    try:
+        plans = physical_plan((root,), placement, sites)
+    except einsql.NotSupportedError:  # a site has several cells
+        return ""
+    program = graph_program(plans, sites)
+    if program.bytes_sent != planned_sites.program.bytes_sent:
+        return f"{program.bytes_sent} bytes in IA, {planned_sites.program.bytes_sent} planned"
+    names = [f.name for f in root.schema.fields]
+    runs = (SiteProgram(p, compiler(settings)) for p in (program, planned_sites.program))
+    ours, expected = (run.measured(inputs, lambda done: None)[0][0] for run in runs)
+    same = all(np.array_equal(ours[n], expected[n], equal_nan=True) for n in names)
+    return "" if same else "the plan in IA has another result"
 
 
 def _label(plan: Plan) -> str:
