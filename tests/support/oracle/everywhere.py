@@ -170,7 +170,7 @@ def _implemented(
 ) -> str:
     """Runs the plan of the implementation algebra: what differs from the planned program."""
     root, sites = plan.optimized.root, settings.sites
-    _, placement = placed_graph(root, planned_sites.cut)
+    _, placement = placed_graph(root, cut=planned_sites.cut)
     try:
         plans = physical_plan((root,), placement, sites)
     except einsql.NotSupportedError:  # a site has several cells
