@@ -31,6 +31,7 @@ def fail(fault: str) -> None:
         from mpi4py import MPI
 
         MPI.COMM_WORLD.Abort(7)
+        threading.Event().wait(60)  # the launcher ends this process a little later
     if fault.startswith("/"):  # a group of processes with little memory
         Path(fault).write_text(str(os.getpid()))
         held = []
