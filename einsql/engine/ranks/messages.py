@@ -123,7 +123,8 @@ class Run:
         loads: The source of the tiles of each Load, by step number.
         results: The handle of the tiles of each root.
         measured: Whether the driver needs the measures of each step.
-        together: Whether ranks send each other messages; if so, all of them fail or none.
+        together: Whether all ranks run it, and all of them fail or none: ranks send each other
+            tiles, or later runs depend on it.
     """
 
     plan: int
