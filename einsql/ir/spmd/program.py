@@ -207,17 +207,17 @@ class FusedSteps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """Steps in order; the last relation is the result.
+    """Steps in order; some of their relations are results.
 
     Attributes:
         sites: The number of sites.
-        root: The step that produces the result's tiles.
+        roots: For each root of the graph the step that produces its tiles.
         together: Groups of fused local steps; the groups are disjoint.
     """
 
     sites: int
     steps: tuple[Step, ...]
-    root: int
+    roots: tuple[int, ...]
     together: tuple[FusedSteps, ...] = ()
 
     @property
@@ -246,7 +246,7 @@ class Program:
         )
 
     def released(self, within: Mapping[int, int] | None = None) -> list[list[int]]:
-        """For each step the steps whose tiles it is the last to read, except the result's.
+        """For each step the steps whose tiles it is the last to read, except the results'.
 
         Args:
             within: The reader of each step that runs cell by cell within its reader.
@@ -263,7 +263,7 @@ class Program:
                 last[source] = max(last[source], run[n])
         freed: list[list[int]] = [[] for _ in self.steps]
         for source, n in enumerate(last):
-            if source != self.root:
+            if source not in self.roots:
                 freed[n].append(source)
         return freed
 
