@@ -189,7 +189,7 @@ def _check_reset(structure: Structure) -> None:
         begun = setting_text(Settings(), name)
         raise ProgrammingError(
             f"RESET is for DuckDB's settings, and {name} is einsql's",
-            hint=f"It begins as {begun}: SET {name} = '{begun}'.",
+            hint=f"It begins {f'as {begun}' if begun else 'empty'}: SET {name} = '{begun}'.",
             position=last.start,
         )
 

@@ -23,7 +23,7 @@ class PartialFields(RemoteFields):
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._completed:
-            array = np.add.reduce(self.summands.fields[name], axis=0)
+            array = np.asarray(np.add.reduce(self.summands.fields[name], axis=0))
             array.flags.writeable = False
             self._completed[name] = array
         return self._completed[name]

@@ -103,10 +103,12 @@ def test_a_huge_key_is_no_huge_tensor(tmp_path: Path) -> None:
     con.close()
 
 
-@pytest.mark.parametrize("name", ["sites", "strategy", "fallback", "cost"])
+@pytest.mark.parametrize("name", ["sites", "strategy", "fallback", "cost", "mesh"])
 def test_reset_of_einsqls_settings_names_where_they_begin(name: str) -> None:
     with einsql.connect() as con:
         with pytest.raises(einsql.ProgrammingError, match=f"and {name} is einsql's") as info:
             con.execute(f"RESET {name}")
-        con.execute(str(info.value.hint).partition(": ")[2].rstrip("."))
+        first, _, statement = str(info.value.hint).partition(": ")
+        assert first == "It begins empty" if name == "mesh" else first.startswith("It begins as ")
+        con.execute(statement.rstrip("."))
         con.execute("RESET threads")

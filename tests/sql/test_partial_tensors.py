@@ -164,3 +164,13 @@ def test_wrong_clauses_are_refused(clause: str, reason: str) -> None:
     with pytest.raises(einsql.ProgrammingError, match=reason) as error:
         con.execute(f"CREATE TENSOR c {clause} AS {GRADIENT}")
     assert error.value.position is not None
+
+
+def test_a_sum_without_keys_is_kept_in_a_file(tmp_path: Path) -> None:
+    con, g = session(path=str(tmp_path / "total.db"))
+    con.execute("CREATE TENSOR total PARTIAL(SUM) OVER (data) AS SELECT SUM(val) AS val FROM g")
+    assert con.execute("SELECT * FROM total").fetchall() == [(g.sum(),)]
+    con.execute("UPDATE total SET val = val + 1")
+    con.close()
+    with einsql.connect(str(tmp_path / "total.db")) as reopened:
+        assert reopened.execute("SELECT * FROM total").fetchall() == [(g.sum() + 1,)]

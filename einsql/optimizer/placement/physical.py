@@ -195,8 +195,8 @@ def _mesh(cells: Cells, labels: Sequence[str]) -> Mesh:
     sites[tuple(columns)] = cells.sites if columns else cells.sites[0]
     if len(np.unique(cells.sites)) < len(cells.sites):
         raise NotSupportedError(
-            "A site has several cells of an operation, which have no law in the algebra",
-            hint="SET strategy = 'eindecomp' gives each site one cell.",
+            "LEVEL ia cannot show an operation with several cells at one site",
+            hint="SET strategy = 'eindecomp' makes at most one cell for each site.",
         )
     names = (*labels, *([COPIES] if cells.copies > 1 else []))
     axes = tuple(zip(names, shape, strict=True))

@@ -104,12 +104,19 @@ def require_one_kind(items: Sequence[ra.Node]) -> None:
             require_numbers(node, "other tiles of its FROM have them")
 
 
-def numbers_needed(tensor: FreeTensor, why: str) -> ProgrammingError:
-    """The error for a free tiling on which the result depends."""
+def numbers_needed(tensor: FreeTensor, why: str, *, merged: bool = False) -> ProgrammingError:
+    """The error for a free tiling on which the result depends.
+
+    Args:
+        tensor: The tensor with the free tiling.
+        why: What depends on the tiling.
+        merged: The query merges its result back to elements.
+    """
     parts = ", ".join("2" for _ in tensor.schema.keys)
+    other = "" if merged else ", or read the result with ELEMENTS((SELECT …))"
     return ProgrammingError(
         f"TILES needs a number of parts for each key here, because {why}",
-        hint=f"Write TILES(x, {parts}), or read the result with ELEMENTS((SELECT …)).",
+        hint=f"Write TILES(x, {parts}){other}.",
         position=tensor.offset,
     )
 
@@ -159,7 +166,7 @@ def _elements(root: ra.Node) -> Node:
         if result.axes != tuple(range(len(root.schema.bounds))):
             raise TilingError("the keys are not those of the axes, in order")
     except TilingError as error:
-        raise numbers_needed(tensors[0], str(error)) from None
+        raise numbers_needed(tensors[0], str(error), merged=True) from None
     return result.node
 
 
@@ -218,7 +225,7 @@ def _applied(
     axes = tuple(cut_by[x] for x in kernel.keys)
     (output,) = kernel.outputs
     reduced = {key for label, key in cut_by.items() if label not in kernel.keys}
-    if len(set(axes)) < len(axes) or reduced & set(axes):
+    if len(set(cut_by.values())) < len(cut_by):
         raise TilingError("one key cuts two axes")
     if output.reduction is None and reduced:
         raise TilingError("a kernel selects elements by their position within tiles")
