@@ -77,8 +77,8 @@ def prepared(layers: int, rounds: int) -> tuple[Node, dict[str, float]]:
 
 def planned(root: Node, sites: int, strategy: str, rounds: int) -> Plan:
     """One plan."""
-    cut, cutting = timed(lambda: decompose(root, sites, strategy), rounds)
-    placed, placing = timed(lambda: place(root, cut), rounds)
+    cut, cutting = timed(lambda: decompose(root, sites=sites, strategy=strategy), rounds)
+    placed, placing = timed(lambda: place(root, cut=cut), rounds)
     return Plan(cut.floats, placed.bytes_sent, cutting, placing)
 
 

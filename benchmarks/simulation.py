@@ -60,8 +60,9 @@ def played(root: Node, strategy: str, cluster: Topology, known: dict[str, Progra
     share = replace(MACHINE, network=cluster.site_network, latency=cluster.latency)
     program = known.get(strategy)
     if program is None:
-        cut = decompose(root, SITES, name, Seconds(share, SITES) if seconds else Floats())
-        program = place(root, cut)
+        objective = Seconds(share, SITES) if seconds else Floats()
+        cut = decompose(root, sites=SITES, strategy=name, objective=objective)
+        program = place(root, cut=cut)
         if not seconds:
             known[strategy] = program
     simulation, taken = timed(lambda: simulate(program, MACHINE, cluster, DIRECT), 2)

@@ -86,6 +86,12 @@ def is_deep() -> bool:
     return getattr(_here, "deep", False)
 
 
+def statement_thread() -> int:
+    """Returns the thread of the running statement, which may wait for this thread."""
+    caller: int = getattr(_here, "caller", threading.get_ident())
+    return caller
+
+
 def require_room(depth: int) -> None:
     """Makes planning restart on a deep stack if it would nest deeply on a normal one.
 
@@ -124,9 +130,10 @@ def with_deep_stack(run: Callable[[], T]) -> T:
     """Runs on a thread whose stack fits expressions nested a thousand deep."""
     outcome: list[T] = []
     failure: list[BaseException] = []
+    caller = statement_thread()
 
     def target() -> None:
-        _here.deep = True
+        _here.deep, _here.caller = True, caller
         try:
             outcome.append(run())
         except BaseException as error:

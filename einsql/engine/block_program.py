@@ -75,7 +75,7 @@ class BlockProgram(BlockExecutor):
             t.name: {f.name: _read_only(inputs[t.name][f.name]) for f in t.schema.fields}
             for t in loads
         }
-        tiles, measure = self._program.run_virtually(arrays, tick)
+        (tiles,), measure = self._program.run_virtually(arrays, tick)
         return gathered(self._plan, tiles), measure
 
 
@@ -97,7 +97,7 @@ def gathered(plan: BlockPlan, tiles: Mapping[int, Arrays]) -> dict[KeyTuple, np.
 
 def once(plan: BlockPlan) -> dict[int, KeyTuple]:
     """Returns the number of one copy of each part of a result with its key, in order of keys."""
-    tiles = plan.program.steps[plan.program.root].tiles
+    tiles = plan.program.steps[plan.program.roots[0]].tiles
     keys = tiles.boxes[:, : tiles.keyed, 0]
     if tiles.keyed == 0:
         return dict.fromkeys(range(len(keys[:1])), ())

@@ -15,6 +15,25 @@ Check = Callable[[float], None]
 _watch: ContextVar[Check | None] = ContextVar("_watch", default=None)
 
 
+class AheadError(Exception):
+    """A run failed after later statements have begun; its results and theirs do not exist.
+
+    It is no `einsql.Error`, so that no statement handles it.
+
+    Attributes:
+        reason: The error of the run.
+    """
+
+    def __init__(self, reason: BaseException) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def reason_of(error: BaseException) -> BaseException:
+    """Returns the reason of an `AheadError`; other errors are their own reason."""
+    return error.reason if isinstance(error, AheadError) else error
+
+
 class Interrupts:
     """The cancellation token of a connection, shared by the threads that use it."""
 
@@ -50,17 +69,21 @@ class Progress:
         report: Callback with the completed fraction, from the statement's thread, or None.
         report_step: Callback with the description and the row of each completed step of a FOR,
             from the same thread, or None.
+        report_reads: Whether `report_step` may read tensors, so that the next step waits for it.
         stage: The start of the running part of a script or loop as a fraction of the total, and
             its share.
         partial: The rows of a loop before it failed, or None.
     """
 
-    __slots__ = ("_check", "interrupts", "partial", "report", "report_step", "stage")
+    __slots__ = (
+        "_check", "interrupts", "partial", "report", "report_reads", "report_step", "stage",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.interrupts = Interrupts()
         self.report: Callable[[float], None] | None = None
         self.report_step: Callable[[Sequence[Sequence[Any]], tuple[Any, ...]], None] | None = None
+        self.report_reads = True
         self.stage = (0.0, 1.0)
         self.partial: object = None
         self._check = self.interrupts.begin()

@@ -49,5 +49,5 @@ def _only_readers(program: Program) -> dict[int, int]:
     return {
         n: readers[n][0]
         for n, step in enumerate(program.steps)
-        if isinstance(step, Local) and n != program.root and len(readers[n]) == 1
+        if isinstance(step, Local) and n not in program.roots and len(readers[n]) == 1
     }

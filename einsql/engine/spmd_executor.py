@@ -51,7 +51,8 @@ def combined_measure(measures: Sequence[Measure]) -> Measure:
     counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
     flops, sent, received = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
     read = sum(m.read for m in measures)
-    tiles = {n: fields for m in measures for n, fields in (m.tiles or {}).items()}
+    each_root = zip(*(m.tiles for m in measures), strict=True)
+    tiles = [{n: f for part in parts for n, f in part.items()} for parts in each_root]
     return Measure(
         steps=steps,
         seconds=seconds,
@@ -117,12 +118,14 @@ class SiteProgram(GraphExecutor):
     def measured(
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Sequence[LocalFields], Measure]:
-        """Runs every step on virtual sites and assembles the result; see `Executor.measured`."""
-        tiles_made, measure = self.run_virtually(inputs, tick)
-        return (self._assembled(tiles_made),), measure
+        """Runs every step on virtual sites and assembles the results; see `Executor.measured`."""
+        results, measure = self.run_virtually(inputs, tick)
+        return [
+            self._assembled(*each) for each in zip(self.program.roots, results, strict=True)
+        ], measure
 
-    def run_virtually(self, inputs: Mapping[str, Arrays], tick: Tick) -> tuple[Held, Measure]:
-        """Runs every step on virtual sites; returns the tiles of the result at all sites."""
+    def run_virtually(self, inputs: Mapping[str, Arrays], tick: Tick) -> tuple[list[Held], Measure]:
+        """Runs every step on virtual sites; returns the tiles of each root at all sites."""
 
         def load(number: int, step: Load, tiles: Sequence[int]) -> Held:
             if number not in self._loads:
@@ -138,7 +141,9 @@ class SiteProgram(GraphExecutor):
         with Ignored():
             return self.execute(LocalTransport(self.program.sites), load, tick)
 
-    def execute(self, transport: Transport, load: Loading, tick: Tick) -> tuple[Held, Measure]:
+    def execute(
+        self, transport: Transport, load: Loading, tick: Tick
+    ) -> tuple[list[Held], Measure]:
         """Runs every step at the transport's owned sites.
 
         Args:
@@ -147,7 +152,7 @@ class SiteProgram(GraphExecutor):
             tick: Callback with the completed fraction, 0 to 1; raises to cancel.
 
         Returns:
-            The tiles of the result at these sites, and the measures of the run.
+            The tiles of each root at these sites, and the measures of the run.
 
         Raises:
             DataError: A selected element overflows, divides by zero or cannot be cast.
@@ -199,11 +204,10 @@ class SiteProgram(GraphExecutor):
             measure.steps.append(StepMeasure(took, sent=sent))
             tick((n + 1) / len(self.program.steps))
         measure.sent, measure.received = transport.sent, transport.received
-        tiles = tiles_of[self.program.root]
-        if is_small(self.program):
-            once = self.program.steps[self.program.root].tiles.once
-            measure.tiles = {n: fields for n, fields in tiles.items() if n < once}
-        return tiles, measure
+        for root in self.program.roots:
+            once = self.program.steps[root].tiles.once if is_small(self.program, root) else 0
+            measure.tiles.append({n: f for n, f in tiles_of[root].items() if n < once})
+        return [tiles_of[root] for root in self.program.roots], measure
 
     # ---- the steps
 
@@ -424,10 +428,10 @@ class SiteProgram(GraphExecutor):
             self._runners[key] = self._compile(local).run, local.points
         return self._runners[key]
 
-    def _assembled(self, parts: Held) -> LocalFields:
-        """Assembles the result from one copy of its tiles."""
-        tiles = self.program.steps[self.program.root].tiles
-        bounds = _bounds(self.program.relation(self.program.root).schema)
+    def _assembled(self, root: int, parts: Held) -> LocalFields:
+        """Assembles a result from one copy of the tiles of its step."""
+        tiles = self.program.steps[root].tiles
+        bounds = _bounds(self.program.relation(root).schema)
         fields = LocalFields()
         for n, part in parts.items():
             if n < tiles.once:
@@ -435,11 +439,11 @@ class SiteProgram(GraphExecutor):
         return fields
 
 
-def is_small(program: Program) -> bool:
-    """Whether a result is small enough to be sent with the answers of ranks."""
-    tiles = program.steps[program.root].tiles
+def is_small(program: Program, root: int) -> bool:
+    """Whether the result of a step is small enough to be sent with the answers of ranks."""
+    tiles = program.steps[root].tiles
     size = int(tiles.volumes[: tiles.once].sum())
-    return size * tuple_bytes(program.relation(program.root)) <= ALONG
+    return size * tuple_bytes(program.relation(root)) <= ALONG
 
 
 def sliced(step: Load, fields: Arrays, tiles: Sequence[int]) -> Held:

@@ -114,7 +114,8 @@ class Measure:
         received: Bytes that reached each site from another one.
         read: Bytes read from files.
         ranks: Number of processes that shared the work.
-        tiles: One copy of the result, if it is small enough to travel with the measure.
+        tiles: For each root one copy of its tiles, if they are small enough to travel with the
+            measure; else no tiles.
     """
 
     steps: list[StepMeasure] = field(default_factory=list)
@@ -124,7 +125,7 @@ class Measure:
     received: list[int] = field(default_factory=list)
     read: int = 0
     ranks: int = 1
-    tiles: dict[int, dict[str, np.ndarray]] | None = None
+    tiles: list[dict[int, dict[str, np.ndarray]]] = field(default_factory=list)
 
 
 class Executor(Protocol[R_co]):

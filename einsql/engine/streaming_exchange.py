@@ -102,7 +102,7 @@ def candidates(program: Program) -> dict[int, int]:
             readers[source].append(n)
     reader_of: dict[int, int] = {}
     for n, step in enumerate(program.steps):
-        if not isinstance(step, Exchange) or len(readers[n]) != 1 or n == program.root:
+        if not isinstance(step, Exchange) or len(readers[n]) != 1 or n in program.roots:
             continue
         reader = program.steps[at := readers[n][0]]
         between = program.steps[n + 1 : at]

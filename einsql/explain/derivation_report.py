@@ -17,6 +17,7 @@ from einsql.explain.levels import (
     RulesReport,
     VectorReport,
 )
+from einsql.ir.einsum.graph import Roots
 from einsql.optimizer.decomposition.derivation import Alternative, Choice, derivation
 from einsql.optimizer.decomposition.problem import problem_of
 from einsql.optimizer.tra import RULES, Cost, Costs, Implemented
@@ -24,23 +25,22 @@ from einsql.planner.sites import objective_of
 
 if TYPE_CHECKING:
     from einsql.core.settings import Settings
-    from einsql.ir.einsum.graph import Node
     from einsql.optimizer.site_optimizer import SitePlan
 
 
 _LAWS = {rule.name: rule.law for rule in RULES}
 
 
-def cuts_report(root: Node, plan: SitePlan, settings: Settings) -> CutsReport:
+def cuts_report(roots: Roots, plan: SitePlan, settings: Settings) -> CutsReport:
     """Returns the derivation of a tensor-relational plan: the choice of each operation's cut.
 
     Args:
-        root: The graph.
+        roots: The roots of the graph.
         plan: Its plan for several sites.
         settings: The settings of the search.
     """
     chosen = plan.cut
-    problem = problem_of(root, chosen.sites, settings.disabled_rules)
+    problem = problem_of(*roots, sites=chosen.sites, disabled=settings.disabled_rules)
     derived = derivation(problem, chosen, objective_of(settings))
     return CutsReport(
         source="einsum",

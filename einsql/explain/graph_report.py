@@ -56,18 +56,18 @@ def graph_report(
     Args:
         asked: The EXPLAIN statement; VERBOSE adds the changes of each rewrite rule, and LEVEL
             the levels of the plan.
-        plan: The plan, with one root.
+        plan: The plan.
         settings: The settings of the plan.
         measure: The measure of a run, for EXPLAIN ANALYZE.
         tick: Callback with the completed fraction of a search for LEVEL; raises to cancel.
         cluster: The cluster to simulate the plan on; None for no simulation.
     """
-    root = plan.optimized.root
+    roots = plan.optimized.roots
     site_plan, by_site = plan.site_plan, measure
     if site_plan is None:
-        site_plan, by_site = sited(root, settings), None
+        site_plan, by_site = sited(roots, settings), None
     cut, placed = site_plan.cut, site_plan.program
-    names = node_names((root,))
+    names = node_names(roots)
     predicted = predict(placed, settings.machine)
     operations = operations_of(cut, placed)
     mesh = Mesh(settings.mesh) if settings.mesh_in_force else None
@@ -101,15 +101,15 @@ def graph_report(
         nodes=nodes,
         per_site=site_reports(operations, placed, predicted, by_site),
         ranks=None if by_site is None else by_site.ranks,
-        inputs=[_input(n) for n in walk(root) if isinstance(n, Input)],
-        result=names[id(root)],
+        inputs=[_input(n) for n in walk(*roots) if isinstance(n, Input)],
+        result=names[id(roots[0])] if len(roots) == 1 else None,
         simulation=simulation,
         levels=levels_report(asked, plan, settings, tick, by_site, program.steps or ()),
     )
 
 
 def program_report(asked: Explain, plan: Plan, measure: Measure | None) -> ProgramReport:
-    """Returns the text of a graph, which may have several roots, and of its steps."""
+    """Returns the text of a graph and of its steps."""
     optimized = plan.optimized
     trace = optimized.trace if asked.verbose else ()
     bound = trace[0].old if trace else optimized.roots

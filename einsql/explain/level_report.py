@@ -123,7 +123,7 @@ class _Levels:
         ]
         derived = None
         if self.verbose and isinstance(self.plan, Plan) and self.plan.site_plan is not None:
-            derived = cuts_report(self.plan.optimized.root, self.plan.site_plan, self.settings)
+            derived = cuts_report(self.plan.optimized.roots, self.plan.site_plan, self.settings)
         return LevelReport(text=_titled(texts), nodes=nodes, derivation=derived)
 
     def _ia(self) -> LevelReport:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from einsql.core.machine import Topology
 from einsql.explain.levels import LevelsReport
-from einsql.explain.report import ChangesReport, GraphReport, PlanReport
-from einsql.explain.text import program_lines
+from einsql.explain.report import GraphReport, PlanReport
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -27,8 +26,6 @@ def plain_attributes(part: DataclassInstance) -> dict[str, Any]:
     plain = {name: _plain(attribute) for name, attribute in attributes if attribute is not None}
     if isinstance(part, GraphReport) and part.program.rewrites is not None:
         plain["rewrites"] = _plain(part.program.rewrites)
-    if isinstance(part, ChangesReport) and part.program is not None:
-        plain["plan"] = program_lines(part.program)
     return plain
 
 

@@ -148,7 +148,7 @@ class GraphReport:
         nodes: The operations, producers first.
         ranks: The number of processes that ran the plan, under ANALYZE on several sites.
         inputs: The stored tensors.
-        result: The id of the operation or tensor that is the result.
+        result: The id of the operation or tensor that is the result; None for several results.
         levels: The levels of the plan; None without LEVEL.
     """
 
@@ -164,7 +164,7 @@ class GraphReport:
     per_site: Sequence[SiteReport]
     ranks: int | None
     inputs: Sequence[InputReport]
-    result: str
+    result: str | None
     simulation: SimulationReport | None
     levels: LevelsReport | None
 
@@ -180,8 +180,8 @@ class ChangePart:
 
     Attributes:
         part: The title of the change, such as `INSERT t`.
-        root: The name of its root in the plan of all changes; None for a separate plan.
-        plan: The separate plan of the change, on several sites or a GPU.
+        root: The id of its root in the plan of all changes; None for a separate plan.
+        plan: The separate plan of the change on a GPU.
     """
 
     part: str
@@ -194,13 +194,11 @@ class ChangesReport:
     """The plans of a statement with several changes.
 
     Attributes:
-        program: The program of all changes on one site; None for separate plans.
-        levels: The levels of this program; None without LEVEL.
+        plan: The plan of all changes; None for separate plans.
     """
 
     parts: Sequence[ChangePart]
-    program: ProgramReport | None = field(metadata=TEXT_ONLY)
-    levels: LevelsReport | None = None
+    plan: GraphReport | None
 
 
 # ---- plans over tiles

@@ -110,11 +110,8 @@ def span(numbers: Sequence[int]) -> str:
 
 def _change_lines(report: ChangesReport) -> Iterator[str]:
     """Yields the plan of all changes with the title of each root, or the plan of each change."""
-    if report.program is not None:
-        if report.levels is not None:
-            yield from _level_lines(report.program, report.levels)
-        else:
-            yield from program_lines(report.program)
+    if report.plan is not None:
+        yield from _graph_lines(report.plan)
         yield "-- roots"
     for part in report.parts:
         if part.plan is None:

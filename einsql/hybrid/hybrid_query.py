@@ -41,7 +41,7 @@ class HybridQuery:
         Raises:
             Error: A fragment or DuckDB fails; the refusal, if only einsql has a named function.
         """
-        ctx.duck.asked = True
+        ctx.ask_duckdb()
         if self.split is not None:
             try:
                 with ctx.store.snapshot():

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.ir.einsum.graph import Node
+from einsql.ir.einsum.graph import Roots
 from einsql.ir.spmd.program import Program
 from einsql.optimizer.decomposition import Decomposition, Objective, Seconds, decompose
 from einsql.optimizer.decomposition.alternatives import Alternatives
@@ -77,7 +77,7 @@ class SitePlan:
 
 
 def plan_sites(
-    root: Node,
+    roots: Roots,
     sites: int,
     strategy: str,
     objective: Objective,
@@ -87,7 +87,7 @@ def plan_sites(
     """Cuts a graph, places it, and applies the product rules that make the placed program cheaper.
 
     Args:
-        root: The graph.
+        roots: The roots of the graph.
         sites: The number of sites.
         strategy: As in `decompose`; rules act on the cuts of `eindecomp`.
         objective: The measure.
@@ -98,8 +98,10 @@ def plan_sites(
         InterfaceError: There is no such strategy.
         OperationalError: See `decompose`.
     """
-    cut = decompose(root, sites, strategy, objective, disabled, pins)
-    improving = _Improving(root, cut, objective, disabled, pins)
+    cut = decompose(
+        *roots, sites=sites, strategy=strategy, objective=objective, disabled=disabled, pins=pins
+    )
+    improving = _Improving(roots, cut, objective, disabled, pins)
     if cut.strategy == "eindecomp":
         improving.apply_rules()
     return improving.plan()
@@ -110,17 +112,17 @@ class _Improving:
 
     def __init__(
         self,
-        root: Node,
+        roots: Roots,
         cut: Decomposition,
         objective: Objective,
         disabled: frozenset[str],
         pins: Pins,
     ) -> None:
-        self.root, self.objective, self.disabled, self.pins = root, objective, disabled, pins
+        self.roots, self.objective, self.disabled, self.pins = roots, objective, disabled, pins
         self.sites = cut.sites
-        self.problem = problem_of(root, cut.sites, disabled)
+        self.problem = problem_of(*roots, sites=cut.sites, disabled=disabled)
         self.published = with_published(self.problem)
-        self.best = cut, place(root, cut)
+        self.best = cut, place(*roots, cut=cut)
         self.trace: list[CutStep] = []
 
     def plan(self) -> SitePlan:
@@ -170,7 +172,7 @@ class _Improving:
             self.pins,
             cut.notice,
         )
-        placed = place(self.root, new)
+        placed = place(*self.roots, cut=new)
         if placed.bytes_sent >= program.bytes_sent:
             return  # the rules are about moves, and a prediction takes longer than a placement
         if self._measure(new, placed) < self._measure(cut, program):

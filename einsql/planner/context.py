@@ -109,6 +109,16 @@ class Context:
         """Returns the same services with other settings."""
         return replace(self, settings=settings)
 
+    def ask_duckdb(self) -> None:
+        """Records that DuckDB will run a statement; runs on ranks must have succeeded before.
+
+        Raises:
+            AheadError: A run that started ahead has failed.
+        """
+        if self.cluster is not None:
+            self.cluster.hear(all_runs=True)
+        self.duck.asked = True
+
     def in_scope(self, name: str) -> object | None:
         """Returns an array among the caller's variables; None while external access is off."""
         return self.scope.array(name, self.settings.enable_external_access)

@@ -73,7 +73,7 @@ class Levels:
     def _placed(self, plan: Plan, cut: Decomposition) -> dict[str, Implemented]:
         """The plans that the program of the sites runs; Table 1 gives the first ones."""
         roots = plan.optimized.roots
-        _, placement = placed(plan.optimized.root, cut)
+        _, placement = placed(*roots, cut=cut)
         plans = physical_plan(roots, placement, cut.sites)
         implemented: dict[str, Implemented] = {}
         with remembering():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from einsql.core.plan_text import PlanText, Stamp
 from einsql.errors import OperationalError
-from einsql.ir.einsum.graph import Node
+from einsql.ir.einsum.graph import Roots
 from einsql.optimizer.decomposition.pinned import NO_PINS, Pins
 from einsql.optimizer.decomposition.problem import problem_of
 from einsql.optimizer.plan_files.fingerprint import fingerprint
@@ -44,12 +44,12 @@ class PlanUse:
     notice: str = ""
 
 
-def use_of(plan: PlanText, root: Node, memory: int | None, sites: int) -> PlanUse:
+def use_of(plan: PlanText, roots: Roots, memory: int | None, sites: int) -> PlanUse:
     """Returns the cuts that a plan file has for a graph.
 
     Args:
         plan: The plan file of the session.
-        root: The optimised graph.
+        roots: The roots of the optimised graph.
         memory: The most bytes of a cell; None for no limit.
         sites: The number of sites.
 
@@ -59,7 +59,7 @@ def use_of(plan: PlanText, root: Node, memory: int | None, sites: int) -> PlanUs
     """
     refuse_unread(plan)
     file = read_plan_file(plan.path, plan.text)
-    own = fingerprint(root)
+    own = fingerprint(*roots)
     graph = file.graphs.get(own)
     if graph is None:
         return PlanUse(
@@ -73,7 +73,7 @@ def use_of(plan: PlanText, root: Node, memory: int | None, sites: int) -> PlanUs
             notice=f"'{plan.path}' is for {file.sites:,} sites, and there are {sites:,}; "
             f"the statement with the fingerprint {own} is planned without the file",
         )
-    problem = problem_of(root, sites)
+    problem = problem_of(*roots, sites=sites)
     pins = pins_of(file, graph, problem, memory)
     operations = sum(v.computes for v in problem.vertices)
     return PlanUse(pins, f"'{plan.path}' cuts {len(pins)} of {operations} operations")

@@ -320,13 +320,13 @@ class BinderCatalog:
         check_domains(root)
         return device_program.DeviceProgram(root, self.settings, self.store.lasts)
 
-    def on_sites(self, root: Node) -> OnSites:
+    def on_sites(self, roots: Roots) -> OnSites:
         """Cuts a graph over the sites of the settings, and compiles it.
 
         Raises:
             Error: See `check_domains`.
         """
-        return sites.on_sites(root, self.settings, self.cluster, self.store.placed)
+        return sites.on_sites(roots, self.settings, self.cluster, self.store.placed)
 
     def probe(self, node: EinSum) -> tuple[int, int]:
         """Computes the bounds of an expression from the data."""
@@ -336,7 +336,7 @@ class BinderCatalog:
         if parts:
             fields = tile_plan.computed(parts, fields, self.tick)
         on_ranks = self.cluster is not None
-        program = self.on_sites(root).program if on_ranks else self.compiled(root)
+        program = self.on_sites((root,)).program if on_ranks else self.compiled(root)
         (extremes,) = program.run(fields, self.tick)
         bounds = bounds_probe.bounds_in(extremes, node.points)
         if parts or on_ranks:
@@ -370,7 +370,7 @@ def make_plan(
         relation: The bound relation.
         catalog: The catalog of its binder.
         notices: The notices of the statement; the plan appends to it.
-        more: Further roots of the same graph, for a single site; see `einsum.apart`.
+        more: Further roots of the same graph, except on a GPU; see `einsum.apart`.
     """
     settings = catalog.settings
     target = target_of(settings, catalog.cluster)
@@ -387,7 +387,7 @@ def make_plan(
     site_plan: SitePlan | None = None
     program: GraphExecutor
     if several:
-        sited = catalog.on_sites(optimized.root)
+        sited = catalog.on_sites(optimized.roots)
         site_plan, program = sited.plan, sited.program
         cut = site_plan.cut
         if cut.plan_notice:

@@ -171,9 +171,9 @@ def plan_query(ctx: Context, bound: Bound) -> QueryPlan:
 def plan_together(
     ctx: Context, relations: Sequence[Relation], catalog: BinderCatalog
 ) -> tuple[Plan, ...]:
-    """Returns one plan with a root for each relation on one CPU, else one plan for each."""
+    """Returns one plan with a root for each relation; on a GPU one plan for each."""
     ctx.plans.planned += 1
-    if ctx.target is not ExecutionTarget.CPU:
+    if ctx.target is ExecutionTarget.DEVICE:
         return tuple(make_plan(r, catalog, ctx.notices) for r in relations)
     first, *more = apart(r.node for r in relations)
     return (make_plan(replace(relations[0], node=first), catalog, ctx.notices, more),)

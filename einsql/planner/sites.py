@@ -13,7 +13,7 @@ from einsql.core.lazy_module import LazyModule
 from einsql.core.settings import Settings
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Arrays, GraphExecutor
-from einsql.ir.einsum.graph import Node
+from einsql.ir.einsum.graph import Roots
 from einsql.ir.spmd.program import Program as Placed
 from einsql.optimizer.decomposition import Floats, Objective, Seconds
 from einsql.optimizer.placement.fuse_steps import joined
@@ -30,28 +30,28 @@ else:  # imported for plans on ranks, and for plan files, only
     rank_program = LazyModule("einsql.engine.ranks.program")
 
 
-def sited(root: Node, settings: Settings) -> SitePlan:
+def sited(roots: Roots, settings: Settings) -> SitePlan:
     """Returns the plan of a graph over the sites of the settings.
 
     Raises:
         Error: See `check_domains`, or the plan file of the settings does not fit the graph.
     """
-    check_domains(root)
-    plan = _planned(root, settings)
+    check_domains(*roots)
+    plan = _planned(roots, settings)
     find = grouping(settings)
     if find is None:
         return plan
-    return replace(plan, program=joined(plan.program, (g.nodes for g in find((root,)))))
+    return replace(plan, program=joined(plan.program, (g.nodes for g in find(roots))))
 
 
-def _planned(root: Node, settings: Settings) -> SitePlan:
+def _planned(roots: Roots, settings: Settings) -> SitePlan:
     """Returns the plan of a graph by the strategy of the settings, or by their plan file."""
     sites, strategy = settings.sites, settings.strategy
     objective, disabled = objective_of(settings), settings.disabled_rules
     if settings.plan is None or sites == 1:
-        return plan_sites(root, sites, strategy, objective, disabled)
-    use = plan_files.use_of(settings.plan, root, objective.memory, sites)
-    plan = plan_sites(root, sites, strategy, objective, disabled, use.pins)
+        return plan_sites(roots, sites, strategy, objective, disabled)
+    use = plan_files.use_of(settings.plan, roots, objective.memory, sites)
+    plan = plan_sites(roots, sites, strategy, objective, disabled, use.pins)
     cut = replace(plan.cut, plan_file=use.summary, plan_notice=use.notice)
     return replace(plan, cut=cut)
 
@@ -81,7 +81,7 @@ class OnSites:
 
 
 def on_sites(
-    root: Node,
+    roots: Roots,
     settings: Settings,
     cluster: Cluster | None,
     note: Callable[[str, Arrays, PlacedFields], None],
@@ -89,7 +89,7 @@ def on_sites(
     """Cuts a graph over sites.
 
     Args:
-        root: The graph.
+        roots: The roots of the graph.
         settings: The session's settings.
         cluster: The MPI ranks, or None for virtual sites.
         note: Callback for tensors that ranks cache; `Store.placed`.
@@ -97,7 +97,7 @@ def on_sites(
     Raises:
         Error: See `check_domains`.
     """
-    plan = sited(root, settings)
+    plan = sited(roots, settings)
     return OnSites(plan, _program(plan.program, settings, cluster, note))
 
 

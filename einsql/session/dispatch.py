@@ -44,7 +44,7 @@ def _foreign(ctx: Context, text: str, error: errors.Error) -> Outcome:
     """Runs a statement by DuckDB; its queries may read tensors."""
     if ctx.settings.fallback == "off":
         raise error
-    ctx.duck.asked = True
+    ctx.ask_duckdb()
     table = duckdb_statements.run(ctx, text, error)
     return Changed(table) if isinstance(table, int) else Rows(table, table.description)
 

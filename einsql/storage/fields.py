@@ -191,11 +191,13 @@ class PlacedFields(RemoteFields):
     Attributes:
         tiles: The placement of the tiles.
         sites: The number of sites.
+        pending: Whether the run that computes the tiles is not known to have succeeded.
     """
 
     is_detached = True
     tiles: Tiles
     sites: int
+    pending = False
 
     def tiles_over(self, sites: int) -> Tiles | None:
         """See `Fields.tiles_over`."""

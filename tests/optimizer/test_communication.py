@@ -42,7 +42,7 @@ def forced(sites: int, cuts: Cuts) -> Any:
     """A decomposition that gives each operation its cut."""
 
     def cut(root: Node, *_: object, **__: object) -> Decomposition:
-        whole = decompose(root, 1).cuts
+        whole = decompose(root, sites=1).cuts
         all_wanted = [cuts(c) for c in whole] if callable(cuts) else [parts(x) for x in cuts]
         assert len(all_wanted) == len(whole), [c.parts for c in whole]
         made = []

@@ -90,7 +90,8 @@ SHAPES = [("a", 6, 5), ("b", 5, 7), ("c", 6, 4), ("d", 4, 9), ("e", 9, 7)]
 def test_decomposed_graphs_are_lowered_node_by_node(sites: int) -> None:
     a, b, c, d, e = (tensor(x, (0, n), (0, m)) for x, n, m in SHAPES)
     root = product_of(product_of(a, b), product_of(c, product_of(d, e)), "add")
-    assert_same(root, data(root, sites), parts_of(root, decompose(root, sites).cuts))
+    cuts = decompose(root, sites=sites).cuts
+    assert_same(root, data(root, sites), parts_of(root, cuts))
 
 
 def test_shared_nodes_are_shared_in_the_plans() -> None:
@@ -216,7 +217,7 @@ def _cuts_of_strategies(root: Node) -> list[Mapping[EinSum, Mapping[str, int]]]:
         for name in STRATEGIES:
             argument = f":{labels[0] if labels else 'nothing'}" if name in ("data", "model") else ""
             try:
-                cuts = decompose(root, sites, name + argument).cuts
+                cuts = decompose(root, sites=sites, strategy=name + argument).cuts
             except einsql.OperationalError:  # not proven in time
                 continue
             parts = parts_of(root, cuts)

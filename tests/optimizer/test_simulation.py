@@ -66,7 +66,7 @@ def programs() -> dict[str, Program]:
 
 
 def _placed(plan: Plan, con: einsql.Connection) -> Program:
-    return plan.placed or sited(plan.optimized.root, con.settings).program
+    return plan.placed or sited(plan.optimized.roots, con.settings).program
 
 
 def random_cluster(pick: Random) -> Topology:

@@ -77,7 +77,7 @@ def test_the_names_are_those_of_rules() -> None:
 
 def _problem(con: einsql.Connection, disabled: set[str]) -> Problem:
     plan, _ = planned(con, tree_of(PRODUCT))
-    return problem_of(plan.optimized.root, 8, frozenset(disabled))
+    return problem_of(plan.optimized.root, sites=8, disabled=frozenset(disabled))
 
 
 def test_no_viable_vector_implies_a_disabled_rule_unless_all_do(con: einsql.Connection) -> None:

@@ -25,11 +25,11 @@ LAYER = graph(*transformer(1))
 
 def cuts(root: Node, sites: int, strategy: str) -> list[tuple[EinSum, Cut]]:
     nodes = [n for n in walk(root) if isinstance(n, EinSum)]
-    return list(zip(nodes, decompose(root, sites, strategy).cuts, strict=True))
+    return list(zip(nodes, decompose(root, sites=sites, strategy=strategy).cuts, strict=True))
 
 
 def test_roles_are_read_off_the_algebra() -> None:
-    problem = problem_of(LAYER, 4)
+    problem = problem_of(LAYER, sites=4)
     s = structure_of(problem)
 
     def names(classes: frozenset[int] | tuple[int, ...]) -> set[str]:
@@ -100,12 +100,12 @@ def test_strategies_compute_what_one_site_does(strategy: str) -> None:
 
 
 GRAPHS = {
-    "layer": problem_of(LAYER, 8),
-    "two layers": problem_of(graph(*transformer(2)), 8),
-    "long sequence": problem_of(graph(*transformer(1, b=1, s=4096)), 8),
-    "step": problem_of(graph(ffnn(1000, 64, 256, 10), FFNN), 8),
+    "layer": problem_of(LAYER, sites=8),
+    "two layers": problem_of(graph(*transformer(2)), sites=8),
+    "long sequence": problem_of(graph(*transformer(1, b=1, s=4096)), sites=8),
+    "step": problem_of(graph(ffnn(1000, 64, 256, 10), FFNN), sites=8),
     "declared step": problem_of(
-        graph(ffnn(1000, 64, 256, 10), FFNN, {"w1": (1, 8), "w2": (1, 8)}), 8
+        graph(ffnn(1000, 64, 256, 10), FFNN, {"w1": (1, 8), "w2": (1, 8)}), sites=8
     ),
     "notated": notated(1, {"b": 8, "s": 64, "t": 64, "a": 32, "h": 8, "d": 16, "f": 96}),
     "chain": chain(dict.fromkeys("ijklm", 640)),
@@ -147,13 +147,13 @@ def test_a_declared_tensor_is_brought_into_a_reader_s_cut() -> None:
     sql = "SELECT i, k, SUM(u.val * v.val) AS val FROM u JOIN v USING (j) GROUP BY i, k"
 
     def moved(parts: dict[str, tuple[int, ...]], strategy: str) -> float:
-        return decompose(graph(tensors, sql, parts), 4, strategy).cuts[0].repartition
+        return decompose(graph(tensors, sql, parts), sites=4, strategy=strategy).cuts[0].repartition
 
     assert moved({}, "data:i") == moved({"u": (1, 1), "v": (1, 1)}, "data:i") == 0
     assert moved({"u": (4, 1)}, "data:i") == 0
     assert moved({"v": (4, 1)}, "data:i") > 0
     # The planner goes where the data lies.
-    best = decompose(graph(tensors, sql, {"u": (4, 1)}), 4).cuts[0]
+    best = decompose(graph(tensors, sql, {"u": (4, 1)}), sites=4).cuts[0]
     assert best.parts["i"] == 4
     assert best.repartition == 0
 
@@ -166,7 +166,7 @@ def test_a_declared_tensor_with_several_readers_is_brought_there_once() -> None:
         "SELECT i, k, p.val + q.val AS val FROM p JOIN q USING (i, k)",
         {"u": (1, 4)},
     )
-    first, second, *_ = decompose(root, 4, "data:i").cuts
+    first, second, *_ = decompose(root, sites=4, strategy="data:i").cuts
     assert sorted([first.repartition > 0, second.repartition > 0]) == [False, True]
 
 

@@ -87,7 +87,7 @@ def test_changes_and_create_tensor_have_plans(path: Path) -> None:
     titles = {
         f"CREATE TENSOR t AS {SUMS}": ["SELECT"],
         update: ["UPDATE w"],
-        twice: ["SELECT", "UPDATE w", "UPDATE v"],
+        twice: ["SELECT, UPDATE w, UPDATE v"],
         "INSERT OR REPLACE INTO w SELECT i, j, 2 * val FROM x": ["INSERT w"],
         f"{PRODUCT} ORDER BY v": ["SELECT 1"],
         f"CREATE TENSOR u AS SELECT i, v FROM ({SUMS.replace(' s ', ' v ')}) ORDER BY i": [

@@ -55,15 +55,22 @@ def test_every_part_reads_what_was_there_before(con: einsql.Connection) -> None:
     np.testing.assert_array_equal(array(con, "x"), a * b)
 
 
-def test_a_simulation_plays_each_change_by_itself(con: einsql.Connection) -> None:
-    with pytest.raises(einsql.NotSupportedError, match="several changes") as info:
-        con.execute(f"EXPLAIN SIMULATE {BOTH}")
-    assert "(SITES 2)" in str(info.value.hint)
-    lines = [row[0] for row in con.execute(f"EXPLAIN SIMULATE (SITES 2) {BOTH}").fetchall()]
-    assert [line for line in lines if line.startswith("-- ") and line.split()[1].isupper()] == [
-        "-- SELECT", "-- UPDATE a", "-- INSERT log",
-    ]  # fmt: skip
-    assert sum("utilised" in line for line in lines) == 3
+@pytest.mark.parametrize("sites", [1, 2])
+def test_all_changes_are_explained_and_simulated_as_one_plan(
+    con: einsql.Connection, sites: int
+) -> None:
+    report = con.explain(BOTH, sites=sites).to_dict()
+    assert report["parts"] == [
+        {"part": "SELECT", "root": "r2"},
+        {"part": "UPDATE a", "root": "r3"},
+        {"part": "INSERT log", "root": "r4"},
+    ]
+    plan = report["plan"]
+    assert "result" not in plan
+    assert [n["id"] for n in plan["nodes"]] == ["r0", "r1", "r2", "r3", "r4"]
+    assert plan["total"]["flops"] == sum(n["flops"] for n in plan["nodes"])
+    text = con.execute(f"EXPLAIN SIMULATE (SITES {sites}) {BOTH}").fetchall()
+    assert sum("utilised" in line for (line,) in text) == 1
 
 
 @pytest.mark.parametrize("setting", ["sites = 1", "sites = 3", "disabled_rules = 'share'"])

@@ -72,7 +72,7 @@ def test_a_result_is_read_where_it_was_left() -> None:
     plan = cached(con, PRODUCT)
     assert isinstance(plan, Plan)
     assert plan.placed is not None
-    lay(con, "c", "ik", product, plan.placed.steps[plan.placed.root].tiles, sites)
+    lay(con, "c", "ik", product, plan.placed.steps[plan.placed.roots[0]].tiles, sites)
     scaled = "SELECT i, k, val * 2 AS val FROM c"
     assert traffic(con, scaled) == 0
     # Merged by both sites of each pair, which are in the middle of the mesh.

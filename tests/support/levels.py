@@ -123,7 +123,7 @@ class BlockProgram:
         self.root = root
         self.parts: Mapping[EinSum, Mapping[str, int]] = random_parts(root, pick)
         if pick.random() < 0.3:
-            self.parts = parts_of(root, decompose(root, pick.randint(2, 6)).cuts)
+            self.parts = parts_of(root, decompose(root, sites=pick.randint(2, 6)).cuts)
         (self.plan,) = lower([root], self.parts)
 
     def run(self, inputs: Mapping[str, Arrays], tick: Callable[[float], None]) -> list[Arrays]:

@@ -12,7 +12,7 @@ from einsql.planner.queries import query_binder
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 
-FFNN = """
+_GRADIENTS = """
 WITH a AS (SELECT n, h, GREATEST(SUM(x.val * w1.val), 0) AS val
            FROM x JOIN w1 USING (d) GROUP BY n, h),
 p AS (SELECT n, l, SUM(a.val * w2.val) AS val FROM a JOIN w2 USING (h) GROUP BY n, l),
@@ -22,26 +22,41 @@ da AS (SELECT n, h, SUM(g.val * w2.val) AS val FROM g JOIN w2 USING (l) GROUP BY
 dz AS (SELECT n, h, CASE WHEN a.val > 0 THEN da.val ELSE 0 END AS val
        FROM da JOIN a USING (n, h)),
 dw1 AS (SELECT d, h, SUM(x.val * dz.val) AS val FROM x JOIN dz USING (n) GROUP BY d, h),
+"""
+
+_BY_GRADIENT = """
+WITH a AS (SELECT n, h, GREATEST(SUM(x.val * w1.val), 0) AS val
+           FROM x JOIN w1 USING (d) GROUP BY n, h),
+p AS (SELECT n, l, SUM(a.val * w2.val) AS val FROM a JOIN w2 USING (h) GROUP BY n, l),
+loss AS (SELECT SUM((p.val - y.val) * (p.val - y.val)) / 2 AS val FROM p JOIN y USING (n, l)),
+dw1 AS (SELECT d, h, val FROM GRADIENT(loss, w1)),
+dw2 AS (SELECT h, l, val FROM GRADIENT(loss, w2)),
+"""
+
+_BOTH = """
 new1 AS (SELECT d, h, w1.val - 0.5 * dw1.val AS val FROM w1 JOIN dw1 USING (d, h)),
 new2 AS (SELECT h, l, w2.val - 0.5 * dw2.val AS val FROM w2 JOIN dw2 USING (h, l)),
 m1 AS (SELECT MAX(ABS(val)) AS val FROM new1),
 m2 AS (SELECT MAX(ABS(val)) AS val FROM new2)
 SELECT m1.val AS m1, m2.val AS m2 FROM m1, m2
 """
+
+_UPDATES = """
+s1 AS (UPDATE w1 SET val = w1.val - 0.5 * dw1.val FROM dw1 WHERE dw1.d = w1.d AND dw1.h = w1.h)
+UPDATE w2 SET val = w2.val - 0.5 * dw2.val FROM dw2 WHERE dw2.h = w2.h AND dw2.l = w2.l
+"""
+
+FFNN = _GRADIENTS + _BOTH
 """One SGD step of a network of two layers on squared error; both new weights in one graph."""
 
-FFNN_BY_GRADIENT = """
-WITH a AS (SELECT n, h, GREATEST(SUM(x.val * w1.val), 0) AS val
-           FROM x JOIN w1 USING (d) GROUP BY n, h),
-p AS (SELECT n, l, SUM(a.val * w2.val) AS val FROM a JOIN w2 USING (h) GROUP BY n, l),
-loss AS (SELECT SUM((p.val - y.val) * (p.val - y.val)) / 2 AS val FROM p JOIN y USING (n, l)),
-new1 AS (SELECT d, h, w1.val - 0.5 * g.val AS val FROM w1 JOIN GRADIENT(loss, w1) g USING (d, h)),
-new2 AS (SELECT h, l, w2.val - 0.5 * g.val AS val FROM w2 JOIN GRADIENT(loss, w2) g USING (h, l)),
-m1 AS (SELECT MAX(ABS(val)) AS val FROM new1),
-m2 AS (SELECT MAX(ABS(val)) AS val FROM new2)
-SELECT m1.val AS m1, m2.val AS m2 FROM m1, m2
-"""
+FFNN_BY_GRADIENT = _BY_GRADIENT + _BOTH
 """The same step, its backward pass derived from the loss."""
+
+FFNN_STEP = _GRADIENTS + _UPDATES
+"""The same step, which stores both weights."""
+
+FFNN_STEP_BY_GRADIENT = _BY_GRADIENT + _UPDATES
+"""The step that stores both weights, its backward pass derived from the loss."""
 
 
 def ffnn(n: int, d: int, h: int, layers: int) -> dict[str, dict[str, int]]:

@@ -58,11 +58,11 @@ class InMemory(PlacedFields):
 def lay(
     con: einsql.Connection, name: str, dims: str, array: np.ndarray, tiles: Tiles, sites: int
 ) -> InMemory:
-    """Stores an array under a name, lying in tiles."""
+    """Stores an array under a name, lying in tiles, as a tensor that statements change."""
     relation = from_array(array, tuple(dims))
     fields = InMemory(array, tiles, sites)
     placed = type(relation)(relation.schema, fields)
-    con.store.put(Tensor(name, placed, (*dims, "val")))
+    con.store.put(Tensor(name, placed, (*dims, "val"), changed=True))
     return fields
 
 

@@ -54,12 +54,13 @@ def on_sites(plan: ia.Node, arrays: Arrays) -> Blocks:
 def _run(plan: BlockPlan, arrays: Arrays) -> tuple[Held, Measure]:
     program = SiteProgram(plan.program, lambda node: compile_node(node, "never"))
     inputs = {name: {VALUE: array} for name, array in arrays.items()}
-    return program.run_virtually(inputs, lambda _: None)
+    (tiles,), measure = program.run_virtually(inputs, lambda _: None)
+    return tiles, measure
 
 
 def _copies(plan: BlockPlan) -> list[tuple[int, ...]]:
     """Key, part and site of every tile of the result."""
-    tiles = plan.program.steps[plan.program.root].tiles
+    tiles = plan.program.steps[plan.program.roots[0]].tiles
     keys = tiles.boxes[:, : tiles.keyed, 0].tolist()
     parts = [0] if tiles.keyed == plan.keys else []
     return [(*k, *parts, s) for k, s in zip(keys, tiles.sites.tolist(), strict=True)]

@@ -38,7 +38,7 @@ class RankBlocks(PlacedBlocks):
         self._cluster = cluster
         self._lease = lease
         self._plan = plan
-        self._tiles = plan.program.steps[plan.program.root].tiles
+        self._tiles = plan.program.steps[plan.program.roots[0]].tiles
         self._numbers = once(plan)
         self._keys = tuple(dict.fromkeys(self._numbers.values()))
         self._known: dict[KeyTuple, np.ndarray] | None = None
@@ -115,5 +115,5 @@ class RankBlockProgram(BlockExecutor):
         Raises:
             Error: As `Cluster.call`.
         """
-        lease, measure = self._program.run_on_ranks(inputs, tick, measured=True)
+        (lease,), measure = self._program.run_on_ranks(inputs, tick)
         return RankBlocks(self._cluster, lease, self._plan), measure

@@ -12,6 +12,7 @@ import numpy as np
 
 from einsql.engine.ranks.framing import Unread, Withdrawn, receive, send
 from einsql.engine.ranks.messages import (
+    Answers,
     Cancel,
     Command,
     Decline,
@@ -62,6 +63,9 @@ class Call:
     """One command.
 
     Attributes:
+        number: The command's number.
+        last: The number of the last command that a cancellation of this one cancels.
+        interrupted: Raises an exception after Ctrl-C.
         stopped: The exception that cancelled the call, or None.
         complete: Whether all ranks have answered, so that the connections are free for a new call.
     """
@@ -74,6 +78,7 @@ class Call:
         tick: Tick | None = None,
         interrupted: Callable[[], None] = lambda: None,
         into: Mapping[int, Sequence[np.ndarray]] | None = None,
+        others: Mapping[int, Call] | None = None,
     ) -> None:
         """Prepares a call.
 
@@ -84,15 +89,17 @@ class Call:
             tick: Callback with the completed fraction, 0 to 1; raises to cancel.
             interrupted: Raises an exception after Ctrl-C.
             into: By rank the target arrays of its answer, see `framing.receive`.
+            others: Other unanswered calls by number; a message may have their answers, too.
         """
+        self.number = self.last = number
+        self.interrupted = interrupted
         self.stopped: BaseException | None = None
         self.complete = False
         self._job = job
-        self._number = number
         self._commands = commands
         self._tick = tick
-        self._interrupted = interrupted
         self._into = into or {}
+        self._others = {} if others is None else others
         self._told: list[int] = []
         self._answers: dict[int, Done | Failed] = {}
         self._fraction = 0.0
@@ -103,11 +110,19 @@ class Call:
         """Whether MPI failed at a rank."""
         return any(isinstance(a, Failed) and a.apart for a in self._answers.values())
 
-    def tell(self, unused: Mapping[int, Unused]) -> None:
+    @property
+    def succeeded(self) -> bool:
+        """Whether all ranks have executed the command."""
+        return len(self._answers) == len(self._commands) and all(
+            isinstance(a, Done) for a in self._answers.values()
+        )
+
+    def tell(self, unused: Mapping[int, Unused], after: int = 0) -> None:
         """Sends the command. After a cancellation the remaining ranks get `Decline` instead.
 
         Args:
             unused: By rank what the driver no longer needs.
+            after: The number of the run on whose success the command depends, or 0.
 
         Raises:
             Gone: A rank has ended.
@@ -115,10 +130,10 @@ class Call:
         # A rank that is told may take the core of this process; rank 0 often has the most to do.
         for rank, command in reversed(list(self._commands.items())):
             released, forgotten = unused[rank]
-            order = Order(self._number, command, released, forgotten)
+            order = Order(self.number, command, released, forgotten, after)
             if not self._goes_on() or not self._send(rank, order):
                 declined = Decline(None, order.together)
-                self._send(rank, Order(self._number, declined, released, forgotten))
+                self._send(rank, Order(self.number, declined, released, forgotten, after))
             self._told.append(rank)
 
     def regroup(self) -> None:
@@ -129,8 +144,38 @@ class Call:
         """
         self._until = time.monotonic() + STUBBORN
         for rank in self._commands:
-            self._send(rank, Regroup(self._number))
+            self._send(rank, Regroup(self.number))
             self._told.append(rank)
+
+    def poll(self) -> bool:
+        """Takes the answers that have arrived; returns whether all ranks have answered.
+
+        Raises:
+            Gone: A rank has ended.
+        """
+        while waiting := self._waiting():
+            if not self._receive(waiting, 0.0):
+                return False
+        return True
+
+    def wait(self) -> None:
+        """Waits until all ranks have answered.
+
+        Raises:
+            Gone: A rank has ended.
+            Stubborn: Some ranks do not answer.
+        """
+        while waiting := self._waiting():
+            received = self._receive(waiting, GLANCE)
+            self._look()
+            # The line of a rank that ends is closed, as a rule; another process may keep it open.
+            if not received and not self._commands.keys().isdisjoint(self._job.ended()):
+                raise Gone
+            if time.monotonic() > self._until:
+                if self.apart:
+                    break
+                raise Stubborn(waiting)
+        self.complete = not waiting
 
     def values(self) -> list[Any]:
         """Waits for all ranks, and returns their answers.
@@ -142,21 +187,18 @@ class Call:
             Gone: A rank has ended.
             Stubborn: Some ranks do not answer.
         """
-        while waiting := [r for r in self._told if r not in self._answers]:
-            answering = self._answering(waiting)
-            for rank in answering:
-                self._take(rank)
-            self._look()
-            # The line of a rank that ends is closed, as a rule; another process may keep it open.
-            if not answering and not self._commands.keys().isdisjoint(self._job.ended()):
-                raise Gone
-            if time.monotonic() > self._until:
-                if self.apart:
-                    break
-                raise Stubborn(waiting)
-        self.complete = not waiting
+        self.wait()
         if self.stopped is not None:
             raise self.stopped
+        return self.answers()
+
+    def answers(self) -> list[Any]:
+        """Returns the answers of the ranks, which have all answered.
+
+        Raises:
+            Error: The command failed; if several ranks failed, the error of the first rank.
+            InterruptedError: The command was cancelled.
+        """
         answers = [self._answers[r] for r in self._commands if r in self._answers]
         failures = [a for a in answers if isinstance(a, Failed)]
         for failure in failures:
@@ -168,13 +210,19 @@ class Call:
 
     # ---- messages
 
-    def _answering(self, waiting: Sequence[int]) -> list[int]:
-        """Waits up to `GLANCE`; returns the ranks that have sent a message, or have ended."""
+    def _waiting(self) -> list[int]:
+        return [r for r in self._told if r not in self._answers]
+
+    def _receive(self, waiting: Sequence[int], seconds: float) -> bool:
+        """Takes the messages that arrive within some seconds; returns whether any did."""
         poll = select.poll()
         lines = {self._job.ranks[r].line.fileno(): r for r in waiting}
         for line in lines:
             poll.register(line, select.POLLIN)
-        return [lines[line] for line, _ in poll.poll(GLANCE * 1000)]
+        ready = poll.poll(seconds * 1000)
+        for line, _ in ready:
+            self._take(lines[line])
+        return bool(ready)
 
     def _send(self, rank: int, message: object) -> bool:
         line = self._job.ranks[rank].line
@@ -187,7 +235,7 @@ class Call:
         except Exception as error:  # pickling failed, so no byte was sent
             if self.stopped is not None:
                 raise
-            self._stop(error)
+            self.stop(error)
             return False
 
     def _take(self, rank: int) -> None:
@@ -195,8 +243,10 @@ class Call:
             message = receive(self._job.ranks[rank].line, self._look, self._into.get(rank, ()))
         except Withdrawn:
             return
-        except Unread as unread:
-            message = Failed(unread.number, unread.reason)
+        except Unread as unread:  # it may have the answers to several commands
+            numbers = [n for n in self._others if n > unread.number]
+            failures = (Failed(n, unread.reason) for n in (unread.number, *numbers))
+            message = Answers(unread.number, tuple(failures))
         except (EOFError, OSError):
             raise Gone from None
         if isinstance(message, Fallen):
@@ -204,10 +254,19 @@ class Call:
             raise Gone
         if isinstance(message, Progress):
             self._fraction = message.fraction
-        elif message.number == self._number:
-            self._answers[rank] = message
-            if self.apart:
-                self._until = min(self._until, time.monotonic() + APART)
+        else:
+            for answer in message.answers if isinstance(message, Answers) else (message,):
+                call = self._others.get(answer.number)
+                if answer.number == self.number:
+                    self.answered(rank, answer)
+                elif call is not None:
+                    call.answered(rank, answer)
+
+    def answered(self, rank: int, answer: Done | Failed) -> None:
+        """Records the answer of a rank."""
+        self._answers[rank] = answer
+        if self.apart:
+            self._until = min(self._until, time.monotonic() + APART)
 
     # ---- cancelling
 
@@ -218,21 +277,22 @@ class Call:
     def _look(self) -> None:
         """Checks for a cancellation, and passes it on to the ranks."""
         try:
-            self._interrupted()
+            self.interrupted()
             if self._tick is not None and self.stopped is None:
                 self._tick(self._fraction)
         except BaseException as error:  # after any error the order of messages must hold
             if self.stopped is None:
-                self._stop(error)
+                self.stop(error)
             else:
                 self._until = 0.0  # a second Ctrl-C: do not wait for the ranks
 
-    def _stop(self, reason: BaseException) -> None:
+    def stop(self, reason: BaseException) -> None:
+        """Cancels the call, and those up to `last`."""
         self.stopped = reason
         self._until = time.monotonic() + STUBBORN
         for rank in self._told:
             with contextlib.suppress(OSError):  # the end of a rank is detected elsewhere
-                send(self._job.ranks[rank].line, Cancel(self._number))
+                send(self._job.ranks[rank].line, Cancel(self.number, self.last))
 
 
 def _error(reason: BaseException) -> Error:

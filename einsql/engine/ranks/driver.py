@@ -5,21 +5,26 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any, Self
 
 import numpy as np
 
 from einsql.core import forks
-from einsql.engine.cancellation import watch
+from einsql.core.big_stack import statement_thread
+from einsql.engine.cancellation import AheadError, watch
+from einsql.engine.ranks.ahead import Ahead, Started
 from einsql.engine.ranks.call import GLANCE, STUBBORN, Call, Gone, Stubborn, Tick, Unused
 from einsql.engine.ranks.framing import send
-from einsql.engine.ranks.groups import Group, Lease
+from einsql.engine.ranks.groups import Group, Lease, Leases
 from einsql.engine.ranks.interrupts import deferred
 from einsql.engine.ranks.messages import Command, Decline, Handle, Hello, Order, Shutdown
 from einsql.engine.ranks.processes import Processes
 from einsql.errors import Error, InterfaceError, OperationalError, RanksLost
+
+Heard = Callable[[list[Any]], None]
+"""Callback with the answer of each rank."""
 
 _AGAIN = (
     "The next statement starts new ranks and sends them the tensors of this process; "
@@ -32,6 +37,8 @@ class Cluster:
 
     Attributes:
         ranks: The number of ranks.
+        ahead: The unanswered runs.
+        movers: Programs that move tiles, by the placements before and after.
     """
 
     def __init__(self, start: Callable[[Callable[[], None]], Processes]) -> None:
@@ -47,14 +54,16 @@ class Cluster:
         """
         self.ranks = 0
         self._start = start
+        self.ahead = Ahead()
+        self.movers: dict[object, object] = {}
         self._users = 0
         self._refusal: Callable[[], Error] | None = None
         self._hearers: list[weakref.WeakMethod[Callable[[RanksLost], None]]] = []
         self._numbers = count(1)
-        self._released: list[Handle] = []
-        self._forgotten: list[int] = []
+        self._tiles, self._plans = Leases(), Leases()
         self._unsent: list[tuple[list[Handle], list[int]]] = []
         self._busy = threading.RLock()
+        self._leading = threading.Lock()
         self._job: Processes | None = None
         self._groups: weakref.WeakSet[Group] = weakref.WeakSet()
         forks.register(self)
@@ -63,7 +72,7 @@ class Cluster:
     def forked(self, refusal: forks.Refusal) -> None:
         """Prepares a forked child, which must not send to the ranks when it exits."""
         self._refusal = refusal
-        self._busy = threading.RLock()
+        self._busy, self._leading = threading.RLock(), threading.Lock()
         if self._job is not None:
             self._end.detach()
 
@@ -96,20 +105,18 @@ class Cluster:
 
     def tiles(self) -> Lease:
         """Returns a new handle for tiles that ranks will create."""
-        return self._lease(self._released)
+        return self._lease(self._tiles)
 
     def plan(self) -> Lease:
         """Returns a new handle for a program."""
-        return self._lease(self._forgotten)
+        return self._lease(self._plans)
 
-    def _lease(self, unused: list[int]) -> Lease:
+    def _lease(self, kind: Leases) -> Lease:
         if self._job is None:
             with self._busy:
                 self._running()
         self._running()  # need not wait for the call of another connection
-        lease = Lease(next(self._numbers), self._group)
-        weakref.finalize(lease, unused.append, lease.number)
-        return lease
+        return kind.new(next(self._numbers), self._group)
 
     def knows(self, lease: Lease) -> bool:
         """Whether the handle was created for the present ranks."""
@@ -153,30 +160,137 @@ class Cluster:
             OperationalError: A rank has ended, and all others with it.
         """
         tick = tick or watch()
-        with self._alone(tick), deferred() as interrupted:
-            job = self._running(interrupted)
-            call = Call(job, next(self._numbers), commands, tick, interrupted, into or {})
-            try:
-                if job.ended():
-                    raise Gone
-                call.tell(self._unused(commands))
-                return call.values()
-            except Gone:
-                raise self._lost(job) from None
-            except Stubborn as stop:
-                who = job.named(stop.ranks)
-                self._abandon(who)
-                raise OperationalError(
-                    f"The statement was cancelled, but {who} did not stop within "
-                    f"{STUBBORN:g} s, so all ranks were ended",
-                    hint=_AGAIN,
-                ) from call.stopped
-            except BaseException:
-                if call.apart and job.ended():
-                    raise self._lost(job) from None  # the MPI failure follows from its end
-                if call.apart or not call.complete:
-                    self._abandon("the ranks")  # the state of the running commands is unknown
-                raise
+        with self._alone(tick):
+            self._hear(all_runs=True)
+            with deferred() as interrupted:
+                job = self._running(interrupted)
+                call = Call(job, next(self._numbers), commands, tick, interrupted, into or {})
+                with self._supervised(job, lambda: call):
+                    if job.ended():
+                        raise Gone
+                    call.tell(self._unused(commands))
+                    return call.values()
+
+    def lead(self) -> bool:
+        """Makes this thread the only one that may start runs ahead; False if another one may."""
+        if not self._leading.acquire(blocking=False):
+            return False
+        self.ahead.owner = statement_thread()
+        return True
+
+    def follow(self) -> None:
+        """Ends what `lead` has begun."""
+        self.finish()
+        self.ahead.reset()
+        self.ahead.owner = 0
+        self._leading.release()
+
+    @property
+    def starts_ahead(self) -> bool:
+        """Whether this thread's runs start before the previous ones are answered."""
+        return self.ahead.allowed and self.ahead.is_own
+
+    def start(self, commands: Mapping[int, Command], tick: Tick, heard: Heard, nbytes: int) -> None:
+        """Sends the command of a run to all ranks without waiting for their answers.
+
+        Args:
+            commands: The command of each rank.
+            tick: Callback with the completed fraction, 0 to 1; raises to cancel.
+            heard: Callback with the answer of each rank; `hear` calls it.
+            nbytes: Bytes of the results.
+
+        Raises:
+            AheadError: See `hear`.
+        """
+        ahead = self.ahead
+        with self._alone(tick):
+            self._hear(at_once=not ahead.is_full)
+            with deferred() as interrupted:
+                job, after = self._running(interrupted), ahead.latest
+                number = next(self._numbers)
+                check = ahead.checked(tick)
+                call = Call(job, number, commands, check, interrupted, None, ahead.calls)
+                ahead.add(Started(call, heard, nbytes))
+                with self._hearing(job):
+                    if job.ended():
+                        raise Gone
+                    call.tell(self._unused(commands), after)
+            if call.stopped is not None:
+                ahead.stopping = call.stopped
+            if call.stopped is not None or ahead.error is not None:
+                self._hear(all_runs=True)
+
+    def hear(self, *, all_runs: bool = False, at_once: bool = False) -> None:
+        """Takes the answers to the runs that this thread's statement has started ahead, in order.
+
+        Args:
+            all_runs: Whether to wait for all runs, not only for the oldest.
+            at_once: Whether to take only answers that have arrived.
+
+        Raises:
+            AheadError: A run failed or was cancelled; it and all later runs have no results.
+        """
+        if self.ahead.is_own and len(self.ahead):
+            with self._alone(watch()):
+                self._hear(all_runs=all_runs, at_once=at_once)
+        elif self.ahead.is_own and self.ahead.error is not None:
+            raise AheadError(self.ahead.error) from None
+
+    def finish(self, reason: BaseException | None = None) -> None:
+        """Waits for all runs that have started ahead, also after an error.
+
+        Args:
+            reason: The exception that cancels them; None to let them end.
+        """
+        self.ahead.stopping = self.ahead.stopping or reason
+        if len(self.ahead):
+            with self._alone(None), suppress(AheadError):
+                self._hear(all_runs=True)
+
+    def _hear(self, *, all_runs: bool = False, at_once: bool = False) -> None:
+        ahead = self.ahead
+        if len(ahead) and self._job is not None:
+            with deferred() as interrupted, self._hearing(self._job):
+                ahead.hear(interrupted, all_runs=all_runs, at_once=at_once)
+        if ahead.error is not None and ahead.is_own:
+            raise AheadError(ahead.error) from None
+
+    @contextmanager
+    def _hearing(self, job: Processes) -> Iterator[None]:
+        """Ends all runs that have started ahead if ranks end."""
+        ahead = self.ahead
+        try:
+            with self._supervised(job, lambda: ahead.oldest):
+                yield
+        except BaseException as error:
+            ahead.drop(error)
+
+    @contextmanager
+    def _supervised(self, job: Processes, call_of: Callable[[], Call]) -> Iterator[None]:
+        """Handles the end of ranks during a call.
+
+        Raises:
+            Error: See `call`.
+        """
+        try:
+            yield
+        except Gone:
+            raise self._lost(job) from None
+        except Stubborn as stop:
+            who = job.named(stop.ranks)
+            self._abandon(who)
+            raise OperationalError(
+                f"The statement was cancelled, but {who} did not stop within "
+                f"{STUBBORN:g} s, so all ranks were ended",
+                hint=_AGAIN,
+            ) from call_of().stopped
+        except BaseException:
+            call = call_of()
+            if call.apart and job.ended():
+                raise self._lost(job) from None  # the MPI failure follows from its end
+            if call.apart or not call.complete:
+                self._abandon("the ranks")  # the state of the running commands is unknown
+            raise
 
     @contextmanager
     def _alone(self, tick: Tick | None) -> Iterator[None]:
@@ -191,8 +305,7 @@ class Cluster:
 
     def _unused(self, ranks: Iterable[int]) -> dict[int, Unused]:
         """Returns the handles that ranks may release with their next message."""
-        released, forgotten = tuple(self._released), tuple(self._forgotten)
-        del self._released[: len(released)], self._forgotten[: len(forgotten)]
+        released, forgotten = self._tiles.unused(), self._plans.unused()
         for tiles, plans in self._unsent:
             tiles.extend(released)
             plans.extend(forgotten)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 
 
@@ -43,3 +44,38 @@ class Lease:
     def __init__(self, number: int, group: Group) -> None:
         self.number = number
         self.group = group
+
+
+class _Watch(weakref.ref[Lease]):
+    """A weak reference to a lease that knows its number."""
+
+    __slots__ = ("number",)
+    number: int
+
+
+class Leases:
+    """The leases of one kind, and the numbers of those that have been collected.
+
+    A collected lease calls no Python code, only `list.append`: an exception of a signal handler
+    that runs there, such as KeyboardInterrupt, would be lost.
+    """
+
+    def __init__(self) -> None:
+        self._watches: dict[int, _Watch] = {}
+        self._ended: list[weakref.ref[Lease]] = []
+
+    def new(self, number: int, group: Group) -> Lease:
+        """Returns a new lease."""
+        lease = Lease(number, group)
+        watch = self._watches[number] = _Watch(lease, self._ended.append)
+        watch.number = number
+        return lease
+
+    def unused(self) -> tuple[int, ...]:
+        """Returns the numbers of the leases that were collected since the last call."""
+        ended = self._ended[:]
+        del self._ended[: len(ended)]
+        numbers = tuple(w.number for w in ended if isinstance(w, _Watch))
+        for number in numbers:
+            del self._watches[number]
+        return numbers

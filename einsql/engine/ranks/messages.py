@@ -117,18 +117,19 @@ Source = Kept | Sent | Read | Slice
 
 @dataclass(frozen=True)
 class Run:
-    """Runs a program over given tensors; the result stays on the ranks.
+    """Runs a program over given tensors; its results stay on the ranks.
 
     Attributes:
         loads: The source of the tiles of each Load, by step number.
-        result: The handle of the result.
+        results: The handle of the tiles of each root.
         measured: Whether the driver needs the measures of each step.
-        together: Whether ranks send each other messages; if so, all of them fail or none.
+        together: Whether all ranks run it, and all of them fail or none: ranks send each other
+            tiles, or later runs depend on it.
     """
 
     plan: int
     loads: Mapping[int, Source]
-    result: Handle
+    results: tuple[Handle, ...]
     measured: bool = True
     together: bool = True
 
@@ -232,15 +233,18 @@ Command = Ship | Run | Fill | Paste | Write | Count | Fetch | Shutdown | Decline
 class Order:
     """A command with its number.
 
-    release: Handles that the driver no longer needs.
+    Attributes:
+        release: Handles that the driver no longer needs.
         forget: Plans that the driver no longer needs.
-        forget: Plans likewise.
+        after: The number of an unanswered run; if it fails, the command is not executed. 0 if the
+            command depends on no other one.
     """
 
     number: int
     command: Command
     release: tuple[Handle, ...] = ()
     forget: tuple[int, ...] = ()
+    after: int = 0
 
     @property
     def together(self) -> bool:
@@ -250,9 +254,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Cancel:
-    """Cancels the command of this number."""
+    """Cancels the commands with the numbers from `number` to `last`."""
 
     number: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -302,3 +307,11 @@ class Failed:
     error: BaseException | None
     cancelled: bool = False
     apart: bool = False
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers to several commands, oldest first."""
+
+    number: int
+    answers: tuple[Done | Failed, ...]

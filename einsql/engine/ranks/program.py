@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from weakref import ReferenceType, ref
 
@@ -18,29 +18,38 @@ from einsql.engine.ranks.call import Tick
 from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.groups import Lease
 from einsql.engine.ranks.messages import Change, Command, Kept, Run, Sent, Ship, Slice, Source
-from einsql.engine.ranks.shipping import covers, detached, is_joint, working
-from einsql.engine.ranks.storage import Holders, count, fetch, reads, renamed_terms
-from einsql.engine.ranks.versions import Version, Versions
-from einsql.engine.ranks.windows import (
-    CacheableFields,
-    Windows,
-    cacheable_tiles,
-    tiles_of_whole,
+from einsql.engine.ranks.shipping import (
+    Distribution,
+    detached,
+    distribution_of,
+    is_joint,
+    is_light,
+    working,
 )
-from einsql.engine.spmd_executor import combined_measure, is_small, sliced
+from einsql.engine.ranks.storage import count, fetch, reads, renamed_terms
+from einsql.engine.ranks.versions import VersionedFields
+from einsql.engine.ranks.windows import CacheableFields, Windows, cacheable_tiles, tiles_of_whole
+from einsql.engine.spmd_executor import combined_measure, sliced
 from einsql.engine.step import Arrays, GraphExecutor, Measure
-from einsql.errors import OperationalError, RanksLost
+from einsql.errors import RanksLost
 from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import Tiles, ranks_of
 from einsql.ir.spmd.program import Exchange, Load, Program
-from einsql.storage.fields import LocalFields, PlacedFields, Term, WindowFields, count_keys
+from einsql.storage.fields import LocalFields, Term, WindowFields, count_keys
 from einsql.storage.files import FileFields
 
 Keep = Callable[[str, Arrays, "RankFields"], None]
 """Callback for an input that ranks cache: its name, its fields, and its fields on the ranks."""
 
 
-class RankFields(PlacedFields):
+_MOVED = "#"
+"""The input of a program that moves tiles."""
+
+MOST_MOVERS = 64
+"""Greatest number of programs that move tiles which a session keeps for the next step of a loop."""
+
+
+class RankFields(VersionedFields):
     """Fields of a relation whose tiles are on ranks; reading a field fetches it."""
 
     def __init__(
@@ -66,17 +75,11 @@ class RankFields(PlacedFields):
             origin: The same arrays in this process, or None.
             title: The tensor's name, for messages.
         """
-        self.cluster = cluster
-        self.lease = lease
-        self.schema = schema
-        self.tiles = tiles
-        self.sites = sites
-        self.names = names or {f.name: f.name for f in schema.fields}
+        super().__init__(cluster, lease, schema, tiles, sites, names)
         self.origin = origin
         self.title = title
         self.small: Mapping[str, np.ndarray] = {}
         self._known: dict[str, ReferenceType[np.ndarray]] = {}
-        self._versions = Versions(Version(tiles, sites, lease, self.names))
 
     def __getitem__(self, name: str) -> np.ndarray:
         if self.origin is not None:
@@ -89,11 +92,14 @@ class RankFields(PlacedFields):
         return array
 
     def learn(self, tiles: Held) -> None:
-        """Caches small tiles that came with the answer.
+        """Records that the tiles exist, and caches small ones that came with the answer.
 
         Args:
-            tiles: One copy, by the names of the fields in this process.
+            tiles: One copy, by the names of the fields in this process; empty for large tiles.
         """
+        self.known()
+        if not tiles:
+            return
         bounds = self._whole()
         arrays: dict[str, np.ndarray] = {}
         for n, part in tiles.items():
@@ -131,12 +137,18 @@ class RankFields(PlacedFields):
         """
         if self.tiles.equals(replace(tiles, layout=self.tiles.layout)):
             return self
-        source = Input("#", self.schema)
-        absent = np.full((len(tiles.sites), 2), -1)
-        steps = Load(source, self.tiles), Exchange((0,), absent, tiles, ())
-        program = Program(self.sites, steps, 1)
-        mover = RankProgram(self.cluster, program, "never", lambda *_: None)
-        (fields,) = mover.run({source.name: self}, tick)
+        places = ((t.sites.tobytes(), t.boxes.tobytes(), t.copies) for t in (self.tiles, tiles))
+        key = self.schema, self.sites, *places
+        mover = self.cluster.movers.get(key)
+        if not isinstance(mover, RankProgram):
+            absent = np.full((len(tiles.sites), 2), -1)
+            load = Load(Input(_MOVED, self.schema), self.tiles)
+            program = Program(self.sites, (load, Exchange((0,), absent, tiles, ())), (1,))
+            mover = RankProgram(self.cluster, program, "never", lambda *_: None)
+            if len(self.cluster.movers) >= MOST_MOVERS:
+                self.cluster.movers.clear()
+            self.cluster.movers[key] = mover
+        (fields,) = mover.run({_MOVED: self}, tick)
         return fields
 
     def rekeyed(self, schema: Schema) -> RankFields:
@@ -190,53 +202,9 @@ class RankFields(PlacedFields):
         """Returns a part of the relation without moving data; see `Fields.window`."""
         return WindowFields(self, at, axes)
 
-    def version(self, tiles: Tiles, sites: int) -> Kept | None:
-        """Returns the handle of exactly these tiles, or None if the present ranks do not have them.
-
-        Args:
-            tiles: The sites and boxes.
-            sites: The number of sites; sites are distributed over the ranks, so it sets the
-                rank of each site.
-        """
-        return self._versions.kept(tiles, sites, self.cluster.knows)
-
-    def add(self, tiles: Tiles, sites: int, lease: Lease) -> None:
-        """Registers that ranks also have the relation in other tiles, under its own field names."""
-        self._versions.add(Version(tiles, sites, lease, {name: name for name in self.names}))
-
-    def trim(self) -> None:
-        """Releases tiles if ranks have too many; see `Versions.trim`."""
-        self._versions.trim()
-
-    def holders(self) -> Holders:
-        """Returns the holders of one copy, combined from several copies after ranks ended.
-
-        Raises:
-            OperationalError: Some tiles are lost.
-        """
-        for n, version in enumerate(self._versions):
-            tiles, now = version.tiles, np.array(version.lease.group.now)
-            ranks = now[ranks_of(tiles.sites, version.sites, len(now))]
-            there = (ranks >= 0).reshape(tiles.copies, -1)
-            if there.any(axis=0).all() and (n == 0 or covers(tiles, self.schema)):
-                numbers = there.argmax(axis=0) * tiles.once + np.arange(tiles.once)
-                return Holders(
-                    handle=version.lease.number,
-                    names=version.names,
-                    numbers=numbers,
-                    ranks=ranks[numbers],
-                    boxes=tiles.boxes[numbers],
-                )
-        what = f'The tensor "{self.title}"' if self.title else "The result"
-        raise OperationalError(
-            f"{what} was lost with {self.lease.group.reason}",
-            hint=f"CREATE OR REPLACE TENSOR {self.title} AS … creates it again."
-            if self.title
-            else "Run its statement again.",
-        )
-
     def count(self, *terms: Term) -> int:
         """Counts the keys that satisfy all terms, on the ranks."""
+        self.settle()
         if self.small:
             return count_keys(self.small, terms)
         while True:
@@ -250,6 +218,7 @@ class RankFields(PlacedFields):
         Raises:
             Error: See `Cluster.call`.
         """
+        self.settle()
         if self.small:
             at = slices(box, [0] * len(box))
             return LocalFields({name: self.small[name][at].copy() for name in names})
@@ -279,20 +248,37 @@ class RankFields(PlacedFields):
 
 
 @dataclass(frozen=True, slots=True)
-class _Distribution:
-    """The distribution of a stored tensor's tiles over the ranks.
+class _Then:
+    """Callbacks for the inputs of a run.
 
     Attributes:
-        numbers: For each rank the numbers of its tiles.
-        covers: Whether one copy of all tiles is the tensor, each key once.
+        sent: After the commands are sent; the next message may release tiles that the run reads.
+        done: After the success of the run.
     """
 
-    numbers: list[list[int]]
-    covers: bool
+    sent: list[Callable[[], None]] = field(default_factory=list)
+    done: list[Callable[[], None]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedRun:
+    """The commands of a run.
+
+    Attributes:
+        results: The handle of the tiles of each root.
+        commands: The command of each rank.
+        then: Callbacks.
+        ahead: Whether the run starts before the previous ones are answered.
+    """
+
+    results: list[Lease]
+    commands: dict[int, Command]
+    then: _Then
+    ahead: bool
 
 
 class RankProgram(GraphExecutor):
-    """A program and the ranks that run it; the result stays on the ranks."""
+    """A program and the ranks that run it; its results stay on the ranks."""
 
     def __init__(self, cluster: Cluster, program: Program, jit: str, keep: Keep) -> None:
         """Prepares the program; the first run ships it to the ranks.
@@ -304,47 +290,69 @@ class RankProgram(GraphExecutor):
             keep: Callback for each input whose tiles the ranks cache.
         """
         self.program = program
-        self.schema = program.relation(program.root).schema
+        self.schemas = [program.relation(root).schema for root in program.roots]
         self._cluster = cluster
         self._jit = jit
         self._keep = keep
         self._plan: Lease | None = None
-        self._distributions: dict[tuple[int, int], _Distribution] = {}
+        self._distributions: dict[tuple[int, int], Distribution] = {}
         self._together = is_joint(program)
-        self._working: Callable[[int], Sequence[int]] = range
-        if not self._together:
-            self._working = cache(partial(working, program))
+        self._working = range if self._together else cache(partial(working, program))
         self._loads = {n: s for n, s in enumerate(program.steps) if isinstance(s, Load)}
         self._windows = Windows()
 
     def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[RankFields]:
-        """Runs every step; the result stays on the ranks.
+        """Runs every step; the results stay on the ranks.
 
         Raises:
             Error: See `Cluster.call`.
         """
-        return self._run(inputs, tick, measured=False)[0]
+        run = self._prepared(inputs, tick, measured=False)
+        results = self._results(run.results)
+        if not run.ahead:
+            _learn(results, self._ran(run, tick))
+            return results
+
+        def hear(measures: Sequence[Measure]) -> None:
+            _call(run.then.done)
+            _learn(results, combined_measure(measures))
+
+        for fields in results:
+            fields.pending = True
+        nbytes = sum(s.size * sum(f.dtype.numpy.itemsize for f in s.fields) for s in self.schemas)
+        self._cluster.start(run.commands, tick, hear, nbytes)
+        _call(run.then.sent)
+        return results
 
     def measured(
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Sequence[RankFields], Measure]:
         """Runs every step like `run`, and measures every step and site."""
-        return self._run(inputs, tick, measured=True)
+        run = self._prepared(inputs, tick, measured=True)
+        results, measure = self._results(run.results), self._ran(run, tick)
+        _learn(results, measure)
+        return results, measure
 
-    def _run(
-        self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
-    ) -> tuple[Sequence[RankFields], Measure]:
-        result, measure = self.run_on_ranks(inputs, tick, measured=measured)
-        tiles = self.program.steps[self.program.root].tiles
-        fields = RankFields(self._cluster, result, self.schema, tiles, self.program.sites)
-        if measure.tiles and is_small(self.program):
-            fields.learn(measure.tiles)
-        return (fields,), measure
+    def run_on_ranks(self, inputs: Mapping[str, Arrays], tick: Tick) -> tuple[list[Lease], Measure]:
+        """Runs the program; returns the handle of each root's tiles and the measures.
 
-    def run_on_ranks(
+        Raises:
+            Error: See `Cluster.call`.
+        """
+        run = self._prepared(inputs, tick, measured=True)
+        return run.results, self._ran(run, tick)
+
+    def _results(self, leases: Sequence[Lease]) -> list[RankFields]:
+        placed = self.program
+        return [
+            RankFields(self._cluster, lease, schema, placed.steps[root].tiles, placed.sites)
+            for lease, schema, root in zip(leases, self.schemas, placed.roots, strict=True)
+        ]
+
+    def _prepared(
         self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
-    ) -> tuple[Lease, Measure]:
-        """Runs the program; returns the handle of the result's tiles and the measures.
+    ) -> _PreparedRun:
+        """Returns the commands of a run.
 
         Args:
             inputs: The inputs by name.
@@ -354,30 +362,39 @@ class RankProgram(GraphExecutor):
         Raises:
             Error: See `Cluster.call`.
         """
-        cluster = self._cluster
+        cluster, repeated = self._cluster, True
         if self._plan is None or not cluster.knows(self._plan):
             plan = cluster.plan()
             cluster.all(Ship(plan.number, detached(self.program), self._jit), tick)
-            self._plan = plan
+            self._plan, repeated = plan, False
         loads: dict[int, dict[int, Source]] = {r: {} for r in range(cluster.ranks)}
-        kept: list[Callable[[], None]] = []
+        then = _Then()
         for n, step in self._loads.items():
             fields = inputs[step.source.name]
-            for rank, source in enumerate(self._sources(step, fields, kept, tick)):
+            for rank, source in enumerate(self._sources(step, fields, then, tick)):
                 loads[rank][n] = source
-        result = cluster.tiles()
+        results = [cluster.tiles() for _ in self.program.roots]
+        numbers = tuple(lease.number for lease in results)
+        ahead = repeated and not measured and cluster.starts_ahead and is_light(loads)
+        together = self._together or ahead  # a run that starts ahead fails on all ranks or on none
         runs: dict[int, Command] = {
-            r: Run(self._plan.number, loads[r], result.number, measured, self._together)
-            for r in (range if measured else self._working)(cluster.ranks)
+            r: Run(self._plan.number, loads[r], numbers, measured, together)
+            for r in (range if measured or ahead else self._working)(cluster.ranks)
         }
-        measures = cluster.call(runs, tick)
-        for done in kept:
-            done()
-        return result, combined_measure(measures)
+        return _PreparedRun(results, runs, then, ahead)
 
-    def _sources(
-        self, step: Load, fields: Arrays, kept: list[Callable[[], None]], tick: Tick
-    ) -> Sequence[Source]:
+    def _ran(self, run: _PreparedRun, tick: Tick) -> Measure:
+        """Runs the program and returns the measures.
+
+        Raises:
+            Error: See `Cluster.call`.
+        """
+        measures = self._cluster.call(run.commands, tick)
+        _call(run.then.sent)
+        _call(run.then.done)
+        return combined_measure(measures)
+
+    def _sources(self, step: Load, fields: Arrays, then: _Then, tick: Tick) -> Sequence[Source]:
         """Returns the source of each rank's tiles of an input."""
         part = fields if isinstance(fields, WindowFields) else None
         whole = fields if part is None else part.whole
@@ -387,18 +404,16 @@ class RankProgram(GraphExecutor):
             return reads(self._cluster, file, whole.name, tiles, self.program.sites)
         if isinstance(whole, CacheableFields):
             if part is None:
-                return self._placed(step, whole.stored, kept, tick)
+                return self._placed(step, whole.stored, then, tick)
             cut = cacheable_tiles(part, whole.schema, step.tiles, lambda _: False)
             if cut is not None:
                 load = Load(Input(whole.name, whole.schema), cut.tiles)
-                return [Slice(s, cut.at) for s in self._placed(load, whole.stored, kept, tick)]
+                return [Slice(s, cut.at) for s in self._placed(load, whole.stored, then, tick)]
         elif part is not None and isinstance(whole, RankFields):
-            return self._part(step, part, whole, kept, tick)
-        return self._placed(step, fields, kept, tick)
+            return self._part(step, part, whole, then, tick)
+        return self._placed(step, fields, then, tick)
 
-    def _placed(
-        self, step: Load, fields: Arrays, kept: list[Callable[[], None]], tick: Tick
-    ) -> Sequence[Kept | Sent]:
+    def _placed(self, step: Load, fields: Arrays, then: _Then, tick: Tick) -> Sequence[Kept | Sent]:
         """Returns the source of each rank's tiles of an input on ranks or in this process."""
         cluster, tiles = self._cluster, step.tiles
         on_ranks = fields if isinstance(fields, RankFields) and fields.cluster is cluster else None
@@ -409,29 +424,28 @@ class RankProgram(GraphExecutor):
             alive = on_ranks.origin is None and cluster.knows(on_ranks.lease)
             if alive and on_ranks.sites == self.program.sites:
                 moved = on_ranks.moved(tiles, tick)
-                on_ranks.add(tiles, on_ranks.sites, moved.lease)
-                kept.append(on_ranks.trim)
+                moved.when_known(partial(on_ranks.add, tiles, on_ranks.sites, moved.lease))
+                then.sent.append(on_ranks.trim)
                 return [Kept(moved.lease.number, moved.names)] * cluster.ranks
         lease = cluster.tiles()
         if on_ranks is not None:
-            kept.append(partial(on_ranks.add, tiles, self.program.sites, lease))
+            then.done.append(partial(on_ranks.add, tiles, self.program.sites, lease))
         elif self._distribution(step).covers:
             placement = RankFields(
                 cluster, lease, step.source.schema, tiles, self.program.sites, origin=fields
             )
-            kept.append(partial(self._keep, step.source.name, fields, placement))
+            then.done.append(partial(self._keep, step.source.name, fields, placement))
         return [
             Sent(sliced(step, fields, n), lease.number) for n in self._distribution(step).numbers
         ]
 
-    def _distribution(self, step: Load) -> _Distribution:
+    def _distribution(self, step: Load) -> Distribution:
         """Returns the distribution of tiles over ranks, cached for each step of the program."""
-        ranks, tiles = self._cluster.ranks, step.tiles
+        ranks = self._cluster.ranks
         distribution = self._distributions.get((id(step), ranks))
         if distribution is None:
-            rank = ranks_of(tiles.sites, self.program.sites, ranks)
-            numbers = [np.flatnonzero(rank == r).tolist() for r in range(ranks)]
-            distribution = _Distribution(numbers, covers(tiles, step.source.schema))
+            schema = step.source.schema
+            distribution = distribution_of(step.tiles, schema, self.program.sites, ranks)
             if any(step is s for s in self._loads.values()):
                 self._distributions[id(step), ranks] = distribution
         return distribution
@@ -441,7 +455,7 @@ class RankProgram(GraphExecutor):
         step: Load,
         part: WindowFields,
         tensor: RankFields,
-        kept: list[Callable[[], None]],
+        then: _Then,
         tick: Tick,
     ) -> Sequence[Source]:
         """Returns the source of each rank's tiles of a part of an input on ranks."""
@@ -454,16 +468,28 @@ class RankProgram(GraphExecutor):
         cut = self._windows.of(part, tensor.schema, step.tiles, is_kept) if there else None
         if cut is not None:
             load = Load(Input(step.source.name, tensor.schema), cut.tiles)
-            sources = self._placed(load, tensor, kept, tick)
+            sources = self._placed(load, tensor, then, tick)
             if isinstance(sources[0], Kept):  # the same for all ranks
                 return [Slice(sources[0], cut.at)] * cluster.ranks
             return [Slice(s, cut.at) for s in sources]
         if there and tensor.origin is None and cluster.knows(tensor.lease):
             moved = tensor.moved(tiles_of_whole(part, tensor.schema, step.tiles), tick)
-            kept.append(partial(_forget, moved.lease))  # the ranks have it until the end of the run
+            then.sent.append(partial(_forget, moved.lease))
             return [Kept(moved.lease.number, moved.names)] * cluster.ranks
         arrays = {name: part[name] for name in part}
         return [Sent(sliced(step, arrays, n), None) for n in self._distribution(step).numbers]
+
+
+def _call(functions: Sequence[Callable[[], None]]) -> None:
+    """Calls functions in their order."""
+    for function in functions:
+        function()
+
+
+def _learn(results: Sequence[RankFields], measure: Measure) -> None:
+    """Records that results exist on the ranks."""
+    for fields, tiles in zip(results, measure.tiles, strict=True):
+        fields.learn(tiles)
 
 
 def _forget(lease: Lease) -> None:

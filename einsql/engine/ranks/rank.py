@@ -32,6 +32,7 @@ from einsql.engine.mpi_transport import (
 from einsql.engine.ranks import leftovers
 from einsql.engine.ranks.framing import Unread, Withdrawn, receive, send
 from einsql.engine.ranks.messages import (
+    Answers,
     Cancel,
     Command,
     Decline,
@@ -70,6 +71,12 @@ PATIENCE = 5.0
 SHARE = 16
 """Divisor of the free memory: all ranks together may use one such part for future results."""
 
+WAITING = 8
+"""Number of orders from which answers are held back: the driver is far ahead of the ranks."""
+
+TOGETHER = 0.1
+"""Greatest number of seconds for which an answer is held back, if the run calls its tick."""
+
 _REPORTS = 0.2
 """Seconds between two reports of progress."""
 
@@ -99,7 +106,10 @@ class Rank:
         self._held = TileStore()
         self._programs: dict[int, SiteProgram] = {}
         self._orders: queue.SimpleQueue[Order | Regroup | None] = queue.SimpleQueue()
-        self._cancelled = -1
+        self._cancelled = range(0)
+        self._failed_run = -1
+        self._held_back: list[Done | Failed] = []
+        self._held_since = 0.0
         self._gone = False
         self._reported = 0.0
 
@@ -117,7 +127,7 @@ class Rank:
                 self._programs.pop(plan, None)
             if isinstance(order.command, Shutdown):
                 return
-            self._reply(order.number, self._obey(order))
+            self._reply(order, self._obey(order))
 
     def _listen(self) -> None:
         try:
@@ -147,7 +157,7 @@ class Rank:
         except Unread as unread:
             message = Order(unread.number, Decline(unread.reason, unread.together))
         if isinstance(message, Cancel):
-            self._cancelled = message.number
+            self._cancelled = range(message.number, message.last + 1)
             return True
         if isinstance(message, Regroup):
             # This ends every wait of the other thread, on all ranks.
@@ -159,9 +169,19 @@ class Rank:
         with contextlib.suppress(OSError):  # the other thread detects the closed connection
             send(self._connection, message)
 
-    def _reply(self, number: int, answer: Done | Failed) -> None:
-        """Answers an order; answers with a failure if it was cancelled or memory is short."""
-        stops = self._stops(number)
+    def _reply(self, order: Order, answer: Done | Failed) -> None:
+        """Answers an order; answers with a failure if it was cancelled or memory is short.
+
+        The answers to runs are sent together while many more runs wait.
+        """
+        number, stops = order.number, self._stops(order.number)
+        if order.after and isinstance(answer, Done) and self._orders.qsize() >= WAITING:
+            if not self._held_back:
+                self._held_since = time.monotonic()
+            self._held_back.append(answer)
+            self._flush(TOGETHER)
+            return
+        self._flush(0.0)
         try:
             if not send(self._connection, answer, lambda: not stops()):
                 self._answer(Failed(number, None, True))
@@ -169,6 +189,17 @@ class Rank:
             self._gone = True
         except Exception as error:
             self._answer(self._failed(number, error))
+
+    def _flush(self, seconds: float) -> None:
+        """Sends the answers that have been held back for some seconds."""
+        if self._held_back and time.monotonic() - self._held_since >= seconds:
+            answers = tuple(self._held_back)
+            self._held_back.clear()
+            try:
+                self._answer(Answers(answers[0].number, answers))
+            except Exception as error:  # memory is short
+                for answer in answers:
+                    self._answer(self._failed(answer.number, error))
 
     def _regroup(self, order: Regroup) -> None:
         from mpi4py import MPI
@@ -181,8 +212,14 @@ class Rank:
 
     def _obey(self, order: Order) -> Done | Failed:
         command = order.command
+        if order.after and order.after == self._failed_run:
+            self._failed_run = order.number  # on all ranks: a run fails on all or on none
+            return Failed(order.number, None, True)
         if order.together or (isinstance(command, Decline) and command.together):
-            return self._run_with_all(order.number, command)
+            answer = self._run_with_all(order.number, command)
+            if isinstance(answer, Failed):
+                self._failed_run = order.number
+            return answer
         try:
             if isinstance(command, Decline):
                 return self._declined(order.number, command)
@@ -212,7 +249,7 @@ class Rank:
             program = self._programs[command.plan]
             transport = RankTransport(self._comm, program.sites, stops)
             with enough_memory, Ignored(), Statement():
-                tiles, measure = self._run(command, program, transport, self._tick(number, stops))
+                results, measure = self._run(command, program, transport, self._tick(number, stops))
             if command.together:
                 transport.agree(CANCELLED if stops() else READY)
             else:
@@ -223,7 +260,8 @@ class Rank:
             cancelled = isinstance(error, InterruptedError)
             answer = Failed(number, None, True) if cancelled else self._failed(number, error)
             return self._withdraw(transport, answer) if command.together else answer
-        self._held[command.result] = compact(tiles)
+        for handle, tiles in zip(command.results, results, strict=True):
+            self._held[handle] = compact(tiles)
         if not command.measured:
             measure = Measure(tiles=measure.tiles)
         return Done(number, measure)
@@ -247,7 +285,7 @@ class Rank:
         program: SiteProgram,
         transport: RankTransport,
         tick: Callable[[float], None],
-    ) -> tuple[Held, Measure]:
+    ) -> tuple[list[Held], Measure]:
         loaded = 0
 
         def load(number: int, _: Load, tiles: Sequence[int]) -> Held:
@@ -263,9 +301,9 @@ class Rank:
                 return tiles_read
             return self._tiles(source, tiles)
 
-        tiles_made, measure = program.execute(transport, load, tick)
+        results, measure = program.execute(transport, load, tick)
         measure.read = loaded
-        return tiles_made, measure
+        return results, measure
 
     def _tiles(self, source: Kept | Sent, tiles: Sequence[int]) -> Held:
         """Returns tiles that are stored here, or came with the message."""
@@ -285,7 +323,7 @@ class Rank:
         return _failed(number, error, self._comm.rank)
 
     def _stops(self, number: int) -> Callable[[], bool]:
-        return lambda: self._gone or self._cancelled == number
+        return lambda: self._gone or number in self._cancelled
 
     def _proceed(self, stops: Callable[[], bool]) -> None:
         if stops():
@@ -294,6 +332,7 @@ class Rank:
     def _tick(self, number: int, stops: Callable[[], bool]) -> Callable[[float], None]:
         def tick(fraction: float) -> None:
             self._proceed(stops)
+            self._flush(TOGETHER)
             now = time.monotonic()
             if self._comm.rank == 0 and now - self._reported > _REPORTS:
                 self._reported = now

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from einsql.core.boxes import common, volumes
 from einsql.core.schema import Schema
+from einsql.engine.ranks.messages import Sent, Slice, Source
+from einsql.engine.ranks.tile_store import nbytes
+from einsql.engine.spmd_executor import ALONG
 from einsql.ir.einsum.graph import Input, Operand
 from einsql.ir.layout import Tiles, ranks_of
 from einsql.ir.spmd.program import Complete, Exchange, Local, Program, Step
@@ -44,6 +47,33 @@ def working(program: Program, ranks: int) -> Sequence[int]:
     """Returns the ranks with tiles of any step, and rank 0, which tells the progress."""
     sites = np.concatenate([s.tiles.sites for s in program.steps])
     return sorted({0, *ranks_of(sites, program.sites, ranks).tolist()})
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """The distribution of a stored tensor's tiles over the ranks.
+
+    Attributes:
+        numbers: For each rank the numbers of its tiles.
+        covers: Whether one copy of all tiles is the tensor, each key once.
+    """
+
+    numbers: list[list[int]]
+    covers: bool
+
+
+def distribution_of(tiles: Tiles, schema: Schema, sites: int, ranks: int) -> Distribution:
+    """Returns the distribution of tiles over ranks."""
+    rank = ranks_of(tiles.sites, sites, ranks)
+    numbers = [np.flatnonzero(rank == r).tolist() for r in range(ranks)]
+    return Distribution(numbers, covers(tiles, schema))
+
+
+def is_light(loads: Mapping[int, Mapping[int, Source]]) -> bool:
+    """Whether the messages with the inputs of a run, by rank and step, are short."""
+    sources = (s for own in loads.values() for s in own.values())
+    parts = (s.source if isinstance(s, Slice) else s for s in sources)
+    return sum(nbytes(s.tiles) for s in parts if isinstance(s, Sent)) <= ALONG
 
 
 def covers(tiles: Tiles, schema: Schema) -> bool:

@@ -225,6 +225,7 @@ class Shell:
         """Runs a loop; prints a table on a terminal at the end, other output after each step."""
         arrivals, cursor = Arrivals(), self.connection.cursor()
         self.connection.stepped = arrivals.put
+        self.connection.context.progress.report_reads = False
         is_table = self.output.is_terminal and self.settings.mode in GROWING
         above = partial(arrivals.lines, colours.depth(sys.stderr)) if is_table else list
         prints = None if is_table else partial(self._print_arriving, arrivals)
@@ -235,6 +236,7 @@ class Shell:
                 self._worker.run(self.connection, work, progress, above, prints)
         finally:
             self.connection.stepped = None
+            self.connection.context.progress.report_reads = True
             self.latest = cursor if cursor.description is not None else None
             if cursor.description is not None and (is_table or not arrivals.columns):
                 columns, rows = columns_of(cursor.description), cursor.fetchall()

@@ -494,6 +494,7 @@ def transform(root: Node, visit: Callable[[EinSum], Node]) -> Node:
     return bottom_up(root, children, over)
 
 
-def consumers(root: Node) -> dict[int, int]:
-    """The number of operands that read each node, by id; the root counts one additional reader."""
-    return Counter([id(root), *(id(c) for node in walk(root) for c in children(node))])
+def consumers(*roots: Node) -> dict[int, int]:
+    """The number of operands that read each node, by id; a root counts one additional reader."""
+    read = (id(c) for node in walk(*roots) for c in children(node))
+    return Counter([*map(id, roots), *read])

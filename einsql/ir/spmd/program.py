@@ -7,10 +7,11 @@ so all sites run the same program.
 
 Plans of the implementation algebra (`einsql.ir.ia`) become SPMD programs by
 `einsql.optimizer.lowering`. Placement emits the program of a graph over elements at once, because
-that takes less time; the program of its plan in the algebra has the same cells and sends the same
-bytes. Programs are costed and run, but never rewritten. Their tiles are boxes of keys. So tiles
-may overlap, as the halo of a window does, and a step moves all fields of a relation together. A
-block under a key is a tile with one key along each leading axis.
+that takes less time; the program of its plan in the algebra has the same cells. It sends the same
+bytes, or more where an exchange takes tiles from several versions of a relation. Programs are
+costed and run, but never rewritten. Their tiles are boxes of keys. So tiles may overlap, as the
+halo of a window does, and a step moves all fields of a relation together. A block under a key is a
+tile with one key along each leading axis.
 """
 
 from __future__ import annotations
@@ -206,17 +207,17 @@ class FusedSteps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """Steps in order; the last relation is the result.
+    """Steps in order; some of their relations are results.
 
     Attributes:
         sites: The number of sites.
-        root: The step that produces the result's tiles.
+        roots: For each root of the graph the step that produces its tiles.
         together: Groups of fused local steps; the groups are disjoint.
     """
 
     sites: int
     steps: tuple[Step, ...]
-    root: int
+    roots: tuple[int, ...]
     together: tuple[FusedSteps, ...] = ()
 
     @property
@@ -245,7 +246,7 @@ class Program:
         )
 
     def released(self, within: Mapping[int, int] | None = None) -> list[list[int]]:
-        """For each step the steps whose tiles it is the last to read, except the result's.
+        """For each step the steps whose tiles it is the last to read, except the results'.
 
         Args:
             within: The reader of each step that runs cell by cell within its reader.
@@ -262,7 +263,7 @@ class Program:
                 last[source] = max(last[source], run[n])
         freed: list[list[int]] = [[] for _ in self.steps]
         for source, n in enumerate(last):
-            if source != self.root:
+            if source not in self.roots:
                 freed[n].append(source)
         return freed
 

@@ -86,7 +86,7 @@ class Decomposition:
 
 
 def decompose(
-    root: Node,
+    *roots: Node,
     sites: int,
     strategy: str = "eindecomp",
     objective: Objective = FLOATS,
@@ -96,7 +96,7 @@ def decompose(
     """Cuts every operation of a graph.
 
     Args:
-        root: The graph.
+        roots: The roots of the graph.
         sites: p, the number of sites.
         strategy: A name in STRATEGIES; `data` takes a label, `data:batch`. If it does not
             apply, `eindecomp` cuts.
@@ -109,7 +109,8 @@ def decompose(
         OperationalError: Optimality was requested and not proven in time, or an operation
             takes more memory than the objective allows.
     """
-    return cut_problem(problem_of(root, sites, disabled), sites, strategy, objective, pins)
+    problem = problem_of(*roots, sites=sites, disabled=disabled)
+    return cut_problem(problem, sites, strategy, objective, pins)
 
 
 def cut_problem(

@@ -142,7 +142,7 @@ class Problem:
         return pairs
 
 
-def problem_of(root: Node, sites: int = MANY, disabled: frozenset[str] = frozenset()) -> Problem:
+def problem_of(*roots: Node, sites: int = MANY, disabled: frozenset[str] = frozenset()) -> Problem:
     """The decomposition problem of a graph.
 
     Operations are named r0, r1, … in the graph's order. A stored tensor with fixed sites is a
@@ -150,7 +150,7 @@ def problem_of(root: Node, sites: int = MANY, disabled: frozenset[str] = frozens
     not a vertex.
 
     Args:
-        root: The graph.
+        roots: The roots of the graph.
         sites: The number of sites, and the limit of calls that hints may request. A hint of
             one query block that exceeds it is refused earlier. Where several blocks became
             one operation, the operation's own hint has priority, and excess parts are ignored.
@@ -160,7 +160,7 @@ def problem_of(root: Node, sites: int = MANY, disabled: frozenset[str] = frozens
     vertices: list[Vertex] = []
     numbers: dict[int, int] = {}
     operations = 0
-    for node in walk(root):
+    for node in walk(*roots):
         if isinstance(node, EinSum):
             vertex = _vertex(node, f"r{operations}", numbers, sites)
             if disabled:

@@ -69,8 +69,8 @@ def graph_program(roots: Sequence[ia.Node], sites: int) -> Program:
     for node in ia.walk(*roots):
         if node.schema.blocks.fields:  # a join without operands scans a tensor without fields
             lowering.relations[id(node)] = lowering.relation(node)
-    steps = [lowering.relations[id(root)].step for root in roots]
-    return Program(sites, tuple(lowering.steps), steps[0])
+    results = tuple(lowering.relations[id(root)].step for root in roots)
+    return Program(sites, tuple(lowering.steps), results)
 
 
 class _GraphLowering:

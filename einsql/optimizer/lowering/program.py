@@ -70,7 +70,7 @@ def lowered(root: ia.Node) -> BlockPlan:
         lowering.add(node)
     relation = lowering.relations[id(root)]
     step = lowering.viewed(relation)
-    program = pruned(Program(root.schema.sites, tuple(lowering.steps), step))
+    program = pruned(Program(root.schema.sites, tuple(lowering.steps), (step,)))
     merge = None
     if root.schema.merge is not None:
         merge = lowering.merging(relation.step, root.schema.merge)

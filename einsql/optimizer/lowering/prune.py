@@ -15,12 +15,13 @@ from einsql.ir.spmd.program import Complete, Exchange, Load, Local, Program, Ste
 
 
 def pruned(program: Program) -> Program:
-    """The program without unread steps and tiles; the result keeps all tiles."""
+    """The program without unread steps and tiles; results keep all tiles."""
     steps = program.steps
     used = [False] * len(steps)
     kept = [np.zeros(len(s.tiles.sites), bool) for s in steps]
-    used[program.root] = True
-    kept[program.root][:] = True
+    for root in program.roots:
+        used[root] = True
+        kept[root][:] = True
     for n in reversed(range(len(steps))):
         step = steps[n]
         if not used[n]:
@@ -33,7 +34,7 @@ def pruned(program: Program) -> Program:
     place = np.cumsum(used) - 1
     number = [np.where(k, np.cumsum(k) - 1, -1) for k in kept]
     left = [_restricted(s, kept[n], number, place) for n, s in enumerate(steps) if used[n]]
-    return Program(program.sites, tuple(left), int(place[program.root]))
+    return Program(program.sites, tuple(left), tuple(int(place[r]) for r in program.roots))
 
 
 def _mark(step: Step, own: np.ndarray, kept: list[np.ndarray]) -> None:

@@ -71,15 +71,13 @@ class _Search:
         outside = {n: [r for r in self.readers[n] if r not in inside] for n in inside}
         if any(r < steps[-1] for of in outside.values() for r in of):
             return None
-        root = self.program.root
-        shown = {n for n in links if outside[n] or n == root}
+        roots = self.program.roots
+        shown = {n for n in links if outside[n] or n in roots}
         for n in sorted(links, reverse=True):  # a shown link needs the links that it reads
             if n in shown:
                 shown |= links.intersection(reads(self.program.steps[n]))
         visible = tuple(
-            bool(outside[n])
-            or n == self.program.root
-            or shown.intersection(self.readers[n]) != set()
+            bool(outside[n]) or n in roots or shown.intersection(self.readers[n]) != set()
             for n in steps
         )
         return FusedSteps(

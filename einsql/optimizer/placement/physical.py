@@ -3,7 +3,7 @@
 The tensor-relational plan has the cuts that placement chose. Its operations become local ones,
 whose laws are the grids of the cells. A repartition moves an operand to the cells that read it. A
 merge of partial results becomes a local aggregation, a repartition to the sites of the completion,
-and a second aggregation.
+and a second aggregation. A repartition takes all tiles from one version of a relation.
 """
 
 from __future__ import annotations

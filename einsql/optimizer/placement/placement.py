@@ -17,6 +17,7 @@ from einsql.ir.einsum.graph import (
     EinSum,
     Input,
     Node,
+    Roots,
     children,
     consumers,
     keepable,
@@ -74,22 +75,22 @@ class Placed:
     completions: Mapping[int, Completion]
 
 
-def place(root: Node, cut: Decomposition) -> Program:
+def place(*roots: Node, cut: Decomposition) -> Program:
     """The program of a cut graph.
 
     Args:
-        root: The graph that was cut.
+        roots: The roots of the graph that was cut.
         cut: The cuts of the graph's operations.
     """
-    return placed(root, cut)[0]
+    return placed(*roots, cut=cut)[0]
 
 
-def placed(root: Node, cut: Decomposition) -> tuple[Program, Placed]:
+def placed(*roots: Node, cut: Decomposition) -> tuple[Program, Placed]:
     """The program of a cut graph, and the placement of its operations; arguments as of `place`."""
-    placing = _Placing(root, cut, {})
+    placing = _Placing(roots, cut, {})
     program = placing.program()
     if placing.wishes:
-        again = _Placing(root, cut, placing.wishes)
+        again = _Placing(roots, cut, placing.wishes)
         other = again.program()
         if other.bytes_sent < program.bytes_sent:
             placing, program = again, other
@@ -105,15 +106,15 @@ class _Placing:
     """
 
     def __init__(
-        self, root: Node, cut: Decomposition, granted: Mapping[int, PartialResult]
+        self, roots: Roots, cut: Decomposition, granted: Mapping[int, PartialResult]
     ) -> None:
         self.granted = granted
         self.wishes: dict[int, PartialResult] = {}
-        self.root = root
+        self.roots = roots
         self.sites = cut.sites
-        nodes = [n for n in walk(root) if isinstance(n, EinSum)]
+        nodes = [n for n in walk(*roots) if isinstance(n, EinSum)]
         self.cuts = {id(n): c for n, c in zip(nodes, cut.cuts, strict=True)}
-        self.readers = consumers(root)
+        self.readers = consumers(*roots)
         self.steps: list[Step] = []
         self.relations: dict[int, _Relation] = {}
         self.choices: dict[Hashable, Choice] = {}
@@ -124,24 +125,24 @@ class _Placing:
 
     def program(self) -> Program:
         """Places every relation."""
-        for node in walk(self.root):
+        for node in walk(*self.roots):
             if isinstance(node, Input):
                 self._input(node)
             else:
                 self._operation(node)
-        root = self._result()
-        return Program(self.sites, tuple(self.steps), root)
+        roots = tuple(map(self._result, self.roots))
+        return Program(self.sites, tuple(self.steps), roots)
 
-    def _result(self) -> int:
-        relation = self.relations[id(self.root)]
+    def _result(self, root: Node) -> int:
+        relation = self.relations[id(root)]
         if relation.source.partial is not None:
-            way = self.completions[id(self.root)] = freely(relation.source.partial)
+            way = self.completions[id(root)] = freely(relation.source.partial)
             self._complete(relation, way)
         if not relation.steps:  # a stored tensor without a declared cut
-            assert isinstance(self.root, Input)
-            tiles = spread([(k.lo, k.hi) for k in self.root.schema.keys], self.sites)
-            return self._add(Load(self.root, tiles))
-        return self._version(self.root, relation, 0)
+            assert isinstance(root, Input)
+            tiles = spread([(k.lo, k.hi) for k in root.schema.keys], self.sites)
+            relation.steps = [self._add(Load(root, tiles))]
+        return self._version(root, relation, 0)
 
     def _add(self, step: Step) -> int:
         self.steps.append(step)
@@ -162,7 +163,8 @@ class _Placing:
             wish = self._partial(replace(wish, tiles=self._interned(wish.tiles)))
         pinned = cut.pinned
         recut = not node.hint if pinned is None else pinned.recut
-        free = node is self.root and recut and not node.grid and cut.copies == 1
+        is_root = any(node is root for root in self.roots)
+        free = is_root and recut and not node.grid and cut.copies == 1
         key = _signature(node, cut, read), id(wish), free
         choice = self.choices.get(key)
         if choice is None:

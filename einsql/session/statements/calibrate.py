@@ -197,7 +197,7 @@ class _Measures:
     def _placed(self, root: EinSum, sites: int, *parts: Mapping[str, int]) -> Program:
         """Places a graph with the cut of each node in `parts`."""
         cuts = tuple(Cut(f"r{n}", dict(p), 1, 0.0, 0.0, 0.0) for n, p in enumerate(parts))
-        return place(root, Decomposition("calibration", sites, cuts, 0.0))
+        return place(root, cut=Decomposition("calibration", sites, cuts, 0.0))
 
     def _program(self, placed: Program, root: EinSum) -> np.ndarray:
         """Returns the seconds of each step of a program."""

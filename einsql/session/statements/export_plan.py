@@ -81,7 +81,7 @@ def _change_entries(ctx: Context, tree: exp.Expr) -> list[Entry]:
     titles = [f"{p.VERB} {p.name}" for p in prepared.parts if p.root is not None]
     if prepared.shown is not None:
         titles.insert(0, "SELECT")
-    if len(prepared.plans) < len(titles):  # one site computes all changes by one program
+    if len(prepared.plans) < len(titles):  # one program computes all changes
         titles = [", ".join(titles)]
     return [_entry(t, p) for t, p in zip(titles, prepared.plans, strict=True)]
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from einsql.core.schema import DType
+from einsql.engine.cancellation import reason_of
 from einsql.errors import (
     DataError,
     Error,
@@ -21,6 +25,8 @@ from einsql.planner.queries import evaluate, query_binder
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.positions import locate
 from einsql.sql.scope.relation import deduplicated
+from einsql.storage.fields import PlacedFields
+from einsql.storage.results.result import Result
 from einsql.storage.results.rows_result import RowsResult
 
 if TYPE_CHECKING:
@@ -73,8 +79,37 @@ def run_loop(ctx: Context, loop: st.For, execute: Execute) -> Outcome:
             raise lost from None
         raise
     finally:
+        if run.leads and ctx.cluster is not None:
+            ctx.cluster.follow()
         ctx.progress.stage = (0.0, 1.0)
         ctx.parameters = run.given
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step whose runs the ranks may not have completed.
+
+    Attributes:
+        number: The number of the step in its loop.
+        at: The variables of this loop and of the enclosing ones, and their values.
+        runs: The number of runs up to its end.
+        changes: The number of changed rows up to its end.
+        keep: Restores its changes.
+        rows: Its rows.
+        pending: The result with its only row, if the answers of the ranks contain it.
+    """
+
+    number: int
+    at: tuple[tuple[str, int], ...]
+    runs: int = 0
+    changes: int = 0
+    keep: Callable[[], None] = lambda: None
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    pending: Rows | None = None
+
+
+def _text(at: tuple[tuple[str, int], ...]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in at)
 
 
 class _Run:
@@ -83,6 +118,7 @@ class _Run:
     Attributes:
         given: The parameters of the call.
         own: Whether the loop is its own transaction.
+        leads: Whether the loop may start runs on ranks ahead; a loop in a callback of it may not.
     """
 
     def __init__(
@@ -97,7 +133,10 @@ class _Run:
         self.changes = 0
         self._last = self._committed = ""
         self._kept = ctx.store.savepoint()
-        self._rows_kept = 0
+        self._rows_kept = self._changes_kept = 0
+        self.leads = ctx.cluster is not None and ctx.cluster.lead()
+        self._begun: deque[_Step] = deque()
+        ctx.duck.asked = False
 
     def begin(self) -> None:
         """Begins the transaction, or the next one."""
@@ -121,25 +160,135 @@ class _Run:
         ctx.parameters = self._parameters(around)
         values = self._values(loop)
         share = width / max(1, len(values))
-        for n, value in enumerate(values):
-            at = (*around, (loop.variable, value))
-            start = lo + n * share
-            for m, part in enumerate(loop.body):
-                begin, piece = start + share * m / len(loop.body), share / len(loop.body)
-                ctx.progress.stage = (begin, piece)
-                ctx.tick(0.0)
-                match part.statement:
-                    case st.For() as inner:
-                        kept = len(self.rows)
-                        self.steps(inner, at, begin, piece)
-                        if m != loop.speaker:
-                            del self.rows[kept:]
-                    case st.Transaction():
-                        ctx.store.commit()
-                        self.begin()
-                    case _:
-                        self._statement(part, at, m == loop.speaker)
-            self._complete(at)
+        simple = not any(isinstance(p.statement, st.For | st.Transaction) for p in loop.body)
+        n = alone = 0
+        while n < len(values):
+            # A first step shows what its statements do; a failed one is repeated for its error.
+            ahead = simple and n > alone and self._runs_ahead()
+            begun = _Step(n, (*around, (loop.variable, values[n])))
+            try:
+                if not ahead:
+                    self._hear(all_steps=True)
+                self._step(loop, begun, lo + n * share, share, ahead)
+                self._hear(all_steps=n + 1 == len(values))
+            except BaseException as error:
+                failed = self._recover(error, n)
+                if failed is None:
+                    reason = reason_of(error)
+                    if reason is error:
+                        raise
+                    raise reason from None
+                n = alone = failed
+            else:
+                n += 1
+
+    def _step(self, loop: st.For, step: _Step, start: float, share: float, ahead: bool) -> None:
+        """Runs one step.
+
+        Args:
+            loop: The loop.
+            step: The step.
+            start: The completed fraction of the statement before the step, 0 to 1.
+            share: The step's fraction of the statement.
+            ahead: Whether ranks get its runs before they have answered earlier ones.
+        """
+        ctx, at = self.ctx, step.at
+        for m, part in enumerate(loop.body):
+            begin, piece = start + share * m / len(loop.body), share / len(loop.body)
+            ctx.progress.stage = (begin, piece)
+            ctx.tick(0.0)
+            match part.statement:
+                case st.For() as inner:
+                    kept = len(self.rows)
+                    self.steps(inner, at, begin, piece)
+                    if m != loop.speaker:
+                        del self.rows[kept:]
+                case st.Transaction():
+                    ctx.store.commit()
+                    self.begin()
+                case _:
+                    outcome = self._statement(part, at, ahead)
+                    if m == loop.speaker:
+                        self._speak(part, step, outcome, ahead)
+        if ahead and ctx.cluster is not None and not ctx.duck.asked:
+            step.runs, step.changes = ctx.cluster.ahead.begun, self.changes
+            step.keep = ctx.store.savepoint()
+            self._begun.append(step)
+            return
+        self._hear(all_steps=True)
+        self.rows += step.rows
+        self._complete(at)
+
+    # ---- steps on ranks
+
+    def _runs_ahead(self) -> bool:
+        """Whether steps may begin before ranks have completed the previous ones.
+
+        A callback for rows may read the state after its step, and changes by DuckDB cannot be
+        undone step by step.
+        """
+        ctx = self.ctx
+        progress = ctx.progress
+        reads = progress.report_step is not None and progress.report_reads
+        return self.leads and not reads and not ctx.duck.asked
+
+    def _hear(self, *, all_steps: bool) -> None:
+        """Ends steps that the ranks have completed.
+
+        Args:
+            all_steps: Whether to wait for all begun steps.
+
+        Raises:
+            AheadError: A run has failed.
+        """
+        cluster = self.ctx.cluster
+        if cluster is None or not self._begun:
+            return
+        cluster.hear(all_runs=all_steps, at_once=not all_steps)
+        self._end_completed(cluster.ahead.done)
+
+    def _end_completed(self, done: int) -> None:
+        """Ends begun steps of which ranks have completed all runs.
+
+        Args:
+            done: The number of completed runs.
+        """
+        while self._begun and self._begun[0].runs <= done:
+            step = self._begun.popleft()
+            if step.pending is not None:
+                step.rows += self._rows_of(step.pending, step.at)
+            self.rows += step.rows
+            self._changes_kept = step.changes
+            self._keep(step.at, step.keep)
+
+    def _recover(self, error: BaseException, n: int) -> int | None:
+        """Waits for all runs after an error, and undoes the steps that ranks have not completed.
+
+        Args:
+            error: The error of a statement, or `AheadError`.
+            n: The number of the running step.
+
+        Returns:
+            The number of the first failed step if it must be repeated alone, which raises its
+            error; None if no run failed, or after a cancellation or the end of all ranks.
+        """
+        cluster = self.ctx.cluster
+        if cluster is None or not self.leads:
+            return None
+        ahead, reason = cluster.ahead, reason_of(error)
+        cancelled = isinstance(reason, InterruptedError) or not isinstance(reason, Error)
+        cluster.finish(reason if cancelled else None)
+        self._end_completed(ahead.done)
+        failed, lost = ahead.begun > ahead.done, ahead.lost
+        first = self._begun[0].number if self._begun else n
+        self._begun.clear()
+        ahead.reset()
+        if cancelled or not failed or (lost and not isinstance(reason, RanksLost)):
+            return None
+        self._kept()
+        del self.rows[self._rows_kept :]
+        self.changes = self._changes_kept
+        return first
 
     def _values(self, loop: st.For) -> range:
         numbers = [self._whole(tree, loop.at) for tree in loop.bounds]
@@ -163,24 +312,53 @@ class _Run:
         """Returns the body's parameters: those of the call, and the values of the variables."""
         return (*self.given, *(value for _, value in at))
 
-    def _statement(self, part: st.Part, at: tuple[tuple[str, int], ...], speaks: bool) -> None:
+    def _statement(self, part: st.Part, at: tuple[tuple[str, int], ...], ahead: bool) -> Outcome:
+        """Runs a statement of the body."""
         numbered = enumerate(
             self._parameters(at), 1
         )  # the plan of a part depends on the parameters it reads
         self.ctx.parameters = tuple(v if n in part.numbers else None for n, v in numbered)
-        try:
+        with self._located(part), self._starting(ahead and not self.ctx.duck.asked):
             outcome = self.execute(part.text.text)
-            if speaks:
-                self._speak(outcome, at)
+        self.changes += max(0, outcome.count) if isinstance(outcome, Changed) else 0
+        return outcome
+
+    @contextmanager
+    def _starting(self, ahead: bool) -> Iterator[None]:
+        """Lets the runs of a statement start ahead."""
+        cluster = self.ctx.cluster
+        if cluster is None or not ahead:
+            yield
+            return
+        cluster.ahead.allowed = True
+        try:
+            yield
+        finally:
+            cluster.ahead.allowed = False
+
+    @contextmanager
+    def _located(self, part: st.Part) -> Iterator[None]:
+        """Completes the positions of errors."""
+        try:
+            yield
         except Error as error:
             part.text.relocate(error)
             if not isinstance(error, InterruptedError):
                 error.position = part.start if error.position is None else error.position
             raise
-        self.changes += max(0, outcome.count) if isinstance(outcome, Changed) else 0
 
-    def _speak(self, outcome: Outcome, at: tuple[tuple[str, int], ...]) -> None:
-        """Adds the row of a step, if the step has one."""
+    def _speak(self, part: st.Part, step: _Step, outcome: Outcome, ahead: bool) -> None:
+        """Records the rows of a step, or the result with its only row if that is not known yet."""
+        if ahead and isinstance(outcome, Rows) and isinstance(result := outcome.result, Result):
+            fields = result.fields
+            if isinstance(fields, PlacedFields) and fields.pending and result.schema.size == 1:
+                step.pending = outcome
+                return
+        with self._located(part):
+            step.rows += self._rows_of(outcome, step.at)
+
+    def _rows_of(self, outcome: Outcome, at: tuple[tuple[str, int], ...]) -> list[tuple[Any, ...]]:
+        """Returns the row of a step, if the step has one."""
         if isinstance(outcome, Changed):
             raise InterfaceError("There are no results to fetch", hint="Execute a SELECT first.")
         if isinstance(outcome, Listing):
@@ -197,17 +375,21 @@ class _Run:
             names = [name for name, _ in at] + [str(d[0]) for d in description]
             types = [DType.BIGINT.value] * len(at) + [str(d[1]) for d in description]
             self.columns = RowsResult(tuple(deduplicated(names)), tuple(types), self.rows)
-        for row in rows:
-            self.rows.append((*(value for _, value in at), *row))
+        return [(*(value for _, value in at), *row) for row in rows]
 
     def _complete(self, at: tuple[tuple[str, int], ...]) -> None:
-        """Keeps the changes and reports the rows of a completed step."""
-        self._last = ", ".join(f"{name} = {value}" for name, value in at)
+        """Keeps a completed step, and commits it if DuckDB has worked for it."""
         if self.own and self.ctx.duck.asked:
+            self._last = _text(at)
             self.ctx.store.commit()
             self.begin()
-        self._kept = self.ctx.store.savepoint()
+        self._changes_kept = self.changes
+        self._keep(at, self.ctx.store.savepoint())
+
+    def _keep(self, at: tuple[tuple[str, int], ...], keep: Callable[[], None]) -> None:
+        """Makes a step the last one that is kept, and reports its rows; `keep` restores it."""
         reported, self._rows_kept = self._rows_kept, len(self.rows)
+        self._last, self._kept = _text(at), keep
         report = self.ctx.progress.report_step
         if report is not None and self.columns is not None:
             for row in self.rows[reported:]:

@@ -161,14 +161,15 @@ def programs() -> None:
 
     def both(
         self: SiteProgram, transport: Transport, load: Loading, tick: Tick
-    ) -> tuple[Held, Measure]:
+    ) -> tuple[list[Held], Measure]:
         nonlocal runs, pieces
         wanted, measure = execute(self, transport, load, tick)
         ours = RankTransport(comm, self.program.sites, lambda: False)
         found, _ = execute(self, ours, load, tick)
-        for n, fields in found.items():
-            for name, array in fields.items():
-                np.testing.assert_array_equal(array, wanted[n][name])
+        for tiles, all_tiles in zip(found, wanted, strict=True):
+            for n, fields in tiles.items():
+                for name, array in fields.items():
+                    np.testing.assert_array_equal(array, all_tiles[n][name])
         assert [ours.sent[s] for s in ours.owned] == [measure.sent[s] for s in ours.owned]
         runs += 1
         pieces += sum(s is not None for s in self._streams.values())

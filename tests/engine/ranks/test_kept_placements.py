@@ -91,16 +91,38 @@ def test_a_changed_tensor_stays_where_it_lies(con: einsql.Connection, cluster: R
     assert sent(con) > 0
 
 
-def test_ranks_keep_few_placements(con: einsql.Connection) -> None:
-    statements = [
+def several_products() -> list[str]:
+    """Returns statements that read x in more placements than ranks keep."""
+    return [
         f"SELECT {keys}, SUM(a.val * b.val) AS val FROM x AS a JOIN x AS b USING ({on}) "
         f"WHERE a.{other} < {limit} GROUP BY {keys.replace(' AS k', '')}"
         for keys, on, other in (("a.i, b.i AS k", "j", "i"), ("a.j, b.j AS k", "i", "j"))
         for limit in (512, 256, 128)
     ]
+
+
+def test_ranks_keep_few_placements(con: einsql.Connection) -> None:
+    statements = several_products()
     expected = [con.execute(s).fetch_numpy() for s in statements]
     for statement, value in zip(statements, expected, strict=True):
         np.testing.assert_allclose(con.execute(statement).fetch_numpy(), value)
+
+
+def test_ranks_keep_few_placements_in_a_loop(con: einsql.Connection) -> None:
+    """Runs that start ahead read placements that later runs make ranks release."""
+    con.execute("CREATE TENSOR w (k DIM(1024), val DOUBLE) PARTITION BY (k 2) DEFAULT 1")
+    changes = [
+        f"UPDATE w SET val = w.val * 0.5 + p.val FROM (SELECT k, SUM(val) AS val FROM ({product}) "
+        "AS c GROUP BY k) AS p WHERE p.k = w.k"
+        for product in several_products()
+    ]
+    with einsql.connect() as alone:
+        alone.register("x", X, dims=("i", "j"))
+        alone.execute("CREATE TENSOR w (k DIM(1024), val DOUBLE) DEFAULT 1")
+        for each in (con, alone):
+            each.execute(f"FOR step IN range(5) DO {'; '.join(changes)}; END FOR")
+        found, right = (c.execute("SELECT k, val FROM w").fetch_numpy() for c in (con, alone))
+    np.testing.assert_allclose(found, right)
 
 
 def test_a_rank_without_work_gets_no_message(con: einsql.Connection, cluster: Runs) -> None:
