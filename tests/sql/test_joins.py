@@ -207,7 +207,7 @@ ERRORS = [
     ("SELECT 1 FROM a, LATERAL (SELECT a.i)", "LATERAL in FROM is outside"),
     ("SELECT 1 FROM unnest([1, 2])", "UNNEST in FROM is outside"),
     ("SELECT * FROM EINSUM('..., ... -> ...', a, b)", r"label '\.\.\.' has the bounds"),
-    ("SELECT * FROM EINSUM('ij->ij', a, x := b)", "takes names of tensors"),
+    ("SELECT * FROM EINSUM('ij->ij', a, x := b)", "has no option x := b"),
     ("WITH t USING KEY (i) AS (SELECT i FROM a) SELECT 1", "USING KEY is outside"),
     ("WITH RECURSIVE t AS (SELECT i FROM a) SELECT 1", "WITH RECURSIVE is outside"),
     ("WITH t AS (SELECT zz FROM a) SELECT 1 FROM t", 'no column "zz"'),
